@@ -1,0 +1,1 @@
+"""p2pfl: asynchronous peer-to-peer learning of one model, without a server."""

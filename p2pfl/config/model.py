@@ -1,0 +1,121 @@
+"""What a federation file and a node file say, after validation: plain frozen values.
+
+Parsing, defaults' origin and error texts are in `load`; these classes only hold the result. Times are in seconds,
+sizes in bytes. A default that stands here is the default of the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfig:
+    """`name` is a built-in task, `file.py:object` (relative to the federation file) or `package.module:object`.
+
+    `options` are the remaining keys of `[task]`; the task itself validates them.
+    """
+
+    name: str = "digits"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingConfig:
+    """Exactly one of `rounds` and `time_s` bounds training; exactly one of `local_steps` and `local_epochs` a round."""
+
+    rounds: int | None = 40
+    time_s: float | None = None
+    local_steps: int | None = 20
+    local_epochs: int | None = None
+    batch_size: int = 16
+    optimizer: str = "sgd"
+    learning_rate: float = 0.2
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    control_variate: float = 0.1
+    """beta of the flow-driven control variate; 0 turns it off."""
+    speed_correction: float = 1.0
+    """kmax of rho, the correction for nodes that take more rounds than others; 1 turns it off."""
+    closing_rounds: int = 10
+    """mixing rounds without training after the last own round."""
+    evaluate_every: int = 1
+    """own rounds between two evaluations on the common test set; 0 evaluates only at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GossipConfig:
+    compressor: str = "q4"
+    rule: str = "mean"
+    staleness: str = "hinge-polynomial:4,0.5"
+    gamma: float = 1.0
+    start_wait_s: float = 60.0
+    """how long a node waits for its neighbors before its first round."""
+    linger_s: float = 30.0
+    """how long a finished node goes on answering neighbors that are not done."""
+    max_wait_s: float = 5.0
+    """no round waits longer than this for one exchange."""
+    exchanges_per_s: float = 200.0
+    """what one neighbor may ask of this node; beyond it the answer is "busy"."""
+    audit_every: int = 64
+    """transactions between two comparisons of replica digests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One `[[node]]`. `index` is its place in the file: the lower end of an edge initiates its transactions."""
+
+    index: int
+    name: str
+    key: bytes
+    """Ed25519 public key, 32 bytes."""
+    address: str | None
+    """host:port, or None for a node that only dials."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Federation:
+    """One federation file, its graph resolved: `edges` are pairs (i, j) of member indices with i < j, sorted."""
+
+    path: Path
+    name: str
+    seed: int
+    topology: str
+    task: TaskConfig
+    training: TrainingConfig
+    gossip: GossipConfig
+    members: tuple[Member, ...]
+    edges: tuple[tuple[int, int], ...]
+
+    def neighbors(self, index: int) -> tuple[int, ...]:
+        """Indices of the members joined to member `index` by an edge, ascending."""
+        return tuple(sorted(b if a == index else a for a, b in self.edges if index in (a, b)))
+
+    def member(self, name: str) -> Member:
+        for member in self.members:
+            if member.name == name:
+                return member
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """What only one node knows. Paths are absolute."""
+
+    path: Path
+    name: str
+    key_file: Path
+    state_dir: Path
+    listen: str
+    """host:port for gossip; port 0 takes any free one."""
+    status_listen: str | None
+    """host:port of the status page, None for none."""
+    durability: str
+    """"exchange", "snapshot", or "auto": exchange for models below 1 MB."""
+    snapshot_s: float
+    threads: int
+    nice: int
+    data: dict[str, Any]
+    """the `[data]` table, handed to the task."""

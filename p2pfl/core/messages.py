@@ -1,0 +1,130 @@
+"""What two neighbors say to each other once a session is open.
+
+Frozen values without behavior. `body` is opaque to the core: compressed vector bytes in a node, anything that stands
+for them in a simulator. How a message becomes bytes is `p2pfl.wire`'s business; what it means is `exchange`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """First message of a session, both ways: where this end of the edge stands.
+
+    `seq` counts completed transactions (the responder: applied ones); `pending` is the sequence number of a request
+    that is frozen and unanswered, or None; `request_digest` that of the pending or last request, empty if there was
+    none. `chain` digests every payload that entered the replicas; `chain_before` leaves out the last transaction.
+    """
+
+    incarnation: int
+    seq: int
+    pending: int | None
+    request_digest: bytes
+    has_replicas: bool
+    chain: bytes
+    chain_before: bytes
+    version: int
+    done: bool
+    have_yours: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Opens a transaction. `weight` is a_i = n_i/(deg_i+1), `staleness` is s_i, `pace_s` seconds per local step.
+
+    `echo` is the latest version of the receiver that the sender holds in its replica. `audit` is the digest of both
+    replicas before this transaction, or empty. `digest` never travels: both ends compute it (`request_digest`).
+    """
+
+    incarnation: int
+    seq: int
+    version: int
+    echo: int | None
+    weight: float
+    staleness: float
+    pace_s: float
+    audit: bytes
+    body: Any
+    digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Answers the request whose digest it names. `factor` is the agreed k of D = k (h_i - h_j)."""
+
+    incarnation: int
+    seq: int
+    request_digest: bytes
+    version: int
+    factor: float
+    pace_s: float
+    body: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The responder of an edge has a new own round `version` and would like an exchange."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resync:
+    """This end has adopted `incarnation`: replicas zero, sequence zero."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """The responder refused the request named here and asks the initiator to resync."""
+
+    incarnation: int
+    seq: int
+    request_digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """Too many exchanges in too short a time: send the same request again after `retry_after_s`."""
+
+    incarnation: int
+    seq: int
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The sender has finished its own rounds and only answers from now on."""
+
+    version: int
+
+
+Message = Hello | Request | Reply | Ready | Resync | Ask | Busy | Done
+
+
+def request_digest(request: Request) -> bytes:
+    """BLAKE2b-128 over every field that travels, the body included. Shape: 16 bytes."""
+    echo = -1 if request.echo is None else request.echo
+    head = struct.pack(
+        "<QQQqdddB",
+        request.incarnation,
+        request.seq,
+        request.version,
+        echo,
+        request.weight,
+        request.staleness,
+        request.pace_s,
+        len(request.audit),
+    )
+    digest = hashlib.blake2b(head, digest_size=DIGEST_BYTES, person=b"p2pfl-request")
+    digest.update(request.audit)
+    digest.update(request.body)
+    return digest.digest()

@@ -1,0 +1,75 @@
+"""The seam between a learning method and everything else: flat float32 vectors in, flat vectors out.
+
+The engine, the runtime and the simulator see only this; torch appears behind it and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32] | NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRound:
+    """Outcome of one local round. `vector` (d,) is the model after `steps` steps at `learning_rate`."""
+
+    vector: Vector
+    steps: int
+    learning_rate: float
+    samples: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """`accuracy` in [0, 1], None where the task has none; `loss` is the mean over `samples`."""
+
+    accuracy: float | None
+    loss: float
+    samples: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Learner(Protocol):
+    """One node's model and data.
+
+    Called from one thread at a time. `size` is d; `shape_digest` (16 bytes) covers the names, shapes and order of all
+    shared tensors: two nodes may mix only if it is equal.
+    """
+
+    size: int
+    shape_digest: bytes
+    samples: int
+
+    def initial(self) -> Vector:
+        """The model every node of the federation starts from: (d,), a function of the federation's seed alone."""
+        ...
+
+    def train(self, start: Vector, correction: Vector | None, round_index: int) -> LocalRound:
+        """Run one local round from `start` (d,), adding `correction` (d,) to every gradient if it is given.
+
+        `start` is left as it is. Chance depends on (federation seed, node, round_index) alone.
+
+        Raises:
+            LearningError: the user's code failed.
+        """
+        ...
+
+    def evaluate(self, vector: Vector, part: str) -> Score | None:
+        """Score on `part`: "test" (common test set) or "local" (the node's own training data). None: no such data."""
+        ...
+
+    def local_state(self) -> dict[str, NDArray[np.generic]]:
+        """What is not shared but must survive a restart (integer buffers), by name."""
+        ...
+
+    def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None: ...
+
+    def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
+        """The plain model: tensors by name as torch's `state_dict` would name them, local ones included."""
+        ...

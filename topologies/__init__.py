@@ -1,0 +1,45 @@
+"""Graphs for gossip: build one from a spec, ask how fast it mixes. Imports nothing of p2pfl, and never torch.
+
+`import topologies` loads neither numpy nor networkx; each name below is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from topologies.building import build
+    from topologies.errors import TopologyError
+    from topologies.graph import Topology
+    from topologies.metrics import describe
+    from topologies.spectral import Spectrum, spectrum
+    from topologies.weights import contraction, mixing_matrix
+
+__all__ = [
+    "Spectrum",
+    "Topology",
+    "TopologyError",
+    "build",
+    "contraction",
+    "describe",
+    "mixing_matrix",
+    "spectrum",
+]
+
+_HOME = {
+    "Spectrum": "topologies.spectral",
+    "Topology": "topologies.graph",
+    "TopologyError": "topologies.errors",
+    "build": "topologies.building",
+    "contraction": "topologies.weights",
+    "describe": "topologies.metrics",
+    "mixing_matrix": "topologies.weights",
+    "spectrum": "topologies.spectral",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'topologies' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

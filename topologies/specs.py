@@ -1,0 +1,103 @@
+"""Reads `name` or `name:key=value,...`. Which names and keys there are, `families` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from topologies.errors import TopologyError, nearest
+
+FILE_SUFFIXES = (".json", ".edges", ".edgelist", ".txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """`read` turns the text of a value into the value and raises ValueError where it cannot."""
+
+    default: Any
+    allowed: str
+    read: Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A family's name and a value for each of its parameters."""
+
+    name: str
+    parameters: Mapping[str, Any]
+
+
+def whole(default: int | None, minimum: int) -> Parameter:
+    def read(text: str) -> int:
+        if (value := int(text)) < minimum:
+            raise ValueError(text)
+        return value
+
+    return Parameter(default, f"a whole number from {minimum}", read)
+
+
+def fraction(default: float) -> Parameter:
+    def read(text: str) -> float:
+        if not 0.0 <= (value := float(text)) <= 1.0:
+            raise ValueError(text)
+        return value
+
+    return Parameter(default, "a number from 0 to 1", read)
+
+
+def offsets(default: tuple[int, ...]) -> Parameter:
+    def read(text: str) -> tuple[int, ...]:
+        values = tuple(sorted({int(part) for part in text.split("-")}))
+        if values[0] < 1:
+            raise ValueError(text)
+        return values
+
+    return Parameter(default, "whole numbers from 1 joined by '-', such as 1-2", read)
+
+
+def is_file(spec: str) -> bool:
+    """A graph file is told from a family by a folder in its name or a suffix: `.json`, `.edges`, ..."""
+    return "/" in spec or "\\" in spec or Path(spec).suffix in FILE_SUFFIXES
+
+
+def parse(text: str) -> Spec:
+    """A family and its parameters, defaults filled in.
+
+    Raises:
+        TopologyError: an unknown family or parameter (the nearest is suggested), or a value it cannot have.
+    """
+    from topologies.families import FAMILIES  # noqa: PLC0415 - the families are written with the parameters above
+
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    if name not in FAMILIES:
+        raise TopologyError(
+            "unknown topology",
+            key="topology",
+            value=text,
+            allowed=nearest(name, FAMILIES) + ", or a graph file",
+        )
+    known = FAMILIES[name].parameters
+    values = {key: parameter.default for key, parameter in known.items()}
+    values.update(_settings(name, rest, known) if colon else {})
+    return Spec(name, values)
+
+
+def _settings(name: str, text: str, known: Mapping[str, Parameter]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if key not in known:
+            raise TopologyError(f"unknown parameter of {name}", key=name, value=key, allowed=nearest(key, known))
+        if not equals or key in settings:
+            raise TopologyError("needs key=value, each key once", key=f"{name}:{key}", value=part)
+        settings[key] = _value(name, key, value, known[key])
+    return settings
+
+
+def _value(name: str, key: str, text: str, parameter: Parameter) -> Any:
+    try:
+        return parameter.read(text)
+    except ValueError:
+        raise TopologyError("impossible value", key=f"{name}:{key}", value=text, allowed=parameter.allowed) from None

@@ -1,0 +1,159 @@
+"""A torch module as one flat float32 vector, and back.
+
+Shared, in the order of the module's `state_dict`: every floating parameter and every floating buffer (BatchNorm's
+running mean and variance). Tensors that occupy the same memory (tied weights) count once, under their first name.
+float16, bfloat16 and float64 tensors are cast to float32 for the vector and back to their own type when it is loaded.
+Integer and boolean tensors (BatchNorm's num_batches_tracked) are never shared: they stay with the node. A `running_var`
+is raised to at least 0 when it is loaded, because mixing quantized models can push it just below. Buffers that are not
+persistent are no part of the `state_dict`, and are neither shared nor saved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Vector
+from p2pfl.learn.shape_digest import shape_digest
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """One tensor of the module and its places in the two flat buffers, as views in the tensor's shape."""
+
+    name: str
+    tensor: Tensor
+    value: Tensor
+    pull: Tensor
+
+
+class FlatModule:
+    """Moves vectors (d,) in and out of one module. The module's tensors must stay the objects they are now."""
+
+    def __init__(self, module: nn.Module, source: str) -> None:
+        """`source` names the task in errors.
+
+        Raises:
+            UserError: the module has nothing to share, or a tensor that cannot be.
+        """
+        self._tensors: dict[str, Tensor] = {
+            name: tensor for name, tensor in module.state_dict(keep_vars=True).items() if isinstance(tensor, Tensor)
+        }
+        named = _distinct_floats(self._tensors, source)
+        self.size = sum(tensor.numel() for tensor in named.values())
+        if self.size == 0:
+            raise UserError("the model has no floating parameters to share", file=source, key="model")
+        self.digest = shape_digest((name, t.shape, str(t.dtype).removeprefix("torch.")) for name, t in named.items())
+        self._value = np.zeros(self.size, dtype=np.float32)
+        self._pull = np.zeros(self.size, dtype=np.float32)
+        self._shared = _place(named, torch.from_numpy(self._value), torch.from_numpy(self._pull))
+        self._pulls = [
+            (entry.tensor, entry.pull)
+            for entry in self._shared
+            if isinstance(entry.tensor, nn.Parameter) and entry.tensor.requires_grad
+        ]
+        self._variances = [entry.tensor for entry in self._shared if entry.name.rpartition(".")[2] == "running_var"]
+
+    def load(self, vector: Vector) -> None:
+        """Write `vector` (d,) into the module."""
+        _copy_checked(self._value, vector)
+        with torch.no_grad():
+            for entry in self._shared:
+                entry.tensor.copy_(entry.value)
+            for variance in self._variances:
+                variance.clamp_(min=0)
+
+    def vector(self) -> NDArray[np.float32]:
+        """The module as a fresh (d,) array."""
+        with torch.no_grad():
+            for entry in self._shared:
+                entry.value.copy_(entry.tensor)
+        return self._value.copy()
+
+    def pulls(self, correction: Vector | None) -> list[tuple[nn.Parameter, Tensor]]:
+        """Each trained parameter with its part of `correction` (d,), in its shape, valid until the next call.
+
+        The entries of `correction` that belong to buffers and frozen parameters are ignored.
+        """
+        if correction is None:
+            return []
+        _copy_checked(self._pull, correction)
+        return self._pulls
+
+    def local_state(self) -> dict[str, NDArray[np.generic]]:
+        """Copies of the integer and boolean tensors, by name."""
+        return {name: t.detach().cpu().numpy().copy() for name, t in self._tensors.items() if not _is_float(t)}
+
+    def load_local_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Put back what `local_state` gave.
+
+        Raises:
+            UserError: it came from another model.
+        """
+        local = {name: tensor for name, tensor in self._tensors.items() if not _is_float(tensor)}
+        shapes = {name: tuple(tensor.shape) for name, tensor in local.items()}
+        found = {name: tuple(array.shape) for name, array in state.items()}
+        if shapes != found:
+            raise UserError(
+                "the saved state belongs to another model", key="model", value=found, allowed=f"tensors {shapes}"
+            )
+        with torch.no_grad():
+            for name, tensor in local.items():
+                tensor.copy_(torch.from_numpy(np.array(state[name])))
+
+    def state_dict(self) -> dict[str, NDArray[np.generic]]:
+        """Copies of all tensors under all their names; bfloat16, which numpy lacks, as float32."""
+        return {name: _as_array(tensor) for name, tensor in self._tensors.items()}
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.is_floating_point()
+
+
+def _as_array(tensor: Tensor) -> NDArray[np.generic]:
+    plain = tensor.detach().cpu()
+    if plain.dtype == torch.bfloat16:
+        plain = plain.float()
+    return plain.numpy().copy()
+
+
+def _distinct_floats(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    named: dict[str, Tensor] = {}
+    seen: set[tuple[object, ...]] = set()
+    for name, tensor in tensors.items():
+        if is_lazy(tensor) or tensor.is_complex():
+            raise UserError(
+                "this tensor of the model cannot be shared",
+                file=source,
+                key=name,
+                value="not initialized" if is_lazy(tensor) else str(tensor.dtype),
+                allowed="real tensors with a known shape",
+            )
+        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if _is_float(tensor) and tensor.numel() and place not in seen:
+            seen.add(place)
+            named[name] = tensor
+    return named
+
+
+def _place(named: Mapping[str, Tensor], value: Tensor, pull: Tensor) -> list[_Shared]:
+    entries, start = [], 0
+    for name, tensor in named.items():
+        part = slice(start, start + math.prod(tensor.shape))
+        entries.append(_Shared(name, tensor, value[part].view(tensor.shape), pull[part].view(tensor.shape)))
+        start = part.stop
+    return entries
+
+
+def _copy_checked(target: NDArray[np.float32], vector: Vector) -> None:
+    if vector.shape != target.shape:
+        raise ValueError(f"a vector of shape {vector.shape} where the model has {target.shape}")
+    np.copyto(target, vector, casting="same_kind")

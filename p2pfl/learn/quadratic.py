@@ -1,0 +1,148 @@
+"""Built-in task `quadratic`: node k minimizes F_k(w) = 1/2 (w - t_k)^T A_k (w - t_k), A_k diagonal. No torch.
+
+What the whole federation should find, the minimum of sum_k n_k F_k / sum_k n_k, is known exactly, so that tests, checks
+of the network and simulations can compare with it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.errors import UserError
+from p2pfl.learn.chance import generator
+from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
+from p2pfl.learn.options import at_least
+from p2pfl.learn.shape_digest import shape_digest
+from p2pfl.learn.task import NodeContext
+
+EQUAL_SAMPLES = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuadraticTask:
+    """Options of `[task]`. `condition` is the ratio of the largest to the smallest curvature of each node, in an order
+    of its own; `noise` is the standard deviation of each gradient entry; `samples` are the n_k; `step_s` is slept in
+    each round, in place of slow training (a node's own `[data]` may say another).
+    """
+
+    size: int = 16
+    condition: float = 1.0
+    noise: float = 0.0
+    samples: list[int] | Literal["equal"] = "equal"
+    step_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least("size", self.size, 1)
+        at_least("condition", self.condition, 1)
+        at_least("noise", self.noise, 0)
+        at_least("step_s", self.step_s, 0)
+        if self.samples != "equal":
+            at_least("samples", min(self.samples, default=0), 1)
+
+    def learner(self, context: NodeContext, training: TrainingConfig) -> Learner:
+        return QuadraticLearner(self, context, training)
+
+
+class QuadraticLearner:
+    """One node's F_k. It computes in float64 and answers in the type of the vector it is given."""
+
+    def __init__(self, task: QuadraticTask, context: NodeContext, training: TrainingConfig) -> None:
+        _check(task, context, training)
+        self._context = context
+        self._noise = task.noise
+        self._rate = training.learning_rate
+        self._counts = _counts(task, context.nodes)
+        self._targets, self._curvatures = _problem(task, context)
+        self._step_s = float(context.local.get("step_s", task.step_s))
+        self.samples = int(self._counts[context.node])
+        passes = (training.local_epochs or 0) * -(-self.samples // training.batch_size)
+        self._steps = passes if training.local_steps is None else training.local_steps
+        self.size = task.size
+        self.shape_digest = shape_digest([("w", (task.size,), "float32")])
+
+    def initial(self) -> Vector:
+        return np.zeros(self.size, dtype=np.float32)
+
+    def optimum(self) -> NDArray[np.float64]:
+        """The minimum (d,) of the federation's objective: sum n_k A_k t_k / sum n_k A_k."""
+        weights = self._counts[:, None] * self._curvatures
+        return np.asarray((weights * self._targets).sum(axis=0) / weights.sum(axis=0), dtype=np.float64)
+
+    def train(self, start: Vector, correction: Vector | None, round_index: int) -> LocalRound:
+        node = self._context.node
+        rng = generator(self._context.seed, "gradient noise", node, round_index)
+        pull = 0.0 if correction is None else correction.astype(np.float64)
+        w, losses = start.astype(np.float64), []
+        for _ in range(self._steps):
+            away = w - self._targets[node]
+            losses.append(0.5 * float(away @ (self._curvatures[node] * away)))
+            noise = self._noise * rng.standard_normal(self.size) if self._noise else 0.0
+            w = w - self._rate * (self._curvatures[node] * away + noise + pull)
+        if self._step_s:
+            time.sleep(self._step_s)
+        return LocalRound(
+            vector=w.astype(start.dtype),
+            steps=self._steps,
+            learning_rate=self._rate,
+            samples=self.samples,
+            loss=float(np.mean(losses)),
+        )
+
+    def evaluate(self, vector: Vector, part: str) -> Score | None:
+        """Score on F_k for "local", on the federation's objective for "test"."""
+        nodes = {"local": [self._context.node], "test": list(range(self._context.nodes))}[part]
+        away = vector.astype(np.float64) - self._targets[nodes]
+        values = 0.5 * (self._curvatures[nodes] * away**2).sum(axis=1)
+        counts = self._counts[nodes]
+        return Score(accuracy=None, loss=float(counts @ values / counts.sum()), samples=int(counts.sum()))
+
+    def local_state(self) -> dict[str, NDArray[np.generic]]:
+        return {}
+
+    def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
+        del state
+
+    def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
+        return {"w": vector.astype(np.float32)}
+
+
+def _check(task: QuadraticTask, context: NodeContext, training: TrainingConfig) -> None:
+    context.check_local("step_s")
+    own = context.local.get("step_s", 0.0)
+    if isinstance(own, bool) or not isinstance(own, int | float) or not own >= 0:
+        raise UserError("this is no time", key="data.step_s", value=own, allowed="seconds, at least 0")
+    if training.optimizer != "sgd" or training.momentum or training.weight_decay:
+        raise UserError(
+            "the quadratic task knows only plain gradient descent",
+            key="training.optimizer",
+            value=training.optimizer,
+            allowed="sgd without momentum and weight_decay",
+        )
+    if task.samples != "equal" and len(task.samples) != context.nodes:
+        raise UserError(
+            "there must be one count per node",
+            key="task.samples",
+            value=task.samples,
+            allowed=f"{context.nodes} counts",
+        )
+
+
+def _counts(task: QuadraticTask, nodes: int) -> NDArray[np.int64]:
+    return np.asarray([EQUAL_SAMPLES] * nodes if task.samples == "equal" else task.samples, dtype=np.int64)
+
+
+def _problem(task: QuadraticTask, context: NodeContext) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Targets and curvatures of all nodes, (nodes, d) each; the largest curvature is 1."""
+    targets, curvatures = [], []
+    spread = np.geomspace(1 / task.condition, 1.0, task.size)
+    for node in range(context.nodes):
+        rng = generator(context.seed, "quadratic", node)
+        targets.append(rng.standard_normal(task.size))
+        curvatures.append(rng.permutation(spread))
+    return np.stack(targets), np.stack(curvatures)

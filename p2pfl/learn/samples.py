@@ -1,0 +1,151 @@
+"""A node's data as the trainer wants it: rows by number, checked once when the node starts.
+
+Arrays become tensors that stay in memory. Any other map-style torch Dataset stays lazy, so that it may be larger than
+memory and may augment what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from p2pfl.errors import UserError
+from p2pfl.learn.task import NodeContext, Task
+from p2pfl.learn.user_code import describe_failure
+
+SET = "a pair (inputs, targets) of arrays or tensors with one row per sample, or a torch Dataset of such pairs"
+RETURNED = f"two values (training set, test set or None); a set is {SET}"
+
+
+class Samples(Protocol):
+    """A data set of `__len__` samples."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, numbers: Tensor) -> tuple[Any, Any]:
+        """Inputs and targets of the rows `numbers` (b,), int64."""
+        ...
+
+
+class TensorSamples:
+    """Inputs (n, ...) and targets (n, ...) in memory."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self.inputs = inputs
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def rows(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs.index_select(0, numbers), self.targets.index_select(0, numbers)
+
+
+class DatasetSamples:
+    """A map-style Dataset, read row by row."""
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(cast("Sized", self._dataset))
+
+    def rows(self, numbers: Tensor) -> tuple[Any, Any]:
+        inputs, targets = default_collate([self._dataset[int(row)] for row in numbers])
+        return inputs, targets
+
+
+def read_samples(task: Task, context: NodeContext) -> tuple[Samples, Samples | None]:
+    """Call the task's `data` and check what it returned: training set and, where there is one, test set.
+
+    Raises:
+        UserError: it failed, or returned something that cannot be learned from.
+    """
+    returned = _call_data(task, context)
+    if not (isinstance(returned, tuple | list) and len(returned) == 2):
+        raise _refused(task, "data", f"data returned {_kind(returned)}", RETURNED)
+    train, test = returned
+    if train is None:
+        raise _refused(task, "training set", "there is none", SET)
+    return _samples(task, "training set", train), None if test is None else _samples(task, "test set", test)
+
+
+def _call_data(task: Task, context: NodeContext) -> Any:
+    try:
+        return task.data(context)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"data failed: {describe_failure(error)}", file=task.name, key="data") from error
+
+
+def _samples(task: Task, what: str, value: Any) -> Samples:
+    if isinstance(value, TensorDataset) and len(value.tensors) == 2:
+        value = value.tensors
+    if isinstance(value, Dataset):
+        return _dataset(task, what, value)
+    if not (isinstance(value, tuple | list) and len(value) == 2):
+        raise _refused(task, what, f"it is {_kind(value)}", SET)
+    inputs, targets = _tensor(task, f"{what}, inputs", value[0]), _tensor(task, f"{what}, targets", value[1])
+    if len(inputs) != len(targets):
+        raise _refused(task, what, f"{len(inputs)} inputs and {len(targets)} targets", "as many targets as inputs")
+    if len(inputs) == 0:
+        raise _refused(task, what, "it is empty", "at least one sample")
+    return TensorSamples(inputs, targets if targets.is_floating_point() else targets.to(torch.int64))
+
+
+def _dataset(task: Task, what: str, dataset: Dataset[Any]) -> Samples:
+    samples = DatasetSamples(dataset)
+    try:
+        empty = len(samples) == 0
+        if not empty:
+            samples.rows(torch.zeros(1, dtype=torch.int64))
+    except Exception as error:
+        raise _refused(task, what, f"reading its first sample failed: {describe_failure(error)}", SET) from error
+    if empty:
+        raise _refused(task, what, "it is empty", "at least one sample")
+    return samples
+
+
+def _tensor(task: Task, what: str, value: Any) -> Tensor:
+    """A torch tensor as it is; anything else through numpy, floating values as float32."""
+    tensor = value.detach() if isinstance(value, Tensor) else _from_numpy(task, what, value)
+    if tensor.dtype == torch.bool or tensor.is_complex():
+        raise _refused(task, what, f"its type is {tensor.dtype}", "floating or integer numbers")
+    if tensor.ndim == 0:
+        raise _refused(task, what, "it is a single number", "one row per sample")
+    if tensor.is_floating_point():
+        finite = torch.isfinite(tensor).flatten(1).all(dim=1) if tensor.ndim > 1 else torch.isfinite(tensor)
+        if not bool(finite.all()):
+            row = int(torch.nonzero(~finite)[0])
+            raise _refused(task, what, f"row {row} holds a value that is not finite", "finite numbers")
+    return tensor
+
+
+def _from_numpy(task: Task, what: str, value: Any) -> Tensor:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise _refused(task, what, str(error), "rows of equal length") from error
+    copy = not array.flags.writeable  # torch does not take read-only memory
+    convert: dict[str, Callable[[], Any]] = {
+        "f": lambda: array.astype(np.float32, copy=copy),
+        "i": lambda: array.astype(np.int64, copy=copy),
+        "u": lambda: array.astype(np.uint8 if array.dtype.itemsize == 1 else np.int64, copy=copy),
+    }
+    if array.dtype.kind not in convert:
+        raise _refused(task, what, f"its type is {array.dtype}", "floating or integer numbers")
+    return torch.from_numpy(convert[array.dtype.kind]())
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__name__} of {len(value)}" if isinstance(value, tuple | list) else type(value).__name__
+
+
+def _refused(task: Task, key: str, message: str, allowed: str) -> UserError:
+    return UserError(message, file=task.name, key=key, allowed=allowed)

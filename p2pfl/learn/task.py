@@ -1,0 +1,131 @@
+"""What a user writes to have something learned: a model, this node's data, a loss and metrics.
+
+    def data(node):
+        table = np.load(node.path() / "mine.npz")
+        return (table["x"], table["y"]), None          # training pair, test pair or None
+
+    task = Task(model=lambda: torch.nn.Linear(8, 3), data=data)
+
+In `federation.toml`: `[task] name = "task.py:task"`. A function with keyword parameters that returns a Task takes the
+other keys of `[task]` as its arguments. Nothing here imports torch: a task may do without it (see `LearnerFactory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Learner
+from p2pfl.learn.partition import parse_partition
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """What a task is told about the node that it runs on."""
+
+    node: int
+    """index of the node in the federation, from 0."""
+    nodes: int
+    name: str
+    seed: int
+    """the federation's seed, equal on every node."""
+    base_dir: Path
+    """folder of the federation file."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """the keys of `[task]` but `name`."""
+    local: Mapping[str, Any] = field(default_factory=dict)
+    """this node's `[data]` table; `path` and every `..._path` are absolute `Path`s."""
+
+    def has(self, key: str) -> bool:
+        """Whether `path(key)` would find one."""
+        return key in self.local or key in self.options
+
+    def path(self, key: str = "path") -> Path:
+        """A path from the node's own `[data]`, or from `[task]`, there relative to the federation file.
+
+        Raises:
+            UserError: it stands in neither.
+        """
+        if key in self.local:
+            return Path(self.local[key])
+        if key in self.options:
+            return self.base_dir / str(self.options[key])
+        raise UserError(
+            f"the task needs a path and node {self.name!r} has none",
+            key=f"data.{key}",
+            allowed=f'{key} = "..." in the [data] table of the node, or in [task] for all nodes',
+        )
+
+    def partition(self, labels: ArrayLike, spec: str, ids: ArrayLike | None = None) -> NDArray[np.int64]:
+        """Rows of a common set with `labels` (n,) that are this node's, ascending; for demos and simulations.
+
+        `spec` as in `p2pfl.learn.partition`. All nodes together hold each row exactly once.
+        """
+        parts = parse_partition(spec).split(np.asarray(labels), self.nodes, seed=self.seed, ids=ids)
+        return parts[self.node]
+
+    def own_rows(self, labels: ArrayLike, spec: str | None) -> NDArray[np.int64]:
+        """Rows of the table behind `path()` that are this node's.
+
+        Without a `spec`, all of a table that `[data]` names, and an equal random share of one common to all nodes.
+        """
+        if spec is None and "path" in self.local:
+            return np.arange(len(np.asarray(labels)), dtype=np.int64)
+        return self.partition(labels, spec or "iid")
+
+    def check_local(self, *allowed: str) -> None:
+        """Refuse keys of `[data]` that the task does not know."""
+        for key, value in self.local.items():
+            if key not in allowed:
+                raise UserError(
+                    "the task does not use this key",
+                    key=f"data.{key}",
+                    value=value,
+                    allowed=", ".join(allowed) or "none",
+                )
+
+
+Pair = tuple[Any, Any]
+"""(inputs, targets): arrays or tensors whose first dimension counts samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A model and how it learns.
+
+    `data` returns (training set, common test set or None); a set is a pair (inputs (n, ...), targets (n, ...)) or a
+    torch Dataset of such pairs. `loss` maps (outputs, targets) to a scalar tensor, the mean over the batch; None is
+    cross entropy on integer class labels or class probabilities. Each of `metrics` maps all (outputs, targets) of a set
+    to a number; accuracy is there without asking where targets are integer labels.
+    """
+
+    model: Callable[[], torch.nn.Module]
+    data: Callable[[NodeContext], tuple[Any, Any]]
+    loss: Callable[[Any, Any], torch.Tensor] | None = None
+    metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for key, value in (("model", self.model), ("data", self.data), ("loss", self.loss)):
+            if not callable(value) and not (key == "loss" and value is None):
+                raise UserError("this must be a function", file=self.name or "Task", key=key, value=value)
+        for key, value in self.metrics.items():
+            if not callable(value):
+                raise UserError("this must be a function", file=self.name or "Task", key=f"metrics.{key}", value=value)
+
+
+@runtime_checkable
+class LearnerFactory(Protocol):
+    """A task that needs no torch: it makes its own learner."""
+
+    def learner(self, context: NodeContext, training: TrainingConfig) -> Learner: ...

@@ -1,0 +1,190 @@
+"""A torch model as a `Learner`: H steps of a torch optimizer from a given vector.
+
+Each round starts with an empty optimizer state: what momentum or Adam remember does not outlive a round, because the
+model that it belongs to is mixed in between. Batch order and dropout depend on (seed, node, round) alone. Dropout draws
+from torch's default generator, which is one per process: it is seeded for the round and put back afterwards, so two
+learners must not train in two threads of one process at the same time. The module is scratch space between calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.errors import LearningError, UserError
+from p2pfl.learn.batches import draw_batches
+from p2pfl.learn.chance import generator, torch_seed
+from p2pfl.learn.interface import LocalRound, Score, Vector
+from p2pfl.learn.params import FlatModule
+from p2pfl.learn.samples import Samples, TensorSamples, read_samples
+from p2pfl.learn.scoring import are_labels, loss_of, score
+from p2pfl.learn.task import NodeContext, Task
+from p2pfl.learn.user_code import describe_failure
+
+
+class TorchLearner:
+    """The `Learner` of a `Task`. Building it reads the node's data and tries the model on two samples."""
+
+    def __init__(self, task: Task, context: NodeContext, training: TrainingConfig) -> None:
+        self._task = task
+        self._context = context
+        self._training = training
+        with seeded(torch_seed(context.seed, "model")):
+            self.module = _build(task)
+        self._flat = FlatModule(self.module, task.name)
+        self._initial = self._flat.vector()
+        self._parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        self._optimizer = _optimizer(self._parameters, training, task.name)
+        self._loss = loss_of(task)
+        self.train_set, self.test_set = read_samples(task, context)
+        self.size = self._flat.size
+        self.shape_digest = self._flat.digest
+        self.samples = len(self.train_set)
+        with seeded(0):
+            _try_out(self.module, self.train_set, task)
+
+    def initial(self) -> Vector:
+        return self._initial.copy()
+
+    def train(self, start: Vector, correction: Vector | None, round_index: int) -> LocalRound:
+        self._flat.load(start)
+        pulls = self._flat.pulls(correction)
+        place = (self._context.node, round_index)
+        batches = draw_batches(self._training, self.samples, generator(self._context.seed, "batches", *place))
+        with seeded(torch_seed(self._context.seed, "dropout", *place)):
+            loss = self._descend(batches, pulls)
+        return LocalRound(
+            vector=self._flat.vector(),
+            steps=len(batches),
+            learning_rate=self._training.learning_rate,
+            samples=sum(len(rows) for rows in batches),
+            loss=loss,
+        )
+
+    def evaluate(self, vector: Vector, part: str) -> Score | None:
+        sets = {"test": self.test_set, "local": self.train_set}
+        samples = sets[part]
+        if samples is None:
+            return None
+        self._flat.load(vector)
+        try:
+            return score(self.module, samples, self._task)
+        except Exception as error:
+            raise LearningError(f"{self._task.name}: evaluation failed: {describe_failure(error)}") from error
+
+    def local_state(self) -> dict[str, NDArray[np.generic]]:
+        return self._flat.local_state()
+
+    def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
+        self._flat.load_local_state(state)
+
+    def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
+        self._flat.load(vector)
+        return self._flat.state_dict()
+
+    def _descend(self, batches: list[Tensor], pulls: list[tuple[nn.Parameter, Tensor]]) -> float:
+        """The inner loop: the mean of the steps' losses."""
+        self.module.train()
+        self._optimizer.state.clear()
+        try:
+            losses = [self._step(rows, pulls) for rows in batches]
+        except Exception as error:
+            raise LearningError(f"{self._task.name}: training failed: {describe_failure(error)}") from error
+        return float(torch.stack(losses).mean())
+
+    def _step(self, rows: Tensor, pulls: list[tuple[nn.Parameter, Tensor]]) -> Tensor:
+        for parameter in self._parameters:
+            parameter.grad = None
+        inputs, targets = self.train_set.rows(rows)
+        loss = self._loss(self.module(inputs), targets)
+        torch.autograd.backward(loss)
+        for parameter, pull in pulls:
+            if parameter.grad is None:
+                parameter.grad = pull.to(parameter.dtype, copy=True)
+            else:
+                parameter.grad.add_(pull)
+        self._optimizer.step()
+        return loss.detach()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's default CPU generator starts at `seed` inside and is put back afterwards."""
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
+
+
+def _build(task: Task) -> nn.Module:
+    try:
+        module: Any = task.model()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"model failed: {describe_failure(error)}", file=task.name, key="model") from error
+    if not isinstance(module, nn.Module):
+        raise UserError(
+            "model returned something else", file=task.name, key="model", value=module, allowed="a torch.nn.Module"
+        )
+    return module
+
+
+def _optimizer(parameters: list[nn.Parameter], training: TrainingConfig, source: str) -> torch.optim.Optimizer:
+    if not parameters:
+        raise UserError("the model has no parameter that can be trained", file=source, key="model")
+    rate, decay = training.learning_rate, training.weight_decay
+    match training.optimizer:
+        case "sgd":
+            momentum = training.momentum
+            return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=decay, foreach=True)
+        case "adam":
+            return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, foreach=True)
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay, foreach=True)
+        case other:
+            raise UserError("no such optimizer", key="training.optimizer", value=other, allowed="sgd, adam, adamw")
+
+
+def _try_out(module: nn.Module, samples: Samples, task: Task) -> None:
+    """Refuse at the start what would fail in the first round: outputs, targets and loss that do not fit."""
+    module.eval()
+    try:
+        with torch.no_grad():
+            inputs, targets = samples.rows(torch.arange(min(2, len(samples))))
+            outputs = module(inputs)
+            _check_labels(task, outputs, samples)
+            loss = loss_of(task)(outputs, targets)
+    except UserError:
+        raise
+    except Exception as error:
+        text = f"model and loss fail on the first samples: {describe_failure(error)}"
+        raise UserError(text, file=task.name, key="data") from error
+    if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point()):
+        found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise UserError(
+            "loss returned something else", file=task.name, key="loss", value=found, allowed="a scalar tensor"
+        )
+
+
+def _check_labels(task: Task, outputs: Any, samples: Samples) -> None:
+    if task.loss is not None or not isinstance(samples, TensorSamples) or not are_labels(outputs, samples.targets):
+        return
+    lowest, highest = int(samples.targets.min()), int(samples.targets.max())
+    if lowest < 0 or highest >= outputs.shape[1]:
+        raise UserError(
+            "a class label has no output of the model",
+            file=task.name,
+            key="training set, targets",
+            value=lowest if lowest < 0 else highest,
+            allowed=f"0 to {outputs.shape[1] - 1}",
+        )

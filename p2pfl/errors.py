@@ -50,7 +50,7 @@ class UserError(P2PFLError):
         return text
 
 
-class PeerFault(P2PFLError):
+class PeerFault(P2PFLError):  # noqa: N818 - a fault of the peer, not an error of ours
     """A peer sent what the protocol does not allow. The text is for our log only."""
 
 

@@ -6,12 +6,13 @@ The engine, the runtime and the simulator see only this; torch appears behind it
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Vector = NDArray[np.float32] | NDArray[np.float64]
+Vector = NDArray[np.floating[Any]]
+"""One dimension; float32, or float64 where a test asks for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

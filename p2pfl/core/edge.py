@@ -1,0 +1,249 @@
+"""One edge: its session, its transactions, and when it wants the next one.
+
+The initiator (lower index) freezes a request and repeats it until it is answered; the responder answers each new
+request once and repeats the logged answer for free. Transactions, one at a time, conserve sum n_i x_i under loss,
+duplication, reordering and durable crashes. `exchange` holds what either role does with a message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from p2pfl.core.effects import Alarm, CloseSession, Effect, Freeze, ResetEdge, Send
+from p2pfl.core.facts import Facts, Settings
+from p2pfl.core.limits import Patience, ResyncBrake, TokenBucket
+from p2pfl.core.messages import Done, Hello, Message, Ready, Request
+from p2pfl.core.records import EdgeRecord, consistent
+from p2pfl.core.session import Greeting
+from p2pfl.core.staleness import LIMIT
+
+INBOX = 8
+FIRST_RESEND_S = 1.0
+LAST_RESEND_S = 30.0
+LARGEST_COUNTER = 2**53 - 2
+
+
+@dataclass(slots=True, kw_only=True)
+class Edge:
+    """`busy` while the engine works on this edge: messages wait in `inbox` until it answers."""
+
+    peer: int
+    initiator: bool
+    facts: Facts
+    settings: Settings
+    record: EdgeRecord = field(default_factory=EdgeRecord)
+    greeting: Greeting = field(default_factory=Greeting)
+    brake: ResyncBrake = field(default_factory=ResyncBrake)
+    bucket: TokenBucket = field(init=False)
+    patience: Patience = field(init=False)
+    busy: bool = False
+    inbox: deque[Message] = field(default_factory=lambda: deque(maxlen=INBOX))
+    exchanged: int | None = None
+    """own version that took part in the last completed exchange."""
+    peer_ready: int | None = None
+    peer_version: int = 0
+    peer_done: bool = False
+    refused: bytes = b""
+    """digest of the last request that failed a check: it fails again, whatever happens."""
+    resend_at: float | None = None
+    resend_s: float = FIRST_RESEND_S
+    ticked_at: float | None = None
+    audit_next: bool = True
+    exchanges: int = 0
+    staleness: int = 0
+    """rounds, at the last exchange that was weighed."""
+    staleness_count: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+
+    def __post_init__(self) -> None:
+        self.bucket = TokenBucket(self.settings.exchanges_per_s)
+        self.patience = Patience(self.settings.max_wait_s)
+
+    # -- session ------------------------------------------------------------------------------------------------
+
+    def open_session(self, number: int, now: float) -> list[Effect]:
+        """A session is up: it replaces the old one before anything is said."""
+        self._forget_session()
+        if self.facts.halted or now < self.brake.held_until:
+            return [CloseSession(peer=self.peer, session=number, reason="resting")]
+        self.greeting.begin(number)
+        return self.greet(now)
+
+    def close_session(self, number: int) -> None:
+        if number == self.greeting.number:
+            self._forget_session()
+
+    def drop_session(self, reason: str) -> list[Effect]:
+        """End the session from this side."""
+        number = self.greeting.number
+        self._forget_session()
+        return [] if number is None else [CloseSession(peer=self.peer, session=number, reason=reason)]
+
+    def _forget_session(self) -> None:
+        self.greeting.end()
+        self.inbox.clear()
+        self.peer_ready = self.resend_at = self.ticked_at = None
+        self.audit_next = True
+
+    def greet(self, now: float) -> list[Effect]:
+        """Compose Hello once the engine is through with this edge, so that it tells a settled state."""
+        greeting = self.greeting
+        if self.busy or greeting.number is None or greeting.mine is not None:
+            return []
+        hello = self.record.hello(
+            version=self.facts.version, done=self.facts.done, have_yours=greeting.theirs is not None
+        )
+        return [*self._say(greeting.compose(hello, now)), *self._judge(now)]
+
+    def hear_hello(self, hello: Hello, now: float) -> list[Effect]:
+        first = self.greeting.theirs is None
+        answer = self.greeting.hear(hello)
+        effects = self._say(answer) if answer else []
+        if first:
+            self.peer_version = max(self.peer_version, hello.version)
+            self.peer_done = hello.done
+            effects += self._judge(now)
+        return effects
+
+    def _judge(self, now: float) -> list[Effect]:
+        """Both greetings are known: open the edge, resynchronized if they contradict each other."""
+        mine, theirs = self.greeting.mine, self.greeting.theirs
+        if mine is None or theirs is None or self.greeting.is_open:
+            return []
+        effects: list[Effect] = []
+        pair = (mine, theirs) if self.initiator else (theirs, mine)
+        if not consistent(*pair):
+            effects += self.resync(max(mine.incarnation, theirs.incarnation) + 1, "greetings disagree", now)
+            if self.greeting.number is None:
+                return effects
+        self.greeting.is_open = True
+        return effects + self.resend(now) + self.exchange_if_wanted()
+
+    def resync(self, incarnation: int, reason: str, now: float) -> list[Effect]:
+        """Adopt `incarnation`: replicas zero, sequence zero, pending dropped; counted, logged, and braked."""
+        if incarnation > LARGEST_COUNTER:
+            return self.drop_session("incarnation out of range")
+        old = self.record
+        text = f"{reason}; incarnation {old.incarnation} ended after {old.seq} transactions"
+        if old.pending is not None:
+            text += f", request {old.pending.seq} dropped"
+        self.record.reset(incarnation)
+        self.exchanged = self.resend_at = None
+        self.refused = b""
+        effects: list[Effect] = [
+            ResetEdge(peer=self.peer, incarnation=incarnation),
+            Alarm(kind="resync", peer=self.peer, text=text),
+        ]
+        if self.brake.count(now):
+            effects.append(Alarm(kind="resync-storm", peer=self.peer, text="resyncs repeat; the edge rests"))
+            effects += self.drop_session("resyncs repeat")
+        return effects
+
+    def send(self, message: Message) -> list[Effect]:
+        """Say something on the open edge; before both greetings are judged nothing but Hello flows."""
+        return self._say(message) if self.is_open else []
+
+    def _say(self, message: Message) -> list[Effect]:
+        if self.greeting.number is None:
+            return []
+        return [Send(peer=self.peer, session=self.greeting.number, message=message)]
+
+    # -- wanting an exchange --------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self.greeting.is_open
+
+    @property
+    def served(self) -> bool:
+        """Whether the own version of now has taken part in a completed exchange."""
+        return self.exchanged is not None and self.exchanged >= self.facts.version
+
+    def tick(self, now: float) -> list[Effect]:
+        """The node has a new version: exchange it (initiator), or ask for an exchange (responder)."""
+        self.ticked_at = now if self.is_open else None
+        if self.initiator or not self.is_open:
+            return self.exchange_if_wanted()
+        return self.send(Ready(version=self.facts.version))
+
+    def hear_ready(self, ready: Ready) -> list[Effect]:
+        self.peer_version = max(self.peer_version, ready.version)
+        if not self.initiator:
+            return []
+        self.peer_ready = ready.version
+        return self.exchange_if_wanted()
+
+    def hear_done(self, done: Done) -> None:
+        self.peer_version = max(self.peer_version, done.version)
+        self.peer_done = True
+
+    def exchange_if_wanted(self) -> list[Effect]:
+        """Freeze the next request if this end initiates, nothing is pending, and either end has something new."""
+        able = self.initiator and self.is_open and not self.busy and not self.facts.halted
+        if not able or self.record.pending is not None or (self.served and not self._peer_unheard()):
+            return []
+        self.busy = True
+        audit = self.audit_next or (self.record.seq + 1) % self.settings.audit_every == 0
+        self.audit_next = False
+        return [
+            Freeze(
+                peer=self.peer,
+                incarnation=self.record.incarnation,
+                seq=self.record.seq + 1,
+                version=self.facts.version,
+                echo=self.record.heard,
+                weight=self.facts.weight,
+                staleness=self.stale_weight(self.record.known),
+                pace_s=self.facts.pace_s,
+                audit=audit,
+            )
+        ]
+
+    def _peer_unheard(self) -> bool:
+        heard = self.record.heard
+        return self.peer_ready is not None and (heard is None or heard < self.peer_ready)
+
+    def stale_weight(self, known: int | None) -> float:
+        """s(tau), tau = own version now minus the own version that the peer's replica held when it last sent."""
+        if known is None or self.facts.joining:
+            return 0.0
+        self.staleness = max(0, self.facts.version - known)
+        self.staleness_count += 1
+        self.staleness_sum += self.staleness
+        self.staleness_max = max(self.staleness_max, self.staleness)
+        weight = self.settings.staleness(self.staleness)
+        # An edge that once fell to zero must be able to come back.
+        return max(weight, self.settings.staleness(LIMIT)) if self.record.last_factor_zero else weight
+
+    def complete(self, version: int, now: float) -> None:
+        """An exchange in which the own `version` took part is through."""
+        was_served = self.served
+        self.exchanged = version
+        self.exchanges += 1
+        if self.served and not was_served:
+            self.patience.served(None if self.ticked_at is None else now - self.ticked_at)
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def resend(self, now: float) -> list[Effect]:
+        """Send the pending request, the same bytes each time."""
+        pending: Request | None = self.record.pending
+        if pending is None or not self.is_open:
+            self.resend_at = None
+            return []
+        self.resend_at = now + self.resend_s
+        self.resend_s = min(2 * self.resend_s, LAST_RESEND_S)
+        return self.send(pending)
+
+    def wake(self, now: float) -> list[Effect]:
+        hello = self.greeting.repeat(now)
+        effects = self._say(hello) if hello else []
+        if self.resend_at is not None and now >= self.resend_at:
+            effects += self.resend(now)
+        return effects
+
+    def deadline(self) -> float | None:
+        times = [t for t in (self.greeting.repeat_at, self.resend_at) if t is not None]
+        return min(times, default=None)

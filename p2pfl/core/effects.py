@@ -1,0 +1,116 @@
+"""What to do about it: the only output of the core. Imperative, frozen, no behavior.
+
+Operations (`Freeze` to `Bootstrap`) go to the engine, which runs them one at a time in the order given and answers each
+with the event named beside it, if one is. Everything else goes to the edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2pfl.core.messages import Message, Reply, Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Hand `message` to the session; if that session is gone, drop it."""
+
+    peer: int
+    session: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseSession:
+    peer: int
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze:
+    """Build the edge's next request from the model as it is now. -> RequestFrozen"""
+
+    peer: int
+    incarnation: int
+    seq: int
+    version: int
+    echo: int | None
+    weight: float
+    staleness: float
+    pace_s: float
+    audit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyRequest:
+    """Check and apply a neighbor's request with mixing factor `factor`. -> RequestApplied or RequestRefused"""
+
+    peer: int
+    request: Request
+    factor: float
+    version: int
+    pace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyReply:
+    """Check and apply the answer to the edge's pending request. -> ReplyApplied or ReplyRefused"""
+
+    peer: int
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetEdge:
+    """Zero both replicas, forget pending and logged messages. (No answer: order is enough.)"""
+
+    peer: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRound:
+    """Count a tick as `version`; if `trained`, add `rho` times what training changed. -> RoundCommitted
+
+    `elapsed_s` is the training time used so far, for a run bounded by time. `least_samples` is the smallest n that
+    the engine may adopt while requests frozen with a larger one are unanswered.
+    """
+
+    version: int
+    trained: bool
+    rho: float
+    elapsed_s: float
+    least_samples: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bootstrap:
+    """Replace the model by the coordinate median of the replicas of `peers`. -> Bootstrapped"""
+
+    peers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRound:
+    """Train one local round from the model as it is now. -> RoundTrained"""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """Something the user should know. `kind` is stable and countable; `text` is for reading."""
+
+    kind: str
+    peer: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """This node has done all it had to do (or was told to stop)."""
+
+
+Operation = Freeze | ApplyRequest | ApplyReply | ResetEdge | CommitRound | Bootstrap
+Effect = Send | CloseSession | Operation | StartRound | Alarm | Finish

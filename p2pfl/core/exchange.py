@@ -1,0 +1,189 @@
+"""What either end of an edge does with a message or an answer of the engine: the table of transitions.
+
+Initiator: Reply, Ask, Busy, Ready, Resync. Responder: Request, Resync. What does not fit is ignored or, if it
+shows that the two ends disagree, leads to a resync. Only the initiator starts one in mid-session.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from p2pfl.core.edge import FIRST_RESEND_S, Edge
+from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect
+from p2pfl.core.events import EngineResult, ReplyApplied, ReplyRefused, RequestApplied, RequestFrozen, RequestRefused
+from p2pfl.core.messages import Ask, Busy, Done, Hello, Message, Ready, Reply, Request, Resync
+
+
+def receive(edge: Edge, session: int, message: Message, now: float) -> list[Effect]:
+    """A message arrived. Of another session: void. While the engine works on the edge: it waits."""
+    if session != edge.greeting.number:
+        return []
+    if edge.busy:
+        edge.inbox.append(message)
+        return []
+    return _dispatch(edge, message, now)
+
+
+def _dispatch(edge: Edge, message: Message, now: float) -> list[Effect]:
+    if isinstance(message, Hello):
+        return edge.hear_hello(message, now)
+    if not edge.is_open:
+        return []
+    match message:
+        case Request():
+            return [] if edge.initiator else _request(edge, message, now)
+        case Reply():
+            return _reply(edge, message, now)
+        case Ready():
+            return edge.hear_ready(message)
+        case Done():
+            edge.hear_done(message)
+            return []
+        case Resync():
+            return _resync(edge, message, now)
+        case Ask():
+            return _ask(edge, message, now)
+        case Busy():
+            return _busy(edge, message, now)
+    assert_never(message)
+
+
+def _request(edge: Edge, request: Request, now: float) -> list[Effect]:
+    record = edge.record
+    if request.incarnation < record.incarnation:
+        return edge.send(Resync(incarnation=record.incarnation))
+    effects: list[Effect] = []
+    if request.incarnation > record.incarnation:
+        effects = edge.resync(request.incarnation, "the neighbor began anew", now)
+    if request.seq < record.seq or not edge.is_open:
+        return effects
+    if record.reply is not None and request.seq == record.seq and request.digest == record.request_digest:
+        return effects + edge.send(record.reply)
+    if request.seq != record.seq + 1 or request.digest == edge.refused:
+        return effects + _refuse(edge, request)
+    return effects + _accept(edge, request, now)
+
+
+def _accept(edge: Edge, request: Request, now: float) -> list[Effect]:
+    if edge.facts.halted:
+        return []
+    wait_s = edge.bucket.take(now)
+    if wait_s > 0:
+        return edge.send(Busy(incarnation=request.incarnation, seq=request.seq, retry_after_s=wait_s))
+    edge.busy = True
+    edge.peer_version = max(edge.peer_version, request.version)
+    staleness = min(request.staleness, edge.stale_weight(request.echo))
+    # Left to right: the initiator bounds the result by the same products with its own figures in place of the minima.
+    factor = edge.settings.gamma * min(request.weight, edge.facts.weight) * staleness
+    return [
+        ApplyRequest(
+            peer=edge.peer,
+            request=request,
+            factor=factor,
+            version=edge.facts.version,
+            pace_s=edge.facts.pace_s,
+        )
+    ]
+
+
+def _refuse(edge: Edge, request: Request) -> list[Effect]:
+    return edge.send(Ask(incarnation=request.incarnation, seq=request.seq, request_digest=request.digest))
+
+
+def _reply(edge: Edge, reply: Reply, now: float) -> list[Effect]:
+    pending = edge.record.pending
+    if pending is None or not _answers(edge, reply):
+        return []
+    if not 0.0 <= reply.factor <= edge.settings.gamma * pending.weight * pending.staleness:
+        return _give_up(edge, f"mixing factor {reply.factor} out of bounds", now)
+    edge.busy = True
+    return [ApplyReply(peer=edge.peer, reply=reply)]
+
+
+def _answers(edge: Edge, message: Reply | Ask) -> bool:
+    """Whether the message names the very request that is pending."""
+    pending = edge.record.pending
+    return (
+        pending is not None
+        and message.incarnation == edge.record.incarnation
+        and message.seq == pending.seq
+        and message.request_digest == pending.digest
+    )
+
+
+def _give_up(edge: Edge, reason: str, now: float) -> list[Effect]:
+    """The pending request cannot be completed: begin a new incarnation and say so."""
+    effects = edge.resync(edge.record.incarnation + 1, reason, now)
+    effects += edge.send(Resync(incarnation=edge.record.incarnation))
+    return effects + edge.exchange_if_wanted()
+
+
+def _resync(edge: Edge, message: Resync, now: float) -> list[Effect]:
+    """It means "already adopted": one that is not newer than ours changes nothing."""
+    if message.incarnation <= edge.record.incarnation:
+        return []
+    effects = edge.resync(message.incarnation, "the neighbor began anew", now)
+    return effects + edge.exchange_if_wanted()
+
+
+def _ask(edge: Edge, ask: Ask, now: float) -> list[Effect]:
+    return _give_up(edge, "the neighbor refused a request", now) if _answers(edge, ask) else []
+
+
+def _busy(edge: Edge, busy: Busy, now: float) -> list[Effect]:
+    pending = edge.record.pending
+    if pending is not None and (busy.incarnation, busy.seq) == (edge.record.incarnation, pending.seq):
+        edge.resend_at = now + busy.retry_after_s
+    return []
+
+
+def conclude(edge: Edge, result: EngineResult, now: float) -> list[Effect]:
+    """The engine answered: move the record, tell the neighbor, then read what has waited."""
+    edge.busy = False
+    effects = _result(edge, result, now)
+    effects += edge.greet(now)
+    while edge.inbox and not edge.busy:
+        effects += _dispatch(edge, edge.inbox.popleft(), now)
+    return effects + edge.exchange_if_wanted()
+
+
+def _result(edge: Edge, result: EngineResult, now: float) -> list[Effect]:
+    match result:
+        case RequestFrozen(request=request):
+            edge.record.freeze(request)
+            edge.resend_s = FIRST_RESEND_S
+            return edge.resend(now)
+        case RequestApplied():
+            return _settle_request(edge, result, now)
+        case RequestRefused(request=request, reason=reason):
+            edge.refused = request.digest
+            return [Alarm(kind="request-refused", peer=edge.peer, text=reason), *_refuse(edge, request)]
+        case ReplyApplied():
+            _settle_reply(edge, result, now)
+            return []
+        case ReplyRefused(reason=reason):
+            return [Alarm(kind="reply-refused", peer=edge.peer, text=reason), *_give_up(edge, reason, now)]
+    assert_never(result)
+
+
+def _settle_request(edge: Edge, result: RequestApplied, now: float) -> list[Effect]:
+    request, reply = result.request, result.reply
+    edge.record.settle_request(request, reply, result.chain)
+    _mix_pace(edge, reply.factor, request.pace_s - reply.pace_s)
+    edge.complete(reply.version, now)
+    return edge.send(reply)
+
+
+def _settle_reply(edge: Edge, result: ReplyApplied, now: float) -> None:
+    pending = edge.record.pending
+    if pending is None:
+        raise ValueError("the engine applied a reply to no request")
+    edge.record.settle_reply(result.reply, result.chain)
+    edge.resend_at = None
+    edge.peer_version = max(edge.peer_version, result.reply.version)
+    _mix_pace(edge, result.reply.factor, result.reply.pace_s - pending.pace_s)
+    edge.complete(pending.version, now)
+
+
+def _mix_pace(edge: Edge, factor: float, difference: float) -> None:
+    edge.facts.pace_s = max(0.0, edge.facts.pace_s + factor * difference / edge.facts.samples)

@@ -1,0 +1,49 @@
+"""What all parts of one core know in common: the settings it was built with and the few figures that change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2pfl.core.staleness import Staleness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Times in seconds. `rounds` or `time_s` bounds training; the other is None."""
+
+    rounds: int | None
+    time_s: float | None
+    closing_rounds: int
+    gamma: float
+    staleness: Staleness
+    speed_limit: float
+    """kmax of rho; 1 turns the correction off."""
+    start_wait_s: float
+    linger_s: float
+    max_wait_s: float
+    exchanges_per_s: float
+    audit_every: int
+    durable: bool = True
+    """whether what leaves must be on disk first (exchange durability)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """`version` counts ticks (own rounds and mixing rounds), `rounds` local training rounds only.
+
+    `samples` is n, `degree` the configured number of neighbors, `pace_s` the mixed estimate of seconds per local step.
+    """
+
+    degree: int
+    samples: float
+    version: int = 0
+    rounds: int = 0
+    pace_s: float = 0.0
+    joining: bool = False
+    done: bool = False
+    halted: bool = False
+
+    @property
+    def weight(self) -> float:
+        """a_i = n_i/(deg_i+1)."""
+        return self.samples / (self.degree + 1)

@@ -1,0 +1,35 @@
+"""What must hold of a core after every event; tests and the simulator call it, a violation is our own bug."""
+
+from __future__ import annotations
+
+from p2pfl.core.edge import INBOX, Edge
+from p2pfl.core.node import Node
+
+
+def check(node: Node) -> None:
+    """Raise AssertionError naming the edge whose state contradicts itself."""
+    for edge in node.edges.values():
+        fault = _fault(node, edge)
+        if fault:
+            raise AssertionError(f"node {node.index}, edge to {edge.peer}: {fault}")
+
+
+def _fault(node: Node, edge: Edge) -> str | None:
+    record, pending = edge.record, edge.record.pending
+    if edge.initiator != (node.index < edge.peer):
+        return "the lower index initiates"
+    if pending is not None and not edge.initiator:
+        return "a responder has a pending request"
+    if pending is not None and (pending.seq, pending.incarnation) != (record.seq + 1, record.incarnation):
+        return "the pending request is not the next transaction"
+    if record.reply is not None and (edge.initiator or record.reply.seq != record.seq):
+        return "the logged reply is not that of the last transaction"
+    if edge.is_open and (edge.greeting.mine is None or edge.greeting.theirs is None):
+        return "open before both greetings were exchanged"
+    if edge.greeting.number is None and (edge.is_open or edge.inbox):
+        return "no session, yet open or with messages waiting"
+    if edge.inbox and not edge.busy or len(edge.inbox) > INBOX:
+        return "messages wait although the engine is not at work"
+    if record.heard is not None and record.seq == 0:
+        return "a version was heard without a transaction"
+    return None

@@ -1,0 +1,83 @@
+"""Bounds on what one neighbor may cost: a token bucket on exchanges, a brake on resyncs, patience for an answer."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+BURST = 32.0
+RESYNC_WINDOW_S = 60.0
+RESYNCS_PER_WINDOW = 5
+HOLD_S = 30.0
+
+FIRST_PATIENCE_S = 1.0
+PATIENCE_FLOOR_S = 0.02
+PATIENCE_MULTIPLE = 4.0
+MOST_MISSES = 10
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """`rate_per_s` new requests on average, a burst of 32."""
+
+    rate_per_s: float
+    tokens: float = BURST
+    filled_at: float | None = None
+
+    def take(self, now: float) -> float:
+        """0 if a token was there, else the seconds until the next one."""
+        if self.filled_at is not None:
+            self.tokens = min(BURST, self.tokens + (now - self.filled_at) * self.rate_per_s)
+        self.filled_at = now
+        if self.tokens >= 1.0:
+            self.tokens -= 1.0
+            return 0.0
+        return (1.0 - self.tokens) / self.rate_per_s
+
+
+@dataclass(slots=True)
+class ResyncBrake:
+    """Refuses a neighbor's sessions for a while when its edge keeps falling apart."""
+
+    times: deque[float] = field(default_factory=deque)
+    held_until: float = float("-inf")
+
+    def count(self, now: float) -> bool:
+        """Record one resync; True if there were too many and the edge must rest."""
+        self.times.append(now)
+        while self.times[0] < now - RESYNC_WINDOW_S:
+            self.times.popleft()
+        if len(self.times) <= RESYNCS_PER_WINDOW:
+            return False
+        self.times.clear()
+        self.held_until = now + HOLD_S
+        return True
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long a round waits for this edge: a multiple of its measured exchange time, less after each miss.
+
+    Adaptive, so that nobody guesses a timeout; halved by every miss in a row, so that a neighbor that hangs costs next
+    to nothing.
+    """
+
+    longest_s: float
+    exchange_s: float | None = None
+    misses: int = 0
+
+    def wait_s(self) -> float:
+        base = FIRST_PATIENCE_S
+        if self.exchange_s is not None:
+            base = PATIENCE_MULTIPLE * self.exchange_s + PATIENCE_FLOOR_S
+        return float(min(base, self.longest_s) * 0.5**self.misses)
+
+    def served(self, took_s: float | None) -> None:
+        self.misses = 0
+        if took_s is None:
+            return
+        known = took_s if self.exchange_s is None else self.exchange_s
+        self.exchange_s = 0.8 * known + 0.2 * took_s
+
+    def missed(self) -> None:
+        self.misses = min(self.misses + 1, MOST_MISSES)

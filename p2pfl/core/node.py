@@ -1,0 +1,133 @@
+"""The core of a node: events in, effects out. No I/O, no clock, no threads, no vectors, no global chance.
+
+The same events at the same times give the same effects, in the same order, on every machine. `Node` only routes:
+edges decide about transactions (`exchange`), `rounds` about training, mixing rounds and the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import assert_never
+
+from p2pfl.core import exchange
+from p2pfl.core.edge import Edge
+from p2pfl.core.effects import Alarm, Effect
+from p2pfl.core.events import (
+    Bootstrapped,
+    Event,
+    MessageReceived,
+    ReplyApplied,
+    ReplyRefused,
+    RequestApplied,
+    RequestFrozen,
+    RequestRefused,
+    RoundCommitted,
+    RoundTrained,
+    SessionClosed,
+    SessionOpened,
+    Started,
+    StopRequested,
+    StorageFailed,
+    StorageRestored,
+)
+from p2pfl.core.facts import Facts, Settings
+from p2pfl.core.records import EdgeRecord
+from p2pfl.core.rounds import Rounds
+
+
+class Node:
+    """One node's decisions.
+
+    `neighbors` are member indices; `records` what the disk remembers of their edges; `fresh` says that the disk
+    remembered nothing at all.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        neighbors: Iterable[int],
+        settings: Settings,
+        samples: float,
+        fresh: bool = True,
+        version: int = 0,
+        rounds: int = 0,
+        elapsed_s: float = 0.0,
+        records: Mapping[int, EdgeRecord] | None = None,
+    ) -> None:
+        peers = sorted(neighbors)
+        known = records or {}
+        self.index = index
+        self.settings = settings
+        self.facts = Facts(degree=len(peers), samples=samples, version=version, rounds=rounds)
+        self.edges = {
+            peer: Edge(
+                peer=peer,
+                initiator=index < peer,
+                facts=self.facts,
+                settings=settings,
+                record=known.get(peer) or EdgeRecord(),
+            )
+            for peer in peers
+        }
+        self.rounds = Rounds(
+            edges=self.edges, facts=self.facts, settings=settings, fresh=fresh, elapsed_before_s=elapsed_s
+        )
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one event; `now` is monotonic, in seconds. Also runs whatever timers are due."""
+        effects = self._route(event, now)
+        return effects + self.wake(now)
+
+    def wake(self, now: float) -> list[Effect]:
+        """Run the timers that are due. Call at `deadline()` at the latest."""
+        effects: list[Effect] = []
+        for edge in self.edges.values():
+            effects += edge.wake(now)
+        return effects + self.rounds.advance(now)
+
+    def deadline(self) -> float | None:
+        """When `wake` must be called next, None for never."""
+        times = [edge.deadline() for edge in self.edges.values()]
+        times.append(self.rounds.deadline())
+        return min((t for t in times if t is not None), default=None)
+
+    def _route(self, event: Event, now: float) -> list[Effect]:
+        match event:
+            case SessionOpened() | SessionClosed() | MessageReceived():
+                return self._network(event, now)
+            case RequestFrozen() | RequestApplied() | RequestRefused() | ReplyApplied() | ReplyRefused():
+                return exchange.conclude(self.edges[event.peer], event, now)
+            case StorageFailed() | StorageRestored():
+                return self._storage(event)
+            case Started() | RoundTrained() | RoundCommitted() | Bootstrapped() | StopRequested():
+                return self.rounds.take(event, now)
+        assert_never(event)
+
+    def _network(self, event: SessionOpened | SessionClosed | MessageReceived, now: float) -> list[Effect]:
+        edge = self.edges[event.peer]
+        match event:
+            case SessionOpened(session=session):
+                return edge.open_session(session, now)
+            case SessionClosed(session=session):
+                edge.close_session(session)
+                return []
+            case MessageReceived(session=session, message=message):
+                return exchange.receive(edge, session, message, now)
+        assert_never(event)
+
+    def _storage(self, event: StorageFailed | StorageRestored) -> list[Effect]:
+        """What left must be on disk: without a disk a node stops exchanging, and goes on training."""
+        if isinstance(event, StorageRestored):
+            self.facts.halted = False
+            return [Alarm(kind="storage-restored", peer=None, text="state is written to disk again")]
+        if not self.settings.durable:
+            return [Alarm(kind="storage", peer=None, text="no snapshot could be written; the old one stays")]
+        if self.facts.halted:
+            return []
+        self.facts.halted = True
+        text = "state cannot be written to disk: exchanging stops, training goes on"
+        effects: list[Effect] = [Alarm(kind="storage", peer=None, text=text)]
+        for edge in self.edges.values():
+            effects += edge.drop_session("storage")
+        return effects

@@ -1,0 +1,110 @@
+"""Where an edge stands in its sequence of transactions: the part that must survive a crash.
+
+The core keeps one record an edge to decide by; the engine keeps its twin beside the replicas and makes it durable.
+Both move only through the transitions below, so that a restart continues exactly where the disk stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from p2pfl.core.messages import DIGEST_BYTES, Hello, Reply, Request
+
+NO_CHAIN = bytes(DIGEST_BYTES)
+
+
+@dataclass(slots=True, kw_only=True)
+class EdgeRecord:
+    """`heard` is the latest version of the peer in our replica, `known` ours in the peer's (initiator only)."""
+
+    incarnation: int = 0
+    seq: int = 0
+    pending: Request | None = None
+    request_digest: bytes = b""
+    reply: Reply | None = None
+    has_replicas: bool = True
+    chain: bytes = NO_CHAIN
+    chain_before: bytes = NO_CHAIN
+    heard: int | None = None
+    known: int | None = None
+    last_factor_zero: bool = False
+    resyncs: int = 0
+
+    def freeze(self, request: Request) -> None:
+        self.pending = request
+        self.request_digest = request.digest
+
+    def settle_request(self, request: Request, reply: Reply, chain: bytes) -> None:
+        """The responder has applied `request` and remembers `reply`."""
+        self.seq = request.seq
+        self.request_digest = request.digest
+        self.reply = reply
+        self.heard = request.version
+        self._advance(reply, chain)
+
+    def settle_reply(self, reply: Reply, chain: bytes) -> None:
+        """The initiator has applied the answer to its pending request."""
+        if self.pending is None:
+            raise ValueError("a reply was applied without a pending request")
+        self.seq = self.pending.seq
+        self.known = self.pending.version
+        self.heard = reply.version
+        self.pending = None
+        self._advance(reply, chain)
+
+    def reset(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.seq = 0
+        self.pending = None
+        self.request_digest = b""
+        self.reply = None
+        self.has_replicas = True
+        self.chain = self.chain_before = NO_CHAIN
+        self.heard = self.known = None
+        self.last_factor_zero = False
+        self.resyncs += 1
+
+    def _advance(self, reply: Reply, chain: bytes) -> None:
+        self.last_factor_zero = reply.factor == 0.0
+        self.chain_before, self.chain = self.chain, chain
+
+    def hello(self, *, version: int, done: bool, have_yours: bool) -> Hello:
+        return Hello(
+            incarnation=self.incarnation,
+            seq=self.seq,
+            pending=None if self.pending is None else self.pending.seq,
+            request_digest=self.request_digest,
+            has_replicas=self.has_replicas,
+            chain=self.chain,
+            chain_before=self.chain_before,
+            version=version,
+            done=done,
+            have_yours=have_yours,
+        )
+
+
+def next_chain(chain: bytes, request: Request, reply: Reply) -> bytes:
+    """Digest of every payload that entered the replicas, this transaction included. 16 bytes."""
+    digest = hashlib.blake2b(chain, digest_size=DIGEST_BYTES, person=b"p2pfl-chain")
+    digest.update(request.digest)
+    digest.update(reply.body)
+    return digest.digest()
+
+
+def consistent(initiator: Hello, responder: Hello) -> bool:
+    """Whether both ends hold the same replicas, judged from the two greetings as sent.
+
+    Equal chains mean equal replicas: both are the same function of the same payloads, added in the same order.
+    """
+    if initiator.incarnation != responder.incarnation:
+        return False
+    if not (initiator.has_replicas and responder.has_replicas):
+        return False
+    if initiator.pending is None or initiator.pending == responder.seq + 1:
+        return initiator.seq == responder.seq and initiator.chain == responder.chain
+    return (
+        initiator.pending == responder.seq
+        and initiator.request_digest == responder.request_digest
+        and initiator.chain == responder.chain_before
+    )

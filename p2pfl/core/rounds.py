@@ -1,0 +1,279 @@
+"""The life of a node: wait for neighbors, (join,) train and mix, mix without training, linger, finish.
+
+A tick is a new version of the own model. After each, the node waits until every live edge has completed an exchange
+with it, or until that edge's patience ends: a dead neighbor costs nothing, a slow one next to nothing. A node that
+starts with no memory in a federation that has moved on joins first: it lets its neighbors fill its replicas and
+starts from their coordinate median.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import assert_never
+
+from p2pfl.core.edge import Edge
+from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, StartRound
+from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, Started, StopRequested
+from p2pfl.core.facts import Facts, Settings
+from p2pfl.core.messages import Done
+
+RESUME_WAIT_S = 3.0
+JOIN_TICKS = 3
+JOIN_WAIT_S = 10.0
+MOVED_ON = 2
+
+
+class Phase(enum.Enum):
+    WAITING = "waiting"
+    JOINING = "joining"
+    TRAINING = "training"
+    CLOSING = "closing"
+    LINGERING = "lingering"
+    FINISHED = "finished"
+
+
+RoundEvent = Started | RoundTrained | RoundCommitted | Bootstrapped | StopRequested
+
+
+class Rounds:
+    """`working` while the engine or the trainer owes an answer; `settling` while a tick waits for its exchanges."""
+
+    def __init__(
+        self,
+        *,
+        edges: Mapping[int, Edge],
+        facts: Facts,
+        settings: Settings,
+        fresh: bool,
+        elapsed_before_s: float,
+    ) -> None:
+        self.edges = edges
+        self.facts = facts
+        self.settings = settings
+        self.phase = Phase.WAITING
+        self.fresh = fresh
+        self.closed = 0
+        self.working = False
+        self.settling = False
+        self.elapsed_before_s = elapsed_before_s
+        self.started_at: float | None = None
+        self.trained_from: float | None = None
+        self.phase_from = 0.0
+        self.tick_from = 0.0
+        self.round_from: float | None = None
+        self.own_pace_s: float | None = None
+        self.join_ticks = 0
+        self.failed_rounds = 0
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    def take(self, event: RoundEvent, now: float) -> list[Effect]:
+        match event:
+            case Started():
+                self.started_at = now
+                self._enter(Phase.WAITING, now)
+                return []
+            case RoundTrained(steps=steps):
+                return self._trained(steps, now)
+            case RoundCommitted():
+                return self._committed(event, now)
+            case Bootstrapped():
+                self.working = False
+                self.facts.joining = False
+                self._enter(Phase.TRAINING, now)
+                return []
+            case StopRequested():
+                return self._finish(now)
+        assert_never(event)
+
+    def _trained(self, steps: int, now: float) -> list[Effect]:
+        if self.phase is Phase.FINISHED:
+            return []
+        return [self._commit(trained=True, rho=self._speed_correction(steps, now), now=now)]
+
+    def _committed(self, event: RoundCommitted, now: float) -> list[Effect]:
+        self.working = False
+        self.facts.version = event.version
+        self.facts.rounds = event.rounds
+        self.facts.samples = event.samples
+        effects: list[Effect] = []
+        if event.failed:
+            self.failed_rounds += 1
+            text = f"local round {event.rounds} failed; its result was dropped"
+            effects.append(Alarm(kind="round-failed", peer=None, text=text))
+        self.settling = True
+        self.tick_from = now
+        for edge in self.edges.values():
+            effects += edge.tick(now)
+        return effects
+
+    # -- what to do next --------------------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> list[Effect]:
+        """Move on as far as the state of the edges and the time allow."""
+        if self.started_at is None or self.working:
+            return []
+        if self.settling and not self._settled(now):
+            return []
+        self.settling = False
+        match self.phase:
+            case Phase.WAITING:
+                return self._begin(now) if self._waited(now) else []
+            case Phase.JOINING:
+                return self._join(now)
+            case Phase.TRAINING:
+                return self._train(now)
+            case Phase.CLOSING:
+                return self._close(now)
+            case Phase.LINGERING:
+                return self._linger(now)
+            case Phase.FINISHED:
+                return []
+        assert_never(self.phase)
+
+    def deadline(self) -> float | None:
+        if self.started_at is None or self.working or self.phase is Phase.FINISHED:
+            return None
+        if self.settling:
+            return max((self._patience_end(edge) for edge in self._unserved()), default=self.tick_from)
+        if self.phase is Phase.WAITING:
+            return self.phase_from + self._start_wait_s()
+        if self.phase is Phase.JOINING:
+            return self.phase_from + JOIN_WAIT_S
+        if self.phase is Phase.LINGERING:
+            return self.phase_from + self.settings.linger_s
+        return self.tick_from
+
+    def _unserved(self) -> list[Edge]:
+        return [edge for edge in self.edges.values() if edge.is_open and not edge.served]
+
+    def _patience_end(self, edge: Edge) -> float:
+        return self.tick_from + edge.patience.wait_s()
+
+    def _settled(self, now: float) -> bool:
+        late = self._unserved()
+        if any(now < self._patience_end(edge) for edge in late):
+            return False
+        for edge in late:
+            edge.patience.missed()
+        return True
+
+    # -- phases -----------------------------------------------------------------------------------------------------
+
+    def _enter(self, phase: Phase, now: float) -> None:
+        self.phase = phase
+        self.phase_from = now
+
+    def _start_wait_s(self) -> float:
+        """Patience for all neighbors to appear; short where the federation is under way already."""
+        wait_s = self.settings.start_wait_s
+        return wait_s if self.fresh and not self._others_moved_on() else min(wait_s, RESUME_WAIT_S)
+
+    def _others_moved_on(self) -> bool:
+        return any(_has_moved_on(edge) for edge in self.edges.values())
+
+    def _waited(self, now: float) -> bool:
+        everyone = all(edge.is_open for edge in self.edges.values())
+        return everyone or now >= self.phase_from + self._start_wait_s()
+
+    def _begin(self, now: float) -> list[Effect]:
+        if self.fresh and self.facts.version == 0 and self._others_moved_on():
+            self.facts.joining = True
+            self._enter(Phase.JOINING, now)
+            return self._join(now)
+        self._enter(Phase.TRAINING, now)
+        return self._train(now)
+
+    def _join(self, now: float) -> list[Effect]:
+        """Tick without training until the replicas are filled; then start from the neighbors' median."""
+        live = [edge for edge in self.edges.values() if edge.is_open]
+        filled = tuple(edge.peer for edge in live if edge.exchanges >= JOIN_TICKS)
+        late = now >= self.phase_from + JOIN_WAIT_S
+        if filled and (late or len(filled) == len(live)):
+            self.working = True
+            text = f"starting from the coordinate median of {len(filled)} neighbors"
+            return [Alarm(kind="joined", peer=None, text=text), Bootstrap(peers=filled)]
+        if late:
+            self.facts.joining = False
+            self._enter(Phase.TRAINING, now)
+            return self._train(now)
+        self.join_ticks += 1
+        return [self._commit(trained=False, rho=0.0, now=now)] if live else []
+
+    def _train(self, now: float) -> list[Effect]:
+        if self._trained_enough(now):
+            self._enter(Phase.CLOSING, now)
+            return self._close(now)
+        if self.trained_from is None:
+            self.trained_from = now
+        if self.round_from is None:
+            self.round_from = now
+        self.working = True
+        return [StartRound(index=self.facts.rounds)]
+
+    def _trained_enough(self, now: float) -> bool:
+        if self.settings.rounds is not None:
+            return self.facts.rounds >= self.settings.rounds
+        return self._elapsed_s(now) >= (self.settings.time_s or 0.0)
+
+    def _elapsed_s(self, now: float) -> float:
+        return self.elapsed_before_s + (0.0 if self.trained_from is None else now - self.trained_from)
+
+    def _close(self, now: float) -> list[Effect]:
+        """Mixing rounds without training take out what disagreement training has left."""
+        if self.closed >= self.settings.closing_rounds:
+            return self._start_lingering(now)
+        self.closed += 1
+        return [self._commit(trained=False, rho=0.0, now=now)]
+
+    def _start_lingering(self, now: float) -> list[Effect]:
+        self._enter(Phase.LINGERING, now)
+        self.facts.done = True
+        effects: list[Effect] = []
+        for edge in self.edges.values():
+            effects += edge.send(Done(version=self.facts.version))
+        return effects + self._linger(now)
+
+    def _linger(self, now: float) -> list[Effect]:
+        waited = now >= self.phase_from + self.settings.linger_s
+        if waited or all(edge.peer_done for edge in self.edges.values()):
+            return self._finish(now)
+        return []
+
+    def _finish(self, now: float) -> list[Effect]:
+        if self.phase is Phase.FINISHED:
+            return []
+        self._enter(Phase.FINISHED, now)
+        return [Finish()]
+
+    def _commit(self, *, trained: bool, rho: float, now: float) -> CommitRound:
+        self.working = True
+        frozen = [edge.record.pending.weight for edge in self.edges.values() if edge.record.pending is not None]
+        least = max(frozen, default=0.0) * (self.facts.degree + 1) / 2
+        return CommitRound(
+            version=self.facts.version + 1,
+            trained=trained,
+            rho=rho,
+            elapsed_s=self._elapsed_s(now),
+            least_samples=least,
+        )
+
+    def _speed_correction(self, steps: int, now: float) -> float:
+        """Rate rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax): nodes that take more rounds move less in each."""
+        if self.round_from is not None and steps > 0:
+            pace_s = (now - self.round_from) / steps
+            before = self.own_pace_s
+            self.own_pace_s = pace_s if before is None else 0.8 * before + 0.2 * pace_s
+            # Dynamic average consensus: what the own figure gained enters the mixed one.
+            self.facts.pace_s = max(0.0, self.facts.pace_s + self.own_pace_s - (before or 0.0))
+        self.round_from = now
+        limit = self.settings.speed_limit
+        if limit <= 1.0 or not self.facts.pace_s or not self.own_pace_s:
+            return 1.0
+        return min(limit, max(1.0 / limit, self.own_pace_s / self.facts.pace_s))
+
+
+def _has_moved_on(edge: Edge) -> bool:
+    """The neighbor remembers us although we remember nothing, or trained on without us."""
+    return edge.is_open and (edge.record.incarnation > 0 or edge.peer_version >= MOVED_ON)

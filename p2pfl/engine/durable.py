@@ -1,0 +1,172 @@
+"""State and changes as plain headers, arrays and blobs: what a store keeps, and back.
+
+A node that keeps no log (`snapshot` durability) writes no replicas either: it comes back without them, and its edges
+begin a new incarnation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.core.messages import Reply, Request
+from p2pfl.core.records import EdgeRecord
+from p2pfl.engine import changes as ch
+from p2pfl.engine.state import EdgeState, NodeState
+from p2pfl.errors import StorageError
+
+FORMAT = 1
+
+Array = NDArray[np.generic]
+Entry = tuple[str, dict[str, Any], list[bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A node's state, ready for a store: `header` is JSON-able."""
+
+    header: dict[str, Any]
+    arrays: dict[str, Array]
+    blobs: dict[str, bytes]
+
+
+def image(state: NodeState, *, with_replicas: bool) -> Image:
+    """Everything that must survive. Vectors are copied: the engine may go on at once."""
+    arrays: dict[str, Array] = {"model": state.model.copy(), "variate": state.variate.copy()}
+    arrays |= {f"local.{name}": np.array(value) for name, value in state.local.items()}
+    blobs: dict[str, bytes] = {}
+    edges: dict[str, Any] = {}
+    for peer, edge in state.edges.items():
+        record = edge.record
+        if not with_replicas:
+            record = EdgeRecord(incarnation=record.incarnation, has_replicas=False, resyncs=record.resyncs)
+        else:
+            arrays |= {f"own.{peer}": edge.own.copy(), f"peer.{peer}": edge.peer.copy()}
+        edges[str(peer)] = _without_bodies(record, peer, blobs)
+    header = {
+        "format": FORMAT,
+        "samples": state.samples,
+        "version": state.version,
+        "rounds": state.rounds,
+        "drift": state.drift,
+        "elapsed_s": state.elapsed_s,
+        "edges": edges,
+    }
+    return Image(header=header, arrays=arrays, blobs=blobs)
+
+
+def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mapping[str, bytes]) -> NodeState:
+    """The state that `image` was made of.
+
+    Raises:
+        StorageError: written by another version of this software, or not by it at all.
+    """
+    if header.get("format") != FORMAT:
+        raise StorageError(f"state has format {header.get('format')!r}, this software reads {FORMAT}")
+    state = NodeState(
+        model=_vector(arrays["model"]),
+        variate=_vector(arrays["variate"]),
+        samples=header["samples"],
+        version=header["version"],
+        rounds=header["rounds"],
+        drift=header["drift"],
+        elapsed_s=header["elapsed_s"],
+    )
+    state.local = {name.removeprefix("local."): a for name, a in arrays.items() if name.startswith("local.")}
+    for key, plain in header["edges"].items():
+        zero = np.zeros_like(state.model)
+        own, peer = arrays.get(f"own.{key}", zero), arrays.get(f"peer.{key}", zero)
+        state.edges[int(key)] = EdgeState(_with_bodies(plain, key, blobs), _vector(own), _vector(peer))
+    return state
+
+
+def entry(change: ch.Change) -> Entry:
+    """A change as a log entry: kind, header, blobs."""
+    match change:
+        case ch.RequestWasFrozen(peer=peer, request=request):
+            return "frozen", {"peer": peer, "request": _plain(request)}, [request.body]
+        case ch.RequestWasApplied(peer=peer, request=request, reply=reply, chain=chain):
+            header = {"peer": peer, "request": _plain(request), "reply": _plain(reply), "chain": chain}
+            return "request", header, [request.body, reply.body]
+        case ch.ReplyWasApplied(peer=peer, reply=reply, chain=chain):
+            return "reply", {"peer": peer, "reply": _plain(reply), "chain": chain}, [reply.body]
+        case ch.EdgeWasReset(peer=peer, incarnation=incarnation):
+            return "reset", {"peer": peer, "incarnation": incarnation}, []
+        case ch.RoundWasCommitted(delta=delta):
+            header = {name: getattr(change, name) for name in ("version", "rounds", "samples", "drift", "elapsed_s")}
+            return "round", header, [] if delta is None else [delta.tobytes()]
+        case ch.ModelWasReplaced(model=model):
+            return "model", {}, [model.tobytes()]
+
+
+def change(kind: str, header: Mapping[str, Any], blobs: Sequence[bytes], dtype: np.dtype[Any]) -> ch.Change:
+    """The change that a log entry was made of.
+
+    Raises:
+        StorageError: no such kind.
+    """
+    match kind:
+        case "frozen":
+            return ch.RequestWasFrozen(peer=header["peer"], request=_request(header["request"], blobs[0]))
+        case "request":
+            return ch.RequestWasApplied(
+                peer=header["peer"],
+                request=_request(header["request"], blobs[0]),
+                reply=_reply(header["reply"], blobs[1]),
+                chain=header["chain"],
+            )
+        case "reply":
+            reply = _reply(header["reply"], blobs[0])
+            return ch.ReplyWasApplied(peer=header["peer"], reply=reply, chain=header["chain"])
+        case "reset":
+            return ch.EdgeWasReset(peer=header["peer"], incarnation=header["incarnation"])
+        case "round":
+            delta = np.frombuffer(blobs[0], dtype=dtype) if blobs else None
+            return ch.RoundWasCommitted(**header, delta=delta)
+        case "model":
+            return ch.ModelWasReplaced(model=np.frombuffer(blobs[0], dtype=dtype))
+    raise StorageError(f"unknown log entry {kind!r}")
+
+
+def _plain(message: Request | Reply) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(replace(message, body=b""), builtin_types=(bytes,))
+    return plain
+
+
+def _request(plain: Mapping[str, Any], body: bytes) -> Request:
+    return replace(msgspec.convert(plain, Request, builtin_types=(bytes,)), body=body)
+
+
+def _reply(plain: Mapping[str, Any], body: bytes) -> Reply:
+    return replace(msgspec.convert(plain, Reply, builtin_types=(bytes,)), body=body)
+
+
+def _without_bodies(record: EdgeRecord, peer: int, blobs: dict[str, bytes]) -> dict[str, Any]:
+    """The record as JSON-able values (bytes in base64), message bodies set apart."""
+    if record.pending is not None:
+        blobs[f"pending.{peer}"] = record.pending.body
+        record = replace(record, pending=replace(record.pending, body=b""))
+    if record.reply is not None:
+        blobs[f"reply.{peer}"] = record.reply.body
+        record = replace(record, reply=replace(record.reply, body=b""))
+    plain: dict[str, Any] = msgspec.to_builtins(record)
+    return plain
+
+
+def _with_bodies(plain: Mapping[str, Any], key: str, blobs: Mapping[str, bytes]) -> EdgeRecord:
+    record = msgspec.convert(plain, EdgeRecord)
+    if record.pending is not None:
+        record.pending = replace(record.pending, body=blobs[f"pending.{key}"])
+    if record.reply is not None:
+        record.reply = replace(record.reply, body=blobs[f"reply.{key}"])
+    return record
+
+
+def _vector(array: Array) -> Any:
+    """Own, writable memory: what a store returns may be a view of a file."""
+    return np.array(array)

@@ -1,0 +1,212 @@
+"""The data plane: what the core's operations do to vectors. It never decides.
+
+Every operation first computes and checks, then changes the state, so that a refused message leaves no trace. Replicas
+are bit-identical at both ends: decoded values are added by separate float operations in one order, and both ends
+compute D = k (h_i - h_j) alike. Each change is also a `Change` that `redo` can repeat after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar, assert_never
+
+import numpy as np
+
+from p2pfl.compress import Compressor
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, Operation, ResetEdge
+from p2pfl.core.events import (
+    Bootstrapped,
+    Event,
+    ReplyApplied,
+    ReplyRefused,
+    RequestApplied,
+    RequestFrozen,
+    RequestRefused,
+    RoundCommitted,
+)
+from p2pfl.core.messages import Reply, Request, request_digest
+from p2pfl.core.records import next_chain
+from p2pfl.engine.changes import (
+    Change,
+    EdgeWasReset,
+    ModelWasReplaced,
+    ReplyWasApplied,
+    RequestWasApplied,
+    RequestWasFrozen,
+    RoundWasCommitted,
+)
+from p2pfl.engine.redo import redo
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import PeerFault
+from p2pfl.learn.interface import LocalRound, Vector
+
+Checkable = TypeVar("Checkable", ApplyRequest, ApplyReply)
+
+NORM_MULTIPLE = 1e3
+"""a replica may be this many times as long as our own model; a whole model after a resync must pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`event` answers the operation (None: nothing to say); `change` is what must become durable (None: nothing).
+
+    `urgent`: it must be durable before the event may have consequences outside.
+    """
+
+    event: Event | None
+    change: Change | None
+    urgent: bool = False
+
+
+class Engine:
+    """Runs operations on one node's state. `beta` is the control variate's rate, 0 for none."""
+
+    def __init__(self, *, index: int, state: NodeState, compressor: Compressor, beta: float) -> None:
+        self.index = index
+        self.state = state
+        self.compressor = compressor
+        self.beta = beta
+        self.trained: tuple[Vector, LocalRound] | None = None
+        """start and outcome of the local round that the next CommitRound takes in; None if training failed."""
+
+    def run(self, operation: Operation) -> Outcome:
+        match operation:
+            case Freeze():
+                return self._freeze(operation)
+            case ApplyRequest():
+                return self._checked(self._apply_request, operation, self._refuse_request)
+            case ApplyReply():
+                return self._checked(self._apply_reply, operation, self._refuse_reply)
+            case ResetEdge(peer=peer, incarnation=incarnation):
+                return self._done(None, EdgeWasReset(peer=peer, incarnation=incarnation))
+            case CommitRound():
+                return self._commit(operation)
+            case Bootstrap():
+                return self._bootstrap(operation)
+        assert_never(operation)
+
+    def snapshot(self) -> tuple[Vector, Vector | None]:
+        """Copies of model and control variate for a local round: (d,) each, None without a variate."""
+        return self.state.model.copy(), self.state.variate.copy() if self.beta else None
+
+    def neighbor_distance(self) -> float | None:
+        """Root mean square distance from the own model to the neighbors' replicas, over the own norm."""
+        known = [edge.peer for edge in self.state.edges.values() if edge.record.heard is not None]
+        if not known:
+            return None
+        square = np.mean([float(np.sum((self.state.model - peer) ** 2, dtype=np.float64)) for peer in known])
+        return float(np.sqrt(square)) / max(_norm(self.state.model), 1e-12)
+
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    def _freeze(self, op: Freeze) -> Outcome:
+        edge = self.state.edges[op.peer]
+        request = Request(
+            incarnation=op.incarnation,
+            seq=op.seq,
+            version=op.version,
+            echo=op.echo,
+            weight=op.weight,
+            staleness=op.staleness,
+            pace_s=op.pace_s,
+            audit=edge.digest(initiator=True) if op.audit else b"",
+            body=self.compressor.encode(self.state.model - edge.own),
+        )
+        request = replace(request, digest=request_digest(request))
+        change = RequestWasFrozen(peer=op.peer, request=request)
+        return self._done(RequestFrozen(peer=op.peer, request=request), change, urgent=True)
+
+    def _apply_request(self, op: ApplyRequest) -> Outcome:
+        edge, request = self.state.edges[op.peer], op.request
+        if request.audit and request.audit != edge.digest(initiator=False):
+            raise PeerFault("replicas differ at the two ends")
+        incoming = edge.peer + self._decode(request.body)
+        self._check_norm(incoming)
+        body = self.compressor.encode(self.state.model - edge.own)
+        reply = Reply(
+            incarnation=request.incarnation,
+            seq=request.seq,
+            request_digest=request.digest,
+            version=op.version,
+            factor=op.factor,
+            pace_s=op.pace_s,
+            body=body,
+        )
+        chain = next_chain(edge.record.chain, request, reply)
+        change = RequestWasApplied(peer=op.peer, request=request, reply=reply, chain=chain)
+        event = RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain)
+        return self._done(event, change, urgent=True)
+
+    def _apply_reply(self, op: ApplyReply) -> Outcome:
+        edge, reply = self.state.edges[op.peer], op.reply
+        pending = edge.record.pending
+        if pending is None:
+            raise ValueError("a reply reached the engine without a pending request")
+        self._check_norm(edge.peer + self._decode(reply.body))
+        chain = next_chain(edge.record.chain, pending, reply)
+        change = ReplyWasApplied(peer=op.peer, reply=reply, chain=chain)
+        return self._done(ReplyApplied(peer=op.peer, reply=reply, chain=chain), change)
+
+    def _decode(self, body: bytes) -> Vector:
+        return self.compressor.decode(body, self.state.model.size)
+
+    def _check_norm(self, replica: Vector) -> None:
+        """A neighbor's replica must be finite and not absurdly longer than our own model."""
+        limit = NORM_MULTIPLE * (_norm(self.state.model) + np.sqrt(replica.size))
+        if not _norm(replica) <= limit:
+            raise PeerFault("the neighbor's model is not finite or is far too long")
+
+    @staticmethod
+    def _refuse_request(op: ApplyRequest, reason: str) -> Event:
+        return RequestRefused(peer=op.peer, request=op.request, reason=reason)
+
+    @staticmethod
+    def _refuse_reply(op: ApplyReply, reason: str) -> Event:
+        return ReplyRefused(peer=op.peer, reply=op.reply, reason=reason)
+
+    @staticmethod
+    def _checked(
+        run: Callable[[Checkable], Outcome], op: Checkable, refuse: Callable[[Checkable, str], Event]
+    ) -> Outcome:
+        try:
+            return run(op)
+        except PeerFault as fault:
+            return Outcome(refuse(op, str(fault)), None)
+
+    # -- own rounds -----------------------------------------------------------------------------------------------
+
+    def _commit(self, op: CommitRound) -> Outcome:
+        trained, self.trained = self.trained, None
+        delta, samples, drift, failed = None, self.state.samples, self.state.drift, False
+        if op.trained:
+            failed = True
+            if trained is not None:
+                start, local = trained
+                delta = (local.vector - start) * start.dtype.type(op.rho)
+                failed = not bool(np.isfinite(np.sum(np.abs(delta), dtype=np.float64)))
+                samples = max(1, local.samples, int(np.ceil(op.least_samples)))
+                drift = local.learning_rate * local.steps
+        change = RoundWasCommitted(
+            version=op.version,
+            rounds=self.state.rounds + op.trained,
+            samples=self.state.samples if failed else samples,
+            drift=self.state.drift if failed else drift,
+            elapsed_s=op.elapsed_s,
+            delta=None if failed else delta,
+        )
+        event = RoundCommitted(version=change.version, rounds=change.rounds, samples=change.samples, failed=failed)
+        return self._done(event, change)
+
+    def _bootstrap(self, op: Bootstrap) -> Outcome:
+        """Coordinate median of the neighbors' replicas."""
+        model = np.median([self.state.edges[peer].peer for peer in op.peers], axis=0)
+        return self._done(Bootstrapped(), ModelWasReplaced(model=model.astype(self.state.model.dtype)), urgent=True)
+
+    def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
+        redo(self.state, change, compressor=self.compressor, beta=self.beta)
+        return Outcome(event, change, urgent)
+
+
+def _norm(vector: Vector) -> float:
+    return float(np.linalg.norm(vector))

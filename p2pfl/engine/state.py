@@ -1,0 +1,62 @@
+"""Everything of a node that must survive: the model, the control variate, and the replicas of every edge.
+
+One writer at a time (the engine's thread). What changes it stands in `engine`; how it becomes bytes in `durable`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.core.messages import DIGEST_BYTES
+from p2pfl.core.records import EdgeRecord
+from p2pfl.learn.interface import Vector
+
+
+@dataclass(slots=True)
+class EdgeState:
+    """`own` is the replica of our model that the neighbor holds too, `peer` that of the neighbor's; both (d,)."""
+
+    record: EdgeRecord
+    own: Vector
+    peer: Vector
+
+    def digest(self, *, initiator: bool) -> bytes:
+        """BLAKE2b-128 of both replicas, the initiator's first: equal at both ends between transactions."""
+        first, second = (self.own, self.peer) if initiator else (self.peer, self.own)
+        digest = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"p2pfl-replica")
+        digest.update(_bytes(first))
+        digest.update(_bytes(second))
+        return digest.digest()
+
+
+@dataclass(slots=True)
+class NodeState:
+    """`model` x (d,), `variate` C (d,), `samples` n; `version` and `rounds` as the core counts them.
+
+    `drift` is eta*H of the last local round, by which the control variate scales what mixing moved.
+    """
+
+    model: Vector
+    variate: Vector
+    samples: int
+    edges: dict[int, EdgeState] = field(default_factory=dict)
+    version: int = 0
+    rounds: int = 0
+    drift: float = 0.0
+    elapsed_s: float = 0.0
+    local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
+
+    @classmethod
+    def new(cls, model: Vector, samples: int, peers: tuple[int, ...]) -> NodeState:
+        state = cls(model=model.copy(), variate=np.zeros_like(model), samples=samples)
+        for peer in peers:
+            state.edges[peer] = EdgeState(EdgeRecord(), np.zeros_like(model), np.zeros_like(model))
+        return state
+
+
+def _bytes(vector: Vector) -> memoryview:
+    return np.ascontiguousarray(vector).data.cast("B")

@@ -1,0 +1,223 @@
+"""The thin shell around the core: real time in, effects carried out.
+
+The core runs on the event loop, the engine in its own thread, training and evaluation in another, so that a large
+exchange never stalls the loop and gossip never stalls training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, assert_never
+
+from p2pfl.core.effects import (
+    Alarm,
+    ApplyReply,
+    ApplyRequest,
+    Bootstrap,
+    CloseSession,
+    CommitRound,
+    Effect,
+    Finish,
+    Freeze,
+    ResetEdge,
+    Send,
+    StartRound,
+)
+from p2pfl.core.events import (
+    Event,
+    MessageReceived,
+    RoundCommitted,
+    RoundTrained,
+    SessionClosed,
+    SessionOpened,
+    Started,
+    StopRequested,
+)
+from p2pfl.core.messages import Message
+from p2pfl.core.node import Node
+from p2pfl.core.rounds import Phase
+from p2pfl.errors import LearningError
+from p2pfl.learn.interface import LocalRound, Vector
+from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Quit
+from p2pfl.runtime.workshop import Workshop
+
+log = logging.getLogger("p2pfl")
+
+
+class Links(Protocol):
+    """What the driver needs of the network edge."""
+
+    def send(self, peer: int, session: int, message: Message) -> None: ...
+    def close(self, peer: int, session: int, reason: str) -> None: ...
+
+
+class Driver:
+    """Carries events to the core and effects from it, until the core finishes.
+
+    `name_of` turns a member index into a name for the log; `on_measure` is called after each
+    evaluation.
+    """
+
+    def __init__(
+        self,
+        core: Node,
+        engine_thread: EngineThread,
+        workshop: Workshop,
+        *,
+        name_of: Callable[[int], str],
+        on_measure: Callable[[], None],
+    ) -> None:
+        self.core = core
+        self.engine_thread = engine_thread
+        self.workshop = workshop
+        self.name_of = name_of
+        self.on_measure = on_measure
+        self.links: Links
+        self.loop = asyncio.get_running_loop()
+        self.finished = asyncio.Event()
+        self.failure: BaseException | None = None
+        self.alarms: Counter[str] = Counter()
+        self.trained: tuple[Vector, LocalRound] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._trainer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="train")
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def start(self, links: Links) -> None:
+        self.links = links
+        self.take(Started())
+
+    def session_opened(self, peer: int, session: int) -> None:
+        log.info("session with %s is open", self.name_of(peer))
+        self.take(SessionOpened(peer=peer, session=session))
+
+    def session_closed(self, peer: int, session: int, reason: str) -> None:
+        log.info("session with %s ended: %s", self.name_of(peer), reason)
+        self.take(SessionClosed(peer=peer, session=session))
+
+    def message_received(self, peer: int, session: int, message: Message) -> None:
+        self.take(MessageReceived(peer=peer, session=session, message=message))
+
+    def stop(self) -> None:
+        """The user wants this node to stop: end cleanly, keep a snapshot."""
+        self.take(StopRequested())
+
+    def deliver(self, events: list[Event]) -> None:
+        """Called from the engine's thread."""
+        self.loop.call_soon_threadsafe(self._take_all, events)
+
+    def fail(self, error: BaseException) -> None:
+        """Called from any thread: our own bug ends the node."""
+        self.loop.call_soon_threadsafe(self._fail, error)
+
+    def take(self, event: Event) -> None:
+        """Hand one event to the core and carry out what it decides."""
+        self._run(self.core.handle(event, self.loop.time()))
+        if isinstance(event, RoundCommitted) and self.core.rounds.phase is Phase.CLOSING:
+            self._measure_between_rounds(event.version)
+
+    def _take_all(self, events: list[Event]) -> None:
+        for event in events:
+            self.take(event)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self.finished.set()
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def _run(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._carry_out(effect)
+        self._schedule()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Send(peer=peer, session=session, message=message):
+                self.links.send(peer, session, message)
+            case CloseSession(peer=peer, session=session, reason=reason):
+                self.links.close(peer, session, reason)
+            case CommitRound():
+                trained, self.trained = self.trained, None
+                self.engine_thread.jobs.put(Operate(effect, trained))
+            case Freeze() | ApplyRequest() | ApplyReply() | ResetEdge() | Bootstrap():
+                self.engine_thread.jobs.put(Operate(effect))
+            case StartRound(index=index):
+                self._start_round(index)
+            case Alarm():
+                self._raise_alarm(effect)
+            case Finish():
+                self.finished.set()
+            case _:
+                assert_never(effect)
+
+    def _schedule(self) -> None:
+        """One timer, at the core's next deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self.core.deadline()
+        if deadline is not None and not self.finished.is_set():
+            self._timer = self.loop.call_at(deadline, self._wake)
+
+    def _wake(self) -> None:
+        self._run(self.core.wake(self.loop.time()))
+
+    def _raise_alarm(self, alarm: Alarm) -> None:
+        self.alarms[alarm.kind] += 1
+        place = "" if alarm.peer is None else f" ({self.name_of(alarm.peer)})"
+        log.warning("%s%s: %s", alarm.kind, place, alarm.text)
+
+    # -- training -----------------------------------------------------------------------------------------------------
+
+    def _start_round(self, index: int) -> None:
+        """Take the model as it is between two operations, then train in the other thread."""
+        self.engine_thread.jobs.put(Look(lambda engine: self._submit(self._train, engine.snapshot(), index)))
+
+    def _submit(self, work: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._trainer.submit(work, *arguments)
+        except RuntimeError:
+            log.debug("nothing is trained while the node stops")
+
+    def _train(self, snapshot: tuple[Vector, Vector | None], index: int) -> None:
+        start, correction = snapshot
+        try:
+            if self.workshop.is_due(index):
+                self._measure(start)
+            local = self.workshop.train(start, correction, index)
+        except LearningError as error:
+            log.error("local round %d failed: %s", index, error)  # noqa: TRY400 - the user's task, not our traceback
+            self.loop.call_soon_threadsafe(self._trained, None)
+        except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the node, not vanish
+            self.fail(error)
+        else:
+            self.loop.call_soon_threadsafe(self._trained, (start, local))
+
+    def _trained(self, outcome: tuple[Vector, LocalRound] | None) -> None:
+        self.trained = outcome
+        steps, samples = (0, 0) if outcome is None else (outcome[1].steps, outcome[1].samples)
+        self.take(RoundTrained(steps=steps, samples=samples))
+
+    def _measure(self, model: Vector) -> None:
+        self.workshop.measure(model)
+        self.loop.call_soon_threadsafe(self.on_measure)
+
+    def _measure_between_rounds(self, tick: int) -> None:
+        """In closing rounds nothing trains, and the model goes on getting better."""
+        if self.workshop.is_due(tick):
+            self.engine_thread.jobs.put(Look(lambda engine: self._submit(self._measure, engine.state.model.copy())))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stop both threads; what is queued is still done, a local round under way is not waited for."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._trainer.shutdown(wait=False, cancel_futures=True)
+        self.engine_thread.jobs.put(Quit())
+        await asyncio.to_thread(self.engine_thread.join)

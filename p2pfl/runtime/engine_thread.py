@@ -1,0 +1,155 @@
+"""The engine's thread: operations in, events out, in order, with what they changed on disk first.
+
+All operations that wait are run before one flush, so that several exchanges share one write to the disk. If the disk
+refuses, the node learns it before any answer that depended on it, and a full snapshot is tried again later.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pfl.core.effects import Operation
+from p2pfl.core.events import Event, StorageFailed, StorageRestored
+from p2pfl.engine.durable import entry, image
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import StorageError
+from p2pfl.learn.interface import LocalRound, Vector
+from p2pfl.storage import State, Store
+
+RETRY_S = 5.0
+LEAST_LOG_BYTES = 4 << 20
+LOG_MULTIPLE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Operate:
+    """Run `operation`; a CommitRound takes `trained` in: start and outcome of the local round, None if it failed."""
+
+    operation: Operation
+    trained: tuple[Vector, LocalRound] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Call `use` with the engine between two operations; it must copy what it keeps."""
+
+    use: Callable[[Engine], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Write a full snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    pass
+
+
+Job = Operate | Look | Checkpoint | Quit
+
+
+class EngineThread(threading.Thread):
+    """`deliver` is called from this thread with the events of one batch; `fail` with our own bug, if there is one."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        *,
+        extra: dict[str, object],
+        deliver: Callable[[list[Event]], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(name="engine", daemon=True)
+        self.engine = engine
+        self.store = store
+        self.extra = extra
+        self.deliver = deliver
+        self.fail = fail
+        self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self.broken_since: float | None = None
+        self.last_error = ""
+        size = engine.state.model.nbytes * (2 + 2 * len(engine.state.edges))
+        self.log_limit = max(LEAST_LOG_BYTES, LOG_MULTIPLE * size)
+
+    def run(self) -> None:
+        try:
+            while self._batch():
+                pass
+        except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the node, not vanish
+            self.fail(error)
+
+    def checkpoint(self, state: NodeState) -> None:
+        """Write `state` as a new generation."""
+        picture = image(state, with_replicas=self.store.durability == "exchange")
+        self.store.checkpoint(State(header=picture.header | self.extra, arrays=picture.arrays, blobs=picture.blobs))
+
+    def _batch(self) -> bool:
+        jobs = self._wait()
+        events: list[Event] = []
+        urgent = False
+        quitting = False
+        for job in jobs:
+            match job:
+                case Operate():
+                    urgent |= self._operate(job, events)
+                case Look(use=use):
+                    use(self.engine)
+                case Checkpoint():
+                    self._guard(events, lambda: self.checkpoint(self.engine.state))
+                case Quit():
+                    quitting = True
+        if urgent and self.broken_since is None:
+            self._guard(events, self.store.flush)
+        self._upkeep(events)
+        if events:
+            self.deliver(events)
+        return not quitting
+
+    def _wait(self) -> list[Job]:
+        """Everything that is waiting; at least one job, unless a broken disk is to be tried again first."""
+        jobs: list[Job] = []
+        try:
+            jobs.append(self.jobs.get(timeout=None if self.broken_since is None else RETRY_S))
+            while True:
+                jobs.append(self.jobs.get_nowait())
+        except queue.Empty:
+            return jobs
+
+    def _operate(self, job: Operate, events: list[Event]) -> bool:
+        self.engine.trained = job.trained
+        outcome = self.engine.run(job.operation)
+        change = outcome.change
+        if change is not None and self.broken_since is None:
+            self._guard(events, lambda: self.store.append(*entry(change)))
+        if outcome.event is not None:
+            events.append(outcome.event)
+        return outcome.urgent
+
+    def _guard(self, events: list[Event], write: Callable[[], object]) -> None:
+        """Write; if the disk refuses, say so before every event of this batch."""
+        try:
+            write()
+        except StorageError as error:
+            self.last_error = str(error)
+            if self.broken_since is None:
+                events.insert(0, StorageFailed())
+            self.broken_since = time.monotonic()
+
+    def _upkeep(self, events: list[Event]) -> None:
+        """A broken disk is tried again, a long log becomes a snapshot."""
+        if self.broken_since is not None:
+            if time.monotonic() - self.broken_since < RETRY_S:
+                return
+            self.broken_since = None
+            self._guard(events, lambda: self.checkpoint(self.engine.state))
+            if self.broken_since is None:
+                events.append(StorageRestored())
+        elif self.store.wal_bytes > self.log_limit:
+            self._guard(events, lambda: self.checkpoint(self.engine.state))

@@ -1,0 +1,36 @@
+"""A count sketch: distances between models that live in different processes, from a few numbers of each.
+
+Charikar, Chen, Farach-Colton (2002): with `width` buckets the squared distance is unbiased and its relative standard
+deviation is sqrt(2/width), 9% at 256, so 4.4% of the distance itself. Used for the history of a run on one machine;
+the final figure is computed from the models themselves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.learn.interface import Vector
+
+WIDTH = 256
+
+
+class Sketch:
+    """The same for all nodes of a federation: a function of its seed and the model's size alone."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        chance = np.random.default_rng([seed, size])
+        self.bucket = chance.integers(0, WIDTH, size)
+        self.sign = chance.choice(np.array([-1.0, 1.0]), size)
+
+    def of(self, vector: Vector) -> NDArray[np.float64]:
+        """(d,) -> (256,)."""
+        return np.bincount(self.bucket, weights=self.sign * vector, minlength=WIDTH)
+
+
+def consensus_distance(rows: NDArray[np.float64]) -> float:
+    """Root mean square distance of the rows (k, m) to their mean, over that mean's norm."""
+    mean = rows.mean(axis=0)
+    norm = float(np.linalg.norm(mean))
+    distance = float(np.sqrt(np.mean(np.sum((rows - mean) ** 2, axis=1))))
+    return distance / norm if norm > 0 else 0.0

@@ -1,0 +1,101 @@
+"""What a node says about itself: to `p2pfl status`, to a launcher's live view, in its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from p2pfl.core.edge import Edge
+from p2pfl.core.node import Node
+from p2pfl.runtime.workshop import Workshop
+
+
+class Traffic(Protocol):
+    """Totals on the wire, sealed sizes."""
+
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
+    @property
+    def messages_sent(self) -> int: ...
+    @property
+    def messages_received(self) -> int: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Status:
+    """Reads the running parts; owns nothing. All figures are this node's own."""
+
+    name: str
+    federation: str
+    rounds: int | None
+    core: Node
+    workshop: Workshop
+    traffic: Traffic
+    name_of: Callable[[int], str]
+    alarms: dict[str, int]
+    durability: str
+    neighbor_distance: float | None = None
+    started_at: float = field(default_factory=time.monotonic)
+
+    def full(self) -> dict[str, Any]:
+        """Everything, JSON-able; for `GET /status`."""
+        return self.line() | {
+            "federation": self.federation,
+            "rounds_to_do": self.rounds,
+            "durability": self.durability,
+            "samples": self.core.facts.samples,
+            "alarms": dict(self.alarms),
+            "failed_rounds": self.core.rounds.failed_rounds,
+            "neighbors": [self._neighbor(edge) for edge in self.core.edges.values()],
+        }
+
+    def line(self) -> dict[str, Any]:
+        """The short form: one line of a live view, one point of a history."""
+        test = self.workshop.test
+        return {
+            "node": self.name,
+            "uptime_s": round(time.monotonic() - self.started_at, 3),
+            "phase": self.core.rounds.phase.value,
+            "rounds": self.core.facts.rounds,
+            "version": self.core.facts.version,
+            "accuracy": None if test is None else test.accuracy,
+            "test_loss": None if test is None else test.loss,
+            "loss": self.workshop.loss,
+            "staleness": self.staleness(),
+            "bytes_sent": self.traffic.bytes_sent,
+            "bytes_received": self.traffic.bytes_received,
+            "messages_sent": self.traffic.messages_sent,
+            "messages_received": self.traffic.messages_received,
+            "peers": sum(edge.is_open for edge in self.core.edges.values()),
+            "exchanges": self.exchanges,
+            "neighbor_distance": self.neighbor_distance,
+        }
+
+    @property
+    def exchanges(self) -> int:
+        return sum(edge.exchanges for edge in self.core.edges.values())
+
+    def staleness(self) -> dict[str, float]:
+        """Mean and maximum over all exchanges that were weighed, in own rounds."""
+        edges = self.core.edges.values()
+        weighed = sum(edge.staleness_count for edge in edges)
+        return {
+            "mean": sum(edge.staleness_sum for edge in edges) / weighed if weighed else 0.0,
+            "max": max((edge.staleness_max for edge in edges), default=0),
+        }
+
+    def _neighbor(self, edge: Edge) -> dict[str, Any]:
+        return {
+            "name": self.name_of(edge.peer),
+            "live": edge.is_open,
+            "done": edge.peer_done,
+            "version": edge.peer_version,
+            "exchanges": edge.exchanges,
+            "staleness": edge.staleness,
+            "exchange_s": edge.patience.exchange_s,
+            "resyncs": edge.record.resyncs,
+        }

@@ -1,0 +1,46 @@
+"""Where learning happens: local rounds and evaluations, one at a time, in the trainer's thread."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from p2pfl.errors import LearningError
+from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
+from p2pfl.runtime.sketch import Sketch
+
+log = logging.getLogger("p2pfl")
+
+
+@dataclass(slots=True)
+class Workshop:
+    """`test` is the latest score on the common test set, `loss` that of the latest local round.
+
+    `sketch` is set where a launcher on this machine wants to know how far the nodes are apart.
+    """
+
+    learner: Learner
+    evaluate_every: int
+    sketch: Sketch | None = None
+    test: Score | None = None
+    loss: float | None = None
+    sketched: list[float] = field(default_factory=list)
+    steps: int = 0
+
+    def train(self, start: Vector, correction: Vector | None, index: int) -> LocalRound:
+        local = self.learner.train(start, correction, index)
+        self.loss = local.loss
+        self.steps += local.steps
+        return local
+
+    def is_due(self, tick: int) -> bool:
+        return self.evaluate_every > 0 and tick % self.evaluate_every == 0
+
+    def measure(self, vector: Vector) -> None:
+        """Score `vector` (d,) on the common test set; a task that fails here is logged, the node goes on."""
+        if self.sketch is not None:
+            self.sketched = [round(float(value), 6) for value in self.sketch.of(vector)]
+        try:
+            self.test = self.learner.evaluate(vector, "test")
+        except LearningError as error:
+            log.error("evaluation failed: %s", error)  # noqa: TRY400 - the user's task, not our traceback

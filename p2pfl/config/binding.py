@@ -1,0 +1,46 @@
+"""What two nodes must agree on before they talk: a hash for each shared section, and one over all of them.
+
+Defaults are filled in, so that writing a default out changes nothing. Addresses do not count, since they may differ
+from one site to the next; nor does the topology's name, since the resolved edges do. Of a task in a file only
+the name counts: models that do not fit are found by their shapes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+from p2pfl.config.model import Federation
+
+HASH_BYTES = 32
+
+
+def sections(federation: Federation) -> tuple[tuple[str, bytes], ...]:
+    """(name, 32-byte hash) of each shared section, always in the same order."""
+    contents: dict[str, Any] = {
+        "federation": {"name": federation.name, "seed": federation.seed},
+        "task": dataclasses.asdict(federation.task),
+        "training": dataclasses.asdict(federation.training),
+        "gossip": dataclasses.asdict(federation.gossip),
+        "node": [{"name": member.name, "key": member.key.hex()} for member in federation.members],
+        "edges": federation.edges,
+    }
+    return tuple((name, _hash(_canonical(content), f"p2pfl-{name}")) for name, content in contents.items())
+
+
+def federation_id(federation: Federation) -> bytes:
+    """32 bytes that differ whenever any section does."""
+    fields = [field for name, digest in sections(federation) for field in (name.encode(), digest)]
+    return _hash(b"".join(len(field).to_bytes(8, "little") + field for field in fields), "p2pfl-fed-id")
+
+
+def _canonical(content: Any) -> bytes:
+    """TOML dates, which JSON lacks, stand as their ISO text."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
+    return text.encode("ascii")
+
+
+def _hash(content: bytes, person: str) -> bytes:
+    return hashlib.blake2b(content, digest_size=HASH_BYTES, person=person.encode()).digest()

@@ -1,0 +1,92 @@
+"""Reads a federation file and a node file once, at the edge, into the frozen values of `model`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from p2pfl.config.graph import read_edges
+from p2pfl.config.members import read_members
+from p2pfl.config.model import Federation, GossipConfig, TaskConfig, TrainingConfig
+from p2pfl.config.schema import FEDERATION, GOSSIP, TABLES, TASK, TRAINING
+from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
+from p2pfl.errors import UserError
+
+FILE_NAME = "federation.toml"
+
+
+def load_federation(path: Path | str) -> Federation:
+    """The federation that a file describes; a folder stands for the `federation.toml` in it.
+
+    Raises:
+        UserError: the first mistake in the file; `federation_mistakes` has them all.
+        DisconnectedGraph: its graph is not connected, and nothing else is wrong.
+    """
+    federation, mistakes = _read(federation_file(path))
+    if mistakes:
+        raise mistakes[0]
+    if federation is None:
+        raise AssertionError("no federation and no mistake")
+    return federation
+
+
+def federation_mistakes(path: Path | str) -> list[UserError]:
+    """Everything that is wrong with a federation file; empty if it can be loaded."""
+    return _read(federation_file(path))[1]
+
+
+def federation_file(path: Path | str) -> Path:
+    path = Path(path)
+    return path / FILE_NAME if path.is_dir() else path
+
+
+def _read(path: Path) -> tuple[Federation | None, list[UserError]]:
+    try:
+        document = read_document(path)
+    except UserError as error:
+        return None, [error]
+    mistakes = Mistakes(path)
+    federation = _federation(document, mistakes)
+    return (None if mistakes.found else federation), mistakes.found
+
+
+def _federation(document: dict[str, Any], mistakes: Mistakes) -> Federation:
+    unknown_keys(document, "", TABLES, mistakes)
+    head: dict[str, Any] = {"seed": 0, "topology": "ring", "name": ""} | _head(document.get("federation", {}), mistakes)
+    task = _task(document.get("task", {}), mistakes)
+    training = _training(document.get("training", {}), mistakes)
+    gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", GOSSIP, mistakes))
+    members = read_members(document.get("node", []), mistakes)
+    edges = read_edges(head["topology"], members, head["seed"], mistakes) if members else ()
+    return Federation(
+        path=mistakes.file.absolute(),
+        **head,
+        task=task,
+        training=training,
+        gossip=gossip,
+        members=members,
+        edges=edges,
+    )
+
+
+def _head(table: Any, mistakes: Mistakes) -> dict[str, Any]:
+    require(table, "federation.", ("name",), FEDERATION, mistakes)
+    return read_table(table, "federation.", FEDERATION, mistakes)
+
+
+def _task(table: Any, mistakes: Mistakes) -> TaskConfig:
+    """Keys other than `name` are the task's own, and it is the task that checks them."""
+    options = {key: value for key, value in table.items() if key != "name"} if isinstance(table, dict) else {}
+    named = {"name": table["name"]} if isinstance(table, dict) and "name" in table else {}
+    known = read_table(named if isinstance(table, dict) else table, "task.", TASK, mistakes)
+    return TaskConfig(**known, options=options)
+
+
+def _training(table: Any, mistakes: Mistakes) -> TrainingConfig:
+    """Giving the other one of two exclusive keys turns off the default of the first."""
+    values = read_table(table, "training.", TRAINING, mistakes)
+    for usual, other in (("rounds", "time_s"), ("local_steps", "local_epochs")):
+        exclusive(table, "training.", usual, other, mistakes)
+        if other in values:
+            values.setdefault(usual, None)
+    return TrainingConfig(**values)

@@ -1,0 +1,58 @@
+"""Which keys the two files have and what each may be. Defaults are those of the classes in `model`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from p2pfl.config.keys import public_key
+from p2pfl.config.kinds import Kind, address, choice, name, number, or_none, text, whole
+from p2pfl.config.staleness import staleness
+
+Kinds = Mapping[str, Kind]
+
+TABLES = ("federation", "task", "training", "gossip", "node")
+
+FEDERATION: Kinds = {"name": name(), "seed": whole(0), "topology": text()}
+
+TASK: Kinds = {"name": text()}
+
+TRAINING: Kinds = {
+    "rounds": whole(1),
+    "time_s": number(0, above=True),
+    "local_steps": whole(1),
+    "local_epochs": whole(1),
+    "batch_size": whole(1),
+    "optimizer": choice("sgd", "adam", "adamw"),
+    "learning_rate": number(0, above=True),
+    "momentum": number(0, 1, below=True),
+    "weight_decay": number(0),
+    "control_variate": number(0),
+    "speed_correction": number(1),
+    "closing_rounds": whole(0),
+    "evaluate_every": whole(0),
+}
+
+GOSSIP: Kinds = {
+    "compressor": choice("none", "float16", "q8", "q4"),
+    "rule": choice("mean"),
+    "staleness": staleness(),
+    "gamma": number(0, 1, above=True),
+    "start_wait_s": number(0),
+    "linger_s": number(0),
+    "max_wait_s": number(0, above=True),
+    "exchanges_per_s": number(0, above=True),
+    "audit_every": whole(1),
+}
+
+MEMBER: Kinds = {"name": name(), "key": public_key(), "address": address(1)}
+
+NODE: Kinds = {
+    "key_file": text(),
+    "state_dir": text(),
+    "listen": address(0),
+    "status_listen": or_none(address(0)),
+    "durability": choice("auto", "exchange", "snapshot"),
+    "snapshot_s": number(0, above=True),
+    "threads": whole(1, 1024),
+    "nice": whole(0, 19),
+}

@@ -1,0 +1,118 @@
+"""The text of new files, with comments that teach: every key with its default, off until the `#` is taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from p2pfl.config.model import GossipConfig, TrainingConfig
+
+COMMENT_COLUMN = 40
+
+_TRAINING, _GOSSIP = TrainingConfig(), GossipConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMember:
+    """`key` is the public text of the identity."""
+
+    name: str
+    key: str
+    address: str
+
+
+def federation_text(*, name: str, topology: str, task: str, members: Sequence[NewMember], seed: int = 0) -> str:
+    """A federation file. Every text must already be valid: nothing is escaped."""
+    head = _HEAD.format(name=name, topology=topology, task=task, seed=seed)
+    return _aligned(head + _tuning()) + _members(members)
+
+
+def node_text(member: NewMember) -> str:
+    """The node file of one member."""
+    return _aligned(_NODE.format(name=member.name, port=member.address.rpartition(":")[2]))
+
+
+def _aligned(text: str) -> str:
+    """Comments behind a value start in one column."""
+    lines = [line.partition("  # ") for line in text.split("\n")]
+    return "\n".join(f"{code:{COMMENT_COLUMN}}  # {comment}" if mark else code for code, mark, comment in lines)
+
+
+def _tuning() -> str:
+    return _TUNING.format(
+        **{key: getattr(_TRAINING, key) for key in TrainingConfig.__slots__},
+        **{key: getattr(_GOSSIP, key) for key in GossipConfig.__slots__},
+    )
+
+
+def _members(members: Sequence[NewMember]) -> str:
+    tables = [
+        f'[[node]]\nname = "{member.name}"\nkey = "{member.key}"\naddress = "{member.address}"\n' for member in members
+    ]
+    return _MEMBERS + "\n".join(tables)
+
+
+_HEAD = """\
+# One federation: the same file on every node. Try it: p2pfl check . ; p2pfl launch .
+# A line that starts with '#' and a key shows the default; take the '#' away to change it.
+
+[federation]
+name = "{name}"
+seed = {seed}  # every node starts from the same model, drawn from this
+topology = "{topology}"  # who talks to whom: `p2pfl topology list`, or a graph file
+
+[task]
+name = "{task}"  # file.py:object, package.module:object, or built in: digits, mnist-idx, csv
+
+"""
+
+_TUNING = """\
+[training]
+rounds = {rounds}  # own rounds of each node; or time_s = 3600.0
+local_steps = {local_steps}  # steps of the optimizer in one round; or local_epochs = 1
+batch_size = {batch_size}
+optimizer = "{optimizer}"  # sgd, adam or adamw
+learning_rate = {learning_rate}
+# momentum = {momentum}
+# weight_decay = {weight_decay}
+# control_variate = {control_variate}  # against data that differ from node to node; 0 turns it off
+# speed_correction = {speed_correction}  # how far slow nodes may be lifted, such as 2.0; 1 turns it off
+# closing_rounds = {closing_rounds}  # rounds of mixing without training, at the end
+# evaluate_every = {evaluate_every}  # rounds between two tests; 0 tests only at the end
+
+[gossip]
+compressor = "{compressor}"  # none, float16, q8, q4
+rule = "{rule}"  # all neighbors are trusted: one that lies can ruin the model
+# staleness = "{staleness}"  # how much an old model of a neighbor counts
+# gamma = {gamma}  # step of one mixing, in (0, 1]
+# start_wait_s = {start_wait_s}  # wait this long for the neighbors before the first round
+# linger_s = {linger_s}  # go on answering neighbors this long after the last
+# max_wait_s = {max_wait_s}  # no round waits longer for one exchange
+# exchanges_per_s = {exchanges_per_s}  # one neighbor may ask this often
+# audit_every = {audit_every}  # exchanges between two comparisons of what both ends hold
+
+"""
+
+_MEMBERS = """\
+# The members: a node whose key is not here is refused. A node makes its own with `p2pfl key NAME/node.key`;
+# only the key that this prints belongs here. For several machines, change the addresses to what others can reach.
+
+"""
+
+_NODE = """\
+# What only {name} knows. This folder stays on {name}: node.key is its secret identity.
+# A line that starts with '#' and a key shows the default. Paths are relative to this file.
+
+[node]
+listen = "127.0.0.1:{port}"  # this machine only; "0.0.0.0:{port}" where others must reach it
+# key_file = "node.key"
+# state_dir = "state"
+# status_listen = "127.0.0.1:0"  # the status page, port 0 takes a free one; "none" turns it off
+# durability = "auto"  # exchange: no loss in a crash; snapshot: spares the SD card; auto: by model size
+# snapshot_s = 60.0
+# threads = 1
+# nice = 0  # 19 yields to everything else
+
+[data]  # for the task: what stands here is its `node.local`
+# path = "data.npz"
+"""

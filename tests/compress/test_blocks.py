@@ -1,0 +1,90 @@
+"""What is particular to `q8` and `q4`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from p2pfl.compress import make_compressor
+from p2pfl.errors import PeerFault
+
+LARGEST = {"q8": 127, "q4": 7}
+FLOAT32 = np.finfo(np.float32)
+
+
+def payload_of(scale: float, codes: bytes) -> bytes:
+    return np.array([scale], "<f4").tobytes() + codes
+
+
+@given(
+    spec=st.sampled_from(sorted(LARGEST)),
+    vector=hnp.arrays("<f4", st.integers(1, 600), elements=st.floats(-(2.0**100), 2.0**100, width=32)),
+)
+def test_no_value_is_further_than_half_a_step_of_its_own_block(spec, vector):
+    compressor = make_compressor(spec)
+    decoded = compressor.decode(compressor.encode(vector), vector.size)
+    for first in range(0, vector.size, 256):
+        block = vector[first : first + 256].astype(np.float64)
+        half_step = np.abs(block).max() / (LARGEST[spec] + 0.5) / 2
+        assert np.abs(block - decoded[first : first + 256]).max() <= half_step * (1 + 1e-4) + 1e-35
+
+
+@pytest.mark.parametrize(("spec", "least"), [("q8", 0.9999), ("q4", 0.985)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_gaussian_vector_keeps_far_more_than_the_guarantee(spec, least, dtype):
+    vector = np.random.default_rng(5).standard_normal(100_000).astype(dtype)
+    compressor = make_compressor(spec)
+    error = vector - compressor.decode(compressor.encode(vector), vector.size)
+    assert 1 - (error @ error) / (vector @ vector) > max(least, compressor.delta)
+
+
+@pytest.mark.parametrize("spec", sorted(LARGEST))
+def test_the_worst_block_attains_the_guaranteed_delta_and_no_less(spec):
+    compressor = make_compressor(spec)
+    block = np.full(256, 0.4999999)
+    block[0] = LARGEST[spec] + 0.5
+    error = block - compressor.decode(compressor.encode(block), 256)
+    attained = 1 - (error @ error) / (block @ block)
+    assert compressor.delta < attained < compressor.delta + 1e-3
+
+
+def test_q4_takes_half_a_byte_a_value_and_a_scale_a_block():
+    assert make_compressor("q4").size_bytes(2410) == 4 * 10 + 1205
+    assert make_compressor("q8").size_bytes(257) == 4 * 2 + 257
+
+
+@pytest.mark.parametrize("spec", sorted(LARGEST))
+@pytest.mark.parametrize("value", [0.0, -0.0, float(FLOAT32.smallest_subnormal), -1e-38])
+def test_zero_and_subnormal_blocks_become_positive_zeros(spec, value):
+    compressor = make_compressor(spec)
+    payload = compressor.encode(np.full(256, value, np.float32))
+    assert payload[:4] == bytes(4)
+    assert compressor.decode(payload, 256).tobytes() == bytes(1024)
+
+
+@pytest.mark.parametrize("spec", sorted(LARGEST))
+def test_the_largest_float32_survives(spec):
+    compressor = make_compressor(spec)
+    vector = np.array([FLOAT32.max, FLOAT32.min], np.float32)
+    decoded = compressor.decode(compressor.encode(vector), 2)
+    assert np.abs(decoded / vector - 1).max() < 0.5 / LARGEST[spec]
+
+
+@pytest.mark.parametrize("spec", sorted(LARGEST))
+@pytest.mark.parametrize("scale", [np.nan, -np.nan, np.inf, -np.inf, -1.0, -0.0, 1e-40, FLOAT32.max, 6e37])
+def test_a_scale_no_encoder_sends_is_a_peer_fault(spec, scale):
+    codes = {"q8": b"\x01", "q4": b"\x89"}[spec]
+    with pytest.raises(PeerFault, match="scale"):
+        make_compressor(spec).decode(payload_of(scale, codes), 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "codes", "size"),
+    [("q8", b"\x01\x80", 2), ("q4", b"\x80", 2), ("q4", b"\x08", 2), ("q4", b"\x88\x98", 3), ("q4", b"\x08", 1)],
+)
+def test_a_code_that_does_not_exist_is_a_peer_fault(spec, codes, size):
+    with pytest.raises(PeerFault, match="code"):
+        make_compressor(spec).decode(payload_of(1.0, codes), size)

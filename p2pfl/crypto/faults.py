@@ -1,0 +1,36 @@
+"""What can be wrong with a peer that wants a session.
+
+HandshakeFault (a PeerFault)
+├── UnlistedKey         it proved who it is, and the federation does not list it
+└── FederationMismatch  it is listed, but trains by another federation file
+"""
+
+from __future__ import annotations
+
+from p2pfl.errors import PeerFault
+
+
+class HandshakeFault(PeerFault):
+    """A handshake message that the protocol does not allow: forged, damaged, replayed or misdirected."""
+
+
+class UnlistedKey(HandshakeFault):
+    """`public` (32 bytes) belongs to the peer beyond doubt, but to no node of the federation."""
+
+    def __init__(self, public: bytes) -> None:
+        super().__init__(f"the key {public.hex()} is not listed in the federation")
+        self.public = public
+
+
+class FederationMismatch(HandshakeFault):
+    """The peer is authentic, yet its federation differs from ours in `sections`.
+
+    `farewell` is what the initiator still sends before it closes, so that the responder can log the same reason; it
+    is empty at the responder.
+    """
+
+    def __init__(self, peer_public: bytes, sections: tuple[str, ...], farewell: bytes = b"") -> None:
+        super().__init__(f"the peer's federation differs from ours in: {', '.join(sections)}")
+        self.peer_public = peer_public
+        self.sections = sections
+        self.farewell = farewell

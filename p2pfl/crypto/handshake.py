@@ -1,0 +1,199 @@
+"""SIGMA-I: two nodes prove who they are and agree on the keys of a session. Bytes in, bytes out, no I/O.
+
+    m1  I->R  E_I, mac1      E are X25519 ephemerals; mac1, keyed by R's public key, drops strangers before any curve
+    m2  R->I  E_R, c2        c2 = R's introduction, sealed over th1 = H(th0, m1, E_R)
+    m3  I->R  c3             c3 = I's introduction, sealed over th2 = H(th1, c2)
+    keys of the session      from th3 = H(th2, c3) and the shared secret
+
+There is one suite and no negotiation. The responder's first sealed message of the session confirms to the initiator
+that it was accepted. Krawczyk, "SIGMA: the SIGn-and-MAc approach", CRYPTO 2003. Not audited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nacl.bindings import sodium_memcmp
+from nacl.public import PrivateKey
+
+from p2pfl.crypto.binding import FederationBinding
+from p2pfl.crypto.faults import FederationMismatch, HandshakeFault, UnlistedKey
+from p2pfl.crypto.identity import PUBLIC_BYTES, Identity
+from p2pfl.crypto.introduction import Leg, examine, introduce, sealed_bytes
+from p2pfl.crypto.transcript import KEY_BYTES, TAG_BYTES, Secrets, agree, digest, opening_tag
+
+M1_BYTES = KEY_BYTES + TAG_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionKeys:
+    """One 32-byte key per direction, seen from this end. `session_id` (32 bytes) is the same at both and public."""
+
+    send: bytes = field(repr=False)
+    receive: bytes = field(repr=False)
+    session_id: bytes
+    peer_public: bytes
+
+
+def m2_bytes(federation: FederationBinding) -> int:
+    return KEY_BYTES + sealed_bytes(federation)
+
+
+def m3_bytes(federation: FederationBinding) -> int:
+    return sealed_bytes(federation)
+
+
+class _Steps:
+    """Each step runs once, in order. While one runs the object counts as dead, so that any failure leaves it so."""
+
+    def __init__(self, first: str) -> None:
+        self._next = first
+
+    def _begin(self, step: str) -> None:
+        if self._next != step:
+            raise RuntimeError(f"a handshake is used once, step by step: asked for {step}, state is {self._next}")
+        self._next = "dead"
+
+
+class Initiator(_Steps):
+    """The end that dials: `first`, `second`, then `keys`. `ephemeral` is for test vectors alone."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        peer_public: bytes,
+        federation: FederationBinding,
+        *,
+        ephemeral: PrivateKey | None = None,
+    ) -> None:
+        super().__init__("first")
+        if len(peer_public) != PUBLIC_BYTES or peer_public == identity.public:
+            raise ValueError("a node dials the public key of another node")
+        self._identity = identity
+        self._peer_public = peer_public
+        self._federation = federation
+        self._ephemeral = ephemeral or PrivateKey.generate()
+        self._m1 = b""
+        self._keys: SessionKeys | None = None
+
+    @property
+    def keys(self) -> SessionKeys:
+        if self._keys is None:
+            raise RuntimeError("there are no keys before the handshake is complete")
+        return self._keys
+
+    def first(self) -> bytes:
+        """m1, 48 bytes."""
+        self._begin("first")
+        public = bytes(self._ephemeral.public_key)
+        self._m1 = public + opening_tag(self._peer_public, public)
+        self._next = "second"
+        return self._m1
+
+    def second(self, m2: bytes) -> bytes:
+        """Check the responder and make m3.
+
+        Raises:
+            HandshakeFault: m2 is not from the node that was dialed, in this handshake.
+            FederationMismatch: it is, but trains something else; its `farewell` is still to be sent.
+        """
+        self._begin("second")
+        _expect_length("m2", m2, m2_bytes(self._federation))
+        ephemeral, c2 = m2[:KEY_BYTES], m2[KEY_BYTES:]
+        secrets = agree(self._ephemeral, ephemeral, self._m1, ephemeral)
+        responder = examine(Leg.of_responder(secrets), c2, self._federation)
+        if responder.public != self._peer_public:
+            raise HandshakeFault("another node answered than the one that was dialed")
+        th2 = digest("th2", secrets.th1, c2)
+        m3 = introduce(Leg.of_initiator(secrets, th2), self._identity, self._federation)
+        if responder.differences:
+            raise FederationMismatch(responder.public, responder.differences, farewell=m3)
+        self._keys = _session_keys(secrets, th2, m3, peer_public=responder.public, initiating=True)
+        self._next = "complete"
+        return m3
+
+
+class Responder(_Steps):
+    """The end that answers: `first`, `third`. `allowed` lists the nodes of the federation, or decides about a key."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        allowed: frozenset[bytes] | Callable[[bytes], bool],
+        federation: FederationBinding,
+        *,
+        ephemeral: PrivateKey | None = None,
+    ) -> None:
+        super().__init__("first")
+        self._identity = identity
+        self._allowed = allowed.__contains__ if isinstance(allowed, frozenset) else allowed
+        self._federation = federation
+        self._ephemeral = ephemeral
+        self._pending: tuple[Secrets, bytes] | None = None
+        self._peer_public: bytes | None = None
+
+    @property
+    def peer_public(self) -> bytes:
+        if self._peer_public is None:
+            raise RuntimeError("the peer is unknown before the handshake is complete")
+        return self._peer_public
+
+    def first(self, m1: bytes) -> bytes:
+        """m2. The opening tag is checked before any work on the curve.
+
+        Raises:
+            HandshakeFault: m1 was not meant for this node, or carries a point of low order.
+        """
+        self._begin("first")
+        _expect_length("m1", m1, M1_BYTES)
+        theirs, tag = m1[:KEY_BYTES], m1[KEY_BYTES:]
+        if not sodium_memcmp(tag, opening_tag(self._identity.public, theirs)):
+            raise HandshakeFault("the opening tag is wrong: the dialer does not know this node's key")
+        ephemeral = self._ephemeral or PrivateKey.generate()
+        ours = bytes(ephemeral.public_key)
+        secrets = agree(ephemeral, theirs, m1, ours)
+        c2 = introduce(Leg.of_responder(secrets), self._identity, self._federation)
+        self._pending = secrets, digest("th2", secrets.th1, c2)
+        self._next = "third"
+        return ours + c2
+
+    def third(self, m3: bytes) -> SessionKeys:
+        """Check the initiator; only then are there keys.
+
+        Raises:
+            HandshakeFault: m3 does not belong to this handshake.
+            UnlistedKey: it does, but its sender may not take part.
+            FederationMismatch: it may, but trains something else.
+        """
+        self._begin("third")
+        _expect_length("m3", m3, m3_bytes(self._federation))
+        if self._pending is None:
+            raise AssertionError("m2 left no secrets behind")
+        (secrets, th2), self._pending = self._pending, None
+        initiator = examine(Leg.of_initiator(secrets, th2), m3, self._federation)
+        if initiator.public == self._identity.public:
+            raise HandshakeFault("the initiator claims to be this very node")
+        if not self._allowed(initiator.public):
+            raise UnlistedKey(initiator.public)
+        if initiator.differences:
+            raise FederationMismatch(initiator.public, initiator.differences)
+        self._peer_public = initiator.public
+        self._next = "complete"
+        return _session_keys(secrets, th2, m3, peer_public=initiator.public, initiating=False)
+
+
+def _expect_length(name: str, message: bytes, expected: int) -> None:
+    if len(message) != expected:
+        raise HandshakeFault(f"{name} has {len(message)} bytes instead of {expected}")
+
+
+def _session_keys(secrets: Secrets, th2: bytes, m3: bytes, *, peer_public: bytes, initiating: bool) -> SessionKeys:
+    th3 = digest("th3", th2, m3)
+    forth, back = secrets.key("stream i2r", th3), secrets.key("stream r2i", th3)
+    return SessionKeys(
+        send=forth if initiating else back,
+        receive=back if initiating else forth,
+        session_id=secrets.key("session id", th3),
+        peer_public=peer_public,
+    )

@@ -1,0 +1,155 @@
+"""A node's long-term Ed25519 key, its file and its text form.
+
+The file is one line, `p2pfl-key-1:` and the seed in base64url, readable by its owner alone. An error never quotes
+what the file holds: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import stat
+import string
+from pathlib import Path
+
+from nacl.bindings import crypto_core_ed25519_is_valid_point
+from nacl.signing import SigningKey
+
+from p2pfl.errors import StorageError, UserError
+
+PUBLIC_BYTES = 32
+SIGNATURE_BYTES = 64
+TEXT_LENGTH = 43
+BASE64URL = frozenset(string.ascii_letters + string.digits + "-_")
+FILE_PREFIX = "p2pfl-key-1:"
+ALLOWED_CONTENT = f"one line: {FILE_PREFIX} and {TEXT_LENGTH} characters of base64url"
+ALLOWED_MODE = "a file that only its owner can read: chmod 600"
+
+
+class Identity:
+    """The key that proves who a node is. `public` (32 bytes) is its name in the federation."""
+
+    __slots__ = ("_key", "public")
+
+    def __init__(self, seed: bytes) -> None:
+        self._key = SigningKey(seed)
+        self.public = bytes(self._key.verify_key)
+
+    def __repr__(self) -> str:
+        return f"Identity({public_text(self.public)})"
+
+    @classmethod
+    def generate(cls) -> Identity:
+        return cls(bytes(SigningKey.generate()))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Identity:
+        """Read a key file.
+
+        Raises:
+            UserError: it is missing, not a key file, or others than its owner may read it.
+        """
+        text = _read_private(Path(path))
+        try:
+            return cls(_parse_file(text))
+        except ValueError:
+            # The cause is dropped on purpose: it may quote a damaged seed.
+            found = f"{len(text)} characters of something else"
+            raise UserError("not a key file", file=path, value=found, allowed=ALLOWED_CONTENT) from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a new key file, durably; one that exists is never overwritten.
+
+        Raises:
+            UserError: the file exists, or its folder does not.
+            StorageError: the disk refused.
+        """
+        path = Path(path)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            reason = f"the key file cannot be created: {error.strerror}"
+            raise UserError(reason, file=path, allowed="a new file in a folder that exists") from error
+        try:
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(f"{FILE_PREFIX}{_encode(bytes(self._key))}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            _sync_folder(path.parent)
+        except OSError as error:
+            # Half a key would be in the way of the next attempt.
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise StorageError(f"{path}: the key could not be written: {error.strerror}") from error
+
+    def sign(self, statement: bytes) -> bytes:
+        """The 64-byte signature alone."""
+        return self._key.sign(statement).signature
+
+
+def public_text(public: bytes) -> str:
+    """A 32-byte public key as 43 characters of base64url, as it stands in a federation file."""
+    if len(public) != PUBLIC_BYTES:
+        raise ValueError(f"a public key has {PUBLIC_BYTES} bytes, not {len(public)}")
+    return _encode(public)
+
+
+def parse_public(text: str) -> bytes:
+    """The 32-byte public key that `public_text` wrote.
+
+    Raises:
+        ValueError: it is no such text, or no key at all; most slips of the pen are found by the latter.
+    """
+    public = _decode(text)
+    if not crypto_core_ed25519_is_valid_point(public):
+        raise ValueError("this is not an Ed25519 public key: is a character mistyped?")
+    return public
+
+
+def _encode(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+
+
+def _decode(text: str) -> bytes:
+    if len(text) != TEXT_LENGTH:
+        raise ValueError(f"a key has {TEXT_LENGTH} characters of base64url, not {len(text)}")
+    if not set(text) <= BASE64URL:
+        raise ValueError("a key consists of the characters A-Z a-z 0-9 - _ only")
+    raw = base64.urlsafe_b64decode(text + "=")
+    # The last character carries two bits too many: only one of four spellings is the key's own.
+    if _encode(raw) != text:
+        raise ValueError("the last character of the key is not one that base64url would write")
+    return raw
+
+
+def _parse_file(text: str) -> bytes:
+    if not text.startswith(FILE_PREFIX):
+        raise ValueError(f"a key file begins with {FILE_PREFIX}")
+    return _decode(text.removeprefix(FILE_PREFIX).removesuffix("\n"))
+
+
+def _read_private(path: Path) -> str:
+    """The start of a file, more than a key file has, decoded leniently."""
+    try:
+        # Not to hang on a named pipe.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            raw = file.read(256) if stat.S_ISREG(mode) else b""
+    except OSError as error:
+        reason = f"the key file cannot be read: {error.strerror}"
+        raise UserError(reason, file=path, allowed="a key file of this node") from error
+    if not stat.S_ISREG(mode):
+        raise UserError("not a regular file", file=path, allowed=ALLOWED_CONTENT)
+    if mode & 0o077:
+        found = f"mode {stat.S_IMODE(mode):o}"
+        raise UserError("others may read this secret key", file=path, value=found, allowed=ALLOWED_MODE)
+    return raw.decode("ascii", errors="replace")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

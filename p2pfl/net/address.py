@@ -1,0 +1,46 @@
+"""`host:port` as users write it; an IPv6 host stands in brackets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2pfl.errors import UserError
+
+ALLOWED = "host:port, such as 192.168.1.20:7000, [::]:7000 or localhost:0"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str, key: str) -> Address:
+    """UserError, naming `key`, unless the port is a number from 0 to 65535 and the host not empty."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if bracketed else host
+    numbered = port.isascii() and port.isdigit() and int(port) <= 65535
+    if not (colon and numbered and bracketed == (":" in bare) and is_host(bare)):
+        raise UserError("not an address", key=key, value=text, allowed=ALLOWED)
+    return Address(bare, int(port))
+
+
+def is_host(text: str) -> bool:
+    """Could be an IP address or a name; whether it exists is for the resolver to say."""
+    try:
+        return bool(text.encode("idna")) and not set(text) & set("[]/\\@?#% \t\r\n")
+    except UnicodeError:
+        return False
+
+
+def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
+    """The user's mistake behind a socket that could not be bound."""
+    return UserError(
+        f"cannot listen on {address}: {error.strerror or error}",
+        key=key,
+        allowed="an address of this machine and a port that is free",
+    )

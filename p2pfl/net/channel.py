@@ -1,0 +1,68 @@
+"""Binary messages over one WebSocket, dialed or accepted. What aiohttp can raise ends here.
+
+Knows nothing of sessions: bytes go out and come in, are counted, and the connection is there or gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from aiohttp import ClientWebSocketResponse, WSMsgType, web
+from aiohttp.http import WebSocketError
+
+from p2pfl.crypto.session import MAX_SEALED_BYTES
+from p2pfl.errors import PeerFault
+from p2pfl.net.counters import Traffic
+
+PATH = "/p2pfl"
+MESSAGE_BYTES = MAX_SEALED_BYTES + 1
+"""aiohttp refuses a message of this size already."""
+
+WebSocket = ClientWebSocketResponse | web.WebSocketResponse
+
+
+class GoneError(Exception):
+    """The connection has ended, nobody's fault."""
+
+
+class Channel:
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._traffic = Traffic()
+        self.peer: int | None = None
+        """index of the node at the other end, once it is known."""
+
+    def book(self, peer: int, traffic: Traffic) -> None:
+        """The peer is known: what went over the channel, and what will, counts as its traffic."""
+        self.peer = peer
+        traffic.add(self._traffic)
+        self._traffic = traffic
+
+    async def send(self, data: bytes) -> None:
+        """Waits while the peer does not read; the caller sets the deadline."""
+        try:
+            await self._socket.send_bytes(data)
+        except ConnectionError as error:
+            raise GoneError(str(error) or type(error).__name__) from None
+        self._traffic.bytes_sent += len(data)
+
+    async def receive(self) -> bytes:
+        """The next binary message; the caller sets the deadline."""
+        message = await self._socket.receive()
+        match message.type, message.data:
+            case WSMsgType.BINARY, bytes(data):
+                self._traffic.bytes_received += len(data)
+                return data
+            case WSMsgType.TEXT, _:
+                raise PeerFault("a text message")
+            case WSMsgType.ERROR, WebSocketError() as error:
+                raise PeerFault(f"broken WebSocket frame: {error}")
+            case WSMsgType.ERROR, error:
+                raise GoneError(str(error) or type(error).__name__)
+        raise GoneError("closed by the peer")
+
+    async def close(self, within_s: float) -> None:
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(within_s):
+                await self._socket.close()

@@ -1,0 +1,130 @@
+"""Keeps dialing the neighbors whose address is known, whenever there is no session with them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from logging import Logger
+
+import aiohttp
+
+from p2pfl.errors import PeerFault
+from p2pfl.net.address import Address
+from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
+from p2pfl.net.greeting import Greeter
+from p2pfl.net.limits import Limits
+from p2pfl.net.refusals import Refusals
+from p2pfl.net.table import Dial, Place, Table
+
+
+class Backoff:
+    """Doubling delays, each shortened by up to half at random so that nodes do not dial in step."""
+
+    def __init__(self, limits: Limits, rng: random.Random) -> None:
+        self._limits = limits
+        self._rng = rng
+        self._delay_s = limits.retry_first_s
+
+    def reset(self) -> None:
+        self._delay_s = self._limits.retry_first_s
+
+    def exhaust(self) -> None:
+        """What was refused now will be refused in a second too."""
+        self._delay_s = self._limits.retry_ceiling_s
+
+    def next_s(self) -> float:
+        delay_s = self._delay_s * self._rng.uniform(0.5, 1.0)
+        self._delay_s = min(2 * self._delay_s, self._limits.retry_ceiling_s)
+        return delay_s
+
+
+async def refuse_redirect(*_: object) -> None:
+    """A stranger at a neighbor's address must not send us elsewhere."""
+    raise GoneError("redirected")
+
+
+def open_browserless() -> aiohttp.ClientSession:
+    """Dials and nothing else: no cookies, proxies, redirects or software names."""
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(refuse_redirect)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+        timeout=aiohttp.ClientTimeout(total=None),
+        trace_configs=[trace],
+    )
+
+
+class Dialer:
+    def __init__(
+        self,
+        *,
+        addresses: Mapping[int, Address],
+        greeter: Greeter,
+        table: Table,
+        refusals: Refusals,
+        limits: Limits,
+        rng: random.Random,
+        log: Logger,
+    ) -> None:
+        self._addresses = addresses
+        self._greeter = greeter
+        self._table = table
+        self._refusals = refusals
+        self._limits = limits
+        self._rng = rng
+        self._log = log
+
+    async def keep(self, http: aiohttp.ClientSession, peer: int) -> None:
+        """Never returns. Each attempt has its deadline; waiting for a session to end has none."""
+        place = self._table.places[peer]
+        backoff = Backoff(self._limits, self._rng)
+        while True:
+            if await self._attempt(http, peer, place):
+                backoff.exhaust()
+            if place.link is None:
+                await asyncio.sleep(backoff.next_s())
+            while place.link is not None:
+                await place.free.wait()
+            if place.settled:
+                place.settled = False
+                backoff.reset()
+
+    async def _attempt(self, http: aiohttp.ClientSession, peer: int, place: Place) -> bool:
+        """True if the two ends do not accept each other, which another attempt would hardly change."""
+        try:
+            async with asyncio.timeout(self._limits.connect_s + self._limits.handshake_s) as scope:
+                place.dial = Dial(scope)
+                await self._connect(http, peer, place.dial)
+        except (GoneError, TimeoutError, aiohttp.ClientError, OSError) as error:
+            self._log.debug("node %d at %s: %s", peer, self._addresses[peer], error or type(error).__name__)
+        except PeerFault as fault:
+            self._refusals.note(peer, f"node {peer} at {self._addresses[peer]}", str(fault))
+            return True
+        finally:
+            place.dial = None
+            place.wake()
+        return False
+
+    async def _connect(self, http: aiohttp.ClientSession, peer: int, dial: Dial) -> None:
+        channel = await self._open(http, peer)
+        link = None
+        try:
+            candidate = await self._greeter.dial(channel, peer)
+            dial.reached = True
+            link = await self._table.admit(candidate)
+        finally:
+            if link is None:
+                await channel.close(self._limits.close_s)
+
+    async def _open(self, http: aiohttp.ClientSession, peer: int) -> Channel:
+        async with asyncio.timeout(self._limits.connect_s):
+            socket = await http.ws_connect(
+                f"ws://{self._addresses[peer]}{PATH}",
+                heartbeat=self._limits.heartbeat_s,
+                max_msg_size=MESSAGE_BYTES,
+                compress=0,
+            )
+        return Channel(socket)

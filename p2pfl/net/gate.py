@@ -1,0 +1,89 @@
+"""The front of the listening socket: what a stranger may cost before he has shown who he is.
+
+Counts connections that are no session yet, in all and by address, and drops each that is not one in time, whatever
+it is doing: sending nothing, half a request or half a handshake. Behind it aiohttp speaks HTTP and WebSocket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from p2pfl.net.limits import Limits
+
+
+class Doorway:
+    """Connections that wait to become a session, by remote address."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.turned_away = 0
+        self._waiting: Counter[str] = Counter()
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting.total()
+
+    def enter(self, address: str) -> bool:
+        crowded = self._waiting[address] >= self.limits.pending_per_address
+        if crowded or self.waiting >= self.limits.pending:
+            self.turned_away += 1
+            return False
+        self._waiting[address] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        self._waiting[address] -= 1
+        if not self._waiting[address]:
+            del self._waiting[address]
+
+
+class Gate(asyncio.Protocol):
+    """Stands before the HTTP protocol of one connection."""
+
+    def __init__(self, doorway: Doorway, inner: Callable[[], asyncio.Protocol]) -> None:
+        self._doorway = doorway
+        self._make_inner = inner
+        self._inner: asyncio.Protocol | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self.address = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101
+        peername = transport.get_extra_info("peername")
+        self.address = str(peername[0]) if peername else ""
+        if not self._doorway.enter(self.address):
+            transport.abort()
+            return
+        handshake_s = self._doorway.limits.handshake_s
+        self._deadline = asyncio.get_running_loop().call_later(handshake_s, transport.abort)
+        self._inner = self._make_inner()
+        self._inner.connection_made(transport)
+
+    def admit(self) -> None:
+        """The connection has become a session: it no longer counts, and may stay."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+            self._doorway.leave(self.address)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.admit()
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is not None:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()

@@ -1,0 +1,122 @@
+"""From a bare channel to a candidate for the session: the handshake, then one sealed greeting each way.
+
+Three messages authenticate the two ends; the greetings prove that both hold the keys and exchange the random name
+of each running process. The node that answers refuses one that is no neighbor in words that only that node can read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from p2pfl.crypto.binding import FederationBinding
+from p2pfl.crypto.faults import FederationMismatch
+from p2pfl.crypto.handshake import Initiator, Responder
+from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.session import Session
+from p2pfl.errors import PeerFault
+from p2pfl.net.channel import Channel
+from p2pfl.net.counters import Counters
+from p2pfl.net.notice import BOOT_BYTES, Notice, Word, unpack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An authenticated connection with a neighbor. `ticket` grows in the order of arrival at this node."""
+
+    peer: int
+    dialer: int
+    boot: bytes
+    ticket: int
+    channel: Channel
+    session: Session
+
+    async def say(self, notice: Notice) -> None:
+        await self.channel.send(self.session.seal(notice.pack()))
+
+    async def hear(self) -> Notice:
+        return await hear(self.channel, self.session)
+
+
+async def hear(channel: Channel, session: Session) -> Notice:
+    data, final = session.open(await channel.receive())
+    if final:
+        raise PeerFault("goodbye in place of a notice")
+    return unpack(bytes(data))
+
+
+class Greeter:
+    """This node's part at either end; the caller sets the deadline."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        own_index: int,
+        members: Mapping[bytes, int],
+        neighbors: frozenset[int],
+        binding: FederationBinding,
+        counters: Counters,
+    ) -> None:
+        self.boot = os.urandom(BOOT_BYTES)
+        self._identity = identity
+        self._own = own_index
+        self._members = members
+        self._keys = {index: key for key, index in members.items()}
+        self._neighbors = neighbors
+        self._binding = binding
+        self._counters = counters
+        self._tickets = itertools.count(1)
+
+    async def dial(self, channel: Channel, peer: int) -> Candidate:
+        """As the one who connected to `peer`. PeerFault where either end refuses the other."""
+        channel.book(peer, self._counters.peers[peer])
+        initiator = Initiator(self._identity, self._keys[peer], self._binding)
+        await channel.send(initiator.first())
+        try:
+            third = initiator.second(await channel.receive())
+        except FederationMismatch as fault:
+            await channel.send(fault.farewell)
+            raise
+        await channel.send(third)
+        session = Session(initiator.keys)
+        await channel.send(session.seal(Notice(Word.GREETING, self.boot).pack()))
+        return self._candidate(channel, session, self._own, await hear(channel, session))
+
+    async def answer(self, channel: Channel) -> Candidate:
+        """As the one who was connected to. `channel.peer` is set as soon as it is proven, whatever follows."""
+        responder = Responder(self._identity, frozenset(self._members), self._binding)
+        await channel.send(responder.first(await channel.receive()))
+        third = await channel.receive()
+        try:
+            session = Session(responder.third(third))
+        except FederationMismatch as fault:
+            self._recognize(channel, fault.peer_public)
+            raise
+        self._recognize(channel, session.peer_public)
+        greeting = await hear(channel, session)
+        if channel.peer not in self._neighbors:
+            await channel.send(session.seal(Notice(Word.NO_EDGE, self.boot).pack()))
+            raise PeerFault("listed, but not a neighbor in this topology")
+        await channel.send(session.seal(Notice(Word.GREETING, self.boot).pack()))
+        return self._candidate(channel, session, channel.peer, greeting)
+
+    def _recognize(self, channel: Channel, public: bytes) -> None:
+        peer = self._members[public]
+        channel.book(peer, self._counters.peers[peer])
+
+    def _candidate(self, channel: Channel, session: Session, dialer: int, greeting: Notice) -> Candidate:
+        if greeting.word is Word.NO_EDGE:
+            raise PeerFault("to that node we are not a neighbor in this topology")
+        if greeting.word is not Word.GREETING or channel.peer is None:
+            raise PeerFault(f"{greeting.word.name} in place of a greeting")
+        return Candidate(
+            peer=channel.peer,
+            dialer=dialer,
+            boot=greeting.boot,
+            ticket=next(self._tickets),
+            channel=channel,
+            session=session,
+        )

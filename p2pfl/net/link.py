@@ -1,0 +1,200 @@
+"""One open session: messages in, messages out, until either end or the connection is through with it.
+
+Nothing here blocks the loop: large chunks are sealed and opened in a worker thread, one after the other. A session
+ends once, by `end`, whoever noticed first; from then on it delivers nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from logging import Logger
+from time import monotonic
+from typing import Protocol, TypeVar
+
+from p2pfl.core.messages import Message
+from p2pfl.crypto.session import SESSION_MAX_S
+from p2pfl.errors import PeerFault
+from p2pfl.net.budget import ByteBudget, Pace
+from p2pfl.net.channel import GoneError
+from p2pfl.net.counters import Counters
+from p2pfl.net.greeting import Candidate
+from p2pfl.net.limits import Limits
+from p2pfl.net.notice import Notice
+from p2pfl.wire import Assembler, split
+
+INLINE_BYTES = 64 * 1024
+LISTENER_PATIENCE_S = 60.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all sessions of a node have in common."""
+
+    limits: Limits
+    budget: ByteBudget
+    executor: Executor
+    counters: Counters
+    log: Logger
+    max_body_bytes: int
+
+
+class Owner(Protocol):
+    def delivered(self, link: Link, message: Message) -> None: ...
+    def ended(self, link: Link, reason: str) -> None: ...
+
+
+class Link:
+    """`number` is ours, `remote_number` the decider's (the same where we decide). `opening` is said first."""
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        shared: Shared,
+        owner: Owner,
+        *,
+        number: int,
+        remote_number: int,
+        opening: Notice | None,
+    ) -> None:
+        self.peer, self.dialer = candidate.peer, candidate.dialer
+        self.boot, self.ticket = candidate.boot, candidate.ticket
+        self.number, self.remote_number = number, remote_number
+        self.finished = asyncio.Event()
+        self._channel, self._session = candidate.channel, candidate.session
+        self._shared, self._owner, self._opening = shared, owner, opening
+        self._traffic = shared.counters.peers[self.peer]
+        self._assembler = Assembler(shared.max_body_bytes)
+        self._pace = Pace(shared.limits.min_rate, shared.limits.rate_window_s)
+        self._held = 0
+        self._queue: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._ended = asyncio.Event()
+        self._opened_s = monotonic()
+
+    @property
+    def age_s(self) -> float:
+        return monotonic() - self._opened_s
+
+    def send(self, message: Message) -> None:
+        if self._queue.qsize() >= self._shared.limits.queue_messages:
+            self.end(f"{self._queue.qsize()} messages wait and the peer does not read them")
+        if not self._ended.is_set():
+            self._queue.put_nowait(message)
+
+    def end(self, reason: str) -> None:
+        """The first reason counts. What waits to be sent is dropped; a goodbye follows if the connection allows."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._held = self._shared.budget.change(self._held, 0)
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._queue.put_nowait(None)
+        self._owner.ended(self, reason)
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reader = tasks.create_task(self._read())
+                writer = tasks.create_task(self._write())
+                await self._wait_for_end()
+                reader.cancel()
+                await asyncio.wait({writer}, timeout=self._shared.limits.close_s)
+                writer.cancel()
+        finally:
+            self.end("the node stopped")
+            await self._channel.close(self._shared.limits.close_s)
+            self.finished.set()
+
+    async def _wait_for_end(self) -> None:
+        """Both ends know the age; the dialer acts on it because it can dial anew."""
+        age_s = self._shared.limits.session_s or SESSION_MAX_S
+        patience_s = LISTENER_PATIENCE_S if self.dialer == self.peer else 0.0
+        try:
+            async with asyncio.timeout(age_s + patience_s):
+                await self._ended.wait()
+        except TimeoutError:
+            self.end(f"renewed after {age_s:.0f} s")
+
+    async def _write(self) -> None:
+        try:
+            if self._opening is not None:
+                await self._say(self._opening.pack())
+            while (message := await self._queue.get()) is not None:
+                await self._send(message)
+            await self._say(b"", final=True)
+        except GoneError as gone:
+            self.end(f"connection lost: {gone}")
+        except TimeoutError:
+            self.end("the peer does not read")
+        except PeerFault:
+            # The reader has found the fault and reports it; a session found dead cannot even say goodbye.
+            return
+
+    async def _send(self, message: Message) -> None:
+        for chunk in split(message):
+            if self._ended.is_set():
+                return
+            await self._say(chunk)
+        self._traffic.messages_sent += 1
+
+    async def _say(self, chunk: bytes | memoryview, *, final: bool = False) -> None:
+        sealed = await self._work(len(chunk), partial(self._session.seal, chunk, final=final))
+        async with asyncio.timeout(self._shared.limits.drain_s):
+            await self._channel.send(sealed)
+
+    async def _read(self) -> None:
+        try:
+            while not self._ended.is_set():
+                data = await self._receive()
+                messages, final = await self._work(len(data), partial(self._unseal, data))
+                self._note_progress(len(data))
+                self._deliver(messages)
+                if final:
+                    self.end("closed by the peer")
+        except GoneError as gone:
+            self.end(f"connection lost: {gone}")
+        except PeerFault as fault:
+            self._blame(fault)
+
+    async def _receive(self) -> bytes:
+        try:
+            async with asyncio.timeout_at(self._pace.deadline):
+                return await self._channel.receive()
+        except TimeoutError:
+            raise PeerFault("a message under way comes too slowly") from None
+
+    def _unseal(self, data: bytes) -> tuple[list[Message], bool]:
+        chunk, final = self._session.open(data)
+        return ([] if final else list(self._assembler.feed(chunk))), final
+
+    def _note_progress(self, size: int) -> None:
+        if self._ended.is_set():
+            return
+        under_way = self._assembler.pending_bytes
+        self._held = self._shared.budget.change(self._held, under_way)
+        self._pace.note(asyncio.get_running_loop().time(), size, under_way=under_way > 0)
+
+    def _deliver(self, messages: list[Message]) -> None:
+        for message in messages:
+            if not self._ended.is_set():
+                self._traffic.messages_received += 1
+                self._owner.delivered(self, message)
+
+    def _blame(self, fault: PeerFault) -> None:
+        if self._ended.is_set():
+            return
+        self._traffic.faults += 1
+        self._shared.log.warning("session %d with node %d: %s", self.number, self.peer, fault)
+        self.end(f"protocol fault: {fault}")
+
+    async def _work(self, size: int, act: Callable[[], T]) -> T:
+        """`act()`, in a worker thread if `size` bytes would hold the loop up."""
+        if size < INLINE_BYTES:
+            return act()
+        return await asyncio.get_running_loop().run_in_executor(self._shared.executor, act)

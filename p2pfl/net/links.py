@@ -1,0 +1,184 @@
+"""The node's whole network edge for gossip: a listening socket, dials, and one session with each neighbor.
+
+Independent of what is said: messages pass through, the callbacks tell the node what happened, on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from logging import Logger, getLogger
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import ClientSession
+
+from p2pfl.core.messages import Message
+from p2pfl.crypto.binding import FederationBinding
+from p2pfl.crypto.identity import Identity
+from p2pfl.net.address import parse_address
+from p2pfl.net.budget import ByteBudget
+from p2pfl.net.counters import Counters
+from p2pfl.net.dialer import Dialer, open_browserless
+from p2pfl.net.greeting import Greeter
+from p2pfl.net.limits import Limits
+from p2pfl.net.link import Link, Shared
+from p2pfl.net.listener import Listener
+from p2pfl.net.refusals import Refusals
+from p2pfl.net.table import Callbacks, Table
+
+SEALING_THREADS = 2
+
+
+class Links:
+    """`async with` binds the socket and starts dialing; leaving it says goodbye to every neighbor.
+
+    `members` maps public keys to node indices, `dial` indices to `host:port` or None. UserError for an address that
+    is none or cannot be bound.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        members: Mapping[bytes, int],
+        own_index: int,
+        dial: Mapping[int, str | None],
+        neighbors: frozenset[int],
+        binding: FederationBinding,
+        listen: str,
+        max_body_bytes: int,
+        on_open: Callable[[int, int], Any],
+        on_message: Callable[[int, int, Message], Any],
+        on_close: Callable[[int, int, str], Any],
+        rng: Random,
+        log: Logger | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        limits, log = limits or Limits(), log or getLogger("p2pfl.net")
+        self.counters = Counters.of(index for index in members.values() if index != own_index)
+        self._limits = limits
+        self._executor = ThreadPoolExecutor(SEALING_THREADS, thread_name_prefix="p2pfl-seal")
+        partial_bytes = limits.partial_bytes or (max_body_bytes + 2**20) * max(1, len(neighbors))
+        shared = Shared(
+            limits=limits,
+            budget=ByteBudget(partial_bytes),
+            executor=self._executor,
+            counters=self.counters,
+            log=log,
+            max_body_bytes=max_body_bytes,
+        )
+        greeter = Greeter(
+            identity=identity,
+            own_index=own_index,
+            members=members,
+            neighbors=neighbors,
+            binding=binding,
+            counters=self.counters,
+        )
+        self._table = Table(
+            own=own_index,
+            neighbors=neighbors,
+            boot=greeter.boot,
+            callbacks=Callbacks(on_open=on_open, on_message=on_message, on_close=on_close),
+            shared=shared,
+            spawn=self._run,
+        )
+        refusals = Refusals(self.counters, log)
+        addresses = {
+            peer: parse_address(text, f"address of node {peer}")
+            for peer, text in sorted(dial.items())
+            if text is not None and peer in neighbors
+        }
+        self._listener = Listener(
+            address=parse_address(listen, "listen"),
+            greeter=greeter,
+            table=self._table,
+            refusals=refusals,
+            limits=limits,
+            log=log,
+            spawn=self._visit,
+        )
+        self._dialed = tuple(addresses)
+        self._dialer = Dialer(
+            addresses=addresses,
+            greeter=greeter,
+            table=self._table,
+            refusals=refusals,
+            limits=limits,
+            rng=rng,
+            log=log,
+        )
+        self._http: ClientSession | None = None
+        self._group = asyncio.TaskGroup()
+        self._sessions: set[asyncio.Task[None]] = set()
+        self._dials: set[asyncio.Task[None]] = set()
+        self._visits: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """The bound port."""
+        return self._listener.port
+
+    def send(self, peer: int, session: int, message: Message) -> None:
+        """Queue a message. Dropped without a word if that session is no longer the open one."""
+        link = self._table.find(peer, session)
+        if link is not None:
+            link.send(message)
+
+    def close(self, peer: int, session: int, reason: str) -> None:
+        """End a session, if it is still open; `on_close` is called before this returns."""
+        link = self._table.find(peer, session)
+        if link is not None:
+            link.end(reason)
+
+    async def __aenter__(self) -> Self:
+        await self._listener.start()
+        self._http = open_browserless()
+        await self._group.__aenter__()
+        for peer in self._dialed:
+            self._track(self._dialer.keep(self._http, peer), self._dials)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Say goodbye, close everything; a bug in one of the tasks comes out here as an exception group."""
+        cancelled = isinstance(error, asyncio.CancelledError)
+        try:
+            await self._wind_down()
+        finally:
+            await self._group.__aexit__(*((kind, error, trace) if cancelled else (None, None, None)))
+
+    async def _wind_down(self) -> None:
+        self._listener.stop_accepting()
+        for task in self._dials:
+            task.cancel()
+        self._table.close("the node stopped")
+        if self._sessions:
+            await asyncio.wait(self._sessions, timeout=2 * self._limits.close_s)
+        for task in self._sessions | self._visits:
+            task.cancel()
+        await self._listener.stop()
+        if self._http is not None:
+            await self._http.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, link: Link) -> None:
+        self._track(link.run(), self._sessions)
+
+    def _visit(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        return self._track(work, self._visits)
+
+    def _track(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None] | None:
+        """None where the node is stopping already because of a bug elsewhere."""
+        try:
+            task = self._group.create_task(work)
+        except RuntimeError:
+            work.close()
+            return None
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return task

@@ -1,0 +1,134 @@
+"""The listening socket: accepts neighbors, answers strangers with nothing worth having."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from logging import Logger
+from typing import Any
+
+from aiohttp import web
+
+from p2pfl.errors import PeerFault
+from p2pfl.net.address import Address, cannot_listen
+from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
+from p2pfl.net.gate import Doorway, Gate
+from p2pfl.net.greeting import Greeter
+from p2pfl.net.limits import Limits
+from p2pfl.net.link import Link
+from p2pfl.net.refusals import Refusals
+from p2pfl.net.table import Table
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
+
+
+def not_found() -> web.Response:
+    response = web.Response(status=404, headers={"Server": "", "Content-Type": ""})
+    response.force_close()
+    return response
+
+
+class TerseHandler(web.RequestHandler):
+    """aiohttp's protocol, except that what it cannot parse gets no explanation."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        del status, message
+        self.logger.debug("broken request from %s", request.remote, exc_info=exc)
+        if self.transport is not None:
+            self.transport.abort()
+        return not_found()
+
+
+class Listener:
+    def __init__(
+        self,
+        *,
+        address: Address,
+        greeter: Greeter,
+        table: Table,
+        refusals: Refusals,
+        limits: Limits,
+        log: Logger,
+        spawn: Spawn,
+    ) -> None:
+        self._address = address
+        self._greeter = greeter
+        self._table = table
+        self._refusals = refusals
+        self._limits = limits
+        self._log = log
+        self._spawn = spawn
+        self.doorway = Doorway(limits)
+        self._http: web.Server | None = None
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """UserError where the address cannot be bound."""
+        loop = asyncio.get_running_loop()
+        http = web.Server(self._receive)
+
+        def speak_http() -> TerseHandler:
+            return TerseHandler(http, loop=loop, access_log=None, logger=self._log)  # type: ignore[arg-type]
+
+        try:
+            self._server = await loop.create_server(
+                lambda: Gate(self.doorway, speak_http),
+                self._address.host,
+                self._address.port,
+            )
+        except OSError as error:
+            raise cannot_listen(self._address, error, "listen") from None
+        self._http = http
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def stop(self) -> None:
+        self.stop_accepting()
+        if self._http is not None:
+            await self._http.shutdown(0.1)
+
+    async def _receive(self, request: web.BaseRequest) -> web.StreamResponse:
+        socket = web.WebSocketResponse(heartbeat=self._limits.heartbeat_s, max_msg_size=MESSAGE_BYTES, compress=False)
+        socket.headers["Server"] = ""
+        if request.path != PATH or not socket.can_prepare(request):
+            return not_found()
+        gate = request.transport.get_protocol() if request.transport is not None else None
+        await socket.prepare(request)
+        if isinstance(gate, Gate):
+            task = self._spawn(self._serve(Channel(socket), gate))
+            if task is not None:
+                await asyncio.wait({task})
+        return socket
+
+    async def _serve(self, channel: Channel, gate: Gate) -> None:
+        link: Link | None = None
+        try:
+            async with asyncio.timeout(self._limits.handshake_s):
+                link = await self._welcome(channel)
+        except GoneError as gone:
+            self._log.debug("%s left before the session: %s", gate.address, gone)
+        except TimeoutError:
+            self._log.debug("%s took too long to become a session", gate.address)
+        except PeerFault as fault:
+            who = gate.address if channel.peer is None else f"node {channel.peer} from {gate.address}"
+            self._refusals.note(channel.peer, who, str(fault))
+        if link is None:
+            await channel.close(self._limits.close_s)
+            return
+        gate.admit()
+        await link.finished.wait()
+
+    async def _welcome(self, channel: Channel) -> Link | None:
+        return await self._table.admit(await self._greeter.answer(channel))

@@ -1,0 +1,175 @@
+"""At most one session for each neighbor: opens candidates, ends what they replace, tells the node in that order.
+
+The lower index of two nodes decides (`arbiter`), the other follows the highest number it hears of one boot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from p2pfl.core.messages import Message
+from p2pfl.errors import PeerFault
+from p2pfl.net.arbiter import Verdict, decide
+from p2pfl.net.greeting import Candidate
+from p2pfl.net.link import Link, Shared
+from p2pfl.net.notice import Notice, Word
+
+OnOpen = Callable[[int, int], Any]
+OnMessage = Callable[[int, int, Message], Any]
+OnClose = Callable[[int, int, str], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callbacks:
+    on_open: OnOpen
+    on_message: OnMessage
+    on_close: OnClose
+
+
+@dataclass(slots=True)
+class Dial:
+    """A dial under way. Moving the deadline of `scope` to now breaks it off."""
+
+    scope: asyncio.Timeout
+    reached: bool = False
+    """the peer has proven who it is."""
+
+
+@dataclass(slots=True)
+class Place:
+    """What there is between us and one neighbor."""
+
+    link: Link | None = None
+    dial: Dial | None = None
+    held_back: set[asyncio.Timeout] = field(default_factory=set)
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: bool = False
+    """the last session lived long enough to dial again at once."""
+
+    def wake(self) -> None:
+        for scope in self.held_back:
+            expire(scope)
+
+
+def expire(scope: asyncio.Timeout) -> None:
+    if not scope.expired():
+        scope.reschedule(asyncio.get_running_loop().time())
+
+
+class Table:
+    def __init__(
+        self,
+        *,
+        own: int,
+        neighbors: Iterable[int],
+        boot: bytes,
+        callbacks: Callbacks,
+        shared: Shared,
+        spawn: Callable[[Link], None],
+    ) -> None:
+        self._own = own
+        self._boot = boot
+        self._callbacks = callbacks
+        self._shared = shared
+        self._spawn = spawn
+        self._numbers = itertools.count(1)
+        self._closed = False
+        self.places = {peer: Place() for peer in sorted(neighbors)}
+        for place in self.places.values():
+            place.free.set()
+
+    def find(self, peer: int, number: int) -> Link | None:
+        link = self.places[peer].link if peer in self.places else None
+        return link if link is not None and link.number == number else None
+
+    async def admit(self, candidate: Candidate) -> Link | None:
+        """The session that the candidate has become, or None where another is preferred."""
+        if self._own < candidate.peer:
+            return await self._decide(candidate)
+        return await self._follow(candidate)
+
+    async def _decide(self, candidate: Candidate) -> Link | None:
+        place = self.places[candidate.peer]
+        deadline = asyncio.get_running_loop().time() + self._shared.limits.contest_s
+        while True:
+            overdue = asyncio.get_running_loop().time() >= deadline
+            own_dial = place.dial is not None and place.dial.reached
+            match decide(candidate, place.link, own=self._own, own_dial=own_dial, overdue=overdue):
+                case Verdict.OPEN:
+                    return self._open(candidate, None)
+                case Verdict.REFUSE:
+                    await candidate.say(Notice(Word.DUPLICATE, self._boot))
+                    return None
+                case Verdict.WAIT:
+                    await self._hold_back(place, candidate, deadline)
+
+    async def _hold_back(self, place: Place, candidate: Candidate, deadline: float) -> None:
+        """Until something about the peer changes; GoneError if the other end drops the candidate meanwhile."""
+        scope = asyncio.timeout_at(deadline)
+        place.held_back.add(scope)
+        try:
+            async with scope:
+                await candidate.hear()
+                raise PeerFault("spoke before it was admitted")
+        except TimeoutError:
+            return
+        finally:
+            place.held_back.discard(scope)
+
+    async def _follow(self, candidate: Candidate) -> Link | None:
+        verdict = await candidate.hear()
+        if verdict.word is Word.DUPLICATE:
+            return None
+        if verdict.word is not Word.OPEN or verdict.boot != candidate.boot:
+            raise PeerFault(f"{verdict.word.name} in place of a verdict")
+        link = self.places[candidate.peer].link
+        if link is not None and link.boot == candidate.boot and link.remote_number > verdict.number:
+            return None
+        return self._open(candidate, verdict.number)
+
+    def _open(self, candidate: Candidate, remote_number: int | None) -> Link | None:
+        if self._closed:
+            return None
+        place = self.places[candidate.peer]
+        if place.link is not None:
+            place.link.end("replaced by a newer session")
+        number = next(self._numbers)
+        link = Link(
+            candidate,
+            self._shared,
+            self,
+            number=number,
+            remote_number=number if remote_number is None else remote_number,
+            opening=Notice(Word.OPEN, self._boot, number) if remote_number is None else None,
+        )
+        place.link = link
+        place.free.clear()
+        if place.dial is not None and link.dialer != self._own:
+            expire(place.dial.scope)
+        place.wake()
+        self._shared.counters.peers[link.peer].sessions += 1
+        self._spawn(link)
+        self._callbacks.on_open(link.peer, number)
+        return link
+
+    def delivered(self, link: Link, message: Message) -> None:
+        self._callbacks.on_message(link.peer, link.number, message)
+
+    def ended(self, link: Link, reason: str) -> None:
+        place = self.places[link.peer]
+        place.link = None
+        place.free.set()
+        place.settled = link.age_s >= self._shared.limits.settled_s
+        place.wake()
+        self._callbacks.on_close(link.peer, link.number, reason)
+
+    def close(self, reason: str) -> None:
+        """End every session and open no more."""
+        self._closed = True
+        for place in self.places.values():
+            if place.link is not None:
+                place.link.end(reason)

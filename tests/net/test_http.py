@@ -1,0 +1,105 @@
+"""The status page: what it shows and to whom."""
+
+from __future__ import annotations
+
+import json
+
+import aiohttp
+import pytest
+
+from p2pfl.errors import UserError
+from p2pfl.net.http import StatusPage
+
+STATUS = {
+    "name": "pi-1",
+    "version": 12,
+    "accuracy": 0.875,
+    "loss": float("nan"),
+    "bytes_sent_total": 3_000_000_000,
+    "done": False,
+    "strange-name": 1,
+    "peers": [{"index": 1, "staleness": float("inf")}],
+}
+
+
+async def fetch(page, path, **options):
+    async with (
+        aiohttp.ClientSession() as http,
+        http.get(f"http://127.0.0.1:{page.port}{path}", timeout=aiohttp.ClientTimeout(20), **options) as response,
+    ):
+        return response.status, await response.text(), response.headers
+
+
+async def test_status_is_json_without_nan():
+    async with StatusPage("127.0.0.1:0", lambda: STATUS) as page:
+        code, text, headers = await fetch(page, "/status")
+    assert code == 200
+    assert headers["Content-Type"].startswith("application/json")
+    assert json.loads(text) == {**STATUS, "loss": None, "peers": [{"index": 1, "staleness": None}]}
+    assert "aiohttp" not in str(headers)
+
+
+async def test_metrics_are_the_numbers_of_the_top_level():
+    async with StatusPage("127.0.0.1:0", lambda: STATUS) as page:
+        code, text, headers = await fetch(page, "/metrics")
+    assert code == 200
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert text.splitlines() == [
+        "# TYPE p2pfl_version gauge",
+        "p2pfl_version 12",
+        "# TYPE p2pfl_accuracy gauge",
+        "p2pfl_accuracy 0.875",
+        "# TYPE p2pfl_loss gauge",
+        "p2pfl_loss NaN",
+        "# TYPE p2pfl_bytes_sent_total counter",
+        "p2pfl_bytes_sent_total 3000000000",
+        "# TYPE p2pfl_done gauge",
+        "p2pfl_done 0",
+        "# TYPE p2pfl_strange_name gauge",
+        "p2pfl_strange_name 1",
+    ]
+
+
+@pytest.mark.parametrize("path", ["/", "/index.html", "/status/", "/metrics.json"])
+async def test_everything_else_is_not_found(path):
+    async with StatusPage("127.0.0.1:0", lambda: STATUS) as page:
+        code, text, _ = await fetch(page, path)
+    assert code == 404
+    assert "pi-1" not in text
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        ("127.0.0.1", 200),
+        ("127.0.0.1:9000", 200),
+        ("192.168.1.7:80", 200),
+        ("[::1]:9000", 200),
+        ("localhost", 200),
+        ("LocalHost:1", 200),
+        ("evil.example", 403),
+        ("evil.example:80", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("[::1].evil.example", 403),
+        ("", 403),
+    ],
+)
+async def test_a_foreign_host_name_is_refused(host, code):
+    async with StatusPage("127.0.0.1:0", lambda: STATUS) as page:
+        for path in ("/status", "/metrics", "/"):
+            got, text, _ = await fetch(page, path, headers={"Host": host})
+            assert got == (404 if code == 200 and path == "/" else code)
+            assert code == 200 or "pi-1" not in text
+
+
+async def test_a_port_in_use_is_the_users_mistake():
+    async with StatusPage("127.0.0.1:0", lambda: STATUS) as page:
+        with pytest.raises(UserError, match=rf"status_listen: cannot listen on 127\.0\.0\.1:{page.port}"):
+            async with StatusPage(f"127.0.0.1:{page.port}", lambda: STATUS):
+                pass
+
+
+def test_a_bad_address_is_the_users_mistake():
+    with pytest.raises(UserError, match="status_listen: not an address"):
+        StatusPage("9000", lambda: STATUS)

@@ -1,0 +1,192 @@
+"""Sessions between nodes: opened, used, closed, found again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+
+import pytest
+
+from p2pfl.core.messages import Ready, Request
+from p2pfl.errors import UserError
+
+
+def request_of(body: bytes) -> Request:
+    return Request(
+        incarnation=1, seq=2, version=3, echo=None, weight=0.5, staleness=1.0, pace_s=0.1, audit=b"", body=body
+    )
+
+
+async def test_two_nodes_exchange_messages_in_order(federation):
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        await b.until(lambda: b.open and a.open)
+        for version in range(50):
+            a.send(1, Ready(version=version))
+            b.send(0, Ready(version=1000 + version))
+        await a.until(lambda: len(a.messages()) == len(b.messages()) == 50)
+        assert [message.version for message in b.messages()] == list(range(50))
+        assert [message.version for message in a.messages()] == list(range(1000, 1050))
+
+
+async def test_a_message_sent_as_the_session_opens_arrives_after_the_other_end_opened(federation):
+    """Whoever is told first that the session is open may speak at once."""
+    a = federation.new(0)
+    a.links._table._callbacks = replace(
+        a.links._table._callbacks,
+        on_open=lambda peer, session: (a.on_open(peer, session), a.send(peer, Ready(version=7))),
+    )
+    async with a.links, federation.node(1, {0: a.address()}) as b:
+        await b.until(b.messages)
+        assert b.kinds() == ["open", "message"]
+
+
+async def test_a_large_message_arrives_intact_while_the_loop_stays_responsive(federation):
+    body = os.urandom(5_000_000)
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        await b.until(lambda: b.open and a.open)
+        a.send(1, request_of(body))
+        a.send(1, Ready(version=1))
+        turns = 0
+        async with asyncio.timeout(20):
+            while len(b.messages()) < 2:
+                await asyncio.sleep(0)
+                turns += 1
+        large, small = b.messages()
+        assert bytes(large.body) == body
+        assert small == Ready(version=1)
+        assert turns > 5_000_000 // (256 * 1024), "other work went on between any two chunks"
+        assert a.links.counters.peers[1].bytes_sent > len(body)
+        assert b.links.counters.peers[0].bytes_received == a.links.counters.peers[1].bytes_sent
+        assert a.links.counters.total.messages_sent == 2
+
+
+async def test_three_nodes_open_one_session_for_each_pair(federation):
+    async with (
+        federation.node(0) as a,
+        federation.node(1, {0: a.address()}) as b,
+        federation.node(2, {0: a.address(), 1: b.address()}) as c,
+    ):
+        await a.until(lambda: all(len(node.open) == 2 for node in (a, b, c)))
+        assert sorted(c.open) == [0, 1]
+
+
+async def test_nodes_may_start_in_any_order(federation):
+    async with federation.node(0) as placeholder:
+        address = placeholder.address()
+    async with federation.node(1, {0: address}) as b:
+        await b.until(lambda: b.links._dialer is not None)
+        async with federation.node(0, listen=address) as a:
+            await b.until(lambda: b.open and a.open)
+
+
+async def test_messages_to_no_session_or_an_old_one_are_dropped(federation):
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        a.links.send(1, 1, Ready(version=1))
+        a.links.send(99, 1, Ready(version=1))
+        await b.until(lambda: b.open and a.open)
+        old = a.open[1]
+        a.links.close(1, old, "asked to")
+        await a.until(lambda: 1 in a.open and 0 in b.open)
+        a.links.send(1, old, Ready(version=2))
+        a.links.close(1, old, "asked again")
+        a.send(1, Ready(version=3))
+        await b.until(b.messages)
+        assert b.messages() == [Ready(version=3)]
+        assert a.reasons() == ["asked to"]
+
+
+async def test_leaving_says_goodbye(federation):
+    async with federation.node(0) as a:
+        async with federation.node(1, {0: a.address()}) as b:
+            await b.until(lambda: b.open and a.open)
+        await a.until(a.reasons)
+        assert b.reasons() == ["the node stopped"]
+        assert a.reasons() == ["closed by the peer"]
+
+
+async def test_an_aborted_connection_is_opened_again_with_a_higher_number(federation):
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        await b.until(lambda: b.open and a.open)
+        first = b.open[0]
+        for transport in a.sockets():
+            transport.abort()
+        await b.until(lambda: "close" in b.kinds() and a.open and b.open)
+        assert b.open[0] > first
+        assert b.kinds() == ["open", "close", "open"]
+
+
+async def test_a_session_is_renewed_by_its_dialer(federation, quick):
+    limits = replace(quick, session_s=0.05)
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}, limits=limits) as b:
+        await b.until(lambda: b.kinds().count("open") >= 3)
+        assert all("renewed" in reason for reason in b.reasons())
+        assert a.reasons()[0] == "closed by the peer"
+
+
+async def test_a_session_whose_peer_does_not_read_is_closed(federation, quick, relay):
+    limits = replace(quick, queue_messages=3)
+    async with (
+        federation.node(0, limits=limits) as a,
+        relay(a.address()) as wire,
+        federation.node(1, {0: wire.address}) as b,
+    ):
+        await b.until(lambda: b.open and a.open)
+        wire.pull_cable()
+        for _ in range(5):
+            if a.open:
+                a.send(1, request_of(bytes(4_000_000)))
+        assert a.reasons() == ["3 messages wait and the peer does not read them"]
+
+
+async def test_a_peer_that_never_reads_a_chunk_is_closed(federation, quick, relay):
+    limits = replace(quick, drain_s=0.05)
+    async with (
+        federation.node(0, limits=limits) as a,
+        relay(a.address()) as wire,
+        federation.node(1, {0: wire.address}) as b,
+    ):
+        await b.until(lambda: b.open and a.open)
+        wire.pull_cable()
+        wire.stop_accepting()
+        for _ in range(3):
+            a.send(1, request_of(bytes(7_000_000)))
+        await a.until(lambda: "the peer does not read" in a.reasons())
+
+
+async def test_a_port_in_use_is_the_users_mistake(federation):
+    async with federation.node(0) as a:
+        with pytest.raises(UserError, match=a.address().replace(".", r"\.")):
+            async with federation.node(1, listen=a.address()):
+                pass
+
+
+@pytest.mark.parametrize(
+    "listen", ["nonsense", "127.0.0.1", ":7000", "127.0.0.1:70000", "::1:7000", "a b:1", "x" * 70 + ":1"]
+)
+async def test_a_bad_address_is_the_users_mistake(federation, listen):
+    with pytest.raises(UserError, match="listen: not an address"):
+        federation.new(0, listen=listen)
+    with pytest.raises(UserError, match="address of node 1: not an address"):
+        federation.new(0, {1: listen})
+
+
+async def test_a_node_without_addresses_waits_to_be_dialed(federation):
+    async with federation.node(1, {0: None}) as b, federation.node(0, {1: b.address()}) as a:
+        await b.until(lambda: b.open and a.open)
+
+
+async def test_a_bug_in_a_callback_comes_out_of_the_links(federation):
+    """It is neither swallowed nor taken for the peer's fault."""
+
+    async def run_into_it():
+        async with asyncio.timeout(20), federation.node(0) as a:
+            a.links._table._callbacks = replace(a.links._table._callbacks, on_message=lambda *_: 1 / 0)
+            async with federation.node(1, {0: a.address()}) as b:
+                await b.until(lambda: b.open and a.open)
+                b.send(0, Ready(version=1))
+                await b.until(lambda: False)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run_into_it()
+    assert caught.group_contains(ZeroDivisionError)

@@ -1,0 +1,149 @@
+"""One session for each pair of nodes, whoever dials, and both ends agree which."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+import pytest
+
+from p2pfl.core.messages import Ready
+from p2pfl.net.address import parse_address
+from p2pfl.net.arbiter import Verdict, decide
+from p2pfl.net.table import expire
+
+
+@dataclass(frozen=True)
+class Claim:
+    dialer: int
+    boot: bytes = b"one"
+    ticket: int = 2
+
+
+LOW, HIGH = 0, 1
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "current", "own_dial", "overdue", "verdict"),
+    [
+        (Claim(HIGH), None, False, False, Verdict.OPEN),
+        (Claim(LOW), None, True, False, Verdict.OPEN),
+        (Claim(HIGH), None, True, False, Verdict.WAIT),
+        (Claim(HIGH), None, True, True, Verdict.OPEN),
+        (Claim(HIGH), Claim(HIGH, ticket=1), False, False, Verdict.OPEN),
+        (Claim(HIGH), Claim(HIGH, ticket=3), False, False, Verdict.REFUSE),
+        (Claim(LOW), Claim(HIGH, ticket=1), True, False, Verdict.OPEN),
+        (Claim(HIGH), Claim(LOW, ticket=3), False, False, Verdict.REFUSE),
+        (Claim(HIGH), Claim(LOW, ticket=1), False, False, Verdict.WAIT),
+        (Claim(HIGH), Claim(LOW, ticket=1), False, True, Verdict.OPEN),
+        (Claim(HIGH), Claim(LOW, boot=b"two", ticket=1), False, False, Verdict.OPEN),
+    ],
+)
+def test_the_verdict_of_the_lower_index(newcomer, current, own_dial, overdue, verdict):
+    assert decide(newcomer, current, own=LOW, own_dial=own_dial, overdue=overdue) is verdict
+
+
+async def agree(a, b) -> None:
+    """A word each way arrives in the session that both hold open."""
+    await a.until(lambda: b.index in a.open and a.index in b.open)
+    a.send(b.index, Ready(version=1))
+    b.send(a.index, Ready(version=2))
+    await a.until(lambda: a.messages() and b.messages())
+
+
+@pytest.mark.parametrize("repetition", range(25))
+async def test_nodes_that_dial_each_other_at_once_agree_on_one_session(federation, repetition):
+    a, b = federation.new(0), federation.new(1)
+    await asyncio.gather(a.links._listener.start(), b.links._listener.start())
+    ports = a.address(), b.address()
+    await asyncio.gather(a.links._listener.stop(), b.links._listener.stop())
+    a = federation.new(0, {1: ports[1]}, listen=ports[0])
+    b = federation.new(1, {0: ports[0]}, listen=ports[1])
+    async with a.links, b.links:
+        await agree(a, b)
+        assert a.kinds() == ["open", "message"]
+        assert b.kinds() == ["open", "message"]
+        tables = a.links._table, b.links._table
+        assert tables[0].places[1].link.dialer == tables[1].places[0].link.dialer
+
+
+async def test_a_restarted_peer_replaces_the_session_that_died_with_it(federation, relay):
+    """The old connection is silent, not closed: nothing but the new process tells that it is dead."""
+    async with federation.node(0) as a, relay(a.address()) as wire:
+        async with federation.node(1, {0: wire.address}) as old:
+            await old.until(lambda: old.open and a.open)
+            wire.pull_cable()
+        assert a.kinds() == ["open"]
+        async with federation.node(1, {0: a.address()}) as new:
+            await agree(a, new)
+        assert a.kinds()[:4] == ["open", "close", "open", "message"]
+        assert a.reasons()[0] == "replaced by a newer session"
+        first, second = (event[2] for event in a.events if event[0] == "open")
+        assert second > first
+
+
+async def test_a_peer_that_restarts_replaces_the_session_that_we_had_dialed(federation, relay):
+    async with federation.node(1) as old, relay(old.address()) as wire, federation.node(0, {1: wire.address}) as a:
+        await old.until(lambda: old.open and a.open)
+        wire.pull_cable()
+        wire.stop_accepting()
+        async with federation.node(1, {0: a.address()}) as new:
+            await agree(a, new)
+        assert a.kinds()[:4] == ["open", "close", "open", "message"]
+
+
+@pytest.mark.parametrize(("dialer", "other"), [(0, 1), (1, 0)])
+async def test_a_session_that_died_at_the_dialers_end_only_is_replaced(federation, relay, dialer, other):
+    async with (
+        federation.node(other) as b,
+        relay(b.address()) as wire,
+        federation.node(dialer, {other: wire.address}) as a,
+    ):
+        await a.until(lambda: a.open and b.open)
+        wire.pull_cable()
+        for writer in wire.near:
+            writer.transport.abort()
+        await b.until(b.reasons)
+        await agree(a, b)
+        assert b.reasons() == ["replaced by a newer session"]
+
+
+@pytest.mark.parametrize(("dialer", "other"), [(0, 1), (1, 0)])
+async def test_a_session_that_died_at_the_listeners_end_only_is_replaced(federation, relay, dialer, other):
+    """The end that still believes in it dialed it; the end that knows better dials now."""
+    nowhere = "127.0.0.1:1"
+    async with (
+        federation.node(other, {dialer: nowhere}) as b,
+        relay(b.address()) as wire,
+        federation.node(dialer, {other: wire.address}) as a,
+    ):
+        await a.until(lambda: a.open and b.open)
+        b.links._dialer._addresses[dialer] = parse_address(a.address(), "")
+        wire.pull_cable()
+        wire.stop_accepting()
+        for writer in wire.far:
+            writer.transport.abort()
+        await a.until(a.reasons)
+        await agree(a, b)
+        assert a.reasons() == ["replaced by a newer session"]
+
+
+async def test_a_session_that_lives_outlasts_a_crossing_dial(federation, quick):
+    """The newcomer is held back, and forgotten when its dialer, who has heard of the session, drops it."""
+    patient = replace(quick, contest_s=15.0)
+    nowhere = "127.0.0.1:1"
+    async with (
+        federation.node(1, {0: nowhere}) as b,
+        federation.node(0, {1: b.address()}, limits=patient) as a,
+    ):
+        await a.until(lambda: a.open and b.open)
+        b.links._dialer._addresses[0] = parse_address(a.address(), "")
+        place = b.links._table.places[0]
+        crossing = asyncio.create_task(b.links._dialer._attempt(b.links._http, 0, place))
+        held_back = a.links._table.places[1].held_back
+        await a.until(lambda: held_back)
+        expire(place.dial.scope)
+        await crossing
+        await a.until(lambda: not held_back)
+        await agree(a, b)
+        assert a.kinds() == b.kinds() == ["open", "message"]

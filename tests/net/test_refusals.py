@@ -1,0 +1,265 @@
+"""Whom a node turns away, what it says about it, and that it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import replace
+
+import aiohttp
+import pytest
+
+from p2pfl.core.messages import Request
+from p2pfl.crypto.handshake import Initiator
+from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.session import MAX_SEALED_BYTES, Session
+from p2pfl.net.channel import PATH
+from p2pfl.net.notice import BOOT_BYTES, Notice, Word
+from p2pfl.wire import split
+
+
+def refused(caplog, text):
+    return [record for record in caplog.records if record.levelno >= logging.WARNING and text in record.getMessage()]
+
+
+async def read_to_end(reader) -> bytes:
+    async with asyncio.timeout(20):
+        return await reader.read()
+
+
+async def test_an_unlisted_key_is_refused_and_logged_once(federation, caplog):
+    stranger = Identity.generate()
+    members = {**federation.members, stranger.public: 99}
+    async with (
+        federation.node(0) as a,
+        federation.node(99, {0: a.address()}, identity=stranger, members=members, neighbors=frozenset({0})),
+        federation.node(1, {0: a.address()}) as b,
+    ):
+        await a.until(lambda: a.links.counters.unknown.refusals >= 3)
+        await b.until(lambda: b.open)
+        assert len(refused(caplog, stranger.public.hex())) == 1
+        assert a.links.counters.total.refusals >= 3
+        assert list(a.open) == [1]
+
+
+async def test_another_federation_is_refused_by_both_ends_naming_the_section(federation, other_binding, caplog):
+    async with (
+        federation.node(0) as a,
+        federation.node(1, {0: a.address()}, binding=other_binding) as b,
+        federation.node(2, {0: a.address()}) as c,
+    ):
+        await a.until(lambda: a.links.counters.peers[1].refusals >= 2 and b.links.counters.peers[0].refusals >= 2)
+        await c.until(lambda: c.open)
+        at_a, at_b = refused(caplog, "node 1 from"), refused(caplog, "node 0 at")
+        assert len(at_a) == len(at_b) == 1
+        for record in at_a + at_b:
+            assert "differs from ours in: training" in record.getMessage()
+        assert list(a.open) == [2]
+
+
+async def test_a_member_without_an_edge_is_refused_and_told_so(federation, caplog):
+    async with federation.node(0, neighbors=frozenset({2})) as a, federation.node(1, {0: a.address()}) as b:
+        await a.until(lambda: a.links.counters.peers[1].refusals >= 2 and b.links.counters.peers[0].refusals >= 2)
+        assert len(refused(caplog, "listed, but not a neighbor")) == 1
+        assert len(refused(caplog, "to that node we are not a neighbor")) == 1
+        assert not a.events
+        assert not b.events
+
+
+async def test_another_node_at_the_address_is_refused(federation, caplog):
+    async with federation.node(0) as a, federation.node(1, {2: a.address()}) as b:
+        await a.until(lambda: a.links.counters.unknown.refusals >= 2)
+        assert len(refused(caplog, "opening tag is wrong")) == 1
+        assert not b.events
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        bytes(range(256)) * 40,
+        b"GET / HTTP/1.1\r\n" + b"x" * 100_000,
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nbad header\r\n\r\n",
+        b"POST /p2pfl HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["bytes", "endless line", "TLS", "bad header", "bad chunk"],
+)
+async def test_what_is_no_request_gets_no_answer(federation, quick, caplog, noise):
+    limits = replace(quick, handshake_s=0.2)
+    async with federation.node(0, limits=limits) as a:
+        reader, writer = await asyncio.open_connection("127.0.0.1", a.links.port)
+        writer.write(noise)
+        try:
+            answer = await read_to_end(reader)
+        except ConnectionError:
+            answer = b""
+        writer.transport.abort()
+        assert not answer or answer.startswith(b"HTTP/1.1 404 Not Found\r\n")
+        assert b"ython" not in answer
+        assert not refused(caplog, "")
+        async with federation.node(1, {0: a.address()}) as b:
+            await b.until(lambda: b.open)
+
+
+@pytest.mark.parametrize("path", ["/", "/p2pfl", "/status", "/p2pfl/../etc/passwd"])
+async def test_a_web_request_gets_a_bare_404(federation, path):
+    async with federation.node(0) as a:
+        reader, writer = await asyncio.open_connection("127.0.0.1", a.links.port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        head, _, body = (await read_to_end(reader)).partition(b"\r\n\r\n")
+        writer.close()
+        lines = head.split(b"\r\n")
+        assert lines[0] == b"HTTP/1.1 404 Not Found"
+        assert body == b""
+        assert b"aiohttp" not in head
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"", b"GET /p2pfl HT", b"GET /p2pfl HTTP/1.1\r\nHost: a\r\n"],
+    ids=["silence", "half a line", "half a head"],
+)
+async def test_a_connection_that_dawdles_is_closed(federation, quick, start):
+    async with federation.node(0, limits=replace(quick, handshake_s=0.1)) as a:
+        reader, writer = await asyncio.open_connection("127.0.0.1", a.links.port)
+        writer.write(start)
+        with suppress(ConnectionError):
+            assert await read_to_end(reader) == b""
+        writer.close()
+        assert a.links._listener.doorway.waiting == 0
+
+
+async def test_half_a_handshake_is_closed(federation, quick):
+    async with federation.node(0, limits=replace(quick, handshake_s=0.1)) as a, aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"ws://{a.address()}{PATH}") as socket:
+            initiator = Initiator(federation.identities[1], federation.identities[0].public, federation_binding(a))
+            await socket.send_bytes(initiator.first())
+            assert (await socket.receive(timeout=20)).type is aiohttp.WSMsgType.BINARY
+            assert (await socket.receive(timeout=20)).type is not aiohttp.WSMsgType.BINARY
+        await a.until(lambda: a.links._listener.doorway.waiting == 0)
+
+
+@pytest.mark.parametrize("message", [b"", bytes(48), bytes(MAX_SEALED_BYTES), bytes(MAX_SEALED_BYTES + 1), "text"])
+async def test_a_false_first_message_is_refused(federation, message):
+    async with federation.node(0) as a, aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"ws://{a.address()}{PATH}") as socket:
+            await (socket.send_str if isinstance(message, str) else socket.send_bytes)(message)
+            assert (await socket.receive(timeout=20)).type is not aiohttp.WSMsgType.BINARY
+        await a.until(lambda: a.links.counters.unknown.refusals)
+
+
+async def test_strangers_are_limited_by_address_and_do_not_shut_neighbors_out_for_long(federation, quick):
+    limits = replace(quick, pending_per_address=3, handshake_s=0.3)
+    async with federation.node(0, limits=limits) as a:
+        crowd = [await asyncio.open_connection("127.0.0.1", a.links.port) for _ in range(10)]
+        await a.until(lambda: a.links._listener.doorway.turned_away >= 7)
+        assert a.links._listener.doorway.waiting <= 3
+        async with federation.node(1, {0: a.address()}) as b:
+            await b.until(lambda: b.open)
+        for _, writer in crowd:
+            writer.transport.abort()
+
+
+def federation_binding(node):
+    return node.links._listener._greeter._binding
+
+
+class Liar:
+    """A member that speaks the handshake and then whatever it likes."""
+
+    def __init__(self, federation, node, socket) -> None:
+        self._initiator = Initiator(federation.identities[1], federation.identities[0].public, federation_binding(node))
+        self.socket = socket
+        self.session: Session
+
+    async def shake_hands(self) -> None:
+        await self.socket.send_bytes(self._initiator.first())
+        await self.socket.send_bytes(self._initiator.second(await self.socket.receive_bytes(timeout=20)))
+        self.session = Session(self._initiator.keys)
+
+    async def open(self) -> None:
+        await self.shake_hands()
+        await self.say(Notice(Word.GREETING, bytes(BOOT_BYTES)).pack())
+        for _ in ("greeting", "verdict"):
+            self.session.open(await self.socket.receive_bytes(timeout=20))
+
+    async def say(self, plain: bytes) -> None:
+        await self.socket.send_bytes(self.session.seal(plain))
+
+
+@pytest.mark.parametrize("greeting", [b"", bytes(25), bytes(26), Notice(Word.OPEN, bytes(BOOT_BYTES), 1).pack()])
+async def test_a_false_greeting_is_refused(federation, greeting):
+    async with federation.node(0) as a, aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"ws://{a.address()}{PATH}") as socket:
+            liar = Liar(federation, a, socket)
+            await liar.shake_hands()
+            await liar.say(greeting)
+            await a.until(lambda: a.links.counters.peers[1].refusals == 1)
+        assert not a.events
+
+
+@pytest.mark.parametrize("lie", ["garbage in the clear", "garbage sealed", "text", "oversize", "replay"])
+async def test_a_fault_in_a_session_is_logged_counted_and_ends_it(federation, caplog, lie):
+    async with federation.node(0) as a, aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"ws://{a.address()}{PATH}") as socket:
+            liar = Liar(federation, a, socket)
+            await liar.open()
+            await a.until(lambda: a.open)
+            match lie:
+                case "garbage in the clear":
+                    await socket.send_bytes(bytes(300))
+                case "garbage sealed":
+                    await liar.say(b"\xff" * 300)
+                case "text":
+                    await socket.send_str("hello")
+                case "oversize":
+                    await socket.send_bytes(bytes(MAX_SEALED_BYTES + 1))
+                case "replay":
+                    await socket.send_bytes(sealed := liar.session.seal(b""))
+                    await socket.send_bytes(sealed)
+            await a.until(a.reasons)
+        assert a.links.counters.faults[1] == 1
+        assert a.reasons()[0].startswith("protocol fault")
+        assert len(refused(caplog, "session 1 with node 1")) == 1
+        async with federation.node(1, {0: a.address()}) as b:
+            await b.until(lambda: b.open and a.open)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_message_that_stops_coming_is_a_fault(federation, quick, part_of_a_message):
+    limits = replace(quick, rate_window_s=0.05)
+    async with (
+        federation.node(0, limits=limits) as a,
+        aiohttp.ClientSession() as http,
+        http.ws_connect(f"ws://{a.address()}{PATH}") as socket,
+    ):
+        liar = Liar(federation, a, socket)
+        await liar.open()
+        await liar.say(part_of_a_message)
+        await a.until(a.reasons)
+        assert a.reasons() == ["protocol fault: a message under way comes too slowly"]
+        assert a.links.counters.faults[1] == 1
+
+
+async def test_messages_under_way_share_a_budget(federation, quick, part_of_a_message):
+    limits = replace(quick, partial_bytes=1000)
+    async with (
+        federation.node(0, limits=limits) as a,
+        aiohttp.ClientSession() as http,
+        http.ws_connect(f"ws://{a.address()}{PATH}") as socket,
+    ):
+        liar = Liar(federation, a, socket)
+        await liar.open()
+        await liar.say(part_of_a_message)
+        await a.until(a.reasons)
+        assert "bytes under way" in a.reasons()[0]
+    assert a.links._table._shared.budget.used == 0
+
+
+@pytest.fixture
+def part_of_a_message():
+    message = Request(
+        incarnation=1, seq=1, version=1, echo=0, weight=1.0, staleness=1.0, pace_s=1.0, audit=b"", body=bytes(600_000)
+    )
+    return bytes(next(iter(split(message))))

@@ -1,0 +1,89 @@
+"""The few file operations that durability rests on. Every write of the package's storage goes through here.
+
+An OSError becomes a StorageError that names the file, since the disk is allowed to be full or read-only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from p2pfl.errors import StorageError
+
+Piece: TypeAlias = bytes | bytearray | memoryview
+
+OWNER_ONLY = 0o600
+
+
+@contextmanager
+def refusal_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_all(fd: int, piece: Piece) -> None:
+    """os.write may take only a part, for one thing above 2 GiB."""
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names in the folder durable: a file's own fsync does not."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, pieces: Iterable[Piece]) -> None:
+    """Write a file so that at any instant, power loss included, its name stands for all of it or nothing of it."""
+    part = path.with_name(path.name + ".tmp")
+    with refusal_of(path):
+        try:
+            _write_new(part, pieces, os.O_TRUNC)
+            part.replace(path)
+            sync_folder(path.parent)
+        except OSError:
+            discard(part)
+            raise
+
+
+def create_file(path: Path, content: bytes) -> None:
+    """A new durable file that is going to grow; a crash may leave a part of the content."""
+    with refusal_of(path):
+        _write_new(path, [content], os.O_EXCL)
+        sync_folder(path.parent)
+
+
+def truncate_file(path: Path, size_bytes: int) -> None:
+    """Cut the file off there; what is left is durable afterwards, even if it was only in memory before."""
+    with refusal_of(path):
+        fd = os.open(path, os.O_WRONLY)
+        try:
+            os.ftruncate(fd, size_bytes)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def discard(path: Path) -> None:
+    """Remove a file that no longer matters; one that stays behind does no harm and is tried again later."""
+    with suppress(OSError):
+        path.unlink()
+
+
+def _write_new(path: Path, pieces: Iterable[Piece], flag: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | flag, OWNER_ONLY)
+    try:
+        for piece in pieces:
+            write_all(fd, piece)
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,154 @@
+"""The durable state of one node, as the engine uses it.
+
+A checkpoint of generation g + 1 flushes log g, creates log g + 1, writes snapshot g + 1 and then removes what is
+older than the last good snapshot. Whatever instant a crash picks, recovery gives the state before or the one after.
+Not for use from several threads at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from p2pfl.errors import StorageError
+from p2pfl.storage import chain, generations
+from p2pfl.storage.disk import Piece, refusal_of, sync_folder
+from p2pfl.storage.lock import lock_folder
+from p2pfl.storage.recovery import Recovery, recover
+from p2pfl.storage.snapshot import Snapshot, save
+from p2pfl.storage.state import Loaded, State
+from p2pfl.storage.wal import Wal
+
+Durability = Literal["exchange", "snapshot"]
+
+
+class Store:
+    """Call `load` once after `open`, then `checkpoint` if it gave None; then append, flush, checkpoint at will.
+
+    A StorageError leaves the store usable. After a failed append or flush the end of the log is uncertain, so
+    appends are refused until a checkpoint succeeds; a failed checkpoint keeps what was durable before it.
+    """
+
+    def __init__(self, folder: Path, *, durability: Durability, lock: int) -> None:
+        self._folder = folder
+        self._logging = durability == "exchange"
+        self._lock = lock
+        self._wal: Wal | None = None
+        self._refusal: str | None = "there is no snapshot yet"
+        self._base: int | None = None
+        self._newest = generations.newest(folder)
+
+    @classmethod
+    def open(cls, folder: str | Path, *, durability: Durability) -> Self:
+        """Raises UserError when the folder cannot be used or another process uses it."""
+        folder = Path(folder)
+        lock = lock_folder(folder)
+        generations.discard_unfinished(folder)
+        return cls(folder, durability=durability, lock=lock)
+
+    def load(self) -> Loaded | None:
+        """What to start from; None if nothing was ever kept. Raises StorageError when nothing kept is usable."""
+        with refusal_of(self._folder):
+            sync_folder(self._folder)  # what is about to be read must not vanish later
+        recovery = recover(self._folder)
+        if recovery is None:
+            return None
+        self._base = recovery.snapshot.generation
+        if self._logging:
+            self._continue_log(recovery)
+        return recovery.loaded()
+
+    def append(self, kind: str, header: Mapping[str, Any], blobs: Sequence[Piece] = ()) -> None:
+        """Add a record to the log, durable after `flush`. Does nothing in "snapshot" durability."""
+        if not self._logging:
+            return
+        wal = self._usable_log()
+        try:
+            wal.append(kind, header, blobs)
+        except StorageError as error:
+            self._refusal = str(error)
+            raise
+
+    def flush(self) -> None:
+        """Returns when all that was appended is durable. Does nothing in "snapshot" durability."""
+        if not self._logging:
+            return
+        wal = self._usable_log()
+        try:
+            wal.flush()
+        except StorageError as error:
+            self._refusal = str(error)
+            raise
+
+    def checkpoint(self, state: State) -> None:
+        """Make this the state to start from. It must contain every record appended so far."""
+        self._newest += 1
+        log_end = self._begin_log(self._newest)
+        save(self._folder, Snapshot(generation=self._newest, state=state, log_end=log_end))
+        self._refusal = None
+        if self._base is not None:
+            generations.discard_before(self._folder, self._base)
+        self._base = self._newest
+
+    @property
+    def wal_bytes(self) -> int:
+        """Size of the current log, what waits for a flush included."""
+        return self._wal.size_bytes if self._wal else 0
+
+    def close(self) -> None:
+        """Without flushing. The store must not be used afterwards."""
+        if self._wal:
+            self._wal.close()
+            self._wal = None
+        os.close(self._lock)
+
+    def _usable_log(self) -> Wal:
+        if self._refusal is not None or self._wal is None:
+            raise StorageError(f"the log takes no records until a checkpoint succeeds: {self._refusal}")
+        return self._wal
+
+    def _begin_log(self, generation: int) -> bytes:
+        """What the chain is at this snapshot; the log that continues there is created and is the current one."""
+        end = self._end_of_log()
+        if not self._logging:
+            return end
+        try:
+            wal = Wal.create(generations.log_path(self._folder, generation), end)
+        except StorageError as error:
+            self._refusal = str(error)
+            raise
+        if self._wal:
+            self._wal.close()
+        self._wal = wal
+        return end
+
+    def _end_of_log(self) -> bytes:
+        """The chain after the last record if all of them are durable, else a new beginning that no log reaches."""
+        if self._refusal is None and self._wal:
+            try:
+                self._wal.flush()
+            except StorageError as error:
+                self._refusal = str(error)
+            else:
+                return self._wal.end
+        return os.urandom(chain.DIGEST_BYTES)
+
+    def _continue_log(self, recovery: Recovery) -> None:
+        if not recovery.complete:
+            self._refusal = recovery.warnings[-1]
+            return
+        try:
+            self._wal = self._reopened_log(recovery)
+            self._refusal = None
+        except StorageError as error:
+            self._refusal = str(error)
+            recovery.warnings.append(str(error))
+
+    def _reopened_log(self, recovery: Recovery) -> Wal:
+        if recovery.last_log:
+            generation, log = recovery.last_log
+            return Wal.resume(generations.log_path(self._folder, generation), log)
+        self._newest += 1
+        return Wal.create(generations.log_path(self._folder, self._newest), recovery.end)

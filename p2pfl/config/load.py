@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.graph import read_edges
+from p2pfl.config.graph import DisconnectedGraph, read_edges
 from p2pfl.config.members import read_members
 from p2pfl.config.model import Federation, GossipConfig, TaskConfig, TrainingConfig
 from p2pfl.config.schema import FEDERATION, GOSSIP, TABLES, TASK, TRAINING
@@ -22,7 +22,7 @@ def load_federation(path: Path | str) -> Federation:
         UserError: the first mistake in the file; `federation_mistakes` has them all.
         DisconnectedGraph: its graph is not connected, and nothing else is wrong.
     """
-    federation, mistakes = _read(federation_file(path))
+    federation, mistakes = read_federation(path)
     if mistakes:
         raise mistakes[0]
     if federation is None:
@@ -32,22 +32,25 @@ def load_federation(path: Path | str) -> Federation:
 
 def federation_mistakes(path: Path | str) -> list[UserError]:
     """Everything that is wrong with a federation file; empty if it can be loaded."""
-    return _read(federation_file(path))[1]
+    return read_federation(path)[1]
+
+
+def read_federation(path: Path | str) -> tuple[Federation | None, list[UserError]]:
+    """The federation and its mistakes. There is a federation if none is worse than a graph in several parts."""
+    file = federation_file(path)
+    try:
+        document = read_document(file)
+    except UserError as error:
+        return None, [error]
+    mistakes = Mistakes(file)
+    federation = _federation(document, mistakes)
+    usable = all(isinstance(mistake, DisconnectedGraph) for mistake in mistakes.found)
+    return (federation if usable else None), mistakes.found
 
 
 def federation_file(path: Path | str) -> Path:
     path = Path(path)
     return path / FILE_NAME if path.is_dir() else path
-
-
-def _read(path: Path) -> tuple[Federation | None, list[UserError]]:
-    try:
-        document = read_document(path)
-    except UserError as error:
-        return None, [error]
-    mistakes = Mistakes(path)
-    federation = _federation(document, mistakes)
-    return (None if mistakes.found else federation), mistakes.found
 
 
 def _federation(document: dict[str, Any], mistakes: Mistakes) -> Federation:

@@ -116,3 +116,31 @@ listen = "127.0.0.1:{port}"  # this machine only; "0.0.0.0:{port}" where others 
 [data]  # for the task: what stands here is its `node.local`
 # path = "data.npz"
 """
+
+TASK_TEXT = '''\
+"""What this federation learns. Change the model and the data to your own; every node runs the same file."""
+
+import torch
+
+from p2pfl import Task
+from p2pfl.learn.digits import load_digits
+
+
+def data(node):
+    """What this node learns from, and the test set that all nodes share (None for none).
+
+    Each is a pair (inputs, targets) of arrays or tensors with one row per sample. Your own may come from
+    np.load(node.path()), where `path` stands in the [data] table of this node's node.toml.
+    """
+    (inputs, targets), test = load_digits()
+    rows = node.partition(targets, "dirichlet:0.5")  # a share of this node's own, not like the others'
+    return (inputs[rows], targets[rows]), test
+
+
+def model():
+    """64 pixels in, one number for each of ten digits out."""
+    return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+
+
+task = Task(model=model, data=data)  # cross entropy and accuracy, unless loss= and metrics= say otherwise
+'''

@@ -1,0 +1,230 @@
+"""`p2pfl check`: read everything that a run would read, and say what would happen. Nothing is started or written.
+
+The task is the user's code: it is loaded, and the data of every node whose folder is here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.cli.output import Form, format_option, write_facts, write_json, write_rows
+
+if TYPE_CHECKING:
+    from p2pfl.config.model import Federation, Member, NodeConfig
+    from p2pfl.errors import UserError
+    from p2pfl.learn.interface import Learner
+
+VALUE_BYTES = 4
+TRUST = 'rule = "mean" is no protection against lying neighbors: one of them can ruin what all learn'
+
+
+@dataclass(slots=True)
+class Findings:
+    """`learners` and `samples` are by member index, for those whose folder is here."""
+
+    mistakes: list[UserError]
+    warnings: list[str] = field(default_factory=list)
+    learners: dict[int, Learner] = field(default_factory=dict)
+    here: dict[int, NodeConfig] = field(default_factory=dict)
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl check ward-7\n  p2pfl check ward-7/federation.toml --format json")
+@click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+@format_option("table", "json")
+def check(federation: Path, form: Form) -> int:
+    """Say what a federation would do, and every mistake in it.
+
+    FEDERATION is a federation file, or the folder of its federation.toml. Nodes whose folders are beside the file are
+    looked into as well: their settings, key and data. Exits with 2 if there is a mistake, with 3 if the only one is a
+    graph that is not connected.
+    """
+    from p2pfl.cli.main import exit_code  # noqa: PLC0415 - the commands are imported by it
+    from p2pfl.config.load import read_federation  # noqa: PLC0415 - `--help` stays instant
+
+    described, mistakes = read_federation(federation)
+    findings = Findings(mistakes)
+    report = {} if described is None else _survey(described, findings)
+    report |= {"warnings": findings.warnings, "mistakes": [_as_row(mistake) for mistake in mistakes]}
+    write_json(report) if form == "json" else _print(report)
+    for mistake in mistakes:
+        click.echo(f"error: {mistake}", err=True)
+    return min((exit_code(mistake) for mistake in mistakes), default=0)
+
+
+def _survey(federation: Federation, findings: Findings) -> dict[str, Any]:
+    for member in federation.members:
+        _look_into_folder(federation, member, findings)
+    _load_learners(federation, findings)
+    _warn(federation, findings)
+    return {
+        "federation": _head(federation),
+        "members": [_member_row(federation, member, findings) for member in federation.members],
+        "graph": _graph(federation, findings),
+        "traffic": _traffic(federation, findings),
+    }
+
+
+def _look_into_folder(federation: Federation, member: Member, findings: Findings) -> None:
+    from p2pfl.config.load_node import load_node, node_file, node_mistakes  # noqa: PLC0415 - as above
+    from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - as above
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+
+    file = node_file(federation, member.name)
+    if not file.parent.is_dir():
+        return
+    if mistakes := node_mistakes(file, federation):
+        findings.mistakes.extend(mistakes)
+        return
+    node = load_node(file, federation)
+    findings.here[member.index] = node
+    try:
+        public = Identity.load(node.key_file).public
+    except UserError as error:
+        findings.mistakes.append(error)
+        return
+    if public != member.key:
+        text = f"not the key that {federation.path.name} lists for {member.name}"
+        wanted = public_text(member.key)
+        findings.mistakes.append(
+            UserError(text, file=node.key_file, key="public key", value=public_text(public), allowed=wanted)
+        )
+
+
+def _load_learners(federation: Federation, findings: Findings) -> None:
+    """Where no node's folder is here, the first node's learner without data of its own tells the model's size."""
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+
+    indices = sorted(findings.here) or [0]
+    for index in indices:
+        try:
+            findings.learners[index] = _learner(federation, federation.members[index], findings.here.get(index))
+        except UserError as error:
+            about_data = (error.key or "").startswith("data")
+            if findings.here or not about_data:
+                findings.mistakes.append(error)
+            if not about_data:
+                return  # the same for every node
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            findings.warnings.append("torch is not installed: the task was not looked at")
+            return
+
+
+def _learner(federation: Federation, member: Member, node: NodeConfig | None) -> Learner:
+    from p2pfl.learn.load import make_learner  # noqa: PLC0415 - `--help` stays instant
+
+    return make_learner(
+        federation.task,
+        federation.training,
+        seed=federation.seed,
+        node_index=member.index,
+        node_count=len(federation.members),
+        node_name=member.name,
+        base_dir=federation.path.parent,
+        local=node.data if node else {},
+        local_dir=node.path.parent if node else federation.path.parent,
+        file=federation.path,
+    )
+
+
+def _warn(federation: Federation, findings: Findings) -> None:
+    if federation.gossip.rule == "mean":
+        findings.warnings.append(TRUST)
+    for i, j in federation.edges:
+        first, second = federation.members[i], federation.members[j]
+        if first.address is None and second.address is None:
+            findings.warnings.append(f"neither {first.name} nor {second.name} has an address for the other to dial")
+    if len({learner.shape_digest for learner in findings.learners.values()}) > 1:
+        findings.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")
+
+
+def _head(federation: Federation) -> dict[str, Any]:
+    from p2pfl.config.binding import federation_id  # noqa: PLC0415 - `--help` stays instant
+
+    training = federation.training
+    return {
+        "name": federation.name,
+        "file": str(federation.path),
+        "id": federation_id(federation).hex(),
+        "task": federation.task.name,
+        "rounds": training.rounds,
+        "time_s": training.time_s,
+        "local_steps": training.local_steps,
+        "local_epochs": training.local_epochs,
+        "rule": federation.gossip.rule,
+        "staleness": federation.gossip.staleness,
+    }
+
+
+def _member_row(federation: Federation, member: Member, findings: Findings) -> dict[str, Any]:
+    from p2pfl.crypto.identity import public_text  # noqa: PLC0415 - `--help` stays instant
+
+    learner = findings.learners.get(member.index) if member.index in findings.here else None
+    return {
+        "name": member.name,
+        "key": public_text(member.key),
+        "address": member.address,
+        "neighbors": len(federation.neighbors(member.index)),
+        "here": member.index in findings.here,
+        "samples": learner.samples if learner else None,
+    }
+
+
+def _graph(federation: Federation, findings: Findings) -> dict[str, Any]:
+    """`contraction` is with the nodes' samples where all of them are known, else as if they were equal."""
+    from topologies import Topology, TopologyError, contraction, describe  # noqa: PLC0415 - `--help` stays instant
+
+    nodes = len(federation.members)
+    topology = Topology(federation.topology, nodes, federation.edges, federation.seed)
+    known = len(findings.here) == nodes == len(findings.learners)
+    samples = [findings.learners[index].samples for index in range(nodes)] if known else None
+    try:
+        described = describe(topology, "sample-weighted")
+        shrinks = contraction(topology, samples, federation.gossip.gamma)
+    except TopologyError as error:
+        findings.warnings.append(f"the graph was not analyzed: {error}")
+        return {"topology": federation.topology, "nodes": nodes, "edges": len(federation.edges)}
+    wanted = ("nodes", "edges", "connected", "components", "degree", "diameter", "algebraic_connectivity", "certified")
+    facts = {key: described[key] for key in wanted}
+    return {"topology": federation.topology, **facts, "contraction": shrinks, "samples_known": known}
+
+
+def _traffic(federation: Federation, findings: Findings) -> dict[str, Any] | None:
+    """In a round a node sends one compressed model to each neighbor, and gets as much back."""
+    from p2pfl.compress.catalog import make_compressor  # noqa: PLC0415 - `--help` stays instant
+
+    sizes = [learner.size for learner in findings.learners.values()]
+    if not sizes:
+        return None
+    payload = make_compressor(federation.gossip.compressor).size_bytes(sizes[0])
+    most = max(len(federation.neighbors(member.index)) for member in federation.members)
+    return {
+        "parameters": sizes[0],
+        "model_bytes": VALUE_BYTES * sizes[0],
+        "compressor": federation.gossip.compressor,
+        "message_bytes": payload,
+        "bytes_per_round_busiest_node": most * payload,
+        "bytes_per_round_all_nodes": 2 * len(federation.edges) * payload,
+    }
+
+
+def _as_row(mistake: UserError) -> dict[str, Any]:
+    return {key: getattr(mistake, key) for key in ("file", "key", "message", "value", "allowed")}
+
+
+def _print(report: dict[str, Any]) -> None:
+    if "members" in report:
+        write_facts({key: value for key, value in report["federation"].items() if key != "id"})
+        write_rows(report["members"], "table")
+        degree = report["graph"].pop("degree", None)
+        spread = degree and f"{degree['min']} to {degree['max']}, mean {degree['mean']:.3g}"
+        write_facts(report["graph"] | {"degree": spread})
+        write_facts({"": ""} | (report["traffic"] or {}))
+    for warning in report["warnings"]:
+        click.echo(f"\nwarning: {warning}")
+    click.echo(f"\n{len(report['mistakes']) or 'no'} mistake{'s' * (len(report['mistakes']) != 1)}")

@@ -1,0 +1,155 @@
+"""The command `p2pfl`: its subcommands by name, each imported only when it is called, and how a failure ends.
+
+Subcommands of other packages join through the entry point group `p2pfl.commands`. Exit codes: 0 done, 1 failed,
+2 the user's mistake, 3 disconnected graph, 4 not converged or not certified, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from typing import Any, NoReturn
+
+import click
+
+from p2pfl.errors import P2PFLError, UserError
+from topologies.errors import TopologyError
+
+DISTRIBUTION = "p2pfl-gossip"
+ENTRY_POINTS = "p2pfl.commands"
+
+COMMANDS: Mapping[str, str] = {
+    "demo": "Several nodes on this machine learn handwritten digits; a report at the end.",
+    "new": "Make an example federation to edit.",
+    "key": "Make a node's identity, or show it.",
+    "check": "Say what a federation would do, and every mistake in it.",
+    "run": "Run one node until its rounds are done; a second start resumes.",
+    "launch": "Run all nodes of a federation on this machine.",
+    "status": "Say what running nodes are doing.",
+    "evaluate": "Test what a node has learned.",
+    "export": "Write what a node has learned as a plain model file.",
+}
+JOINED: Mapping[str, str] = {
+    "topology": "Graphs: which there are, and how fast they mix.",
+    "sim": "Simulate a federation in virtual time.",
+}
+EXTRAS: Mapping[str, str] = {"torch": "torch", "matplotlib": "plot"}
+
+EXAMPLES = """\b
+Examples:
+  p2pfl demo                           see it learn, on this machine
+  p2pfl new ward-7                     a federation of your own to edit
+  p2pfl check ward-7                   what it would do, and what is wrong with it
+  p2pfl run ward-7 --node node0        one node: what each device runs
+"""
+
+
+class Commands(click.Group):
+    """Knows the names and one line on each without importing any of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return [*COMMANDS, *sorted(set(_joined()) - set(COMMANDS))]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        if cmd_name in COMMANDS:
+            found: Any = getattr(import_module(f"p2pfl.cli.{cmd_name}"), cmd_name)
+        elif cmd_name in _joined():
+            found = _joined()[cmd_name].load()
+        else:
+            return None
+        return found if isinstance(found, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if close := difflib.get_close_matches(args[0], self.list_commands(ctx), n=1):
+                raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        lines = {**COMMANDS, **JOINED}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lines.get(name, "")) for name in self.list_commands(ctx)])
+
+
+@cache
+def _joined() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+
+
+def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's
+    if wanted:
+        try:
+            click.echo(f"p2pfl {version(DISTRIBUTION)}")
+        except PackageNotFoundError:
+            click.echo("p2pfl, not installed: running from its source")
+        ctx.exit()
+
+
+@click.group(cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
+def cli() -> None:
+    """Devices learn one model together, without a server and without sharing their data."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave with its exit code; a mistake ends in a line on stderr, never a traceback."""
+    try:
+        sys.exit(_run(arguments))
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(130)
+    except BrokenPipeError:
+        # whoever read our output has enough; the interpreter's own last flush must not complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        result = cli.main(arguments, prog_name="p2pfl", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name not in EXTRAS:
+            raise
+        return _fail(f"this needs {error.name}: pip install '{DISTRIBUTION}[{EXTRAS[error.name]}]'", 1)
+    except Exception as error:
+        failures = _leaves(error)
+        if not all(isinstance(failure, P2PFLError | TopologyError) for failure in failures):
+            raise
+        codes = [_fail(str(failure), exit_code(failure)) for failure in failures]
+        return codes[0]
+    return result if isinstance(result, int) else 0
+
+
+def exit_code(error: Exception) -> int:
+    """An error that has an exit code of its own says so by an attribute."""
+    usual = 2 if isinstance(error, UserError | TopologyError) else 1
+    return int(getattr(error, "exit_code", usual))
+
+
+def _leaves(error: Exception) -> list[Exception]:
+    if isinstance(error, ExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
+
+
+def _fail(text: str, code: int) -> int:
+    click.echo(f"error: {text}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

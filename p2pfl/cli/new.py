@@ -1,0 +1,123 @@
+"""`p2pfl new`: an example federation that works at once, offline. It appears as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from p2pfl.config.writing import TASK_TEXT, NewMember, federation_text, node_text
+from p2pfl.errors import StorageError, UserError
+
+MOST_NODES = 1_000
+LAST_PORT = 65_535
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl new ward-7 --nodes 5 --topology ring\n  p2pfl check ward-7")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--nodes", type=click.IntRange(2, MOST_NODES), default=3, show_default=True, help="How many.")
+@click.option("--topology", default="ring", show_default=True, help="A spec or a graph file, which is copied.")
+@click.option(
+    "--task",
+    type=click.Choice(["own", "digits"]),
+    default="own",
+    show_default=True,
+    help="own: a task.py to change, which learns digits until you do. digits: the built-in task, without a file.",
+)
+@click.option("--base-port", type=click.IntRange(1, LAST_PORT), default=8470, show_default=True, help="Of node0.")
+@click.option("--name", help="Of the federation; by default the name of DIR.")
+def new(*, directory: Path, nodes: int, topology: str, task: str, base_port: int, name: str | None) -> None:
+    """Make an example federation in DIR, to edit: a new folder, or an empty one.
+
+    It holds federation.toml, which is the same on every node, a folder for each node with its node.toml and its secret
+    node.key, and task.py, which says what is learned.
+    """
+    target = directory.absolute()
+    name = _checked_name(name, target)
+    if base_port + nodes - 1 > LAST_PORT:
+        raise UserError(f"{nodes} nodes need as many ports", key="--base-port", value=base_port)
+    _check_graph(topology, nodes)
+    with _appearing(target) as folder:
+        members = [_make_node(folder, f"node{index}", base_port + index) for index in range(nodes)]
+        spec = _own_graph(topology, folder)
+        what = "task.py:task" if task == "own" else task
+        text = federation_text(name=name, topology=spec, task=what, members=members)
+        (folder / "federation.toml").write_text(text, encoding="utf-8")
+        if task == "own":
+            (folder / "task.py").write_text(TASK_TEXT, encoding="utf-8")
+        _check_result(folder)
+    click.echo(f"made {directory}; next: p2pfl check {directory}", err=True)
+
+
+def _checked_name(name: str | None, target: Path) -> str:
+    from p2pfl.config.kinds import name as kind  # noqa: PLC0415 - read where it is used
+
+    wanted = target.name if name is None else name
+    try:
+        kind().read(wanted)
+    except ValueError:
+        raise UserError("no name for a federation", key="--name", value=wanted, allowed=kind().allowed) from None
+    return wanted
+
+
+def _check_graph(topology: str, nodes: int) -> None:
+    from p2pfl.config.graph import DisconnectedGraph  # noqa: PLC0415 - `--help` stays instant
+    from topologies import build  # noqa: PLC0415 - as above
+    from topologies.graph import components  # noqa: PLC0415 - as above
+
+    names = [f"node{index}" for index in range(nodes)]
+    if len(components(build(topology, nodes, names=names))) > 1:
+        raise DisconnectedGraph(
+            f"this graph on {nodes} nodes is not connected", key="--topology", value=topology, allowed="more edges"
+        )
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """A folder that becomes `target` in one step if the block ends well, and vanishes if it does not."""
+    if not target.parent.is_dir():
+        raise UserError("no such folder", key="DIR", value=str(target.parent), allowed="a folder that exists")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError("already exists", key="DIR", value=str(target), allowed="a new or an empty folder")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".p2pfl-new-", dir=target.parent) as staging:
+            folder = Path(staging) / "federation"
+            folder.mkdir()
+            yield folder
+            os.rename(folder, target)  # noqa: PTH104 - unlike Path.rename, known to replace an empty folder
+    except OSError as error:
+        raise StorageError(f"{target} could not be made: {error.strerror}") from error
+
+
+def _make_node(folder: Path, name: str, port: int) -> NewMember:
+    from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
+
+    (folder / name).mkdir(mode=0o700)
+    identity = Identity.generate()
+    identity.save(folder / name / "node.key")
+    member = NewMember(name=name, key=public_text(identity.public), address=f"127.0.0.1:{port}")
+    (folder / name / "node.toml").write_text(node_text(member), encoding="utf-8")
+    return member
+
+
+def _own_graph(topology: str, folder: Path) -> str:
+    """The spec for the federation file: a graph file is copied beside it."""
+    from topologies.specs import is_file  # noqa: PLC0415 - `--help` stays instant
+
+    if not is_file(topology):
+        return topology
+    copy = "graph" + Path(topology).suffix
+    shutil.copyfile(topology, folder / copy)
+    return f"./{copy}"
+
+
+def _check_result(folder: Path) -> None:
+    from p2pfl.config.load import federation_mistakes  # noqa: PLC0415 - `--help` stays instant
+
+    if mistakes := federation_mistakes(folder):
+        raise AssertionError(f"a new federation has mistakes: {mistakes}")

@@ -1,0 +1,89 @@
+"""Data on stdout as a table, JSON or CSV. Colors only where a terminal reads, and never with NO_COLOR."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import click
+
+Form = Literal["table", "json", "csv"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+PIPE_WIDTH = 1_000
+
+
+def format_option(*forms: Form) -> Callable[[Function], Function]:
+    """The option `--format`, as the argument `form`; the first form is the default."""
+    return click.option(
+        "--format", "form", type=click.Choice(forms), default=forms[0], show_default=True, help="How to print."
+    )
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], form: Form, *, title: str | None = None) -> None:
+    """Rows with the same keys, which become the heads of the columns."""
+    match form:
+        case "json":
+            write_json(list(rows))
+        case "csv":
+            writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        case "table":
+            _write_table(rows, title)
+
+
+def write_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, default=str))
+
+
+def write_facts(facts: Mapping[str, Any], title: str | None = None) -> None:
+    """Names and values, one to a line; what is None is left out."""
+    from rich.table import Table  # noqa: PLC0415 - only for who prints a table
+
+    table = Table(title=title, box=None, show_header=False, title_justify="left", pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        if value is not None:
+            table.add_row(name, cell(value))
+    _print(table)
+
+
+def cell(value: Any) -> str:
+    """One value as a person would read it."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.4g}"
+        case _:
+            return str(value)
+
+
+def _write_table(rows: Sequence[Mapping[str, Any]], title: str | None) -> None:
+    from rich import box  # noqa: PLC0415 - only for who prints a table
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for name in rows[0] if rows else ():
+        numeric = all(isinstance(row[name], int | float) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(value) for value in row.values()))
+    _print(table)
+
+
+def _print(renderable: Any) -> None:
+    """Into a pipe nothing is wrapped or cut."""
+    from rich.console import Console  # noqa: PLC0415 - only for who prints a table
+
+    console = Console(file=sys.stdout, markup=False, highlight=False)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, markup=False, highlight=False, width=PIPE_WIDTH)
+    console.print(renderable)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,14 @@ class Partition:
             raise self.refusal(f"a node would be left without samples (nodes: {nodes}, samples: {len(labels)})")
         return [np.sort(part) for part in parts]
 
+    def part(self, labels: Labels, node: int, nodes: int, *, seed: int) -> Rows:
+        """One node's rows. A simulation asks this for every node of the same set: the last splits are remembered."""
+        if labels.dtype.kind not in "iuf":
+            return self.split(labels, nodes, seed=seed)[node]
+        return _remembered(self, labels.tobytes(), labels.dtype.str, nodes, seed)[node].copy()
+
     def refusal(self, message: str, allowed: str | None = None) -> UserError:
-        return UserError(message, key="partition", value=self.spec, allowed=allowed)
+        return UserError(message, key="task.partition", value=self.spec, allowed=allowed)
 
 
 def _iid(_: Partition, labels: Labels, nodes: int, rng: np.random.Generator) -> list[Rows]:
@@ -132,6 +139,11 @@ _SPLITTERS: dict[str, Callable[[Partition, Labels, int, np.random.Generator], li
 }
 
 
+@lru_cache(maxsize=4)
+def _remembered(split: Partition, labels: bytes, dtype: str, nodes: int, seed: int) -> list[Rows]:
+    return split.split(np.frombuffer(labels, dtype=dtype), nodes, seed=seed)
+
+
 def _draw_shares(classes: list[Rows], nodes: int, alpha: float, rng: np.random.Generator) -> list[Rows]:
     pieces = []
     for rows in classes:
@@ -168,5 +180,5 @@ def parse_partition(spec: str) -> Partition:
         "sizes": len(numbers) >= 1,
     }
     if not fits.get(name, False) or not all(0 < number < np.inf for number in numbers):
-        raise UserError("no such partition", key="partition", value=spec, allowed=ALLOWED)
+        raise UserError("no such partition", key="task.partition", value=spec, allowed=ALLOWED)
     return Partition(spec, name, numbers)

@@ -71,8 +71,10 @@ class NodeContext:
 
         `spec` as in `p2pfl.learn.partition`. All nodes together hold each row exactly once.
         """
-        parts = parse_partition(spec).split(np.asarray(labels), self.nodes, seed=self.seed, ids=ids)
-        return parts[self.node]
+        partition, values = parse_partition(spec), np.asarray(labels)
+        if ids is None and values.ndim == 1:
+            return partition.part(values, self.node, self.nodes, seed=self.seed)
+        return partition.split(values, self.nodes, seed=self.seed, ids=ids)[self.node]
 
     def own_rows(self, labels: ArrayLike, spec: str | None) -> NDArray[np.int64]:
         """Rows of the table behind `path()` that are this node's.

@@ -142,6 +142,9 @@ def _build(task: Task) -> nn.Module:
 def _optimizer(parameters: list[nn.Parameter], training: TrainingConfig, source: str) -> torch.optim.Optimizer:
     if not parameters:
         raise UserError("the model has no parameter that can be trained", file=source, key="model")
+    if training.momentum and training.optimizer != "sgd":
+        text = f"{training.optimizer} has no momentum"
+        raise UserError(text, key="training.momentum", value=training.momentum, allowed="0, or optimizer sgd")
     rate, decay = training.learning_rate, training.weight_decay
     match training.optimizer:
         case "sgd":

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.errors import UserError
+from p2pfl.learn.csv_table import csv_table
+from p2pfl.learn.load import learner_for
+
+OPTIONS = {
+    "target": "state",
+    "numeric": ["age", "dose"],
+    "categories": {"ward": ["a", "b"]},
+    "classes": ["ill", "well"],
+    "means": {"age": 60.0},
+    "stds": {"age": 10.0},
+}
+TABLE = """name,age,dose,ward,state
+x,70,1.5,a,ill
+y,,-2,b,well
+z,50,NA,,ill
+"""
+
+
+@pytest.fixture
+def table(tmp_path, context):
+    """Make a learner from the text of a table."""
+
+    def make(text, test=None, node=0, nodes=1, **changes):
+        path = tmp_path / "mine.csv"
+        path.write_text(text)
+        local = {"path": path}
+        if test is not None:
+            local["test_path"] = tmp_path / "test.csv"
+            local["test_path"].write_text(test)
+        place = context(local=local, node=node, nodes=nodes)
+        return learner_for(csv_table(**{**OPTIONS, **changes}), place, TrainingConfig(local_steps=50))
+
+    return make
+
+
+def test_numbers_are_standardized_categories_spread_out_and_missing_values_marked(table):
+    learner = table(TABLE)
+    assert learner.train_set.inputs.tolist() == [
+        [1, 0, 1.5, 0, 1, 0],
+        [0, 1, -2, 0, 0, 1],
+        [-1, 0, 0, 1, 0, 0],
+    ]
+    assert learner.train_set.targets.tolist() == [0, 1, 0]
+
+
+def test_the_order_of_columns_in_a_nodes_own_file_does_not_matter(table):
+    turned = "\n".join(",".join(reversed(line.split(","))) for line in TABLE.splitlines())
+    np.testing.assert_array_equal(table(turned).train_set.inputs, table(TABLE).train_set.inputs)
+
+
+def test_the_schema_and_not_the_table_decides_what_may_be_mixed(table):
+    digest = table(TABLE).shape_digest
+    assert table("\n".join(TABLE.splitlines()[:2])).shape_digest == digest
+    assert table(TABLE, numeric=["age"]).shape_digest != digest
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_a_classification_is_learned(table, model):
+    rng = np.random.default_rng(0)
+    ages = rng.normal(60, 10, 200)
+    lines = [f"{age:.3f},0,a,{'ill' if age > 60 else 'well'}" for age in ages]
+    text = "\n".join(["age,dose,ward,state", *lines])
+    learner = table(text, test=text, model=model)
+    vector = learner.initial()
+    for round_index in range(4):
+        vector = learner.train(vector, None, round_index).vector
+    assert learner.evaluate(vector, "test").accuracy > 0.95
+
+
+def test_a_regression_is_learned(table):
+    rng = np.random.default_rng(0)
+    rows = [f"{age:.3f},{dose:.3f},a,{2 * dose + 1:.3f}" for age, dose in rng.normal([60, 0], [10, 1], (100, 2))]
+    learner = table("\n".join(["age,dose,ward,state", *rows]), classes=None)
+    outcome = learner.train(learner.initial(), None, 0)
+    score = learner.evaluate(outcome.vector, "local")
+    assert score.accuracy is None
+    assert score.loss < 0.1
+
+
+def test_a_declared_value_is_a_value_even_if_it_reads_like_a_missing_one(table):
+    learner = table("age,dose,ward,state\n1,1,none,ill\n", categories={"ward": ["a", "none"]})
+    assert learner.train_set.inputs[0, -2:].tolist() == [0, 1]
+
+
+def test_a_table_of_the_nodes_own_is_not_partitioned_unless_asked_for(table):
+    assert table(TABLE, nodes=3).samples == 3
+    assert table(TABLE, nodes=3, partition="iid").samples == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        (TABLE.replace("b,well", "c,well"), ["line 3", "'ward'", "'c'", "a, b"]),
+        (TABLE.replace("a,ill", "a,dead"), ["line 2", "'state'", "'dead'", "ill, well"]),
+        (TABLE.replace("a,ill", "a,"), ["line 2", "target is missing"]),
+        (TABLE.replace("1.5", "1,5"), ["line 2", "5 cells"]),
+        (TABLE.replace("1.5", "inf"), ["line 2", "'dose'", "'inf'"]),
+        (TABLE.replace("70", "old"), ["line 2", "'age'", "'old'", "a finite number"]),
+        (TABLE.replace("dose", "doze"), ["line 1", "lacks this column", "'dose'", "doze"]),
+        (TABLE.replace("name", "age"), ["line 1", "twice"]),
+        (TABLE.splitlines()[0], ["no rows"]),
+        ("", ["line 1", "lacks"]),
+        ('a,"b\n', ["cannot be read"]),
+    ],
+)
+def test_a_wrong_table_is_refused_with_file_row_column_and_value(table, text, texts):
+    with pytest.raises(UserError) as caught:
+        table(text)
+    assert caught.value.file.endswith("mine.csv")
+    for part in texts:
+        assert part in str(caught.value)
+
+
+def test_a_missing_or_unreadable_file_is_named(table, tmp_path, context):
+    with pytest.raises(UserError, match="No such file"):
+        learner_for(csv_table(**OPTIONS), context(local={"path": tmp_path / "none.csv"}), TrainingConfig())
+    (tmp_path / "latin.csv").write_bytes("größe\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"latin.csv.*cannot be read"):
+        learner_for(csv_table(**OPTIONS), context(local={"path": tmp_path / "latin.csv"}), TrainingConfig())
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"numeric": [], "categories": {}, "means": {}, "stds": {}}, "task.numeric"),
+        ({"numeric": ["age", "age"]}, "task"),
+        ({"target": "age"}, "task"),
+        ({"categories": {"ward": ["a"]}}, "task.categories.ward"),
+        ({"classes": ["ill", "ill"]}, "task.classes"),
+        ({"means": {"weight": 1.0}}, "task.means"),
+        ({"stds": {"age": 0.0}}, "task.stds.age"),
+        ({"hidden": 0}, "task.hidden"),
+        ({"partition": "some"}, "task.partition"),
+    ],
+)
+def test_a_schema_that_makes_no_sense_is_refused(changes, key):
+    with pytest.raises(UserError) as caught:
+        csv_table(**{**OPTIONS, **changes})
+    assert caught.value.key == key

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from p2pfl.config.model import TaskConfig, TrainingConfig
+from p2pfl.errors import LearningError, UserError
+from p2pfl.learn.load import make_learner
+from p2pfl.learn.trainer import TorchLearner, seeded
+
+
+def dropout_model():
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+
+
+def test_every_node_starts_from_the_same_model_which_the_seed_alone_decides(learner):
+    torch.manual_seed(99)
+    first = learner(seed=1, node=0).initial()
+    torch.manual_seed(98)
+    np.testing.assert_array_equal(learner(seed=1, node=5).initial(), first)
+    assert not np.array_equal(learner(seed=2).initial(), first)
+
+
+def test_building_and_training_leave_torchs_generator_as_it_was(learner):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    mine = learner(model=dropout_model)
+    mine.train(mine.initial(), None, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_round_is_a_function_of_seed_node_and_round(learner):
+    def outcome(*, seed=0, node=0, round_index=0):
+        mine = learner(model=dropout_model, seed=seed, node=node)
+        start = np.full(mine.size, 0.1, dtype=np.float32)
+        return mine.train(start, None, round_index).vector
+
+    first = outcome()
+    np.testing.assert_array_equal(outcome(), first)
+    for other in ({"seed": 1}, {"node": 1}, {"round_index": 1}):
+        assert not np.array_equal(outcome(**other), first)
+
+
+def test_a_round_does_not_depend_on_the_rounds_before_it(learner):
+    training = TrainingConfig(optimizer="adam", learning_rate=0.01)
+    fresh, used = (learner(model=dropout_model, training=training) for _ in range(2))
+    start = fresh.initial()
+    used.train(start, np.ones_like(start), 0)
+    np.testing.assert_array_equal(used.train(start, None, 1).vector, fresh.train(start, None, 1).vector)
+
+
+def round_digest():
+    task = TaskConfig(options={"partition": "shards:2"})
+    place = {"seed": 7, "node_index": 3, "node_count": 8, "node_name": "d", "base_dir": Path()}
+    mine = make_learner(task, TrainingConfig(), **place, local={}, local_dir=Path())
+    outcome = mine.train(mine.initial(), None, 5)
+    return hashlib.sha256(mine.shape_digest + outcome.vector.tobytes()).hexdigest()
+
+
+def test_another_process_computes_the_same_round():
+    code = f"import runpy, torch\ntorch.set_num_threads(1)\nprint(runpy.run_path({__file__!r})['round_digest']())"
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert other.stdout.strip() == round_digest()
+
+
+def test_training_is_what_a_plain_loop_of_torch_does(learner):
+    training = TrainingConfig(local_steps=5, batch_size=50, learning_rate=0.1, momentum=0.9, weight_decay=0.01)
+    mine = learner(training=training)
+    outcome = mine.train(mine.initial(), None, 0)
+    plain = nn.Linear(4, 3)
+    plain.load_state_dict({k: torch.from_numpy(v) for k, v in mine.state_dict(mine.initial()).items()})
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    for _ in range(5):
+        optimizer.zero_grad()
+        functional.cross_entropy(plain(mine.train_set.inputs), mine.train_set.targets).backward()
+        optimizer.step()
+    expected = torch.cat([plain.weight.flatten(), plain.bias]).detach().numpy()
+    np.testing.assert_allclose(outcome.vector, expected, atol=1e-6)
+
+
+def test_a_correction_is_added_to_every_gradient(learner):
+    training = TrainingConfig(local_steps=4, learning_rate=0.5)
+    mine = learner(training=training, loss=lambda outputs, _: 0.0 * outputs.sum())
+    start = mine.initial()
+    correction = np.linspace(-1, 1, mine.size, dtype=np.float32)
+    outcome = mine.train(start, correction, 0)
+    np.testing.assert_allclose(outcome.vector, start - 4 * 0.5 * correction, atol=1e-6)
+
+
+def test_a_correction_adds_to_the_gradient_of_the_data(learner):
+    training = TrainingConfig(local_steps=1, batch_size=50, learning_rate=0.5)
+    mine = learner(training=training)
+    start, correction = mine.initial(), np.full(mine.size, 0.25, dtype=np.float32)
+    plain, pulled = (mine.train(start, c, 0).vector for c in (None, correction))
+    np.testing.assert_allclose(pulled, plain - 0.5 * correction, atol=1e-6)
+
+
+def test_a_parameter_that_the_loss_does_not_use_still_follows_its_correction(learner):
+    class Spare(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.spare = nn.Parameter(torch.zeros(2, dtype=torch.float16))
+
+    mine = learner(model=Spare, training=TrainingConfig(local_steps=2, learning_rate=0.5))
+    outcome = mine.train(mine.initial(), np.ones(mine.size, dtype=np.float32), 0)
+    spare = mine.state_dict(outcome.vector)["spare"]
+    assert spare.tolist() == [-1.0, -1.0]
+
+
+def test_start_and_correction_are_left_as_they_are(learner):
+    mine = learner()
+    start, correction = mine.initial(), np.ones(mine.size, dtype=np.float32)
+    before = start.copy()
+    mine.train(start, correction, 0)
+    np.testing.assert_array_equal(start, before)
+    np.testing.assert_array_equal(correction, np.ones(mine.size, dtype=np.float32))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_every_optimizer_lowers_the_loss_and_reports_what_it_did(learner, optimizer):
+    training = TrainingConfig(optimizer=optimizer, learning_rate=0.02, local_steps=30, batch_size=20)
+    mine = learner(training=training)
+    outcome = mine.train(mine.initial(), None, 0)
+    assert (outcome.steps, outcome.learning_rate, outcome.samples) == (30, 0.02, 600)
+    assert mine.evaluate(outcome.vector, "local").loss < mine.evaluate(mine.initial(), "local").loss
+
+
+def test_local_epochs_count_passes(learner):
+    mine = learner(training=TrainingConfig(local_steps=None, local_epochs=3, batch_size=16))
+    outcome = mine.train(mine.initial(), None, 0)
+    assert (outcome.steps, outcome.samples) == (3 * 4, 3 * 50)
+
+
+def test_a_diverging_round_is_reported_not_raised(learner):
+    mine = learner(loss=lambda outputs, _: 1e30 * outputs.square().mean())
+    outcome = mine.train(mine.initial(), None, 0)
+    assert not np.isfinite(outcome.vector).all()
+
+
+def test_batch_norm_counts_its_batches_across_rounds(learner):
+    mine = learner(model=lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    for round_index in range(2):
+        mine.train(mine.initial(), None, round_index)
+    assert mine.local_state()["0.num_batches_tracked"] == 40
+    assert mine.state_dict(mine.initial())["0.num_batches_tracked"] == 40
+
+
+def test_the_users_exception_and_its_line_are_in_the_error(learner):
+    calls = []
+
+    def loss(outputs, targets):
+        calls.append(1)
+        if len(calls) > 3:
+            raise RuntimeError("the sky fell")
+        return functional.cross_entropy(outputs, targets)
+
+    mine = learner(loss=loss)
+    line = loss.__code__.co_firstlineno + 3
+    with pytest.raises(LearningError, match=rf"mine: training failed: .*sky fell \(test_trainer.py, line {line}\)"):
+        mine.train(mine.initial(), None, 0)
+    with pytest.raises(LearningError, match="evaluation failed"):
+        mine.evaluate(mine.initial(), "local")
+
+
+def test_accuracy_and_loss_are_means_over_all_samples_whatever_the_batches(learner, monkeypatch):
+    mine = learner()
+    whole = mine.evaluate(mine.initial(), "local")
+    monkeypatch.setattr("p2pfl.learn.scoring.BATCH", 7)
+    parts = mine.evaluate(mine.initial(), "local")
+    assert parts.accuracy == whole.accuracy
+    assert parts.loss == pytest.approx(whole.loss, abs=1e-6)
+    assert parts.samples == 50
+
+
+def test_a_metric_sees_the_whole_set_at_once(learner, monkeypatch):
+    monkeypatch.setattr("p2pfl.learn.scoring.BATCH", 7)
+    mine = learner(metrics={"rows": lambda outputs, targets: len(outputs) + len(targets)})
+    assert mine.evaluate(mine.initial(), "local").metrics == {"rows": 100.0}
+
+
+def test_regression_has_no_accuracy_and_a_missing_test_set_no_score(learner):
+    inputs = np.ones((6, 4), dtype=np.float64)
+    pair = (inputs, np.ones((6, 1)))
+    mine = learner(model=lambda: nn.Linear(4, 1), loss=functional.mse_loss, data=(pair, None))
+    assert mine.evaluate(mine.initial(), "local").accuracy is None
+    assert mine.evaluate(mine.initial(), "test") is None
+
+
+def test_evaluation_is_without_dropout_and_leaves_the_mode_as_it_was(learner):
+    mine = learner(model=dropout_model)
+    mine.module.train()
+    scores = [mine.evaluate(mine.initial(), "local").loss for _ in range(2)]
+    assert scores[0] == scores[1]
+    assert mine.module.training
+
+
+def test_a_lazy_dataset_is_read_row_by_row(learner):
+    class Counting(torch.utils.data.Dataset):
+        reads = 0
+
+        def __len__(self):
+            return 30
+
+        def __getitem__(self, row):
+            Counting.reads += 1
+            return torch.full((4,), float(row)), row % 3
+
+    mine = learner(data=(Counting(), Counting()), training=TrainingConfig(local_steps=2, batch_size=5))
+    Counting.reads = 0
+    mine.train(mine.initial(), None, 0)
+    assert Counting.reads == 10
+    assert mine.evaluate(mine.initial(), "test").accuracy is not None
+
+
+@pytest.mark.parametrize(
+    ("training", "key"),
+    [
+        (TrainingConfig(optimizer="lion"), "training.optimizer"),
+        (TrainingConfig(optimizer="adam", momentum=0.9), "training.momentum"),
+    ],
+)
+def test_an_impossible_optimizer_is_the_users_mistake(learner, training, key):
+    with pytest.raises(UserError) as caught:
+        learner(training=training)
+    assert caught.value.key == key
+
+
+def test_the_generator_is_put_back_even_when_training_fails():
+    def fail():
+        torch.rand(1)
+        raise KeyError
+
+    before = torch.get_rng_state()
+    with pytest.raises(KeyError), seeded(1):
+        fail()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_torch_learner_takes_vectors_of_its_own_size_only(learner):
+    mine = learner()
+    assert isinstance(mine, TorchLearner)
+    with pytest.raises(ValueError, match="shape"):
+        mine.train(np.zeros(3, dtype=np.float32), None, 0)

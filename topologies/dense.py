@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,4 +28,4 @@ def eigenvalues(matrix: NDArray[np.float64]) -> Eigenvalues:
     values, vectors = np.linalg.eigh(matrix)
     residual = float(np.linalg.norm(matrix @ vectors - vectors * values))
     skew = float(np.linalg.norm(vectors.T @ vectors - np.eye(len(values))))
-    return Eigenvalues(values, residual / np.sqrt(1.0 - skew) if skew < 1.0 else np.inf)
+    return Eigenvalues(values, residual / math.sqrt(1.0 - skew) if skew < 1.0 else math.inf)

@@ -80,7 +80,7 @@ def require(table: Any, prefix: str, keys: Iterable[str], kinds: Mapping[str, Ki
 
 
 def _complaint(value: Any) -> str:
-    return "cannot be this" if isinstance(value, str | int | float) and not isinstance(value, bool) else "wrong type"
+    return "impossible value" if isinstance(value, str | int | float) and not isinstance(value, bool) else "wrong type"
 
 
 def _brief(value: Any) -> Any:

@@ -1,0 +1,108 @@
+"""Eigenvalues against an independent eigensolver and against the formulas of the literature."""
+
+from __future__ import annotations
+
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from topologies import Topology, TopologyError, build, mixing_matrix, spectrum
+from topologies.weights import WEIGHTS
+
+GRAPHS = [
+    ("ring", 2),
+    ("ring", 9),
+    ("path", 10),
+    ("star", 2),
+    ("star", 7),
+    ("complete", 2),
+    ("complete", 6),
+    ("torus", 20),
+    ("torus:rows=2", 10),
+    ("torus", 4),
+    ("hypercube", 2),
+    ("hypercube", 32),
+    ("circulant:offsets=1-3", 6),
+    ("circulant:offsets=2", 9),
+    ("exponential", 2),
+    ("exponential", 8),
+    ("exponential", 21),
+    ("barbell", 10),
+    ("random-regular:degree=4", 30),
+    ("watts-strogatz", 25),
+]
+
+
+def laplacian(topology):
+    return nx.laplacian_matrix(topology.to_networkx(), nodelist=range(topology.nodes)).toarray().astype(float)
+
+
+@pytest.mark.parametrize(("spec", "nodes"), GRAPHS)
+def test_lambda_2_and_lambda_max_agree_with_numpy(spec, nodes):
+    topology = build(spec, nodes)
+    found = spectrum(topology)
+    values = np.linalg.eigvalsh(laplacian(topology))
+    assert found.algebraic_connectivity == pytest.approx(values[1], abs=1e-9)
+    assert found.laplacian_max_eigenvalue == pytest.approx(values[-1], abs=1e-9)
+    assert found.certified is True
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes", "expected"),
+    [
+        ("ring", 100, 2 - 2 * math.cos(2 * math.pi / 100)),
+        ("path", 100, 2 - 2 * math.cos(math.pi / 100)),
+        ("star", 100, 1.0),
+        ("complete", 100, 100.0),
+        ("hypercube", 128, 2.0),
+        ("torus:rows=4", 40, 2 - 2 * math.cos(2 * math.pi / 10)),
+    ],
+)
+def test_a_family_with_a_formula_uses_it(spec, nodes, expected):
+    found = spectrum(build(spec, nodes))
+    assert found.algebraic_connectivity == pytest.approx(expected, abs=1e-9)
+    assert found.method == "closed form"
+
+
+def test_a_ring_of_a_hundred_thousand_keeps_its_relative_accuracy():
+    expected = (2 * math.pi / 100_000) ** 2  # the next term is 3e-10 of it
+    assert spectrum(build("ring", 100_000)).algebraic_connectivity == pytest.approx(expected, rel=1e-8)
+
+
+def test_a_formula_is_not_trusted_for_edges_that_are_not_the_familys():
+    cut = Topology("ring", 6, build("path", 6).edges)
+    assert spectrum(cut).algebraic_connectivity == pytest.approx(2 - 2 * math.cos(math.pi / 6), abs=1e-9)
+
+
+@pytest.mark.parametrize("spec", ["circulant:offsets=2", "erdos-renyi:p=0.02"])
+def test_a_disconnected_graph_has_lambda_2_exactly_zero_and_never_mixes(spec):
+    found = spectrum(build(spec, 30))
+    assert (found.algebraic_connectivity, found.mixing_rate) == (0.0, 1.0)
+
+
+def test_the_dense_limit_is_an_error_that_says_so():
+    with pytest.raises(TopologyError, match="up to 2000"):
+        spectrum(build("random-regular", 2002))
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(("spec", "nodes"), [("ring", 9), ("star", 7), ("barbell", 10), ("complete", 5)])
+def test_the_mixing_rate_is_the_second_modulus_of_the_mixing_matrix(spec, nodes, weights):
+    topology = build(spec, nodes)
+    W = mixing_matrix(topology, weights)
+    moduli = np.sort(np.abs(np.linalg.eigvals(W)))
+    assert np.allclose(W.sum(axis=1), 1.0)
+    assert spectrum(topology, weights).mixing_rate == pytest.approx(moduli[-2], abs=1e-9)
+
+
+def test_best_constant_weights_are_the_best_of_the_constant_ones():
+    topology = build("barbell", 12)
+    rates = {weights: spectrum(topology, weights).mixing_rate for weights in ("best-constant", "max-degree")}
+    assert rates["best-constant"] < rates["max-degree"] < 1.0
+
+
+def test_unknown_weights_suggest_the_nearest():
+    with pytest.raises(TopologyError, match="did you mean 'metropolis'"):
+        spectrum(build("ring", 4), "metropolys")

@@ -32,11 +32,16 @@ class Claim(Protocol):
 
 def decide(newcomer: Claim, current: Claim | None, *, own: int, own_dial: bool, overdue: bool) -> Verdict:
     """`own_dial`: a dial of ours has reached the same peer. `overdue`: the newcomer was held back long enough."""
-    if current is not None and newcomer.ticket < current.ticket:
-        return Verdict.REFUSE
     dialed_by_peer = newcomer.dialer != own
     if current is None:
         contested = dialed_by_peer and own_dial
+    elif newcomer.ticket < current.ticket:
+        return Verdict.REFUSE
+    elif newcomer.boot != current.boot:
+        return Verdict.OPEN
+    elif not dialed_by_peer:
+        # We began to dial when there was no session, so this one has opened since and is no older than our dial.
+        return Verdict.REFUSE
     else:
-        contested = dialed_by_peer and current.dialer == own and current.boot == newcomer.boot
+        contested = current.dialer == own
     return Verdict.WAIT if contested and not overdue else Verdict.OPEN

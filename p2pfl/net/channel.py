@@ -6,6 +6,7 @@ Knows nothing of sessions: bytes go out and come in, are counted, and the connec
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import suppress
 
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
@@ -14,8 +15,10 @@ from aiohttp.http import WebSocketError
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
 from p2pfl.net.counters import Traffic
+from p2pfl.vocabulary import CHUNK_BYTES
 
 PATH = "/p2pfl"
+TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 MESSAGE_BYTES = MAX_SEALED_BYTES + 1
 """aiohttp refuses a message of this size already."""
 
@@ -26,9 +29,18 @@ class GoneError(Exception):
     """The connection has ended, nobody's fault."""
 
 
+def keep_queue_short(web_socket: WebSocket) -> None:
+    """On a slow link a ping must not wait behind megabytes in the kernel until the peer is taken for dead."""
+    raw = web_socket.get_extra_info("socket")
+    if raw is not None and TCP_NOTSENT_LOWAT is not None:
+        with suppress(OSError):
+            raw.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, CHUNK_BYTES)
+
+
 class Channel:
-    def __init__(self, socket: WebSocket) -> None:
-        self._socket = socket
+    def __init__(self, web_socket: WebSocket) -> None:
+        self._socket = web_socket
+        keep_queue_short(web_socket)
         self._traffic = Traffic()
         self.peer: int | None = None
         """index of the node at the other end, once it is known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
-from logging import Logger
+from logging import DEBUG, INFO, Logger
 
 import aiohttp
 
@@ -76,6 +76,7 @@ class Dialer:
         self._limits = limits
         self._rng = rng
         self._log = log
+        self._silent: set[int] = set()
 
     async def keep(self, http: aiohttp.ClientSession, peer: int) -> None:
         """Never returns. Each attempt has its deadline; waiting for a session to end has none."""
@@ -84,13 +85,13 @@ class Dialer:
         while True:
             if await self._attempt(http, peer, place):
                 backoff.exhaust()
-            if place.link is None:
-                await asyncio.sleep(backoff.next_s())
-            while place.link is not None:
-                await place.free.wait()
+            await place.vacancy()
             if place.settled:
                 place.settled = False
                 backoff.reset()
+            else:
+                await asyncio.sleep(backoff.next_s())
+                await place.vacancy()
 
     async def _attempt(self, http: aiohttp.ClientSession, peer: int, place: Place) -> bool:
         """True if the two ends do not accept each other, which another attempt would hardly change."""
@@ -98,8 +99,9 @@ class Dialer:
             async with asyncio.timeout(self._limits.connect_s + self._limits.handshake_s) as scope:
                 place.dial = Dial(scope)
                 await self._connect(http, peer, place.dial)
+            self._silent.discard(peer)
         except (GoneError, TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._log.debug("node %d at %s: %s", peer, self._addresses[peer], error or type(error).__name__)
+            self._report_silence(peer, error)
         except PeerFault as fault:
             self._refusals.note(peer, f"node {peer} at {self._addresses[peer]}", str(fault))
             return True
@@ -128,3 +130,9 @@ class Dialer:
                 compress=0,
             )
         return Channel(socket)
+
+    def _report_silence(self, peer: int, error: Exception) -> None:
+        level = DEBUG if peer in self._silent or self._table.places[peer].link else INFO
+        self._silent.add(peer)
+        what = str(error) or type(error).__name__
+        self._log.log(level, "node %d at %s is not there yet: %s", peer, self._addresses[peer], what)

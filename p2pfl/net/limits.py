@@ -23,7 +23,9 @@ class Limits:
     queue_messages: int = 64
     drain_s: float = 30.0
     """how long one chunk may wait for the peer to read."""
-    heartbeat_s: float = 20.0
+    heartbeat_s: float = 30.0
+    """silence after which a ping is sent; half as long again without an answer and the session is dead. A chunk of
+    256 KiB must pass in that half, so links below about 200 kbit/s are too slow."""
     close_s: float = 1.0
     """how long a goodbye may take."""
     retry_first_s: float = 0.2

@@ -50,6 +50,11 @@ class Place:
     settled: bool = False
     """the last session lived long enough to dial again at once."""
 
+    async def vacancy(self) -> None:
+        """Wait, for as long as it may take, until there is no session."""
+        while self.link is not None:
+            await self.free.wait()
+
     def wake(self) -> None:
         for scope in self.held_back:
             expire(scope)

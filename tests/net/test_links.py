@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from dataclasses import replace
 
@@ -71,11 +72,12 @@ async def test_three_nodes_open_one_session_for_each_pair(federation):
         assert sorted(c.open) == [0, 1]
 
 
-async def test_nodes_may_start_in_any_order(federation):
+async def test_nodes_may_start_in_any_order(federation, caplog):
+    caplog.set_level(logging.INFO)
     async with federation.node(0) as placeholder:
         address = placeholder.address()
     async with federation.node(1, {0: address}) as b:
-        await b.until(lambda: b.links._dialer is not None)
+        await b.until(lambda: f"node 0 at {address} is not there yet" in caplog.text)
         async with federation.node(0, listen=address) as a:
             await b.until(lambda: b.open and a.open)
 

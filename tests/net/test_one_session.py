@@ -32,11 +32,13 @@ LOW, HIGH = 0, 1
         (Claim(HIGH), None, True, True, Verdict.OPEN),
         (Claim(HIGH), Claim(HIGH, ticket=1), False, False, Verdict.OPEN),
         (Claim(HIGH), Claim(HIGH, ticket=3), False, False, Verdict.REFUSE),
-        (Claim(LOW), Claim(HIGH, ticket=1), True, False, Verdict.OPEN),
+        (Claim(LOW), Claim(HIGH, ticket=1), True, False, Verdict.REFUSE),
         (Claim(HIGH), Claim(LOW, ticket=3), False, False, Verdict.REFUSE),
         (Claim(HIGH), Claim(LOW, ticket=1), False, False, Verdict.WAIT),
         (Claim(HIGH), Claim(LOW, ticket=1), False, True, Verdict.OPEN),
         (Claim(HIGH), Claim(LOW, boot=b"two", ticket=1), False, False, Verdict.OPEN),
+        (Claim(LOW), Claim(HIGH, boot=b"two", ticket=1), True, False, Verdict.OPEN),
+        (Claim(HIGH), Claim(HIGH, boot=b"two", ticket=3), False, False, Verdict.REFUSE),
     ],
 )
 def test_the_verdict_of_the_lower_index(newcomer, current, own_dial, overdue, verdict):

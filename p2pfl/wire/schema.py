@@ -1,0 +1,167 @@
+"""The header of each message: its fields in order as one msgpack array, and what values each may take.
+
+The body travels behind the header, a request's digest not at all. The order of the fields is the format: to change
+it is to change the protocol.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, fields, replace
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from p2pfl.core import messages
+from p2pfl.core.messages import DIGEST_BYTES, Message
+from p2pfl.errors import PeerFault
+
+MAX_HEADER_BYTES = 64 * 1024
+MAX_RETRY_AFTER_S = 3600.0
+
+# Exact in a float64, and what the numbers of any language hold.
+Counter = Annotated[int, Meta(ge=0, lt=2**53)]
+# The upper bound refuses infinity; NaN fails every comparison.
+Amount = Annotated[float, Meta(ge=0.0, le=sys.float_info.max)]
+Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
+Delay = Annotated[float, Meta(ge=0.0, le=MAX_RETRY_AFTER_S)]
+Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+# Empty or whole; msgspec cannot say that, so `from_header` does.
+DigestOrEmpty = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
+
+
+class Header(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """A message without what does not travel in its header."""
+
+
+class HelloHeader(Header, frozen=True):
+    incarnation: Counter
+    seq: Counter
+    pending: Counter | None
+    request_digest: DigestOrEmpty
+    has_replicas: bool
+    chain: Digest
+    chain_before: Digest
+    version: Counter
+    done: bool
+    have_yours: bool
+
+
+class RequestHeader(Header, frozen=True):
+    incarnation: Counter
+    seq: Counter
+    version: Counter
+    echo: Counter | None
+    weight: Amount
+    staleness: Fraction
+    pace_s: Amount
+    audit: DigestOrEmpty
+
+
+class ReplyHeader(Header, frozen=True):
+    incarnation: Counter
+    seq: Counter
+    request_digest: Digest
+    version: Counter
+    factor: Amount
+    pace_s: Amount
+
+
+class ReadyHeader(Header, frozen=True):
+    version: Counter
+
+
+class ResyncHeader(Header, frozen=True):
+    incarnation: Counter
+
+
+class AskHeader(Header, frozen=True):
+    incarnation: Counter
+    seq: Counter
+    request_digest: Digest
+
+
+class BusyHeader(Header, frozen=True):
+    incarnation: Counter
+    seq: Counter
+    retry_after_s: Delay
+
+
+class DoneHeader(Header, frozen=True):
+    version: Counter
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`code` is the type byte of the frame."""
+
+    code: int
+    message: type[Message]
+    header: type[Header]
+
+    @property
+    def has_body(self) -> bool:
+        return any(field.name == "body" for field in fields(self.message))
+
+
+KINDS = (
+    Kind(1, messages.Hello, HelloHeader),
+    Kind(2, messages.Request, RequestHeader),
+    Kind(3, messages.Reply, ReplyHeader),
+    Kind(4, messages.Ready, ReadyHeader),
+    Kind(5, messages.Resync, ResyncHeader),
+    Kind(6, messages.Ask, AskHeader),
+    Kind(7, messages.Busy, BusyHeader),
+    Kind(8, messages.Done, DoneHeader),
+)
+BY_CODE = {kind.code: kind for kind in KINDS}
+BY_MESSAGE = {kind.message: kind for kind in KINDS}
+
+
+def to_header(message: Message) -> bytes:
+    """The header's bytes.
+
+    Raises:
+        ValueError: our own message holds a value that no peer would accept.
+    """
+    kind = BY_MESSAGE[type(message)]
+    values = [_plain(getattr(message, name)) for name in kind.header.__struct_fields__]
+    try:
+        header = msgspec.convert(values, kind.header)
+        _check_digests(header)
+    except (msgspec.ValidationError, PeerFault) as error:
+        raise ValueError(f"{kind.message.__name__} cannot be sent: {error}") from error
+    return msgspec.msgpack.encode(header)
+
+
+def from_header(kind: Kind, raw: bytes | memoryview, body: memoryview) -> Message:
+    """The message of that kind, a request's digest filled in. `body` is empty where the kind has none.
+
+    Raises:
+        PeerFault: the header is anything but what `to_header` could have written.
+    """
+    try:
+        header = msgspec.msgpack.decode(raw, type=kind.header)
+    except msgspec.MsgspecError as error:
+        raise PeerFault(f"{kind.message.__name__} with a malformed header: {error}") from error
+    _check_digests(header)
+    values = msgspec.structs.asdict(header)
+    if kind.has_body:
+        values["body"] = body
+    message = kind.message(**values)
+    if isinstance(message, messages.Request):
+        return replace(message, digest=messages.request_digest(message))
+    return message
+
+
+def _plain(value: object) -> object:
+    """Numpy's float64 is a float to everybody but msgspec."""
+    return float(value) if isinstance(value, float) else value
+
+
+def _check_digests(header: Header) -> None:
+    for name in header.__struct_fields__:
+        value = getattr(header, name)
+        if isinstance(value, bytes) and len(value) not in {0, DIGEST_BYTES}:
+            raise PeerFault(f"{name} has {len(value)} bytes instead of {DIGEST_BYTES} or none")

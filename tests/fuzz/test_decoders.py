@@ -1,0 +1,197 @@
+"""Any bytes from a peer give a message (or keys, or a chunk) or a PeerFault, and nothing else.
+
+Random bytes seldom come far, so most cases are valid bytes, damaged: cut, doubled, overwritten, spliced.
+"""
+
+from __future__ import annotations
+
+import typing
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl.public import PrivateKey
+
+from p2pfl.core.messages import Ask, Busy, Done, Hello, Message, Ready, Reply, Request, Resync
+from p2pfl.crypto.binding import FederationBinding
+from p2pfl.crypto.handshake import Initiator, Responder, SessionKeys
+from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.session import Session
+from p2pfl.crypto.transcript import opening_tag
+from p2pfl.errors import PeerFault
+from p2pfl.vocabulary import CHUNK_BYTES
+from p2pfl.wire import PREFIX_BYTES, Assembler, decode, decode_prefix, encode, split
+from p2pfl.wire.schema import KINDS, from_header
+
+LIMIT = CHUNK_BYTES + 1000
+D = bytes(range(16))
+ASK = Ask(incarnation=1, seq=2, request_digest=D)
+SAMPLES = [
+    Hello(
+        incarnation=1,
+        seq=300,
+        pending=301,
+        request_digest=D,
+        has_replicas=True,
+        chain=D,
+        chain_before=D,
+        version=70000,
+        done=False,
+        have_yours=True,
+    ),
+    Request(incarnation=1, seq=2, version=3, echo=2, weight=0.5, staleness=1, pace_s=0.1, audit=D, body=b"body"),
+    Reply(incarnation=1, seq=2, request_digest=D, version=4, factor=0.1, pace_s=2.0, body=b"body"),
+    Ready(version=128),
+    Resync(incarnation=5),
+    ASK,
+    Busy(incarnation=1, seq=2, retry_after_s=1.5),
+    Done(version=9),
+]
+FRAMES = [b"".join(encode(message)) for message in SAMPLES]
+LONG = Request(
+    incarnation=1,
+    seq=2,
+    version=3,
+    echo=None,
+    weight=1,
+    staleness=0,
+    pace_s=0,
+    audit=b"",
+    body=bytes(LIMIT),
+)
+LONG_CHUNKS = [bytes(chunk) for chunk in split(LONG)]
+
+
+@st.composite
+def damaged(draw, originals):
+    """One of `originals` after up to three blows."""
+    raw = bytearray(draw(st.sampled_from(originals)))
+    for _ in range(draw(st.integers(0, 3))):
+        here = draw(st.integers(0, len(raw)))
+        there = draw(st.integers(here, min(len(raw), here + 40)))
+        piece = draw(st.binary(max_size=20) | st.just(bytes(raw[here:there]) * 2))
+        raw[here:there] = piece
+    return bytes(raw)
+
+
+anything = st.binary(max_size=300) | damaged(FRAMES)
+
+
+def outcome(decoder, *arguments, **options):
+    """The result, or the fault; every other exception passes and fails the test."""
+    try:
+        return decoder(*arguments, **options)
+    except PeerFault as fault:
+        return fault
+
+
+@given(anything)
+def test_a_prefix(raw):
+    prefix = outcome(decode_prefix, raw[:PREFIX_BYTES], max_body_bytes=LIMIT)
+    if not isinstance(prefix, PeerFault):
+        head, body = raw[PREFIX_BYTES:][: prefix.header_bytes], raw[PREFIX_BYTES + prefix.header_bytes :]
+        assert isinstance(outcome(decode, prefix, head, body), Message | PeerFault)
+
+
+@given(st.sampled_from(KINDS), st.binary(max_size=200) | damaged([raw[PREFIX_BYTES:] for raw in FRAMES]))
+def test_a_header(kind, raw):
+    message = outcome(from_header, kind, raw, memoryview(b"body"))
+    assert isinstance(message, kind.message | PeerFault)
+    if isinstance(message, Message):
+        assert isinstance(encode(message)[0], bytes), "what was accepted can be said again"
+
+
+@given(st.lists(anything | damaged(LONG_CHUNKS), max_size=6))
+def test_chunks(chunks):
+    feed_an_assembler(chunks)
+
+
+@given(st.lists(st.sampled_from([*SAMPLES, LONG]), max_size=3), st.lists(st.integers(0, LIMIT), max_size=5))
+def test_a_stream_cut_anywhere(messages, cuts):
+    stream = b"".join(bytes(chunk) for message in messages for chunk in split(message))
+    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    feed_an_assembler([stream[here:there] for here, there in pairwise(places)])
+
+
+def feed_an_assembler(chunks):
+    """After the first fault there are only faults."""
+    assembler = Assembler(LIMIT)
+    broken = False
+    for chunk in chunks:
+        result = outcome(assembler.feed, chunk)
+        if isinstance(result, PeerFault):
+            broken = True
+        else:
+            assert not broken
+            assert all(isinstance(message, Message) for message in result)
+            assert 0 <= assembler.pending_bytes <= LIMIT
+
+
+# --- before there is a session ------------------------------------------------------------------------------------
+
+FEDERATION = FederationBinding(federation_id=bytes(32), sections=(("task", bytes(32)), ("edges", bytes(32))))
+ALICE, BOB = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
+EPHEMERALS = PrivateKey(bytes([3]) * 32), PrivateKey(bytes([4]) * 32)
+
+
+def make_ends():
+    initiator = Initiator(ALICE, BOB.public, FEDERATION, ephemeral=EPHEMERALS[0])
+    return initiator, Responder(BOB, frozenset({ALICE.public}), FEDERATION, ephemeral=EPHEMERALS[1])
+
+
+def exchange():
+    initiator, responder = make_ends()
+    m1 = initiator.first()
+    m2 = responder.first(m1)
+    return m1, m2, initiator.second(m2)
+
+
+M1, M2, M3 = exchange()
+
+
+@given(st.binary(max_size=100) | damaged([M1]))
+def test_a_first_handshake_message(raw):
+    assert isinstance(outcome(make_ends()[1].first, raw), bytes | PeerFault)
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_a_first_handshake_message_with_any_point(point):
+    assert isinstance(outcome(make_ends()[1].first, point + opening_tag(BOB.public, point)), bytes | PeerFault)
+
+
+@given(st.binary(max_size=100) | damaged([M2]))
+def test_a_second_handshake_message(raw):
+    initiator, _ = make_ends()
+    initiator.first()
+    assert isinstance(outcome(initiator.second, raw), PeerFault) == (raw != M2)
+
+
+@given(st.binary(max_size=100) | damaged([M3]))
+def test_a_third_handshake_message(raw):
+    _, responder = make_ends()
+    responder.first(M1)
+    assert isinstance(outcome(responder.third, raw), PeerFault) == (raw != M3)
+
+
+@given(st.data())
+def test_sealed_chunks(data):
+    def keys(send, receive):
+        return SessionKeys(send=send * 32, receive=receive * 32, session_id=bytes(32), peer_public=bytes(32))
+
+    sender, receiver = Session(keys(b"a", b"b")), Session(keys(b"b", b"a"))
+    for _ in range(3):
+        good = sender.seal(b"chunk")
+        raw = data.draw(st.binary(max_size=80) | damaged([good]))
+        result = outcome(receiver.open, raw)
+        assert isinstance(result, PeerFault) == (raw != good)
+        if raw != good:
+            assert isinstance(outcome(receiver.open, good), PeerFault)
+            return
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
+def test_the_samples_are_valid_and_complete(message):
+    """Else the cases above would only ever see refusals."""
+    assert Assembler(LIMIT).feed(b"".join(encode(message)))[0].__class__ is type(message)
+    assert {type(sample) for sample in SAMPLES} == set(typing.get_args(Message))

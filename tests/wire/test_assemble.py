@@ -1,0 +1,188 @@
+"""Frames cut into chunks and put together again; any other cut than ours is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from p2pfl.core.messages import Ready, Reply, Request, request_digest
+from p2pfl.errors import PeerFault
+from p2pfl.vocabulary import CHUNK_BYTES
+from p2pfl.wire import PREFIX_BYTES, Assembler, encode, split
+
+REQUEST = Request(
+    incarnation=1, seq=2, version=3, echo=None, weight=0.5, staleness=1.0, pace_s=0.25, audit=b"", body=b""
+)
+REPLY = Reply(incarnation=1, seq=2, request_digest=bytes(16), version=4, factor=0.5, pace_s=2.0, body=b"reply")
+HEAD_BYTES = len(encode(REQUEST)[0])
+LIMIT = 4 * CHUNK_BYTES
+
+
+def request_of(size, seed=0):
+    body = np.random.default_rng(seed).bytes(size)
+    bare = dataclasses.replace(REQUEST, body=body)
+    return dataclasses.replace(bare, digest=request_digest(bare))
+
+
+def chunks_of(message):
+    return [bytes(chunk) for chunk in split(message)]
+
+
+def feed_all(assembler, chunks):
+    return [message for chunk in chunks for message in assembler.feed(chunk)]
+
+
+LONGEST_SHORT = CHUNK_BYTES - HEAD_BYTES
+
+
+@pytest.mark.parametrize(
+    ("size", "chunk_sizes"),
+    [
+        (0, [HEAD_BYTES]),
+        (100, [HEAD_BYTES + 100]),
+        (LONGEST_SHORT, [CHUNK_BYTES]),
+        (LONGEST_SHORT + 1, [HEAD_BYTES, LONGEST_SHORT + 1]),
+        (CHUNK_BYTES, [HEAD_BYTES, CHUNK_BYTES]),
+        (CHUNK_BYTES + 1, [HEAD_BYTES, CHUNK_BYTES, 1]),
+        (2 * CHUNK_BYTES, [HEAD_BYTES, CHUNK_BYTES, CHUNK_BYTES]),
+        (LIMIT, [HEAD_BYTES, *[CHUNK_BYTES] * 4]),
+    ],
+)
+def test_a_message_of_any_length_is_cut_in_one_way_and_comes_back(size, chunk_sizes):
+    message = request_of(size)
+    chunks = chunks_of(message)
+    assert [len(chunk) for chunk in chunks] == chunk_sizes
+    assert feed_all(Assembler(LIMIT), chunks) == [message]
+
+
+def test_messages_follow_each_other():
+    messages = [request_of(CHUNK_BYTES), Ready(version=1), REPLY, request_of(3 * CHUNK_BYTES + 5), REPLY]
+    chunks = [chunk for message in messages for chunk in chunks_of(message)]
+    assert feed_all(Assembler(LIMIT), chunks) == messages
+
+
+def test_the_bytes_under_way_are_known():
+    assembler = Assembler(LIMIT)
+    first, second, third = chunks_of(request_of(CHUNK_BYTES + 7))
+    seen = []
+    for chunk in (first, second, third, chunks_of(REPLY)[0]):
+        assembler.feed(chunk)
+        seen.append(assembler.pending_bytes)
+    assert seen == [CHUNK_BYTES + 7, CHUNK_BYTES + 7, 0, 0]
+
+
+def test_long_bodies_are_sent_without_a_copy():
+    body = np.zeros(CHUNK_BYTES, np.float32)
+    _, *views = split(dataclasses.replace(REQUEST, body=body))
+    assert all(np.shares_memory(np.frombuffer(view, np.uint8), body) for view in views)
+
+
+# --- whose memory a body is ---------------------------------------------------------------------------------------
+
+
+def receive(assembler, seed):
+    (message,) = feed_all(assembler, chunks_of(request_of(CHUNK_BYTES, seed)))
+    return message
+
+
+def address_of(message):
+    return np.frombuffer(message.body, np.uint8).__array_interface__["data"][0]
+
+
+def test_the_buffer_of_a_forgotten_message_serves_the_next_one():
+    assembler = Assembler(LIMIT)
+    first = receive(assembler, seed=1)
+    where = address_of(first)
+    del first
+    second = receive(assembler, seed=2)
+    assert address_of(second) == where
+    assert second == request_of(CHUNK_BYTES, seed=2)
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda message: message,
+        lambda message: message.body,
+        lambda message: message.body[5:10],
+        lambda message: np.frombuffer(message.body, np.float32)[::2],
+    ],
+    ids=["message", "body", "slice", "array"],
+)
+def test_a_body_stays_what_it_was_while_anybody_looks_at_it(hold):
+    assembler = Assembler(LIMIT)
+    held = hold(receive(assembler, seed=1))
+    for seed in (2, 3):
+        assert receive(assembler, seed) == request_of(CHUNK_BYTES, seed)
+    expected = hold(request_of(CHUNK_BYTES, seed=1))
+    assert held == expected if isinstance(held, Request) else bytes(held) == bytes(expected)
+
+
+def test_a_body_of_another_size_gets_a_buffer_of_its_own_size():
+    assembler = Assembler(LIMIT)
+    receive(assembler, seed=1)
+    (message,) = feed_all(assembler, chunks_of(request_of(CHUNK_BYTES + 1)))
+    assert message.body.nbytes == CHUNK_BYTES + 1
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+LONG = chunks_of(request_of(2 * CHUNK_BYTES + 9))
+SHORT = chunks_of(REPLY)[0]
+HEAD = LONG[0]
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [b""],
+        [SHORT[: PREFIX_BYTES - 1]],
+        [SHORT[:PREFIX_BYTES]],
+        [SHORT[:-1]],
+        [SHORT + b"\0"],
+        [SHORT + SHORT],
+        [HEAD[:PREFIX_BYTES]],
+        [HEAD[:-1]],
+        [HEAD + LONG[1][:1]],
+        [b"".join(LONG)],
+        [HEAD, b""],
+        [HEAD, HEAD],
+        [HEAD, SHORT],
+        [HEAD, LONG[1][:-1]],
+        [HEAD, LONG[1] + b"\0"],
+        [HEAD, LONG[1], LONG[2], LONG[3][:-1]],
+        [HEAD, LONG[1], LONG[2], LONG[3] + b"\0"],
+        [*LONG, LONG[3]],
+        [LONG[1]],
+        [bytes(CHUNK_BYTES + 1)],
+        [HEAD, bytes(CHUNK_BYTES + 1)],
+    ],
+    ids=range(21),
+)
+def test_any_other_cut_is_refused_and_final(chunks):
+    assembler = Assembler(LIMIT)
+    *good, bad = chunks
+    for chunk in good:
+        assembler.feed(chunk)
+    with pytest.raises(PeerFault):
+        assembler.feed(bad)
+    with pytest.raises(PeerFault, match="broke the protocol"):
+        assembler.feed(SHORT)
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_allocated(monkeypatch):
+    def refuse(assembler, size):
+        raise AssertionError("allocated")
+
+    monkeypatch.setattr(Assembler, "_take_buffer", refuse)
+    with pytest.raises(PeerFault, match="limit"):
+        Assembler(2 * CHUNK_BYTES + 8).feed(HEAD)
+
+
+def test_a_long_message_with_a_bad_header_is_refused():
+    chunks = list(LONG)
+    chunks[0] = HEAD[:PREFIX_BYTES] + b"\x90" + HEAD[PREFIX_BYTES + 1 :]
+    with pytest.raises(PeerFault, match="malformed"):
+        feed_all(Assembler(LIMIT), chunks)

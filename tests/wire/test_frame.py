@@ -1,0 +1,332 @@
+"""Messages become frames and come back the same; the bytes are pinned; what is out of range is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import sys
+import typing
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pfl.core.messages import (
+    Ask,
+    Busy,
+    Done,
+    Hello,
+    Message,
+    Ready,
+    Reply,
+    Request,
+    Resync,
+    request_digest,
+)
+from p2pfl.errors import PeerFault
+from p2pfl.wire import PREFIX_BYTES, Prefix, decode, decode_prefix, encode
+from p2pfl.wire.schema import BY_MESSAGE, KINDS, MAX_HEADER_BYTES, from_header, to_header
+
+D1, D2, D3 = (bytes([number]) * 16 for number in (1, 2, 3))
+
+HELLO = Hello(
+    incarnation=1,
+    seq=300,
+    pending=None,
+    request_digest=b"",
+    has_replicas=True,
+    chain=D1,
+    chain_before=D2,
+    version=70000,
+    done=False,
+    have_yours=True,
+)
+REQUEST = Request(
+    incarnation=1,
+    seq=2,
+    version=3,
+    echo=None,
+    weight=0.5,
+    staleness=1.0,
+    pace_s=0.25,
+    audit=b"",
+    body=b"\x01\x02\x03",
+)
+REPLY = Reply(incarnation=1, seq=2, request_digest=D3, version=4, factor=0.125, pace_s=2.0, body=b"\xff")
+
+# Prefix, header and body apart. Changing any of these means another protocol: raise its version along with them.
+GOLDEN = [
+    (
+        HELLO,
+        "7032 01 01 0000 34000000 0000000000000000",
+        "9a01cd012cc0c400c3c41001010101010101010101010101010101c41002020202020202020202020202020202ce00011170c2c3",
+        "",
+    ),
+    (
+        REQUEST,
+        "7032 01 02 0000 22000000 0300000000000000",
+        "98010203c0cb3fe0000000000000cb3ff0000000000000cb3fd0000000000000c400",
+        "010203",
+    ),
+    (
+        REPLY,
+        "7032 01 03 0000 28000000 0100000000000000",
+        "960102c4100303030303030303030303030303030304cb3fc0000000000000cb4000000000000000",
+        "ff",
+    ),
+    (Ready(version=128), "7032 01 04 0000 03000000 0000000000000000", "91cc80", ""),
+    (Resync(incarnation=5), "7032 01 05 0000 02000000 0000000000000000", "9105", ""),
+    (
+        Ask(incarnation=1, seq=2, request_digest=D3),
+        "7032 01 06 0000 15000000 0000000000000000",
+        "930102c41003030303030303030303030303030303",
+        "",
+    ),
+    (
+        Busy(incarnation=1, seq=2, retry_after_s=1.5),
+        "7032 01 07 0000 0c000000 0000000000000000",
+        "930102cb3ff8000000000000",
+        "",
+    ),
+    (Done(version=9), "7032 01 08 0000 02000000 0000000000000000", "9109", ""),
+]
+
+counters = st.integers(0, 2**53 - 1)
+amounts = st.floats(0, allow_nan=False, allow_infinity=False)
+digests = st.binary(min_size=16, max_size=16)
+digests_or_empty = digests | st.just(b"")
+bodies = st.binary(max_size=2000)
+
+MESSAGES = st.one_of(
+    st.builds(
+        Hello,
+        incarnation=counters,
+        seq=counters,
+        pending=st.none() | counters,
+        request_digest=digests_or_empty,
+        has_replicas=st.booleans(),
+        chain=digests,
+        chain_before=digests,
+        version=counters,
+        done=st.booleans(),
+        have_yours=st.booleans(),
+    ),
+    st.builds(
+        Request,
+        incarnation=counters,
+        seq=counters,
+        version=counters,
+        echo=st.none() | counters,
+        weight=amounts,
+        staleness=st.floats(0, 1),
+        pace_s=amounts,
+        audit=digests_or_empty,
+        body=bodies,
+    ),
+    st.builds(
+        Reply,
+        incarnation=counters,
+        seq=counters,
+        request_digest=digests,
+        version=counters,
+        factor=amounts,
+        pace_s=amounts,
+        body=bodies,
+    ),
+    st.builds(Ready, version=counters),
+    st.builds(Resync, incarnation=counters),
+    st.builds(Ask, incarnation=counters, seq=counters, request_digest=digests),
+    st.builds(Busy, incarnation=counters, seq=counters, retry_after_s=st.floats(0, 3600)),
+    st.builds(Done, version=counters),
+)
+
+
+def decode_whole(head, body):
+    prefix = decode_prefix(head[:PREFIX_BYTES], max_body_bytes=len(body))
+    return decode(prefix, head[PREFIX_BYTES:], body)
+
+
+def received(message):
+    """How the far end sees it: a request with its digest."""
+    if isinstance(message, Request):
+        return dataclasses.replace(message, digest=request_digest(message))
+    return message
+
+
+@given(MESSAGES)
+def test_every_message_comes_back_as_it_was(message):
+    head, body = encode(message)
+    assert decode_whole(head, body) == received(message)
+
+
+@pytest.mark.parametrize(("message", "prefix", "header", "body"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_the_bytes_of_every_message_are_pinned(message, prefix, header, body):
+    head, flat = encode(message)
+    assert head[:PREFIX_BYTES] == bytes.fromhex(prefix)
+    assert head[PREFIX_BYTES:] == bytes.fromhex(header)
+    assert flat == bytes.fromhex(body)
+    assert decode_whole(head, flat) == received(message)
+
+
+def test_every_message_has_a_kind_and_every_kind_a_golden_frame():
+    assert set(BY_MESSAGE) == set(typing.get_args(Message)) == {type(row[0]) for row in GOLDEN}
+
+
+def test_a_header_has_exactly_the_fields_that_travel():
+    for kind in KINDS:
+        travelling = {field.name for field in dataclasses.fields(kind.message)} - {"body", "digest"}
+        assert set(kind.header.__struct_fields__) == travelling
+
+
+def test_headers_stay_below_a_hundred_bytes_in_the_first_billion_rounds():
+    big = 10**9
+    hello = dataclasses.replace(HELLO, incarnation=big, seq=big, pending=big, request_digest=D3, version=big)
+    request = dataclasses.replace(REQUEST, incarnation=big, seq=big, version=big, echo=big, audit=D1)
+    reply = dataclasses.replace(REPLY, incarnation=big, seq=big, version=big)
+    assert max(len(to_header(message)) for message in (hello, request, reply)) < 100
+
+
+def test_the_body_is_not_copied():
+    vector = np.arange(1000, dtype=np.float32)
+    _, body = encode(dataclasses.replace(REQUEST, body=vector))
+    assert np.shares_memory(np.frombuffer(body, np.float32), vector)
+    decoded = decode_whole(*encode(dataclasses.replace(REQUEST, body=vector)))
+    assert np.shares_memory(np.frombuffer(decoded.body, np.float32), vector)
+
+
+@pytest.mark.parametrize("body", [b"", bytearray(), memoryview(b""), np.empty(0, np.float32)])
+def test_an_empty_body_is_a_body(body):
+    head, flat = encode(dataclasses.replace(REPLY, body=body))
+    assert flat.nbytes == 0
+    assert decode_whole(head, flat).body == b""
+
+
+def test_a_decoded_body_cannot_be_written_to():
+    head, _ = encode(REPLY)
+    assert decode_whole(head, bytearray(b"x")).body.readonly
+
+
+def test_numpys_floats_travel_as_floats():
+    message = dataclasses.replace(REPLY, factor=np.float64(0.25))
+    assert decode_whole(*encode(message)).factor == 0.25
+
+
+# --- limits -------------------------------------------------------------------------------------------------------
+
+
+def pack(*, magic=b"p2", version=1, code=2, flags=0, header_bytes=10, body_bytes=10):
+    return struct.pack("<2sBBHIQ", magic, version, code, flags, header_bytes, body_bytes)
+
+
+def test_a_prefix_within_the_limits_is_accepted():
+    prefix = decode_prefix(pack(header_bytes=MAX_HEADER_BYTES, body_bytes=100), max_body_bytes=100)
+    assert prefix == Prefix(kind=BY_MESSAGE[Request], header_bytes=65536, body_bytes=100)
+    assert prefix.frame_bytes == 18 + 65536 + 100
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (pack()[:-1], "17 bytes instead of 18"),
+        (pack() + b"\0", "19 bytes instead of 18"),
+        (pack(magic=b"P2"), "begins with"),
+        (pack(version=2), "version 2, this node version 1"),
+        (pack(version=0), "version 0, this node version 1"),
+        (pack(code=0), "unknown type 0"),
+        (pack(code=9), "unknown type 9"),
+        (pack(flags=1), "unknown flags 0x1"),
+        (pack(header_bytes=MAX_HEADER_BYTES + 1), "limit 65536, 100"),
+        (pack(header_bytes=2**32 - 1), "limit 65536, 100"),
+        (pack(body_bytes=101), "limit 65536, 100"),
+        (pack(body_bytes=2**64 - 1), "limit 65536, 100"),
+        (pack(code=3, body_bytes=101), "limit 65536, 100"),
+        *((pack(code=code, body_bytes=1), "limit 65536, 0") for code in (1, 4, 5, 6, 7, 8)),
+    ],
+)
+def test_a_prefix_that_breaks_a_limit_is_refused_for_that_reason(raw, reason):
+    with pytest.raises(PeerFault, match=reason):
+        decode_prefix(raw, max_body_bytes=100)
+
+
+@pytest.mark.parametrize(("header", "body"), [(b"x" * 9, bytes(10)), (b"x" * 10, bytes(11)), (b"", b"")])
+def test_a_frame_that_is_not_as_long_as_announced_is_refused(header, body):
+    with pytest.raises(PeerFault, match="not as long"):
+        decode(decode_prefix(pack(), max_body_bytes=100), header, body)
+
+
+# --- the header ---------------------------------------------------------------------------------------------------
+
+
+def header_with(message, name, value):
+    """The header of `message` with one field put to anything at all."""
+    kind = BY_MESSAGE[type(message)]
+    values = [value if each == name else getattr(message, each) for each in kind.header.__struct_fields__]
+    return kind, msgspec.msgpack.encode(values)
+
+
+COUNTERS_OUT = [-1, 2**53, 2**64 - 1, 1.0, True, "1", b"1", [], {}]
+FLOATS_OUT = [-0.5, -sys.float_info.min, float("nan"), float("inf"), float("-inf"), None, "1", True]
+DIGESTS_OUT = [bytes(15), bytes(17), bytes(1), "x" * 16, None, 0]
+OUT_OF_RANGE = {
+    (HELLO, "incarnation"): [*COUNTERS_OUT, None],
+    (HELLO, "pending"): COUNTERS_OUT,
+    (HELLO, "request_digest"): DIGESTS_OUT,
+    (HELLO, "has_replicas"): [0, 1, None, "true"],
+    (HELLO, "chain"): [*DIGESTS_OUT, b""],
+    (HELLO, "chain_before"): [*DIGESTS_OUT, b""],
+    (REQUEST, "seq"): [*COUNTERS_OUT, None],
+    (REQUEST, "echo"): COUNTERS_OUT,
+    (REQUEST, "weight"): FLOATS_OUT,
+    (REQUEST, "staleness"): [*FLOATS_OUT, 1.0000001, 2],
+    (REQUEST, "pace_s"): FLOATS_OUT,
+    (REQUEST, "audit"): DIGESTS_OUT,
+    (REPLY, "request_digest"): [*DIGESTS_OUT, b""],
+    (REPLY, "version"): [*COUNTERS_OUT, None],
+    (REPLY, "factor"): FLOATS_OUT,
+    (REPLY, "pace_s"): FLOATS_OUT,
+    (Ready(version=0), "version"): [*COUNTERS_OUT, None],
+    (Resync(incarnation=0), "incarnation"): [*COUNTERS_OUT, None],
+    (Ask(incarnation=0, seq=0, request_digest=D1), "request_digest"): [*DIGESTS_OUT, b""],
+    (Busy(incarnation=0, seq=0, retry_after_s=0), "retry_after_s"): [*FLOATS_OUT, 3600.001],
+    (Done(version=0), "version"): [*COUNTERS_OUT, None],
+}
+
+
+@pytest.mark.parametrize(
+    ("message", "name", "value"),
+    [(message, name, value) for (message, name), values in OUT_OF_RANGE.items() for value in values],
+    ids=lambda value: type(value).__name__ if isinstance(value, Message) else repr(value),
+)
+def test_a_value_out_of_range_is_refused_from_a_peer_and_never_sent(message, name, value):
+    kind, raw = header_with(message, name, value)
+    with pytest.raises(PeerFault):
+        from_header(kind, raw, memoryview(b""))
+    with pytest.raises(ValueError, match="cannot be sent"):
+        to_header(dataclasses.replace(message, **{name: value}))
+
+
+def test_trailing_missing_or_additional_fields_are_refused():
+    for message, *_ in GOLDEN:
+        kind, raw = header_with(message, "", None)
+        values = msgspec.msgpack.decode(raw)
+        for wrong in ([*values, 0], values[:-1], [], None, dict(enumerate(values)), [values]):
+            with pytest.raises(PeerFault):
+                from_header(kind, msgspec.msgpack.encode(wrong), memoryview(b""))
+        for wrong in (raw + b"\0", raw[:-1], b""):
+            with pytest.raises(PeerFault):
+                from_header(kind, wrong, memoryview(b""))
+
+
+@pytest.mark.parametrize("nested", [b"\x91", b"\x81\x01", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff"])
+def test_a_deep_or_boastful_header_is_refused_at_once(nested):
+    for kind in KINDS:
+        with pytest.raises(PeerFault):
+            from_header(kind, nested * (MAX_HEADER_BYTES // len(nested)), memoryview(b""))
+
+
+def test_a_decoded_request_names_itself_by_its_digest():
+    decoded = decode_whole(*encode(REQUEST))
+    assert decoded.digest == request_digest(REQUEST) != b""
+    assert decode_whole(*encode(dataclasses.replace(REQUEST, digest=D1))).digest == decoded.digest

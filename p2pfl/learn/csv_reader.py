@@ -58,14 +58,15 @@ def read_table(path: Path, schema: Schema) -> tuple[NDArray[np.float32], NDArray
     Raises:
         UserError: the file cannot be read, lacks a column, or a cell holds what the schema does not allow.
     """
-    rows = list(_rows(path, schema))
-    if not rows:
+    inputs, targets = [], []
+    for row in _rows(path, schema):
+        inputs.append(np.asarray(_inputs(row, schema), dtype=np.float32))
+        targets.append(_target(row, schema))
+    if not targets:
         raise UserError("the table has no rows", file=path)
-    inputs = np.asarray([_inputs(row, schema) for row in rows], dtype=np.float32)
-    targets = [_target(row, schema) for row in rows]
     if schema.classes is None:
-        return inputs, np.asarray(targets, dtype=np.float32).reshape(-1, 1)
-    return inputs, np.asarray(targets, dtype=np.int64)
+        return np.stack(inputs), np.asarray(targets, dtype=np.float32).reshape(-1, 1)
+    return np.stack(inputs), np.asarray(targets, dtype=np.int64)
 
 
 def _rows(path: Path, schema: Schema) -> Iterator[_Row]:

@@ -30,7 +30,7 @@ from p2pfl.learn.options import at_least
 from p2pfl.learn.partition import parse_partition
 from p2pfl.learn.task import NodeContext, Pair, Task
 
-Value = str | int | float | bool
+Value = str | int | float
 
 
 def csv_table(

@@ -10,9 +10,10 @@ persistent are no part of the `state_dict`, and are neither shared nor saved.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import cast
 
 import numpy as np
 import torch
@@ -30,13 +31,16 @@ class _Shared:
     """One tensor of the module and its places in the two flat buffers, as views in the tensor's shape."""
 
     name: str
-    tensor: Tensor
+    tensor: Callable[[], Tensor]
     value: Tensor
     pull: Tensor
 
 
 class FlatModule:
-    """Moves vectors (d,) in and out of one module. The module's tensors must stay the objects they are now."""
+    """Moves vectors (d,) in and out of one module, by way of one buffer.
+
+    Tensors are looked up anew each time, because a module may put a new tensor in a buffer's place.
+    """
 
     def __init__(self, module: nn.Module, source: str) -> None:
         """`source` names the task in errors.
@@ -44,22 +48,18 @@ class FlatModule:
         Raises:
             UserError: the module has nothing to share, or a tensor that cannot be.
         """
-        self._tensors: dict[str, Tensor] = {
-            name: tensor for name, tensor in module.state_dict(keep_vars=True).items() if isinstance(tensor, Tensor)
-        }
-        named = _distinct_floats(self._tensors, source)
+        tensors = {name: t for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
+        self._lookups = {name: _lookup(module, name, tensor) for name, tensor in tensors.items()}
+        named = _distinct_floats(tensors, source)
         self.size = sum(tensor.numel() for tensor in named.values())
         if self.size == 0:
             raise UserError("the model has no floating parameters to share", file=source, key="model")
         self.digest = shape_digest((name, t.shape, str(t.dtype).removeprefix("torch.")) for name, t in named.items())
         self._value = np.zeros(self.size, dtype=np.float32)
         self._pull = np.zeros(self.size, dtype=np.float32)
-        self._shared = _place(named, torch.from_numpy(self._value), torch.from_numpy(self._pull))
-        self._pulls = [
-            (entry.tensor, entry.pull)
-            for entry in self._shared
-            if isinstance(entry.tensor, nn.Parameter) and entry.tensor.requires_grad
-        ]
+        self._shared = self._place(named)
+        trained = ((named[entry.name], entry.pull) for entry in self._shared)
+        self._pulls = [(t, pull) for t, pull in trained if isinstance(t, nn.Parameter) and t.requires_grad]
         self._variances = [entry.tensor for entry in self._shared if entry.name.rpartition(".")[2] == "running_var"]
 
     def load(self, vector: Vector) -> None:
@@ -67,15 +67,15 @@ class FlatModule:
         _copy_checked(self._value, vector)
         with torch.no_grad():
             for entry in self._shared:
-                entry.tensor.copy_(entry.value)
+                entry.tensor().copy_(entry.value)
             for variance in self._variances:
-                variance.clamp_(min=0)
+                variance().clamp_(min=0)
 
     def vector(self) -> NDArray[np.float32]:
         """The module as a fresh (d,) array."""
         with torch.no_grad():
             for entry in self._shared:
-                entry.value.copy_(entry.tensor)
+                entry.value.copy_(entry.tensor())
         return self._value.copy()
 
     def pulls(self, correction: Vector | None) -> list[tuple[nn.Parameter, Tensor]]:
@@ -90,7 +90,7 @@ class FlatModule:
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         """Copies of the integer and boolean tensors, by name."""
-        return {name: t.detach().cpu().numpy().copy() for name, t in self._tensors.items() if not _is_float(t)}
+        return {name: _as_array(tensor) for name, tensor in self._local().items()}
 
     def load_local_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         """Put back what `local_state` gave.
@@ -98,7 +98,7 @@ class FlatModule:
         Raises:
             UserError: it came from another model.
         """
-        local = {name: tensor for name, tensor in self._tensors.items() if not _is_float(tensor)}
+        local = self._local()
         shapes = {name: tuple(tensor.shape) for name, tensor in local.items()}
         found = {name: tuple(array.shape) for name, array in state.items()}
         if shapes != found:
@@ -111,11 +111,31 @@ class FlatModule:
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
         """Copies of all tensors under all their names; bfloat16, which numpy lacks, as float32."""
-        return {name: _as_array(tensor) for name, tensor in self._tensors.items()}
+        return {name: _as_array(lookup()) for name, lookup in self._lookups.items()}
+
+    def _local(self) -> dict[str, Tensor]:
+        tensors = {name: lookup() for name, lookup in self._lookups.items()}
+        return {name: tensor for name, tensor in tensors.items() if not tensor.is_floating_point()}
+
+    def _place(self, named: Mapping[str, Tensor]) -> list[_Shared]:
+        value, pull = torch.from_numpy(self._value), torch.from_numpy(self._pull)
+        entries, start = [], 0
+        for name, tensor in named.items():
+            part = slice(start, start + tensor.numel())
+            views = value[part].view(tensor.shape), pull[part].view(tensor.shape)
+            entries.append(_Shared(name, self._lookups[name], *views))
+            start = part.stop
+        return entries
 
 
-def _is_float(tensor: Tensor) -> bool:
-    return tensor.is_floating_point()
+def _lookup(module: nn.Module, name: str, tensor: Tensor) -> Callable[[], Tensor]:
+    """Where the module holds the tensor now; the tensor itself if its name in the `state_dict` is no path."""
+    path = attrgetter(name)
+    try:
+        found = path(module) is tensor
+    except AttributeError:
+        found = False
+    return (lambda: cast("Tensor", path(module))) if found else (lambda: tensor)
 
 
 def _as_array(tensor: Tensor) -> NDArray[np.generic]:
@@ -138,19 +158,10 @@ def _distinct_floats(tensors: Mapping[str, Tensor], source: str) -> dict[str, Te
                 allowed="real tensors with a known shape",
             )
         place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        if _is_float(tensor) and tensor.numel() and place not in seen:
+        if tensor.is_floating_point() and tensor.numel() and place not in seen:
             seen.add(place)
             named[name] = tensor
     return named
-
-
-def _place(named: Mapping[str, Tensor], value: Tensor, pull: Tensor) -> list[_Shared]:
-    entries, start = [], 0
-    for name, tensor in named.items():
-        part = slice(start, start + math.prod(tensor.shape))
-        entries.append(_Shared(name, tensor, value[part].view(tensor.shape), pull[part].view(tensor.shape)))
-        start = part.stop
-    return entries
 
 
 def _copy_checked(target: NDArray[np.float32], vector: Vector) -> None:

@@ -61,6 +61,7 @@ class QuadraticLearner:
         self._targets, self._curvatures = _problem(task, context)
         self._step_s = float(context.local.get("step_s", task.step_s))
         self.samples = int(self._counts[context.node])
+        self._batch = min(training.batch_size, self.samples)
         passes = (training.local_epochs or 0) * -(-self.samples // training.batch_size)
         self._steps = passes if training.local_steps is None else training.local_steps
         self.size = task.size
@@ -90,7 +91,7 @@ class QuadraticLearner:
             vector=w.astype(start.dtype),
             steps=self._steps,
             learning_rate=self._rate,
-            samples=self.samples,
+            samples=self._steps * self._batch,
             loss=float(np.mean(losses)),
         )
 

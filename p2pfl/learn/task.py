@@ -105,6 +105,7 @@ Pair = tuple[Any, Any]
 class Task:
     """A model and how it learns.
 
+    `model` draws from torch's generator alone, so that every node builds the same one; its tensors stay on the CPU.
     `data` returns (training set, common test set or None); a set is a pair (inputs (n, ...), targets (n, ...)) or a
     torch Dataset of such pairs. `loss` maps (outputs, targets) to a scalar tensor, the mean over the batch; None is
     cross entropy on integer class labels or class probabilities. Each of `metrics` maps all (outputs, targets) of a set

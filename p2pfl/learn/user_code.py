@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from pathlib import Path
 
-_OURS = str(Path(__file__).parents[1])
+_NOT_THEIRS = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"])
 _LONGEST = 400
 
 
@@ -31,4 +32,4 @@ def _place(error: BaseException) -> str:
 
 def _is_library(filename: str) -> bool:
     path = Path(filename)
-    return filename.startswith(_OURS) or "site-packages" in path.parts or "dist-packages" in path.parts
+    return filename.startswith(_NOT_THEIRS) or "site-packages" in path.parts or "dist-packages" in path.parts

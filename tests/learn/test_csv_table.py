@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.csv_table import csv_table
-from p2pfl.learn.load import learner_for
+from p2pfl.learn.load import learner_for, load_task
 
 OPTIONS = {
     "target": "state",
@@ -87,6 +89,11 @@ def test_a_regression_is_learned(table):
 def test_a_declared_value_is_a_value_even_if_it_reads_like_a_missing_one(table):
     learner = table("age,dose,ward,state\n1,1,none,ill\n", categories={"ward": ["a", "none"]})
     assert learner.train_set.inputs[0, -2:].tolist() == [0, 1]
+
+
+def test_values_of_a_federation_file_may_be_numbers():
+    options = {"target": "y", "numeric": ["a"], "categories": {"w": [1, 2]}, "classes": [0, 1], "means": {"a": 60}}
+    assert load_task(TaskConfig(name="csv", options=options), Path()).name == "csv"
 
 
 def test_a_table_of_the_nodes_own_is_not_partitioned_unless_asked_for(table):

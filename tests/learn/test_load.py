@@ -131,6 +131,7 @@ def test_a_wrong_task_is_refused_with_file_key_value_and_what_is_allowed(folder,
     [
         ("import torch\n\nboom = 1 / 0", "ZeroDivisionError: division by zero (bad.py, line 3)"),
         ("import torch\ntask = (", "SyntaxError: '(' was never closed (bad.py, line 2)"),
+        ("import json\n\njson.loads('{')", "(bad.py, line 3)"),
         ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library' (bad.py, line 1)"),
     ],
 )

@@ -119,6 +119,20 @@ def test_the_digest_sees_names_shapes_types_and_order():
     assert FlatModule(nn.Sequential(nn.Linear(4, 2)), "yours").digest == digests[0]
 
 
+def test_the_digest_of_a_known_model_never_changes():
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    assert FlatModule(layers, "mine").digest.hex() == "5905712e18de4bf0c671c85c92b1c4e0"
+
+
+def test_a_buffer_that_the_module_replaces_is_still_the_one_that_is_read():
+    module = with_batch_norm()
+    flat = FlatModule(module, "mine")
+    module[1].running_mean = torch.full((5,), 3.0)
+    assert flat.vector()[4 * 5 + 5 + 10 : 4 * 5 + 5 + 15].tolist() == [3.0] * 5
+    flat.load(np.zeros(flat.size, dtype=np.float32))
+    assert module[1].running_mean.tolist() == [0.0] * 5
+
+
 def test_local_state_survives_a_restart():
     module = with_batch_norm()
     module(torch.randn(8, 4))

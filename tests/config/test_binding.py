@@ -1,0 +1,74 @@
+"""What changes the identity of a federation, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2pfl.config.binding import federation_id, sections
+from p2pfl.config.load import load_federation
+
+
+@pytest.fixture
+def differing(valid_text, write):
+    """Names of the sections whose hashes change when `right` becomes `wrong`."""
+
+    def differing(right, wrong):
+        assert right in valid_text
+        before = load_federation(write(valid_text))
+        after = load_federation(write(valid_text.replace(right, wrong)))
+        names = {
+            name for (name, one), (_, other) in zip(sections(before), sections(after), strict=True) if one != other
+        }
+        assert (federation_id(before) != federation_id(after)) == bool(names)
+        return names
+
+    return differing
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "section"),
+    [
+        ("seed = 0", "seed = 1", "federation"),
+        ('name = "ward-7"', 'name = "ward-8"', "federation"),
+        ('name = "digits"', 'name = "digits"\npartition = "iid"', "task"),
+        ("rounds = 40", "rounds = 41", "training"),
+        ("# momentum = 0.0", "momentum = 0.5", "training"),
+        ('compressor = "q4"', 'compressor = "q8"', "gossip"),
+        ('name = "pi1"', 'name = "pi7"', "node"),
+        ('"ring"', '"path"', "edges"),
+    ],
+)
+def test_a_change_is_seen_in_its_section_alone(differing, right, wrong, section):
+    assert differing(right, wrong) == {section}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("10.0.0.1:8470", "pi1.example:9000"),
+        ('address = "10.0.0.1:8470"', ""),
+        ("# gamma = 1.0", "gamma = 1"),
+        ("rounds = 40", "# rounds = 40"),
+        ("# momentum = 0.0", "momentum = 0"),
+        ('topology = "ring"', 'topology = "complete"'),
+        ("\n[gossip]", "\n# a comment\n[gossip]"),
+    ],
+)
+def test_addresses_explicit_defaults_and_other_words_for_the_same_edges_change_nothing(differing, right, wrong):
+    assert differing(right, wrong) == set()
+
+
+def test_the_order_of_members_counts(valid_text, write, keys):
+    swapped = valid_text
+    for first, second in ((keys[0], keys[1]), ("pi0", "pi1")):
+        swapped = swapped.replace(first, "?").replace(second, first).replace("?", second)
+    one, other = (dict(sections(load_federation(write(text)))) for text in (valid_text, swapped))
+    assert one["node"] != other["node"]
+
+
+def test_the_hashes_are_the_same_on_every_machine(valid_text, write):
+    """A change here makes nodes of two versions refuse each other: raise the protocol version with it."""
+    federation = load_federation(write(valid_text))
+    assert [name for name, _ in sections(federation)] == ["federation", "task", "training", "gossip", "node", "edges"]
+    assert all(len(digest) == 32 for _, digest in sections(federation))
+    assert federation_id(federation).hex() == "28419a25460bf23cb0e1920c4586cf74372da8f89c6577e7072175e4dc96922d"

@@ -1,0 +1,85 @@
+"""A right file becomes the values that it says, with the model's defaults for what it leaves out."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2pfl.compress.catalog import SPECS
+from p2pfl.config.load import load_federation
+from p2pfl.config.model import GossipConfig, TaskConfig, TrainingConfig
+from p2pfl.config.schema import GOSSIP
+from p2pfl.core.staleness import parse_staleness
+from p2pfl.crypto.identity import parse_public
+
+
+def minimal(keys):
+    nodes = "".join(f'[[node]]\nname = "pi{i}"\nkey = "{key}"\n' for i, key in enumerate(keys))
+    return f'[federation]\nname = "ward-7"\n{nodes}'
+
+
+def test_what_is_left_out_has_the_defaults_of_the_model(write, keys):
+    federation = load_federation(write(minimal(keys)))
+    assert (federation.training, federation.gossip, federation.task) == (TrainingConfig(), GossipConfig(), TaskConfig())
+    assert (federation.seed, federation.topology) == (0, "ring")
+    assert federation.edges == ((0, 1), (0, 3), (1, 2), (2, 3))
+
+
+def test_a_folder_stands_for_the_file_in_it(write, keys):
+    path = write(minimal(keys))
+    assert load_federation(path.parent) == load_federation(path)
+
+
+def test_keys_are_what_the_identity_layer_reads(write, keys):
+    federation = load_federation(write(minimal(keys)))
+    assert [member.key for member in federation.members] == [parse_public(key) for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("given", "rounds", "time_s", "local_steps", "local_epochs"),
+    [
+        ("", 40, None, 20, None),
+        ("time_s = 60", None, 60.0, 20, None),
+        ("rounds = 5\nlocal_epochs = 2", 5, None, None, 2),
+    ],
+)
+def test_one_of_two_exclusive_keys_turns_off_the_other(
+    *, write, keys, given, rounds, time_s, local_steps, local_epochs
+):
+    training = load_federation(write(minimal(keys) + f"[training]\n{given}\n")).training
+    assert (training.rounds, training.time_s) == (rounds, time_s)
+    assert (training.local_steps, training.local_epochs) == (local_steps, local_epochs)
+
+
+def test_the_keys_of_the_task_are_left_to_the_task(write, keys):
+    text = minimal(keys) + '[task]\nname = "task.py:task"\npartition = "shards:2"\nlayers = [8, 8]\n'
+    task = load_federation(write(text)).task
+    assert (task.name, task.options) == ("task.py:task", {"partition": "shards:2", "layers": [8, 8]})
+
+
+@pytest.mark.parametrize(
+    "staleness", ["none", "constant", "constant:0.5", "hinge:10,4", "polynomial:0.5", "hinge-polynomial:4,0.5"]
+)
+def test_every_staleness_of_the_core_is_accepted(write, keys, staleness):
+    federation = load_federation(write(minimal(keys) + f'[gossip]\nstaleness = "{staleness}"\n'))
+    parse_staleness(federation.gossip.staleness)
+
+
+def test_every_compressor_that_is_accepted_can_be_made():
+    assert GOSSIP["compressor"].allowed == ", ".join(SPECS)
+
+
+@pytest.mark.parametrize("address", ["pi1.local:8470", "[fe80::1]:8470", "[::1]:1", "10.0.0.7:65535"])
+def test_names_and_addresses_of_both_families_are_accepted(write, keys, address):
+    text = minimal(keys).replace('name = "pi1"', f'name = "pi1"\naddress = "{address}"')
+    assert load_federation(write(text)).members[1].address == address
+
+
+def test_a_graph_file_is_found_beside_the_federation(write, keys, tmp_path, monkeypatch):
+    (tmp_path / "graph.edges").write_text("pi0 pi1\npi0 pi2\npi0 pi3\n", encoding="utf-8")
+    monkeypatch.chdir("/")
+    path = write(minimal(keys).replace("[federation]", '[federation]\ntopology = "graph.edges"'))
+    assert load_federation(path).edges == ((0, 1), (0, 2), (0, 3))
+
+
+def test_neighbors_are_those_of_the_edges(write, keys):
+    assert load_federation(write(minimal(keys))).neighbors(0) == (1, 3)

@@ -1,0 +1,41 @@
+"""New files teach: what they show as a default is the default, and taking a '#' away changes nothing."""
+
+from __future__ import annotations
+
+import re
+
+from p2pfl.config.binding import federation_id
+from p2pfl.config.load import load_federation
+from p2pfl.config.load_node import load_node
+from p2pfl.config.model import GossipConfig, TrainingConfig
+from p2pfl.config.schema import GOSSIP, TRAINING
+from p2pfl.config.writing import NewMember, node_text
+
+OFF = re.compile(r"(?m)^# (?=[a-z_]+ = )")
+
+
+def test_every_default_shown_is_the_default(valid_text, write):
+    before = load_federation(write(valid_text))
+    after = load_federation(write(OFF.sub("", valid_text)))
+    assert federation_id(before) == federation_id(after)
+
+
+def test_every_key_of_training_and_gossip_is_shown_or_named(valid_text):
+    assert [key for key in (*TRAINING, *GOSSIP) if f"{key} = " not in valid_text] == []
+
+
+def test_the_schema_has_exactly_the_keys_of_the_model():
+    assert set(TRAINING) == set(TrainingConfig.__slots__)
+    assert set(GOSSIP) == set(GossipConfig.__slots__)
+
+
+def test_a_node_file_shows_its_defaults_too(valid_text, write, tmp_path):
+    federation = load_federation(write(valid_text))
+    (tmp_path / "pi1").mkdir()
+    text = node_text(NewMember(name="pi1", key="", address="10.0.0.1:8470")).replace('# path = "data.npz"', "")
+    values = []
+    for version in (text, OFF.sub("", text)):
+        (tmp_path / "pi1" / "node.toml").write_text(version, encoding="utf-8")
+        values.append(load_node(tmp_path / "pi1", federation))
+    assert values[0] == values[1]
+    assert values[0].listen == "127.0.0.1:8470"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -125,6 +126,14 @@ class CrashingDisk:
 
     def _unlink(self, path, *_) -> None:
         self._rename({Path(path).name: None})
+
+
+@pytest.fixture
+def tmp_path():
+    """In memory where there is such a place: small files are rewritten here thousands of times."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

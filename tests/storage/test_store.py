@@ -1,0 +1,276 @@
+"""The store as the engine sees it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from p2pfl.errors import StorageError, UserError
+from p2pfl.storage import State, Store
+
+AS_ROOT = os.geteuid() == 0
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens the same folder again and again, as a restart would."""
+    stores: list[Store] = []
+
+    def open_again(durability="exchange", folder=tmp_path / "state") -> Store:
+        if stores:
+            stores.pop().close()
+        stores.append(Store.open(folder, durability=durability))
+        return stores[-1]
+
+    yield open_again
+    for store in stores:
+        store.close()
+
+
+def state(number: int) -> State:
+    return State(header={"n": number}, arrays={"x": np.full(3, float(number))})
+
+
+def fill(store: Store, numbers: str) -> None:
+    """A digit appends itself and flushes, c makes a checkpoint of the digit before."""
+    last = 0
+    for step in numbers:
+        if step == "c":
+            store.checkpoint(state(last))
+        else:
+            last = int(step)
+            store.append("add", {"n": last})
+            store.flush()
+
+
+def contents(loaded) -> tuple[int, list[int]]:
+    return loaded.state.header["n"], [record.header["n"] for record in loaded.records]
+
+
+def spoil(path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_new_folder_is_created_for_its_owner_only_and_holds_nothing(tmp_path, opened):
+    assert opened(folder=tmp_path / "a" / "b").load() is None
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_restart_gives_the_last_checkpoint_and_the_records_after_it(opened):
+    store = opened()
+    assert store.load() is None
+    fill(store, "c1c23")
+    loaded = opened().load()
+    assert contents(loaded) == (1, [2, 3])
+    assert loaded.state.arrays["x"].tolist() == [1, 1, 1]
+    assert (loaded.warnings, loaded.complete) == ([], True)
+
+
+def test_after_a_restart_the_log_goes_on(opened):
+    fill(opened(), "c1")
+    for number in "234":
+        store = opened()
+        store.load()
+        fill(store, number)
+    assert contents(opened().load()) == (0, [1, 2, 3, 4])
+
+
+def test_two_generations_are_kept_and_unfinished_files_are_removed(tmp_path, opened):
+    fill(opened(), "c1c2c3c")
+    (tmp_path / "state" / "snapshot-00000009.tmp").write_bytes(b"half")
+    opened()
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == [
+        "lock",
+        "log-00000003",
+        "log-00000004",
+        "snapshot-00000003",
+        "snapshot-00000004",
+    ]
+
+
+def test_a_damaged_snapshot_loses_nothing_while_both_logs_are_whole(tmp_path, opened):
+    fill(opened(), "c12c34")
+    spoil(tmp_path / "state" / "snapshot-00000002", 100)
+    loaded = opened().load()
+    assert contents(loaded) == (0, [1, 2, 3, 4])
+    assert loaded.complete
+    assert "snapshot-00000002 is damaged" in loaded.warnings[0]
+
+
+def test_after_a_damaged_snapshot_the_good_one_outlives_the_next_checkpoint(tmp_path, opened):
+    fill(opened(), "c12c34")
+    spoil(tmp_path / "state" / "snapshot-00000002", 100)
+    store = opened()
+    store.load()
+    fill(store, "5c6")
+    spoil(tmp_path / "state" / "snapshot-00000003", 100)
+    loaded = opened().load()
+    assert contents(loaded) == (0, [1, 2, 3, 4, 5, 6])
+    assert loaded.complete
+
+
+def test_damage_in_the_older_log_keeps_the_newer_one_from_being_replayed_over_the_gap(tmp_path, opened):
+    fill(opened(), "c12c34")
+    spoil(tmp_path / "state" / "snapshot-00000002", 100)
+    spoil(tmp_path / "state" / "log-00000001", -1)
+    loaded = opened().load()
+    assert contents(loaded) == (0, [1])
+    assert not loaded.complete
+    assert "log-00000002 does not continue what is before it" in loaded.warnings[1]
+
+
+def test_damage_within_the_log_is_reported_and_appends_wait_for_a_checkpoint(tmp_path, opened):
+    fill(opened(), "c123")
+    spoil(tmp_path / "state" / "log-00000001", 70)
+    store = opened()
+    loaded = store.load()
+    assert contents(loaded) == (0, [])
+    assert not loaded.complete
+    assert "log-00000001 is damaged after byte 64" in loaded.warnings[0]
+    with pytest.raises(StorageError, match="until a checkpoint succeeds"):
+        store.append("add", {"n": 4})
+    fill(store, "c5")
+    assert contents(opened().load()) == (0, [5])
+
+
+def test_when_both_snapshots_are_damaged_loading_raises_and_changes_nothing(tmp_path, opened):
+    fill(opened(), "c12c34")
+    for generation in (1, 2):
+        spoil(tmp_path / "state" / f"snapshot-0000000{generation}", 100)
+    with pytest.raises(StorageError, match=r"no snapshot in .* is usable"):
+        opened().load()
+    assert len(list((tmp_path / "state").iterdir())) == 5
+
+
+def test_a_log_whose_snapshots_were_deleted_is_not_taken_for_a_new_folder(tmp_path, opened):
+    fill(opened(), "c1")
+    (tmp_path / "state" / "snapshot-00000001").unlink()
+    with pytest.raises(StorageError, match="log-00000001 continues a snapshot that is missing"):
+        opened().load()
+
+
+def test_before_the_first_checkpoint_appends_are_refused(opened):
+    with pytest.raises(StorageError, match="there is no snapshot yet"):
+        opened().append("add", {})
+
+
+def test_in_snapshot_durability_records_are_not_kept(tmp_path, opened):
+    fill(opened("snapshot"), "c1c23")
+    assert not list((tmp_path / "state").glob("log-*"))
+    loaded = opened("snapshot").load()
+    assert contents(loaded) == (1, [])
+    assert loaded.complete
+
+
+def test_in_snapshot_durability_falling_back_is_known_to_lose(tmp_path, opened):
+    fill(opened("snapshot"), "c1c")
+    spoil(tmp_path / "state" / "snapshot-00000002", 100)
+    loaded = opened("snapshot").load()
+    assert contents(loaded) == (0, [])
+    assert not loaded.complete
+
+
+def test_durability_may_change_at_every_restart(tmp_path, opened):
+    fill(opened("exchange"), "c12")
+    store = opened("snapshot")
+    assert contents(store.load()) == (0, [1, 2])
+    fill(store, "2c3c")
+    store = opened("exchange")
+    assert contents(store.load()) == (3, [])
+    fill(store, "45")
+    loaded = opened("snapshot").load()
+    assert contents(loaded) == (3, [4, 5])
+    spoil(tmp_path / "state" / "snapshot-00000003", 100)
+    loaded = opened("exchange").load()
+    assert contents(loaded) == (2, [])
+    assert not loaded.complete
+
+
+def test_the_size_of_the_log_grows_with_appends_and_starts_anew_at_a_checkpoint(opened):
+    store = opened()
+    assert store.wal_bytes == 0
+    fill(store, "c")
+    empty = store.wal_bytes
+    store.append("add", {"n": 1}, [bytes(1000)])
+    assert 1000 < store.wal_bytes - empty < 1100
+    fill(store, "c")
+    assert store.wal_bytes == empty
+
+
+def test_a_second_process_is_told_that_the_folder_is_in_use(tmp_path, opened):
+    opened()
+    program = "import sys; from p2pfl.storage import Store; Store.open(sys.argv[1], durability='exchange')"
+    second = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "state")],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert second.returncode != 0
+    assert f"UserError: {tmp_path}/state: the state folder is in use by another process" in second.stderr
+
+
+def test_closing_frees_the_folder(tmp_path):
+    for _ in range(2):
+        Store.open(tmp_path, durability="exchange").close()
+
+
+def test_a_file_in_place_of_the_folder_is_the_users_mistake(tmp_path):
+    (tmp_path / "state").write_text("")
+    with pytest.raises(UserError, match="state folder cannot be used: File exists"):
+        Store.open(tmp_path / "state", durability="exchange")
+
+
+@pytest.mark.skipif(AS_ROOT, reason="root may write everywhere")
+def test_a_folder_without_write_permission_is_the_users_mistake(tmp_path):
+    (tmp_path / "state").mkdir(0o500)
+    with pytest.raises(UserError, match="Permission denied"):
+        Store.open(tmp_path / "state", durability="exchange")
+
+
+def test_a_read_only_file_system_is_the_users_mistake(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(UserError, match="Read-only file system"):
+        Store.open(tmp_path, durability="exchange")
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    if not AS_ROOT or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a tmpfs; the refused operations are tested without it")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_on_a_disk_that_is_really_full_the_old_state_stays_and_space_brings_the_store_back(tiny_disk, opened):
+    store = opened(folder=tiny_disk)
+    fill(store, "c1")
+    ballast = tiny_disk / "ballast"
+    ballast.write_bytes(bytes(200_000))
+    with pytest.raises(StorageError, match="No space left on device"):
+        store.checkpoint(State(header={}, blobs={"big": bytes(100_000)}))
+    store.append("add", {"n": 2}, [bytes(100_000)])
+    with pytest.raises(StorageError, match="No space left on device"):
+        store.flush()
+    with pytest.raises(StorageError, match="until a checkpoint succeeds"):
+        store.append("add", {"n": 3})
+    assert not list(tiny_disk.glob("*.tmp"))
+    store = opened(folder=tiny_disk)
+    assert contents(store.load()) == (0, [1])
+    ballast.unlink()
+    fill(store, "c4")
+    assert contents(opened(folder=tiny_disk).load()) == (0, [4])

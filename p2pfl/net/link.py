@@ -8,40 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
-from logging import Logger
 from time import monotonic
 from typing import Protocol, TypeVar
 
 from p2pfl.core.messages import Message
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
-from p2pfl.net.budget import ByteBudget, Pace
+from p2pfl.net.budget import Pace
 from p2pfl.net.channel import GoneError
-from p2pfl.net.counters import Counters
 from p2pfl.net.greeting import Candidate
-from p2pfl.net.limits import Limits
 from p2pfl.net.notice import Notice
+from p2pfl.net.shared import Shared
 from p2pfl.wire import Assembler, split
 
 INLINE_BYTES = 64 * 1024
 LISTENER_PATIENCE_S = 60.0
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """What all sessions of a node have in common."""
-
-    limits: Limits
-    budget: ByteBudget
-    executor: Executor
-    counters: Counters
-    log: Logger
-    max_body_bytes: int
 
 
 class Owner(Protocol):
@@ -151,16 +135,23 @@ class Link:
     async def _read(self) -> None:
         try:
             while not self._ended.is_set():
-                data = await self._receive()
-                messages, final = await self._work(len(data), partial(self._unseal, data))
-                self._note_progress(len(data))
-                self._deliver(messages)
-                if final:
-                    self.end("closed by the peer")
+                await self._take_chunk()
         except GoneError as gone:
             self.end(f"connection lost: {gone}")
         except PeerFault as fault:
             self._blame(fault)
+
+    async def _take_chunk(self) -> None:
+        """Nothing that was received outlives this call here: the assembler uses a long body's memory again."""
+        data = await self._receive()
+        # The last chunk of a long message may be short, and still pays for the digest of the whole.
+        work_bytes = max(len(data), self._assembler.pending_bytes)
+        messages, final = await self._work(work_bytes, partial(self._unseal, data))
+        self._note_progress(len(data))
+        for message in messages:
+            self._deliver(message)
+        if final:
+            self.end("closed by the peer")
 
     async def _receive(self) -> bytes:
         try:
@@ -171,7 +162,7 @@ class Link:
 
     def _unseal(self, data: bytes) -> tuple[list[Message], bool]:
         chunk, final = self._session.open(data)
-        return ([] if final else list(self._assembler.feed(chunk))), final
+        return ([] if final else self._assembler.feed(chunk)), final
 
     def _note_progress(self, size: int) -> None:
         if self._ended.is_set():
@@ -180,11 +171,10 @@ class Link:
         self._held = self._shared.budget.change(self._held, under_way)
         self._pace.note(asyncio.get_running_loop().time(), size, under_way=under_way > 0)
 
-    def _deliver(self, messages: list[Message]) -> None:
-        for message in messages:
-            if not self._ended.is_set():
-                self._traffic.messages_received += 1
-                self._owner.delivered(self, message)
+    def _deliver(self, message: Message) -> None:
+        if not self._ended.is_set():
+            self._traffic.messages_received += 1
+            self._owner.delivered(self, message)
 
     def _blame(self, fault: PeerFault) -> None:
         if self._ended.is_set():

@@ -24,9 +24,10 @@ from p2pfl.net.counters import Counters
 from p2pfl.net.dialer import Dialer, open_browserless
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import Limits
-from p2pfl.net.link import Link, Shared
+from p2pfl.net.link import Link
 from p2pfl.net.listener import Listener
 from p2pfl.net.refusals import Refusals
+from p2pfl.net.shared import Shared
 from p2pfl.net.table import Callbacks, Table
 
 SEALING_THREADS = 2

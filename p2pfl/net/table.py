@@ -15,8 +15,9 @@ from p2pfl.core.messages import Message
 from p2pfl.errors import PeerFault
 from p2pfl.net.arbiter import Verdict, decide
 from p2pfl.net.greeting import Candidate
-from p2pfl.net.link import Link, Shared
+from p2pfl.net.link import Link
 from p2pfl.net.notice import Notice, Word
+from p2pfl.net.shared import Shared
 
 OnOpen = Callable[[int, int], Any]
 OnMessage = Callable[[int, int, Message], Any]

@@ -1,0 +1,128 @@
+"""The parts of the network edge that need no network."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pfl.errors import PeerFault
+from p2pfl.net.address import Address, parse_address
+from p2pfl.net.budget import ByteBudget, Pace
+from p2pfl.net.counters import Counters
+from p2pfl.net.dialer import Backoff
+from p2pfl.net.gate import Doorway
+from p2pfl.net.limits import Limits
+from p2pfl.net.notice import LAYOUT, Notice, Word, unpack
+from p2pfl.net.refusals import REMEMBERED, Refusals
+
+
+@given(st.binary(max_size=60) | st.binary(min_size=LAYOUT.size, max_size=LAYOUT.size))
+def test_any_bytes_are_a_notice_or_a_fault(data):
+    try:
+        notice = unpack(data)
+    except PeerFault:
+        return
+    assert notice.pack() == data
+
+
+@given(st.sampled_from(Word), st.binary(min_size=16, max_size=16), st.integers(0, 2**64 - 1))
+def test_a_notice_survives_the_wire(word, boot, number):
+    assert unpack(Notice(word, boot, number).pack()) == Notice(word, boot, number)
+
+
+def test_a_budget_is_shared_and_given_back():
+    budget = ByteBudget(100)
+    first = budget.change(0, 60)
+    with pytest.raises(PeerFault, match="50 bytes under way"):
+        budget.change(0, 50)
+    assert budget.change(0, 40) == 40
+    assert budget.change(first, 0) == 0
+    assert budget.used == 40
+
+
+def test_a_message_that_keeps_the_rate_is_never_late():
+    pace = Pace(min_rate=10, window_s=2)
+    for now in range(0, 100, 2):
+        pace.note(now, 20, under_way=True)
+        assert pace.deadline == now + 2
+    pace.note(100, 20, under_way=False)
+    assert pace.deadline is None
+
+
+def test_crumbs_do_not_move_the_deadline():
+    pace = Pace(min_rate=10, window_s=2)
+    pace.note(0, 1000, under_way=True)
+    for tenth in range(1, 19):
+        pace.note(tenth / 10, 1, under_way=True)
+    assert pace.deadline == 2
+
+
+def test_retries_double_up_to_the_ceiling_and_never_all_at_once():
+    limits = Limits(retry_first_s=0.2, retry_ceiling_s=15.0)
+    backoff = Backoff(limits, Random(1))
+    delays = [backoff.next_s() for _ in range(12)]
+    for attempt, delay in enumerate(delays):
+        full = min(0.2 * 2**attempt, 15.0)
+        assert full / 2 <= delay <= full
+    backoff.reset()
+    assert backoff.next_s() <= 0.2
+    backoff.exhaust()
+    assert backoff.next_s() >= 7.5
+
+
+def test_the_doorway_counts_in_all_and_by_address():
+    doorway = Doorway(Limits(pending=5, pending_per_address=2))
+    assert [doorway.enter(address) for address in "aaabbbcc"] == [True, True, False, True, True, False, True, False]
+    doorway.leave("a")
+    assert doorway.enter("c")
+    assert doorway.waiting == 5
+    assert doorway.turned_away == 3
+
+
+def test_a_refusal_is_said_once_for_each_peer_and_reason(caplog):
+    counters = Counters.of([1, 2])
+    refusals = Refusals(counters, logging.getLogger("tests.net"))
+    for _ in range(3):
+        refusals.note(1, "node 1", "another federation")
+        refusals.note(2, "node 2", "another federation")
+        refusals.note(2, "node 2", "no edge")
+        refusals.note(None, "10.0.0.1", "noise")
+        refusals.note(None, "10.0.0.2", "noise")
+    assert len(caplog.records) == 4
+    assert [counters.peers[1].refusals, counters.peers[2].refusals, counters.unknown.refusals] == [3, 6, 6]
+    assert counters.total.refusals == 15
+
+
+def test_strangers_cannot_fill_the_log(caplog):
+    refusals = Refusals(Counters.of([]), logging.getLogger("tests.net"))
+    for number in range(2 * REMEMBERED):
+        refusals.note(None, "10.0.0.1", f"reason {number}")
+    assert len(caplog.records) == REMEMBERED
+
+
+def test_counters_are_plain_values():
+    counters = Counters.of([2, 1])
+    counters.peers[2].bytes_sent = 7
+    plain = counters.as_dict()
+    assert plain["total"]["bytes_sent"] == 7
+    assert plain["peers"] == {"1": asdict(counters.peers[1]), "2": asdict(counters.peers[2])}
+    assert counters.faults == {1: 0, 2: 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("localhost:0", Address("localhost", 0)),
+        ("192.168.1.20:7000", Address("192.168.1.20", 7000)),
+        ("[::1]:7000", Address("::1", 7000)),
+        ("pi-1.local:65535", Address("pi-1.local", 65535)),
+    ],
+)
+def test_an_address_reads_as_it_was_written(text, address):
+    assert parse_address(text, "listen") == address
+    assert str(address) == text

@@ -1,0 +1,141 @@
+"""`p2pfl check` says what a federation would do, and finds what is wrong in the file and in the nodes' folders."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from p2pfl.crypto.identity import Identity, public_text
+from topologies import build, contraction
+
+
+@pytest.fixture
+def ward(p2pfl, tmp_path):
+    p2pfl("new", "ward", "--nodes", "4")
+    return tmp_path / "ward"
+
+
+@pytest.fixture
+def change(ward):
+    def change(name, right, wrong):
+        text = (ward / name).read_text(encoding="utf-8")
+        assert right in text
+        (ward / name).write_text(text.replace(right, wrong), encoding="utf-8")
+
+    return change
+
+
+def report_of(outcome):
+    return json.loads(outcome.out)
+
+
+def test_the_graph_and_the_contraction_are_those_of_the_library(p2pfl, ward):
+    report = report_of(p2pfl("check", ward, "--format", "json"))
+    samples = [member["samples"] for member in report["members"]]
+    assert report["graph"]["algebraic_connectivity"] == pytest.approx(2.0)
+    assert report["graph"]["contraction"] == pytest.approx(contraction(build("ring", 4), samples))
+
+
+def test_a_round_sends_one_compressed_model_to_each_neighbor(p2pfl, ward, change):
+    change("federation.toml", 'compressor = "q4"', 'compressor = "none"')
+    traffic = report_of(p2pfl("check", ward, "--format", "json"))["traffic"]
+    assert traffic["message_bytes"] == 4 * 2_410
+    assert traffic["bytes_per_round_busiest_node"] == 2 * traffic["message_bytes"]
+    assert traffic["bytes_per_round_all_nodes"] == 8 * traffic["message_bytes"]
+
+
+def test_mean_is_said_to_be_no_protection(p2pfl, ward):
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 0
+    assert "no protection against lying neighbors" in outcome.out
+    assert outcome.out.endswith("no mistakes\n")
+
+
+def test_all_mistakes_of_the_file_are_printed(p2pfl, ward, change):
+    change("federation.toml", "rounds = 40", "rounds = 0")
+    change("federation.toml", '"mean"', '"maen"')
+    outcome = p2pfl("check", ward, "--format", "json")
+    assert outcome.code == 2
+    assert outcome.err.count("error: ") == 2
+    assert [mistake["key"] for mistake in report_of(outcome)["mistakes"]] == ["training.rounds", "gossip.rule"]
+
+
+def test_a_disconnected_graph_is_shown_and_ends_with_3(p2pfl, ward, change):
+    change("federation.toml", '"ring"', '"circulant:offsets=2"')
+    outcome = p2pfl("check", ward, "--format", "json")
+    assert outcome.code == 3
+    assert report_of(outcome)["graph"]["components"] == 2
+
+
+def test_a_worse_mistake_beside_it_ends_with_2(p2pfl, ward, change):
+    change("federation.toml", '"ring"', '"circulant:offsets=2"')
+    change("node1/node.toml", "# threads = 1", "threads = 0")
+    assert p2pfl("check", ward).code == 2
+
+
+def test_a_mistake_in_a_node_file_is_found(p2pfl, ward, change):
+    change("node1/node.toml", "# nice = 0", "nise = 0")
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 2
+    assert f"{ward}/node1/node.toml: node.nise: unknown key; did you mean 'nice'?" in outcome.err
+
+
+def test_a_key_of_another_is_found(p2pfl, ward):
+    other = Identity.generate()
+    (ward / "node2" / "node.key").unlink()
+    other.save(ward / "node2" / "node.key")
+    (mistake,) = report_of(p2pfl("check", ward, "--format", "json"))["mistakes"]
+    assert mistake["file"] == str(ward / "node2" / "node.key")
+    assert mistake["value"] == public_text(other.public)
+
+
+def test_a_missing_and_an_open_key_are_found(p2pfl, ward):
+    (ward / "node1" / "node.key").unlink()
+    (ward / "node2" / "node.key").chmod(0o640)
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 2
+    assert [line.split(": ")[1] for line in outcome.err.splitlines()] == [
+        f"{ward}/node1/node.key",
+        f"{ward}/node2/node.key",
+    ]
+
+
+def test_a_folder_that_is_not_here_is_no_mistake(p2pfl, ward):
+    (ward / "node3").rename(ward.parent / "elsewhere")
+    outcome = p2pfl("check", ward, "--format", "json")
+    report = report_of(outcome)
+    assert outcome.code == 0
+    assert [member["here"] for member in report["members"]] == [True, True, True, False]
+    assert report["graph"]["samples_known"] is False
+
+
+def test_a_task_that_cannot_be_imported_is_one_mistake(p2pfl, ward, change):
+    change("task.py", "import torch", "import torhc")
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 2
+    assert outcome.err.count("error: ") == 1
+    assert "torhc" in outcome.err
+
+
+def test_data_that_is_not_there_is_the_mistake_of_its_node(p2pfl, ward, change):
+    change("task.py", "load_digits()\n    rows", 'load_digits()\n    node.path("table_path")\n    rows')
+    for index in (0, 1, 3):
+        change(f"node{index}/node.toml", '# path = "data.npz"', 'table_path = "x.npz"')
+    (mistake,) = report_of(p2pfl("check", ward, "--format", "json"))["mistakes"]
+    assert (mistake["file"], mistake["key"]) == (str(ward / "node2" / "node.toml"), "data.table_path")
+
+
+def test_two_neighbors_without_addresses_are_warned_of(p2pfl, ward, change):
+    for port in (8470, 8471):
+        change("federation.toml", f'address = "127.0.0.1:{port}"', "")
+    warnings = report_of(p2pfl("check", ward, "--format", "json"))["warnings"]
+    assert [warning for warning in warnings if "address" in warning] == [
+        "neither node0 nor node1 has an address for the other to dial"
+    ]
+
+
+def test_a_missing_federation_is_a_mistake(p2pfl, tmp_path):
+    outcome = p2pfl("check", tmp_path / "none")
+    assert outcome.code == 2
+    assert "No such file" in outcome.err

@@ -1,0 +1,110 @@
+"""A new federation works at once, and a failed attempt leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+from p2pfl.config.load import load_federation
+from p2pfl.config.load_node import load_node, node_file
+from p2pfl.crypto.identity import Identity
+
+
+def test_every_node_has_a_folder_a_secret_key_and_its_place_in_the_file(p2pfl, tmp_path):
+    assert p2pfl("new", "ward", "--nodes", "4", "--base-port", "9000").code == 0
+    federation = load_federation(tmp_path / "ward")
+    assert [member.address for member in federation.members] == [f"127.0.0.1:{port}" for port in range(9000, 9004)]
+    for member in federation.members:
+        node = load_node(node_file(federation, member.name), federation)
+        assert Identity.load(node.key_file).public == member.key
+        assert stat.S_IMODE(node.key_file.stat().st_mode) == 0o600
+
+
+def test_its_own_task_learns_at_once(p2pfl, tmp_path):
+    p2pfl("new", "ward")
+    outcome = p2pfl("check", "ward", "--format", "json")
+    report = json.loads(outcome.out)
+    assert (outcome.code, report["mistakes"]) == (0, [])
+    assert report["federation"]["task"] == "task.py:task"
+    assert report["traffic"]["parameters"] == 2_410
+    assert sum(member["samples"] for member in report["members"]) == 1_437
+
+
+def test_the_built_in_task_needs_no_file(p2pfl, tmp_path):
+    p2pfl("new", "ward", "--task", "digits", "--name", "other")
+    assert not (tmp_path / "ward" / "task.py").exists()
+    federation = load_federation(tmp_path / "ward")
+    assert (federation.task.name, federation.name) == ("digits", "other")
+
+
+def test_a_graph_file_is_copied(p2pfl, tmp_path):
+    (tmp_path / "mine.edges").write_text("node0 node1\nnode1 node2\n", encoding="utf-8")
+    assert p2pfl("new", "ward", "--topology", "mine.edges").code == 0
+    (tmp_path / "mine.edges").unlink()
+    assert load_federation(tmp_path / "ward").edges == ((0, 1), (1, 2))
+
+
+def test_two_calls_make_different_keys(p2pfl, tmp_path):
+    p2pfl("new", "one")
+    p2pfl("new", "two")
+    keys = [member.key for name in ("one", "two") for member in load_federation(tmp_path / name).members]
+    assert len(set(keys)) == 6
+
+
+def test_an_empty_folder_is_filled(p2pfl, tmp_path):
+    (tmp_path / "ward").mkdir()
+    assert p2pfl("new", "ward").code == 0
+    assert (tmp_path / "ward" / "federation.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (["--nodes", "1"], 2, "2<=x"),
+        (["--topology", "rng"], 2, "did you mean 'ring'"),
+        (["--topology", "torus", "--nodes", "7"], 2, "not a prime"),
+        (["--topology", "circulant:offsets=2", "--nodes", "4"], 3, "not connected"),
+        (["--topology", "none.json"], 2, "none.json"),
+        (["--base-port", "65534"], 2, "--base-port"),
+        (["--name", "a b"], 2, "--name"),
+        (["--task", "mine"], 2, "'own', 'digits'"),
+    ],
+)
+def test_a_mistake_leaves_nothing(p2pfl, tmp_path, options, code, text):
+    outcome = p2pfl("new", "ward", *options)
+    assert outcome.code == code
+    assert text in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_halfway_leaves_nothing(p2pfl, tmp_path, monkeypatch):
+    saved = Identity.save
+
+    def full_after_two(self, path):
+        if "node2" in str(path):
+            raise OSError(28, "No space left on device")
+        saved(self, path)
+
+    monkeypatch.setattr(Identity, "save", full_after_two)
+    outcome = p2pfl("new", "ward")
+    assert outcome.code == 1
+    assert "No space left on device" in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_empty_is_left_as_it_is(p2pfl, tmp_path):
+    (tmp_path / "ward").mkdir()
+    (tmp_path / "ward" / "precious").write_text("x", encoding="utf-8")
+    outcome = p2pfl("new", "ward")
+    assert outcome.code == 2
+    assert "a new or an empty folder" in outcome.err
+    assert [path.name for path in tmp_path.rglob("*")] == ["ward", "precious"]
+
+
+def test_a_missing_parent_is_named_and_not_made(p2pfl, tmp_path):
+    outcome = p2pfl("new", "a/ward")
+    assert outcome.code == 2
+    assert str(tmp_path / "a") in outcome.err
+    assert list(tmp_path.iterdir()) == []

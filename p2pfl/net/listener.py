@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from logging import Logger
+from http import HTTPStatus
+from logging import DEBUG, ERROR, Logger
 from typing import Any
 
 from aiohttp import web
@@ -40,8 +41,9 @@ class TerseHandler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        del status, message
-        self.logger.debug("broken request from %s", request.remote, exc_info=exc)
+        del message
+        ours = status == HTTPStatus.INTERNAL_SERVER_ERROR
+        self.logger.log(ERROR if ours else DEBUG, "broken request from %s", request.remote, exc_info=exc)
         if self.transport is not None:
             self.transport.abort()
         return not_found()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
+from p2pfl.errors import StorageError
 from p2pfl.storage.disk import discard
 
 _NAME = re.compile(r"(snapshot|log)-(\d{8,19})(\.tmp)?")
@@ -39,11 +41,17 @@ def discard_unfinished(folder: Path) -> None:
 
 
 def discard_before(folder: Path, generation: int) -> None:
-    for stem, older, _ in _files(folder):
-        if older < generation:
-            discard(folder / f"{stem}-{older:08d}")
+    """What cannot be removed now does no harm and is tried again after the next checkpoint."""
+    with suppress(StorageError):
+        for stem, older, _ in _files(folder):
+            if older < generation:
+                discard(folder / f"{stem}-{older:08d}")
 
 
 def _files(folder: Path) -> list[tuple[str, int, bool]]:
-    matches = (_NAME.fullmatch(name) for name in sorted(path.name for path in folder.iterdir()))
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be listed: {error.strerror or error}") from error
+    matches = (_NAME.fullmatch(name) for name in names)
     return [(match[1], int(match[2]), match[3] is not None) for match in matches if match]

@@ -99,9 +99,9 @@ class Store:
 
     def close(self) -> None:
         """Without flushing. The store must not be used afterwards."""
-        if self._wal:
-            self._wal.close()
-            self._wal = None
+        old, self._wal = self._wal, None
+        if old:
+            old.close()
         os.close(self._lock)
 
     def _usable_log(self) -> Wal:
@@ -119,9 +119,9 @@ class Store:
         except StorageError as error:
             self._refusal = str(error)
             raise
-        if self._wal:
-            self._wal.close()
-        self._wal = wal
+        old, self._wal = self._wal, wal
+        if old:
+            old.close()
         return end
 
     def _end_of_log(self) -> bytes:

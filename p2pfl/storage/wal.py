@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ class Wal:
 
     def close(self) -> None:
         """Without flushing: what was not flushed was promised to nobody."""
-        os.close(self._fd)
+        with suppress(OSError):
+            os.close(self._fd)
 
     def _write_out(self) -> None:
         with refusal_of(self._path):

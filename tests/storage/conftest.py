@@ -48,6 +48,12 @@ class CrashingDisk:
         for name in ("open", "close", "write", "fsync", "fdatasync", "ftruncate", "replace", "unlink"):
             monkeypatch.setattr(os, name, self._standing_before(getattr(os, name), getattr(self, f"_{name}")))
 
+    def forget_process(self) -> None:
+        """The process is gone and its files are closed; what it wrote is still in memory."""
+        self.after_each = lambda: None
+        for fd in list(self._opened):
+            os.close(fd)
+
     def possible_states(self) -> set[tuple[tuple[str, bytes], ...]]:
         states = set()
         for chosen in itertools.product((False, True), repeat=len(self._unsynced_names)):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import shutil
 from pathlib import Path
 
@@ -175,3 +177,39 @@ def test_after_a_refused_flush_appends_are_refused_until_a_checkpoint_succeeds(t
     assert counter.run(store, "caf") == 0
     store.close()
     assert recovered_count(Store.open(tmp_path, durability="exchange"), quietly=True) == 2
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_what_a_restart_after_a_kill_has_read_survives_a_power_loss_too(tmp_path, monkeypatch, crashing_disk):
+    for last in range(1, 1000):
+        folder = tmp_path / str(last)
+        disk = crashing_disk(folder)
+
+        def kill(disk=disk, last=last) -> None:
+            if disk.operations == last:
+                raise KilledError
+
+        disk.after_each = kill
+        with monkeypatch.context() as patch:
+            disk.install(patch)
+            store = Store.open(folder, durability="exchange")
+            with contextlib.suppress(KilledError):
+                store.load()
+                Counter().run(store, SCRIPT)
+            survived = disk.operations < last
+            disk.forget_process()
+            os.close(store._lock)
+            store = Store.open(folder, durability="exchange")
+            count = recovered_count(store, quietly=True)
+            store.close()
+        for number, files in enumerate(disk.possible_states()):
+            rebuild(folder / str(number), files)
+            store = Store.open(folder / str(number), durability="exchange")
+            assert recovered_count(store, quietly=True) == count
+            store.close()
+        if survived:
+            assert last > 30
+            return

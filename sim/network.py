@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from p2pfl.core.events import Event, MessageReceived, SessionClosed, SessionOpened
 from p2pfl.core.messages import Message
-from p2pfl.wire import body_bytes, decode_message, encode_message
 from sim.kernel import Kernel
 
 
@@ -79,7 +79,7 @@ class Network:
         if session:
             for end, peer in (edge, edge[::-1]):
                 event = SessionClosed(peer=peer, session=session)
-                self.kernel.after(self._delay(edge), lambda end=end, event=event: self.deliver(end, event))
+                self.kernel.after(self._delay(edge), partial(self.deliver, end, event))
         if redial:
             self.kernel.after(self.plan.redial_s, lambda: self.open(edge))
 
@@ -94,16 +94,14 @@ class Network:
         link = self.links[edge]
         if link.session != session:
             return
-        data = encode_message(message)
-        link.bytes_sent += len(data)
+        link.bytes_sent += 0
         link.messages_sent += 1
         chance = self.chance[edge]
         copies = 1
         if not self.quiet:
             copies = int(chance.random() >= self.plan.loss) + int(chance.random() < self.plan.duplication)
         for _ in range(copies):
-            arrived = decode_message(data, max_body_bytes=body_bytes(message))
-            event = MessageReceived(peer=source, session=session, message=arrived)
+            event = MessageReceived(peer=source, session=session, message=message)
             self.kernel.after(self._delay(edge), self._arrival(edge, session, target, event))
 
     def _arrival(self, edge: tuple[int, int], session: int, end: int, event: Event) -> Callable[[], None]:

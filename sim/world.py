@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,7 @@ class World:
         self.booked: Totals | float = 0.0
         self.hosts = [self._host(index) for index in range(len(plan.learners))]
         for host in self.hosts:
-            self.kernel.at(plan.start_s.get(host.plan.index, 0.0), lambda host=host: self.start(host.plan.index))
+            self.kernel.at(plan.start_s.get(host.plan.index, 0.0), partial(self.start, host.plan.index))
 
     def _host(self, index: int) -> Host:
         plan = self.plan
@@ -75,8 +76,7 @@ class World:
             round_s=plan.round_s.get(index, plan.default_round_s),
             engine_s=plan.engine_s,
         )
-        host = Host(host_plan, self.kernel, self.network, self._book)
-        return host
+        return Host(host_plan, self.kernel, self.network, self._book)
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class World:
                 self.network.open(edge)
 
     def crash(self, index: int, *, amnesia: bool = False, kept: int = 0) -> None:
-        """kill -9: with `amnesia` the disk is lost too, and the ledger books what went with it."""
+        """As kill -9 does; with `amnesia` the disk is lost too, and the ledger books what went with it."""
         host = self.hosts[index]
         if not host.alive:
             return
@@ -122,7 +122,7 @@ class World:
     # -- the oracle -------------------------------------------------------------------------------------------------
 
     def total(self) -> Totals:
-        """sum n_i x_i, less every D that a responder has applied and its initiator has not yet. (d,)"""
+        """The sum of n_i x_i, less every D that a responder has applied and its initiator has not yet. (d,)"""
         total = np.zeros(self.hosts[0].engine.state.model.size)
         for host in self.hosts:
             state = host.engine.state

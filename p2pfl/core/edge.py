@@ -43,6 +43,8 @@ class Edge:
     """own version that took part in the last completed exchange."""
     peer_ready: int | None = None
     peer_version: int = 0
+    first_heard: int | None = None
+    """the neighbor's version in its first greeting since this node started."""
     peer_done: bool = False
     refused: bytes = b""
     """digest of the last request that failed a check: it fails again, whatever happens."""
@@ -103,6 +105,7 @@ class Edge:
         effects = self._say(answer) if answer else []
         if first:
             self.peer_version = max(self.peer_version, hello.version)
+            self.first_heard = hello.version if self.first_heard is None else self.first_heard
             self.peer_done = hello.done
             effects += self._judge(now)
         return effects

@@ -275,5 +275,5 @@ class Rounds:
 
 
 def _has_moved_on(edge: Edge) -> bool:
-    """The neighbor remembers us although we remember nothing, or trained on without us."""
-    return edge.is_open and (edge.record.incarnation > 0 or edge.peer_version >= MOVED_ON)
+    """The neighbor remembers us although we remember nothing, or had trained without us before we came."""
+    return edge.is_open and (edge.record.incarnation > 0 or (edge.first_heard or 0) >= MOVED_ON)

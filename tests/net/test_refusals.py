@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 from contextlib import suppress
 from dataclasses import replace
 
@@ -17,6 +19,11 @@ from p2pfl.crypto.session import MAX_SEALED_BYTES, Session
 from p2pfl.net.channel import PATH
 from p2pfl.net.notice import BOOT_BYTES, Notice, Word
 from p2pfl.wire import split
+
+UPGRADE = (
+    b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %s\r\n"
+)
 
 
 def refused(caplog, text):
@@ -81,9 +88,11 @@ async def test_another_node_at_the_address_is_refused(federation, caplog):
         b"GET / HTTP/1.1\r\n" + b"x" * 100_000,
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nbad header\r\n\r\n",
+        UPGRADE % "\u00e9".encode() + b"\r\n",
+        UPGRADE % b"AAAAAAAAAAAAAAAAAAAAAA==" + b"Sec-WebSocket-Protocol: soap\r\n\r\n",
         b"POST /p2pfl HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
-    ids=["bytes", "endless line", "TLS", "bad header", "bad chunk"],
+    ids=["bytes", "endless line", "TLS", "bad header", "bad key", "subprotocol", "bad chunk"],
 )
 async def test_what_is_no_request_gets_no_answer(federation, quick, caplog, noise):
     limits = replace(quick, handshake_s=0.2)
@@ -130,22 +139,34 @@ async def test_a_connection_that_dawdles_is_closed(federation, quick, start):
         assert a.links._listener.doorway.waiting == 0
 
 
+async def test_whoever_leaves_at_once_leaves_no_trace(federation, caplog):
+    async with federation.node(0) as a:
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", a.links.port)) as raw:
+                raw.sendall(UPGRADE % b"AAAAAAAAAAAAAAAAAAAAAA==" + b"\r\n")
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await a.until(lambda: a.links._listener.doorway.waiting == 0)
+        async with federation.node(1, {0: a.address()}) as b:
+            await b.until(lambda: b.open)
+        assert not refused(caplog, "")
+
+
 async def test_half_a_handshake_is_closed(federation, quick):
     async with federation.node(0, limits=replace(quick, handshake_s=0.1)) as a, aiohttp.ClientSession() as http:
-        async with http.ws_connect(f"ws://{a.address()}{PATH}") as socket:
+        async with http.ws_connect(f"ws://{a.address()}{PATH}") as web_socket:
             initiator = Initiator(federation.identities[1], federation.identities[0].public, federation_binding(a))
-            await socket.send_bytes(initiator.first())
-            assert (await socket.receive(timeout=20)).type is aiohttp.WSMsgType.BINARY
-            assert (await socket.receive(timeout=20)).type is not aiohttp.WSMsgType.BINARY
+            await web_socket.send_bytes(initiator.first())
+            assert (await web_socket.receive(timeout=20)).type is aiohttp.WSMsgType.BINARY
+            assert (await web_socket.receive(timeout=20)).type is not aiohttp.WSMsgType.BINARY
         await a.until(lambda: a.links._listener.doorway.waiting == 0)
 
 
 @pytest.mark.parametrize("message", [b"", bytes(48), bytes(MAX_SEALED_BYTES), bytes(MAX_SEALED_BYTES + 1), "text"])
 async def test_a_false_first_message_is_refused(federation, message):
     async with federation.node(0) as a, aiohttp.ClientSession() as http:
-        async with http.ws_connect(f"ws://{a.address()}{PATH}") as socket:
-            await (socket.send_str if isinstance(message, str) else socket.send_bytes)(message)
-            assert (await socket.receive(timeout=20)).type is not aiohttp.WSMsgType.BINARY
+        async with http.ws_connect(f"ws://{a.address()}{PATH}") as web_socket:
+            await (web_socket.send_str if isinstance(message, str) else web_socket.send_bytes)(message)
+            assert (await web_socket.receive(timeout=20)).type is not aiohttp.WSMsgType.BINARY
         await a.until(lambda: a.links.counters.unknown.refusals)
 
 
@@ -191,8 +212,8 @@ class Liar:
 @pytest.mark.parametrize("greeting", [b"", bytes(25), bytes(26), Notice(Word.OPEN, bytes(BOOT_BYTES), 1).pack()])
 async def test_a_false_greeting_is_refused(federation, greeting):
     async with federation.node(0) as a, aiohttp.ClientSession() as http:
-        async with http.ws_connect(f"ws://{a.address()}{PATH}") as socket:
-            liar = Liar(federation, a, socket)
+        async with http.ws_connect(f"ws://{a.address()}{PATH}") as web_socket:
+            liar = Liar(federation, a, web_socket)
             await liar.shake_hands()
             await liar.say(greeting)
             await a.until(lambda: a.links.counters.peers[1].refusals == 1)
@@ -202,22 +223,22 @@ async def test_a_false_greeting_is_refused(federation, greeting):
 @pytest.mark.parametrize("lie", ["garbage in the clear", "garbage sealed", "text", "oversize", "replay"])
 async def test_a_fault_in_a_session_is_logged_counted_and_ends_it(federation, caplog, lie):
     async with federation.node(0) as a, aiohttp.ClientSession() as http:
-        async with http.ws_connect(f"ws://{a.address()}{PATH}") as socket:
-            liar = Liar(federation, a, socket)
+        async with http.ws_connect(f"ws://{a.address()}{PATH}") as web_socket:
+            liar = Liar(federation, a, web_socket)
             await liar.open()
             await a.until(lambda: a.open)
             match lie:
                 case "garbage in the clear":
-                    await socket.send_bytes(bytes(300))
+                    await web_socket.send_bytes(bytes(300))
                 case "garbage sealed":
                     await liar.say(b"\xff" * 300)
                 case "text":
-                    await socket.send_str("hello")
+                    await web_socket.send_str("hello")
                 case "oversize":
-                    await socket.send_bytes(bytes(MAX_SEALED_BYTES + 1))
+                    await web_socket.send_bytes(bytes(MAX_SEALED_BYTES + 1))
                 case "replay":
-                    await socket.send_bytes(sealed := liar.session.seal(b""))
-                    await socket.send_bytes(sealed)
+                    await web_socket.send_bytes(sealed := liar.session.seal(b""))
+                    await web_socket.send_bytes(sealed)
             await a.until(a.reasons)
         assert a.links.counters.faults[1] == 1
         assert a.reasons()[0].startswith("protocol fault")
@@ -232,9 +253,9 @@ async def test_a_message_that_stops_coming_is_a_fault(federation, quick, part_of
     async with (
         federation.node(0, limits=limits) as a,
         aiohttp.ClientSession() as http,
-        http.ws_connect(f"ws://{a.address()}{PATH}") as socket,
+        http.ws_connect(f"ws://{a.address()}{PATH}") as web_socket,
     ):
-        liar = Liar(federation, a, socket)
+        liar = Liar(federation, a, web_socket)
         await liar.open()
         await liar.say(part_of_a_message)
         await a.until(a.reasons)
@@ -247,9 +268,9 @@ async def test_messages_under_way_share_a_budget(federation, quick, part_of_a_me
     async with (
         federation.node(0, limits=limits) as a,
         aiohttp.ClientSession() as http,
-        http.ws_connect(f"ws://{a.address()}{PATH}") as socket,
+        http.ws_connect(f"ws://{a.address()}{PATH}") as web_socket,
     ):
-        liar = Liar(federation, a, socket)
+        liar = Liar(federation, a, web_socket)
         await liar.open()
         await liar.say(part_of_a_message)
         await a.until(a.reasons)

@@ -40,7 +40,7 @@ class TerseHandler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        # Strangers can make aiohttp stumble in many ways; what is ours runs in a task of its own and is not caught here.
+        # Strangers can make aiohttp stumble in many ways. What is ours runs in a task of its own, not caught here.
         del status, message
         self.logger.debug("broken request from %s", request.remote, exc_info=exc)
         if self.transport is not None:

@@ -17,7 +17,10 @@ Vector = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRound:
-    """Outcome of one local round. `vector` (d,) is the model after `steps` steps at `learning_rate`."""
+    """Outcome of one local round. `vector` (d,) is the model after `steps` steps at `learning_rate`.
+
+    `samples` is n, the size of the node's training set now: its weight in the mean. It may change between rounds.
+    """
 
     vector: Vector
     steps: int

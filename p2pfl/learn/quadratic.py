@@ -91,7 +91,7 @@ class QuadraticLearner:
             vector=w.astype(start.dtype),
             steps=self._steps,
             learning_rate=self._rate,
-            samples=self._steps * self._batch,
+            samples=self.samples,
             loss=float(np.mean(losses)),
         )
 

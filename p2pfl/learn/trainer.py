@@ -65,7 +65,7 @@ class TorchLearner:
             vector=self._flat.vector(),
             steps=len(batches),
             learning_rate=self._training.learning_rate,
-            samples=sum(len(rows) for rows in batches),
+            samples=self.samples,
             loss=loss,
         )
 

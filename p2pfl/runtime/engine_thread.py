@@ -11,6 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from p2pfl.core.effects import Operation
 from p2pfl.core.events import Event, StorageFailed, StorageRestored
@@ -19,7 +23,7 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import LocalRound, Vector
-from p2pfl.storage import State, Store
+from p2pfl.storage import Durability, State, Store
 
 RETRY_S = 5.0
 LEAST_LOG_BYTES = 4 << 20
@@ -54,40 +58,56 @@ class Quit:
 Job = Operate | Look | Checkpoint | Quit
 
 
+class Listener(Protocol):
+    """Who hears from the thread; both are called in it."""
+
+    def deliver(self, events: list[Event]) -> None:
+        """The events of one batch, in order."""
+
+    def fail(self, error: BaseException) -> None:
+        """Our own bug ended the thread."""
+
+
 class EngineThread(threading.Thread):
-    """`deliver` is called from this thread with the events of one batch; `fail` with our own bug, if there is one."""
+    """`extra` joins the header of every snapshot; `local` gives what the learner keeps outside the vector."""
 
     def __init__(
         self,
         engine: Engine,
         store: Store,
         *,
+        durability: Durability,
         extra: dict[str, object],
-        deliver: Callable[[list[Event]], None],
-        fail: Callable[[BaseException], None],
+        local: Callable[[], dict[str, NDArray[np.generic]]],
     ) -> None:
         super().__init__(name="engine", daemon=True)
         self.engine = engine
         self.store = store
+        self.durability = durability
         self.extra = extra
-        self.deliver = deliver
-        self.fail = fail
+        self.local = local
+        self.listener: Listener
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.broken_since: float | None = None
         self.last_error = ""
         size = engine.state.model.nbytes * (2 + 2 * len(engine.state.edges))
         self.log_limit = max(LEAST_LOG_BYTES, LOG_MULTIPLE * size)
 
+    def report_to(self, listener: Listener) -> None:
+        """Call before `start`."""
+        self.listener = listener
+
     def run(self) -> None:
         try:
             while self._batch():
                 pass
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the node, not vanish
-            self.fail(error)
+            self.listener.fail(error)
 
     def checkpoint(self, state: NodeState) -> None:
         """Write `state` as a new generation."""
-        picture = image(state, with_replicas=self.store.durability == "exchange")
+        state.local = self.local()
+        picture = image(state, with_replicas=self.durability == "exchange")
         self.store.checkpoint(State(header=picture.header | self.extra, arrays=picture.arrays, blobs=picture.blobs))
 
     def _batch(self) -> bool:
@@ -109,7 +129,7 @@ class EngineThread(threading.Thread):
             self._guard(events, self.store.flush)
         self._upkeep(events)
         if events:
-            self.deliver(events)
+            self.listener.deliver(events)
         return not quitting
 
     def _wait(self) -> list[Job]:

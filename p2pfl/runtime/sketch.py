@@ -25,7 +25,8 @@ class Sketch:
 
     def of(self, vector: Vector) -> NDArray[np.float64]:
         """(d,) -> (256,)."""
-        return np.bincount(self.bucket, weights=self.sign * vector, minlength=WIDTH)
+        buckets = np.bincount(self.bucket, weights=self.sign * vector, minlength=WIDTH)
+        return np.asarray(buckets, dtype=np.float64)
 
 
 def consensus_distance(rows: NDArray[np.float64]) -> float:

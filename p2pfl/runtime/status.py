@@ -5,24 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from p2pfl.core.edge import Edge
 from p2pfl.core.node import Node
+from p2pfl.net.counters import Counters
 from p2pfl.runtime.workshop import Workshop
-
-
-class Traffic(Protocol):
-    """Totals on the wire, sealed sizes."""
-
-    @property
-    def bytes_sent(self) -> int: ...
-    @property
-    def bytes_received(self) -> int: ...
-    @property
-    def messages_sent(self) -> int: ...
-    @property
-    def messages_received(self) -> int: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +22,7 @@ class Status:
     rounds: int | None
     core: Node
     workshop: Workshop
-    traffic: Traffic
+    counters: Counters
     name_of: Callable[[int], str]
     alarms: dict[str, int]
     durability: str
@@ -55,7 +43,7 @@ class Status:
 
     def line(self) -> dict[str, Any]:
         """The short form: one line of a live view, one point of a history."""
-        test = self.workshop.test
+        test, traffic = self.workshop.test, self.counters.total
         return {
             "node": self.name,
             "uptime_s": round(time.monotonic() - self.started_at, 3),
@@ -66,10 +54,10 @@ class Status:
             "test_loss": None if test is None else test.loss,
             "loss": self.workshop.loss,
             "staleness": self.staleness(),
-            "bytes_sent": self.traffic.bytes_sent,
-            "bytes_received": self.traffic.bytes_received,
-            "messages_sent": self.traffic.messages_sent,
-            "messages_received": self.traffic.messages_received,
+            "bytes_sent": traffic.bytes_sent,
+            "bytes_received": traffic.bytes_received,
+            "messages_sent": traffic.messages_sent,
+            "messages_received": traffic.messages_received,
             "peers": sum(edge.is_open for edge in self.core.edges.values()),
             "exchanges": self.exchanges,
             "neighbor_distance": self.neighbor_distance,

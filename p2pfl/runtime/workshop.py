@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
 from p2pfl.runtime.sketch import Sketch
@@ -26,11 +29,13 @@ class Workshop:
     loss: float | None = None
     sketched: list[float] = field(default_factory=list)
     steps: int = 0
+    local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
     def train(self, start: Vector, correction: Vector | None, index: int) -> LocalRound:
         local = self.learner.train(start, correction, index)
         self.loss = local.loss
         self.steps += local.steps
+        self.local = self.learner.local_state()
         return local
 
     def is_due(self, tick: int) -> bool:

@@ -1,0 +1,93 @@
+"""`p2pfl run`: one node as a process, until its rounds are done or it is stopped. A second start resumes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.cli.output import Form, cell, format_option
+
+if TYPE_CHECKING:
+    from p2pfl.config.model import NodeConfig
+
+STOPPED = 130
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl run ward-7 --node node0\n  p2pfl run ward-7/federation.toml --node pi1 -v")
+@click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+@click.option("--node", "name", required=True, metavar="NAME", help="Which member of the federation this is.")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="Its node.toml; by default NAME/node.toml beside FEDERATION."
+)
+@click.option("--sketch", is_flag=True, hidden=True, help="Add a sketch of the model to each line; for `launch`.")
+@click.option("-v", "--verbose", is_flag=True, help="Log sessions and exchanges too.")
+@format_option("table", "json")
+def run(*, federation: Path, name: str, config: Path | None, sketch: bool, verbose: bool, form: Form) -> int:
+    """Run one node of a federation until its rounds are done. This is what each device runs.
+
+    Started again after a stop, a crash or a power cut, it goes on after its last durable round. Progress goes to
+    stdout (one line each, JSON with --format json), the log to stderr. Ctrl-C or SIGTERM ends it cleanly and keeps a
+    snapshot. Exits with 0 when all is done and with 130 when it was stopped before.
+    """
+    from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.load_node import find_member, load_node, node_file  # noqa: PLC0415 - as above
+
+    _log_to_stderr(name, verbose=verbose)
+    described = load_federation(federation)
+    find_member(described, name)
+    node = load_node(config or node_file(described, name), described, name)
+    _be_modest(node)
+    from p2pfl.runtime.app import run_node  # noqa: PLC0415 - after the thread limits are set
+    from p2pfl.runtime.parts import read_setup  # noqa: PLC0415 - as above
+
+    setup = read_setup(described, node)
+    write = _write_json if form == "json" else _write_text
+    result = asyncio.run(run_node(setup, on_line=write, sketched=sketch))
+    return 0 if result["finished"] else STOPPED
+
+
+def _be_modest(node: NodeConfig) -> None:
+    """Threads and priority, before anything numeric is imported."""
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = str(node.threads)
+    if node.nice:
+        os.nice(node.nice)
+
+
+def _log_to_stderr(name: str, *, verbose: bool) -> None:
+    form = f"%(asctime)s {name} %(levelname)s %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=form, datefmt="%H:%M:%S")
+    logging.getLogger("p2pfl").setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def _write_json(line: dict[str, Any]) -> None:
+    _print(json.dumps(line))
+
+
+def _write_text(line: dict[str, Any]) -> None:
+    shown = {
+        "round": line["rounds"],
+        "phase": line["phase"],
+        "accuracy": line["accuracy"],
+        "loss": line["loss"],
+        "staleness": line["staleness"]["mean"],
+        "peers": line["peers"],
+        "sent": line["bytes_sent"],
+        "distance": line["neighbor_distance"],
+    }
+    _print("  ".join(f"{key} {cell(value)}" for key, value in shown.items()))
+
+
+def _print(text: str) -> None:
+    """Whoever read our lines may be gone; the node goes on."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,204 @@
+"""One node as a process: build the parts, open the doors, run until the core is through, leave everything in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from p2pfl.core.node import Node
+from p2pfl.core.rounds import Phase
+from p2pfl.engine.engine import Engine
+from p2pfl.net.http import StatusPage
+from p2pfl.net.links import Links
+from p2pfl.runtime import parts
+from p2pfl.runtime.driver import Driver
+from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look
+from p2pfl.runtime.parts import Setup
+from p2pfl.runtime.sketch import Sketch
+from p2pfl.runtime.status import Status
+from p2pfl.runtime.workshop import Workshop
+from p2pfl.storage import Store
+
+log = logging.getLogger("p2pfl")
+
+RESULT_FILE = "result.json"
+LEAST_LINE_S = 0.1
+
+Line = dict[str, Any]
+
+
+class Application:
+    """`on_line` is called with a line of progress at most ten times a second; `sketched` lines say where the model is.
+
+    `run` returns the node's result, which also stands in `<state_dir>/result.json`.
+    """
+
+    def __init__(self, setup: Setup, *, on_line: Callable[[Line], None], sketched: bool = False) -> None:
+        self.setup = setup
+        self.on_line = on_line
+        self.sketched = sketched
+        self.last_line_at = float("-inf")
+        self.stopped = False
+        self.driver: Driver
+        self.status: Status
+
+    async def run(self) -> Line:
+        store = Store.open(self.setup.node.state_dir, durability=self.setup.durability)
+        try:
+            recovered = parts.recover(self.setup, store)
+            engine = parts.make_engine(self.setup, recovered)
+            core = parts.make_core(self.setup, engine.state, fresh=recovered is None)
+            if recovered is not None:
+                log.info("resuming after round %d", core.facts.rounds)
+            self._assemble(core, engine, store)
+            await self._serve(core)
+            return await self._conclude(engine)
+        finally:
+            store.close()
+
+    def stop(self) -> None:
+        """End cleanly, keeping a snapshot."""
+        self.stopped = True
+        self.driver.stop()
+
+    def _assemble(self, core: Node, engine: Engine, store: Store) -> None:
+        setup, training = self.setup, self.setup.federation.training
+        sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
+        workshop = Workshop(setup.learner, training.evaluate_every, sketch)
+        self.thread = EngineThread(
+            engine,
+            store,
+            durability=setup.durability,
+            extra=parts.snapshot_header(setup),
+            local=lambda: workshop.local,
+        )
+        self.driver = Driver(core, self.thread, workshop, name_of=self._name_of, on_measure=self._measured)
+        self.thread.report_to(self.driver)
+        self.thread.checkpoint(engine.state)
+        self.thread.start()
+
+    async def _serve(self, core: Node) -> None:
+        """Doors open first, then the core starts; on the way out neighbors hear goodbye before the threads end."""
+        setup, driver = self.setup, self.driver
+        links = self._links()
+        self.status = Status(
+            name=setup.member.name,
+            federation=setup.federation.name,
+            rounds=setup.federation.training.rounds,
+            core=core,
+            workshop=driver.workshop,
+            counters=links.counters,
+            name_of=self._name_of,
+            alarms=driver.alarms,
+            durability=setup.durability,
+        )
+        async with AsyncExitStack() as doors:
+            doors.push_async_callback(driver.close)
+            if setup.node.status_listen is not None:
+                page = await doors.enter_async_context(StatusPage(setup.node.status_listen, self.status.full))
+                log.info("status: http://%s:%d/status", setup.node.status_listen.rpartition(":")[0], page.port)
+            driver.links = links
+            await doors.enter_async_context(links)
+            log.info("listening on port %d", links.port)
+            upkeep = asyncio.create_task(self._upkeep())
+            driver.start(links)
+            await driver.finished.wait()
+            upkeep.cancel()
+        if driver.failure is not None:
+            raise driver.failure
+
+    def _links(self) -> Links:
+        setup, driver = self.setup, self.driver
+        members = setup.federation.members
+        return Links(
+            identity=setup.identity,
+            members={member.key: member.index for member in members},
+            own_index=setup.member.index,
+            dial={peer: members[peer].address for peer in setup.peers},
+            neighbors=frozenset(setup.peers),
+            binding=parts.binding(setup),
+            listen=setup.node.listen,
+            max_body_bytes=self.thread.engine.compressor.size_bytes(setup.learner.size),
+            on_open=driver.session_opened,
+            on_message=driver.message_received,
+            on_close=driver.session_closed,
+            rng=random.Random(os.urandom(16)),  # jitter of dials: nothing that a seed should repeat
+            log=logging.getLogger("p2pfl.net"),
+        )
+
+    async def _upkeep(self) -> None:
+        """Snapshots by the clock, and the distance to the neighbors for whoever asks."""
+        saved_at = time.monotonic()
+        while True:
+            await asyncio.sleep(1.0)
+            self._look()
+            if self.setup.durability == "snapshot" and time.monotonic() - saved_at >= self.setup.node.snapshot_s:
+                saved_at = time.monotonic()
+                self.thread.jobs.put(Checkpoint())
+
+    def _look(self) -> None:
+        """A float is written in one step: no lock is needed between the threads."""
+        self.thread.jobs.put(Look(self._see))
+
+    def _see(self, engine: Engine) -> None:
+        self.status.neighbor_distance = engine.neighbor_distance()
+
+    def _measured(self) -> None:
+        now = time.monotonic()
+        if now - self.last_line_at >= LEAST_LINE_S and not self.driver.finished.is_set():
+            self.last_line_at = now
+            self._look()
+            self.on_line(self._line())
+
+    def _line(self) -> Line:
+        line = self.status.line()
+        if self.sketched:
+            line["sketch"] = self.driver.workshop.sketched
+        return line
+
+    async def _conclude(self, engine: Engine) -> Line:
+        """The threads have ended: write the last snapshot, test what was learned, leave a result."""
+        self.thread.checkpoint(engine.state)
+        self.status.neighbor_distance = engine.neighbor_distance()
+        workshop = self.driver.workshop
+        await asyncio.to_thread(workshop.measure, engine.state.model)
+        self.on_line(self._line())
+        local = await asyncio.to_thread(self.setup.learner.evaluate, engine.state.model, "local")
+        finished = self.status.core.rounds.phase is Phase.FINISHED and not self.stopped
+        result = self.status.full() | {
+            "finished": finished,
+            "pid": os.getpid(),
+            "local_accuracy": None if local is None else local.accuracy,
+            "local_loss": None if local is None else local.loss,
+            "steps": workshop.steps,
+            "wall_time_s": round(time.monotonic() - self.status.started_at, 3),
+            "cpu_time_s": round(time.process_time(), 3),
+        }
+        path = self.setup.node.state_dir / RESULT_FILE
+        path.with_suffix(".tmp").write_text(json.dumps(result, indent=2), encoding="utf-8")
+        path.with_suffix(".tmp").replace(path)
+        return result
+
+    def _name_of(self, index: int) -> str:
+        return self.setup.federation.members[index].name
+
+
+async def run_node(setup: Setup, *, on_line: Callable[[Line], None], sketched: bool = False) -> Line:
+    """Run one node to its end, or until SIGINT or SIGTERM; returns its result."""
+    application = Application(setup, on_line=on_line, sketched=sketched)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, application.stop)
+    try:
+        return await application.run()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,219 @@
+"""A node's parts, made from its federation and node files: learner, state from disk, engine, core.
+
+Everything that can be wrong with a user's files is found here, before a socket is opened or a thread started.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from p2pfl.compress import make_compressor
+from p2pfl.config.binding import HASH_BYTES, federation_id, sections
+from p2pfl.config.model import Federation, Member, NodeConfig
+from p2pfl.core.facts import Settings
+from p2pfl.core.node import Node
+from p2pfl.core.records import EdgeRecord
+from p2pfl.core.staleness import parse_staleness
+from p2pfl.crypto.binding import FederationBinding
+from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.engine.durable import change, restore
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.redo import redo
+from p2pfl.engine.state import EdgeState, NodeState
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Learner
+from p2pfl.learn.load import make_learner
+from p2pfl.storage import Durability, Loaded, Store
+
+log = logging.getLogger("p2pfl")
+
+SMALL_MODEL_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What the files say about one node, checked."""
+
+    federation: Federation
+    member: Member
+    node: NodeConfig
+    identity: Identity
+    learner: Learner
+    durability: Durability
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return self.federation.neighbors(self.member.index)
+
+
+def read_setup(federation: Federation, node: NodeConfig) -> Setup:
+    """Load key, task and data.
+
+    Raises:
+        UserError: something in the user's files is wrong.
+    """
+    member = federation.member(node.name)
+    identity = Identity.load(node.key_file)
+    if identity.public != member.key:
+        raise UserError(
+            f"not the key that {federation.path.name} lists for {member.name}",
+            file=node.key_file,
+            key="public key",
+            value=public_text(identity.public),
+            allowed=public_text(member.key),
+        )
+    learner = make_learner(
+        federation.task,
+        federation.training,
+        seed=federation.seed,
+        node_index=member.index,
+        node_count=len(federation.members),
+        node_name=member.name,
+        base_dir=federation.path.parent,
+        local=node.data,
+        local_dir=node.path.parent,
+        file=federation.path,
+    )
+    durability: Durability = "exchange" if 4 * learner.size < SMALL_MODEL_BYTES else "snapshot"
+    if node.durability != "auto":
+        durability = "exchange" if node.durability == "exchange" else "snapshot"
+    return Setup(
+        federation=federation,
+        member=member,
+        node=node,
+        identity=identity,
+        learner=learner,
+        durability=durability,
+    )
+
+
+def binding(setup: Setup) -> FederationBinding:
+    """What both ends of a session must have in common; the model's shape is one more section."""
+    model = hashlib.blake2b(setup.learner.shape_digest, digest_size=HASH_BYTES, person=b"p2pfl-model").digest()
+    return FederationBinding(
+        federation_id=federation_id(setup.federation), sections=(*sections(setup.federation), ("model", model))
+    )
+
+
+def core_settings(federation: Federation, *, durable: bool) -> Settings:
+    training, gossip = federation.training, federation.gossip
+    return Settings(
+        rounds=training.rounds,
+        time_s=training.time_s,
+        closing_rounds=training.closing_rounds,
+        gamma=gossip.gamma,
+        staleness=parse_staleness(gossip.staleness),
+        speed_limit=training.speed_correction,
+        start_wait_s=gossip.start_wait_s,
+        linger_s=gossip.linger_s,
+        max_wait_s=gossip.max_wait_s,
+        exchanges_per_s=gossip.exchanges_per_s,
+        audit_every=gossip.audit_every,
+        durable=durable,
+    )
+
+
+def snapshot_header(setup: Setup) -> dict[str, object]:
+    """What a snapshot says of where it belongs, beside the state itself."""
+    return {
+        "federation": setup.federation.name,
+        "node": setup.member.name,
+        "index": setup.member.index,
+        "members": [member.key.hex() for member in setup.federation.members],
+        "shape": setup.learner.shape_digest.hex(),
+    }
+
+
+def recover(setup: Setup, store: Store) -> NodeState | None:
+    """The state that the disk remembers, None if it remembers nothing.
+
+    Raises:
+        UserError: the folder holds the state of another federation, node or model.
+        StorageError: nothing in it can be used.
+    """
+    loaded = store.load()
+    if loaded is None:
+        return None
+    for warning in loaded.warnings:
+        log.warning("storage: %s", warning)
+    _check_origin(setup, loaded.state.header)
+    state = _replay(setup, loaded)
+    same_members = loaded.state.header["members"] == snapshot_header(setup)["members"]
+    if not (loaded.complete and setup.durability == "exchange" and same_members):
+        _begin_edges_anew(state)
+    _fit_edges(setup, state)
+    setup.learner.load_local_state(state.local)
+    return state
+
+
+def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
+    wanted = snapshot_header(setup)
+    for key in ("federation", "node", "shape"):
+        if header.get(key) != wanted[key]:
+            raise UserError(
+                f"the state in this folder belongs to another {'model' if key == 'shape' else key}",
+                file=setup.node.state_dir,
+                key=key,
+                value=header.get(key),
+                allowed=f"{wanted[key]}, or a folder of its own (node.toml: node.state_dir)",
+            )
+
+
+def _replay(setup: Setup, loaded: Loaded) -> NodeState:
+    state = restore(loaded.state.header, loaded.state.arrays, loaded.state.blobs)
+    compressor = make_compressor(setup.federation.gossip.compressor)
+    beta = setup.federation.training.control_variate
+    for record in loaded.records:
+        step = change(record.kind, record.header, record.blobs, np.dtype(state.model.dtype))
+        redo(state, step, compressor=compressor, beta=beta)
+    return state
+
+
+def _begin_edges_anew(state: NodeState) -> None:
+    """Without trustworthy replicas both ends of each edge start from zero under a new incarnation."""
+    for edge in state.edges.values():
+        old = edge.record
+        edge.record = EdgeRecord(incarnation=old.incarnation, has_replicas=False, resyncs=old.resyncs)
+        edge.own[:] = 0.0
+        edge.peer[:] = 0.0
+
+
+def _fit_edges(setup: Setup, state: NodeState) -> None:
+    """The graph may have changed since: drop edges that are gone, add those that are new."""
+    blank = EdgeRecord(has_replicas=False)
+    for peer in setup.peers:
+        if peer not in state.edges:
+            state.edges[peer] = EdgeState(replace(blank), np.zeros_like(state.model), np.zeros_like(state.model))
+    for peer in set(state.edges) - set(setup.peers):
+        del state.edges[peer]
+
+
+def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
+    learner = setup.learner
+    state = recovered or NodeState.new(learner.initial(), learner.samples, setup.peers)
+    return Engine(
+        index=setup.member.index,
+        state=state,
+        compressor=make_compressor(setup.federation.gossip.compressor),
+        beta=setup.federation.training.control_variate,
+    )
+
+
+def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
+    """The core gets records of its own: it and the engine move them in different threads."""
+    return Node(
+        index=setup.member.index,
+        neighbors=setup.peers,
+        settings=core_settings(setup.federation, durable=setup.durability == "exchange"),
+        samples=state.samples,
+        fresh=fresh,
+        version=state.version,
+        rounds=state.rounds,
+        elapsed_s=state.elapsed_s,
+        records={peer: replace(edge.record) for peer, edge in state.edges.items()},
+    )

@@ -41,16 +41,16 @@ def new(*, directory: Path, nodes: int, topology: str, task: str, base_port: int
     name = _checked_name(name, target)
     if base_port + nodes - 1 > LAST_PORT:
         raise UserError(f"{nodes} nodes need as many ports", key="--base-port", value=base_port)
-    _check_graph(topology, nodes)
-    with _appearing(target) as folder:
-        members = [_make_node(folder, f"node{index}", base_port + index) for index in range(nodes)]
-        spec = _own_graph(topology, folder)
+    check_graph(topology, nodes)
+    with appearing(target) as folder:
+        members = [make_node(folder, f"node{index}", base_port + index) for index in range(nodes)]
+        spec = own_graph(topology, folder)
         what = "task.py:task" if task == "own" else task
         text = federation_text(name=name, topology=spec, task=what, members=members)
         (folder / "federation.toml").write_text(text, encoding="utf-8")
         if task == "own":
             (folder / "task.py").write_text(TASK_TEXT, encoding="utf-8")
-        _check_result(folder)
+        check_result(folder)
     click.echo(f"made {directory}; next: p2pfl check {directory}", err=True)
 
 
@@ -65,7 +65,7 @@ def _checked_name(name: str | None, target: Path) -> str:
     return wanted
 
 
-def _check_graph(topology: str, nodes: int) -> None:
+def check_graph(topology: str, nodes: int) -> None:
     from p2pfl.config.graph import DisconnectedGraph  # noqa: PLC0415 - `--help` stays instant
     from topologies import build  # noqa: PLC0415 - as above
     from topologies.graph import components  # noqa: PLC0415 - as above
@@ -78,23 +78,25 @@ def _check_graph(topology: str, nodes: int) -> None:
 
 
 @contextmanager
-def _appearing(target: Path) -> Iterator[Path]:
+def appearing(target: Path, *, replacing: bool = False) -> Iterator[Path]:
     """A folder that becomes `target` in one step if the block ends well, and vanishes if it does not."""
     if not target.parent.is_dir():
         raise UserError("no such folder", key="DIR", value=str(target.parent), allowed="a folder that exists")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if not replacing and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError("already exists", key="DIR", value=str(target), allowed="a new or an empty folder")
     try:
         with tempfile.TemporaryDirectory(prefix=".p2pfl-new-", dir=target.parent) as staging:
             folder = Path(staging) / "federation"
             folder.mkdir()
             yield folder
+            if replacing:
+                os.rename(target, Path(staging) / "replaced")  # noqa: PTH104 - as below
             os.rename(folder, target)  # noqa: PTH104 - unlike Path.rename, known to replace an empty folder
     except OSError as error:
         raise StorageError(f"{target} could not be made: {error.strerror}") from error
 
 
-def _make_node(folder: Path, name: str, port: int) -> NewMember:
+def make_node(folder: Path, name: str, port: int) -> NewMember:
     from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
 
     (folder / name).mkdir(mode=0o700)
@@ -105,7 +107,7 @@ def _make_node(folder: Path, name: str, port: int) -> NewMember:
     return member
 
 
-def _own_graph(topology: str, folder: Path) -> str:
+def own_graph(topology: str, folder: Path) -> str:
     """The spec for the federation file: a graph file is copied beside it."""
     from topologies.specs import is_file  # noqa: PLC0415 - `--help` stays instant
 
@@ -116,8 +118,9 @@ def _own_graph(topology: str, folder: Path) -> str:
     return f"./{copy}"
 
 
-def _check_result(folder: Path) -> None:
+def check_result(folder: Path) -> None:
+    """Raise what is wrong with the federation in `folder`."""
     from p2pfl.config.load import federation_mistakes  # noqa: PLC0415 - `--help` stays instant
 
     if mistakes := federation_mistakes(folder):
-        raise AssertionError(f"a new federation has mistakes: {mistakes}")
+        raise ExceptionGroup("mistakes in a new federation", mistakes)

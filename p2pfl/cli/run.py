@@ -26,10 +26,10 @@ STOPPED = 130
 @click.option(
     "--config", type=click.Path(path_type=Path), help="Its node.toml; by default NAME/node.toml beside FEDERATION."
 )
-@click.option("--sketch", is_flag=True, hidden=True, help="Add a sketch of the model to each line; for `launch`.")
+@click.option("--launched", is_flag=True, hidden=True, help="Sketch the model in each line; stop when stdin ends.")
 @click.option("-v", "--verbose", is_flag=True, help="Log sessions and exchanges too.")
 @format_option("table", "json")
-def run(*, federation: Path, name: str, config: Path | None, sketch: bool, verbose: bool, form: Form) -> int:
+def run(*, federation: Path, name: str, config: Path | None, launched: bool, verbose: bool, form: Form) -> int:
     """Run one node of a federation until its rounds are done. This is what each device runs.
 
     Started again after a stop, a crash or a power cut, it goes on after its last durable round. Progress goes to
@@ -49,7 +49,7 @@ def run(*, federation: Path, name: str, config: Path | None, sketch: bool, verbo
 
     setup = read_setup(described, node)
     write = _write_json if form == "json" else _write_text
-    result = asyncio.run(run_node(setup, on_line=write, sketched=sketch))
+    result = asyncio.run(run_node(setup, on_line=write, launched=launched))
     return 0 if result["finished"] else STOPPED
 
 

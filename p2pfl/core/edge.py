@@ -45,6 +45,7 @@ class Edge:
     peer_version: int = 0
     first_heard: int | None = None
     """the neighbor's version in its first greeting since this node started."""
+    peer_closing: int | None = None
     peer_done: bool = False
     refused: bytes = b""
     """digest of the last request that failed a check: it fails again, whatever happens."""
@@ -95,7 +96,10 @@ class Edge:
         if self.busy or greeting.number is None or greeting.mine is not None:
             return []
         hello = self.record.hello(
-            version=self.facts.version, done=self.facts.done, have_yours=greeting.theirs is not None
+            version=self.facts.version,
+            closing=self.facts.closing,
+            done=self.facts.done,
+            have_yours=greeting.theirs is not None,
         )
         return [*self._say(greeting.compose(hello, now)), *self._judge(now)]
 
@@ -106,7 +110,7 @@ class Edge:
         if first:
             self.peer_version = max(self.peer_version, hello.version)
             self.first_heard = hello.version if self.first_heard is None else self.first_heard
-            self.peer_done = hello.done
+            self.peer_done, self.peer_closing = hello.done, hello.closing
             effects += self._judge(now)
         return effects
 
@@ -167,15 +171,24 @@ class Edge:
     def tick(self, now: float) -> list[Effect]:
         """The node has a new version: exchange it (initiator), or ask for an exchange (responder)."""
         self.ticked_at = now if self.is_open else None
-        if self.initiator or not self.is_open:
-            return self.exchange_if_wanted()
-        return self.send(Ready(version=self.facts.version))
+        if not self.initiator:
+            return self.announce()
+        return (self.announce() if self.facts.closing is not None else []) + self.exchange_if_wanted()
+
+    def announce(self) -> list[Effect]:
+        return self.send(Ready(version=self.facts.version, closing=self.facts.closing))
+
+    def has_closed(self, rounds: int) -> bool:
+        """Whether the neighbor has stopped training and done that many mixing rounds since."""
+        return self.peer_done or (self.peer_closing is not None and self.peer_closing >= rounds)
 
     def hear_ready(self, ready: Ready) -> list[Effect]:
         self.peer_version = max(self.peer_version, ready.version)
+        if ready.closing is not None:
+            self.peer_closing = max(self.peer_closing or 0, ready.closing)
         if not self.initiator:
             return []
-        self.peer_ready = ready.version
+        self.peer_ready = max(self.peer_ready or 0, ready.version)
         return self.exchange_if_wanted()
 
     def hear_done(self, done: Done) -> None:

@@ -31,7 +31,8 @@ class Settings:
 class Facts:
     """`version` counts ticks (own rounds and mixing rounds), `rounds` local training rounds only.
 
-    `samples` is n, `degree` the configured number of neighbors, `pace_s` the mixed estimate of seconds per local step.
+    `samples` is n, `degree` the configured number of neighbors, `pace_s` the mixed estimate of seconds per local step. `closing` counts
+    mixing rounds since training ended, None before.
     """
 
     degree: int
@@ -39,6 +40,7 @@ class Facts:
     version: int = 0
     rounds: int = 0
     pace_s: float = 0.0
+    closing: int | None = None
     joining: bool = False
     done: bool = False
     halted: bool = False

@@ -21,6 +21,7 @@ class Hello:
     `seq` counts completed transactions (the responder: applied ones); `pending` is the sequence number of a request
     that is frozen and unanswered, or None; `request_digest` that of the pending or last request, empty if there was
     none. `chain` digests every payload that entered the replicas; `chain_before` leaves out the last transaction.
+    `closing` as in Ready.
     """
 
     incarnation: int
@@ -31,6 +32,7 @@ class Hello:
     chain: bytes
     chain_before: bytes
     version: int
+    closing: int | None
     done: bool
     have_yours: bool
 
@@ -70,9 +72,13 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The responder of an edge has a new own round `version` and would like an exchange."""
+    """The sender has a new `version`; a responder thereby asks for an exchange.
+
+    `closing` counts its mixing rounds since it stopped training, None while it trains.
+    """
 
     version: int
+    closing: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ class EdgeRecord:
         self.last_factor_zero = reply.factor == 0.0
         self.chain_before, self.chain = self.chain, chain
 
-    def hello(self, *, version: int, done: bool, have_yours: bool) -> Hello:
+    def hello(self, *, version: int, closing: int | None, done: bool, have_yours: bool) -> Hello:
         return Hello(
             incarnation=self.incarnation,
             seq=self.seq,
@@ -79,6 +79,7 @@ class EdgeRecord:
             chain=self.chain,
             chain_before=self.chain_before,
             version=version,
+            closing=closing,
             done=done,
             have_yours=have_yours,
         )

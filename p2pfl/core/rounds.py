@@ -53,7 +53,6 @@ class Rounds:
         self.settings = settings
         self.phase = Phase.WAITING
         self.fresh = fresh
-        self.closed = 0
         self.working = False
         self.settling = False
         self.elapsed_before_s = elapsed_before_s
@@ -141,7 +140,7 @@ class Rounds:
             return self.phase_from + self._start_wait_s()
         if self.phase is Phase.JOINING:
             return self.phase_from + JOIN_WAIT_S
-        if self.phase is Phase.LINGERING:
+        if self.phase in (Phase.CLOSING, Phase.LINGERING):
             return self.phase_from + self.settings.linger_s
         return self.tick_from
 
@@ -203,8 +202,7 @@ class Rounds:
 
     def _train(self, now: float) -> list[Effect]:
         if self._trained_enough(now):
-            self._enter(Phase.CLOSING, now)
-            return self._close(now)
+            return self._start_closing(now)
         if self.trained_from is None:
             self.trained_from = now
         if self.round_from is None:
@@ -220,12 +218,33 @@ class Rounds:
     def _elapsed_s(self, now: float) -> float:
         return self.elapsed_before_s + (0.0 if self.trained_from is None else now - self.trained_from)
 
+    def _start_closing(self, now: float) -> list[Effect]:
+        self._enter(Phase.CLOSING, now)
+        self.facts.closing = 0
+        effects: list[Effect] = []
+        for edge in self.edges.values():
+            effects += edge.announce()
+        return effects + self._close(now)
+
     def _close(self, now: float) -> list[Effect]:
-        """Mixing rounds without training take out what disagreement training has left."""
-        if self.closed >= self.settings.closing_rounds:
+        """Mixing rounds without training take out what disagreement training has left.
+
+        Each waits until the live neighbors are no more than one behind: so the first waits until they have stopped
+        training, the second until theirs have, and what the last one learned still reaches everybody.
+        """
+        closed = self.closed
+        if closed >= self.settings.closing_rounds:
             return self._start_lingering(now)
-        self.closed += 1
+        behind = any(edge.is_open and not edge.has_closed(closed) for edge in self.edges.values())
+        if behind and now < self.phase_from + self.settings.linger_s:
+            return []
+        self.facts.closing = closed + 1
         return [self._commit(trained=False, rho=0.0, now=now)]
+
+    @property
+    def closed(self) -> int:
+        """Mixing rounds done since training ended."""
+        return self.facts.closing or 0
 
     def _start_lingering(self, now: float) -> list[Effect]:
         self._enter(Phase.LINGERING, now)

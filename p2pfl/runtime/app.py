@@ -7,7 +7,9 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -47,32 +49,38 @@ class Application:
         self.sketched = sketched
         self.last_line_at = float("-inf")
         self.stopped = False
-        self.driver: Driver
+        self.begun = False
+        self.driver: Driver | None = None
         self.status: Status
 
     async def run(self) -> Line:
-        store = Store.open(self.setup.node.state_dir, durability=self.setup.durability)
+        folder = self.setup.node.state_dir
+        was_there = folder.exists()
+        store = Store.open(folder, durability=self.setup.durability)
         try:
             recovered = parts.recover(self.setup, store)
             engine = parts.make_engine(self.setup, recovered)
             core = parts.make_core(self.setup, engine.state, fresh=recovered is None)
             if recovered is not None:
                 log.info("resuming after round %d", core.facts.rounds)
-            self._assemble(core, engine, store)
-            await self._serve(core)
-            return await self._conclude(engine)
+            driver = self._assemble(core, engine, store)
+            await self._serve(core, driver)
+            return await self._conclude(engine, driver)
         finally:
             store.close()
+            if not (was_there or self.begun):
+                shutil.rmtree(folder)
 
     def stop(self) -> None:
-        """End cleanly, keeping a snapshot."""
+        """End cleanly, keeping a snapshot. Before the node has begun it is only remembered."""
         self.stopped = True
-        self.driver.stop()
+        if self.driver is not None and self.begun:
+            self.driver.stop()
 
-    def _assemble(self, core: Node, engine: Engine, store: Store) -> None:
+    def _assemble(self, core: Node, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
-        workshop = Workshop(setup.learner, training.evaluate_every, sketch)
+        workshop = Workshop(setup.learner, training.evaluate_every, sketch, local=setup.learner.local_state())
         self.thread = EngineThread(
             engine,
             store,
@@ -80,15 +88,14 @@ class Application:
             extra=parts.snapshot_header(setup),
             local=lambda: workshop.local,
         )
-        self.driver = Driver(core, self.thread, workshop, name_of=self._name_of, on_measure=self._measured)
-        self.thread.report_to(self.driver)
-        self.thread.checkpoint(engine.state)
-        self.thread.start()
+        driver = self.driver = Driver(core, self.thread, workshop, name_of=self._name_of, on_measure=self._measured)
+        self.thread.report_to(driver)
+        return driver
 
-    async def _serve(self, core: Node) -> None:
+    async def _serve(self, core: Node, driver: Driver) -> None:
         """Doors open first, then the core starts; on the way out neighbors hear goodbye before the threads end."""
-        setup, driver = self.setup, self.driver
-        links = self._links()
+        setup = self.setup
+        links = self._links(driver)
         self.status = Status(
             name=setup.member.name,
             federation=setup.federation.name,
@@ -108,15 +115,24 @@ class Application:
             driver.links = links
             await doors.enter_async_context(links)
             log.info("listening on port %d", links.port)
+            self._begin(driver, links)
             upkeep = asyncio.create_task(self._upkeep())
-            driver.start(links)
             await driver.finished.wait()
             upkeep.cancel()
         if driver.failure is not None:
             raise driver.failure
 
-    def _links(self) -> Links:
-        setup, driver = self.setup, self.driver
+    def _begin(self, driver: Driver, links: Links) -> None:
+        """From here on the node has a state, and leaves one behind."""
+        self.thread.checkpoint(self.thread.engine.state)
+        self.thread.start()
+        self.begun = True
+        driver.start(links)
+        if self.stopped:
+            driver.stop()
+
+    def _links(self, driver: Driver) -> Links:
+        setup = self.setup
         members = setup.federation.members
         return Links(
             identity=setup.identity,
@@ -152,25 +168,29 @@ class Application:
         self.status.neighbor_distance = engine.neighbor_distance()
 
     def _measured(self) -> None:
-        now = time.monotonic()
-        if now - self.last_line_at >= LEAST_LINE_S and not self.driver.finished.is_set():
+        """Closing rounds are few and show how fast the nodes come together: each has its line."""
+        now, driver = time.monotonic(), self.driver
+        if driver is None or driver.finished.is_set():
+            return
+        closing = self.status.core.rounds.phase is Phase.CLOSING
+        if closing or now - self.last_line_at >= LEAST_LINE_S:
             self.last_line_at = now
             self._look()
-            self.on_line(self._line())
+            self.on_line(self._line(driver))
 
-    def _line(self) -> Line:
+    def _line(self, driver: Driver) -> Line:
         line = self.status.line()
         if self.sketched:
-            line["sketch"] = self.driver.workshop.sketched
+            line["sketch"] = driver.workshop.sketched
         return line
 
-    async def _conclude(self, engine: Engine) -> Line:
+    async def _conclude(self, engine: Engine, driver: Driver) -> Line:
         """The threads have ended: write the last snapshot, test what was learned, leave a result."""
         self.thread.checkpoint(engine.state)
         self.status.neighbor_distance = engine.neighbor_distance()
-        workshop = self.driver.workshop
+        workshop = driver.workshop
         await asyncio.to_thread(workshop.measure, engine.state.model)
-        self.on_line(self._line())
+        self.on_line(self._line(driver))
         local = await asyncio.to_thread(self.setup.learner.evaluate, engine.state.model, "local")
         finished = self.status.core.rounds.phase is Phase.FINISHED and not self.stopped
         result = self.status.full() | {
@@ -191,10 +211,24 @@ class Application:
         return self.setup.federation.members[index].name
 
 
-async def run_node(setup: Setup, *, on_line: Callable[[Line], None], sketched: bool = False) -> Line:
-    """Run one node to its end, or until SIGINT or SIGTERM; returns its result."""
-    application = Application(setup, on_line=on_line, sketched=sketched)
+class _Leash(asyncio.Protocol):
+    def __init__(self, let_go: Callable[[], None]) -> None:
+        self.let_go = let_go
+
+    def eof_received(self) -> None:
+        self.let_go()
+
+
+async def run_node(setup: Setup, *, on_line: Callable[[Line], None], launched: bool = False) -> Line:
+    """Run one node to its end, or until SIGINT or SIGTERM; returns its result.
+
+    `launched`: lines carry a sketch of the model, and the node stops when its stdin ends, as it does when the launcher
+    dies.
+    """
+    application = Application(setup, on_line=on_line, sketched=launched)
     loop = asyncio.get_running_loop()
+    if launched:
+        await loop.connect_read_pipe(lambda: _Leash(application.stop), sys.stdin)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, application.stop)
     try:

@@ -219,5 +219,6 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self._trainer.shutdown(wait=False, cancel_futures=True)
-        self.engine_thread.jobs.put(Quit())
-        await asyncio.to_thread(self.engine_thread.join)
+        if self.engine_thread.is_alive():
+            self.engine_thread.jobs.put(Quit())
+            await asyncio.to_thread(self.engine_thread.join)

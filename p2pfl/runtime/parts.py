@@ -67,18 +67,7 @@ def read_setup(federation: Federation, node: NodeConfig) -> Setup:
             value=public_text(identity.public),
             allowed=public_text(member.key),
         )
-    learner = make_learner(
-        federation.task,
-        federation.training,
-        seed=federation.seed,
-        node_index=member.index,
-        node_count=len(federation.members),
-        node_name=member.name,
-        base_dir=federation.path.parent,
-        local=node.data,
-        local_dir=node.path.parent,
-        file=federation.path,
-    )
+    learner = load_learner(federation, node)
     durability: Durability = "exchange" if 4 * learner.size < SMALL_MODEL_BYTES else "snapshot"
     if node.durability != "auto":
         durability = "exchange" if node.durability == "exchange" else "snapshot"
@@ -89,6 +78,26 @@ def read_setup(federation: Federation, node: NodeConfig) -> Setup:
         identity=identity,
         learner=learner,
         durability=durability,
+    )
+
+
+def load_learner(federation: Federation, node: NodeConfig) -> Learner:
+    """The node's model and data.
+
+    Raises:
+        UserError: the task, its options or the node's data are wrong.
+    """
+    return make_learner(
+        federation.task,
+        federation.training,
+        seed=federation.seed,
+        node_index=federation.member(node.name).index,
+        node_count=len(federation.members),
+        node_name=node.name,
+        base_dir=federation.path.parent,
+        local=node.data,
+        local_dir=node.path.parent,
+        file=federation.path,
     )
 
 
@@ -142,7 +151,7 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
     for warning in loaded.warnings:
         log.warning("storage: %s", warning)
     _check_origin(setup, loaded.state.header)
-    state = _replay(setup, loaded)
+    state = replay(setup.federation, loaded)
     same_members = loaded.state.header["members"] == snapshot_header(setup)["members"]
     if not (loaded.complete and setup.durability == "exchange" and same_members):
         _begin_edges_anew(state)
@@ -164,10 +173,11 @@ def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
             )
 
 
-def _replay(setup: Setup, loaded: Loaded) -> NodeState:
+def replay(federation: Federation, loaded: Loaded) -> NodeState:
+    """The newest snapshot and what the log says happened since."""
     state = restore(loaded.state.header, loaded.state.arrays, loaded.state.blobs)
-    compressor = make_compressor(setup.federation.gossip.compressor)
-    beta = setup.federation.training.control_variate
+    compressor = make_compressor(federation.gossip.compressor)
+    beta = federation.training.control_variate
     for record in loaded.records:
         step = change(record.kind, record.header, record.blobs, np.dtype(state.model.dtype))
         redo(state, step, compressor=compressor, beta=beta)

@@ -60,6 +60,7 @@ class Status:
             "messages_received": traffic.messages_received,
             "peers": sum(edge.is_open for edge in self.core.edges.values()),
             "exchanges": self.exchanges,
+            "closing_rounds": self.core.rounds.closed,
             "neighbor_distance": self.neighbor_distance,
         }
 

@@ -44,6 +44,7 @@ class HelloHeader(Header, frozen=True):
     chain: Digest
     chain_before: Digest
     version: Counter
+    closing: Counter | None
     done: bool
     have_yours: bool
 
@@ -70,6 +71,7 @@ class ReplyHeader(Header, frozen=True):
 
 class ReadyHeader(Header, frozen=True):
     version: Counter
+    closing: Counter | None
 
 
 class ResyncHeader(Header, frozen=True):

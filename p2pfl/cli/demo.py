@@ -1,0 +1,134 @@
+"""`p2pfl demo`: the main job on one machine: real processes, each with a few digits, end with one model of all ten."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from p2pfl.cli.launch import REPORT_FILE, check_folder, run_fleet
+from p2pfl.cli.output import Form, format_option
+
+MARK = ".p2pfl-demo"
+MOST_NODES = 64
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl demo\n  p2pfl demo --nodes 5 --topology star --partition iid --rounds 20")
+@click.option("--nodes", type=click.IntRange(2, MOST_NODES), default=8, show_default=True, help="How many processes.")
+@click.option("--topology", default="ring", show_default=True, help="Who talks to whom: `p2pfl topology list`.")
+@click.option("--rounds", type=click.IntRange(1), default=40, show_default=True, help="Own rounds of each node.")
+@click.option(
+    "--partition",
+    default="shards:2",
+    show_default=True,
+    help="Who holds which digits: iid, shards:K, classes:K, dirichlet:ALPHA.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the model and the partition.")
+@click.option("--compressor", default="q4", show_default=True, help="none, float16, q8 or q4.")
+@click.option("--rule", default="mean", show_default=True, help="How neighbors are mixed.")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=Path("p2pfl-demo"),
+    show_default=True,
+    help="Where the federation is made; an older demo there is replaced.",
+)
+@click.option("--report", type=click.Path(path_type=Path), help="Where to write it; by default report.json in DIR.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
+@click.option("--quiet", is_flag=True, help="No live view.")
+@format_option("table", "json")
+def demo(
+    *,
+    nodes: int,
+    topology: str,
+    rounds: int,
+    partition: str,
+    seed: int,
+    compressor: str,
+    rule: str,
+    folder: Path,
+    report: Path | None,
+    plot: Path | None,
+    quiet: bool,
+    form: Form,
+) -> int:
+    """Several nodes on this machine learn handwritten digits, without a server; a report at the end.
+
+    Every node is a process of its own with a few of the ten digits (UCI's 1,797 real images, which come with p2pfl),
+    and talks to its neighbors in the graph alone. Stopped with Ctrl-C, `p2pfl launch DIR` goes on.
+    """
+    from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - `--help` stays instant
+
+    if report is not None:
+        check_folder(report)
+    if plot is not None:
+        check_picture(plot)
+    options = {"rounds": rounds, "compressor": compressor, "rule": rule}
+    federation = _make(folder, nodes=nodes, topology=topology, partition=partition, seed=seed, options=options)
+    from p2pfl.config.load import load_federation  # noqa: PLC0415 - as above
+
+    described = load_federation(federation)
+    return run_fleet(described, report=report or folder / REPORT_FILE, plot=plot, quiet=quiet, form=form)
+
+
+def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int, options: dict[str, object]) -> Path:
+    """The demo's federation file, in a new folder; what an older demo left there goes, and nothing else does."""
+    from p2pfl.cli.new import appearing, check_graph, check_result, make_node, own_graph  # noqa: PLC0415 - as above
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+
+    _check_partition(partition)
+    check_graph(topology, nodes)
+    target = folder.absolute()
+    if target.is_dir() and any(target.iterdir()) and not (target / MARK).is_file():
+        raise UserError("is not a demo", key="--dir", value=str(folder), allowed="a new folder, or an older demo's")
+    with appearing(target, replacing=(target / MARK).is_file()) as staging:
+        (staging / MARK).touch()
+        members = [make_node(staging, f"node{index}", port) for index, port in enumerate(_free_ports(nodes))]
+        tables = [f'[[node]]\nname = "{m.name}"\nkey = "{m.key}"\naddress = "{m.address}"\n' for m in members]
+        head = TEXT.format(topology=own_graph(topology, staging), partition=partition, seed=seed, **options)
+        (staging / "federation.toml").write_text(head + "\n".join(tables), encoding="utf-8")
+        check_result(staging)
+    return folder / "federation.toml"
+
+
+def _check_partition(partition: str) -> None:
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.partition import parse_partition  # noqa: PLC0415 - as above
+
+    try:
+        parse_partition(partition)
+    except UserError as error:
+        error.key = "--partition"
+        raise
+
+
+def _free_ports(count: int) -> list[int]:
+    """All held at once, so that no two are the same."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
+TEXT = """\
+# Made by `p2pfl demo`; `p2pfl launch` on this folder goes on where it stopped.
+
+[federation]
+name = "demo"
+seed = {seed}
+topology = "{topology}"
+
+[task]
+name = "digits"
+partition = "{partition}"
+
+[training]
+rounds = {rounds}
+
+[gossip]
+compressor = "{compressor}"
+rule = "{rule}"
+
+"""

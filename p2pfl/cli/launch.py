@@ -1,0 +1,127 @@
+"""`p2pfl launch`: all nodes of a federation as processes on this machine, watched, and one report at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.cli.output import Form, format_option, write_json, write_rows
+
+if TYPE_CHECKING:
+    from p2pfl.config.model import Federation
+    from p2pfl.runtime.fleet import Fleet
+
+REPORT_FILE = "report.json"
+STOPPED = 130
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl launch ward-7\n  p2pfl launch ward-7 --report run1.json --plot run1.png")
+@click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+@click.option(
+    "--report", type=click.Path(path_type=Path), help="Where to write it; by default report.json beside FEDERATION."
+)
+@click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
+@click.option("--quiet", is_flag=True, help="No live view.")
+@format_option("table", "json")
+def launch(*, federation: Path, report: Path | None, plot: Path | None, quiet: bool, form: Form) -> int:
+    """Run all nodes of a federation as processes on this machine.
+
+    Each is what `p2pfl run` starts, with its log in NAME/node.log. Ctrl-C stops all of them cleanly; launched again,
+    they go on where they stopped. Exits with 0 if every node finished, with 1 if one died, with 130 after Ctrl-C.
+    """
+    from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
+
+    described = load_federation(federation)
+    return run_fleet(described, report=report or described.path.parent / REPORT_FILE, plot=plot, quiet=quiet, form=form)
+
+
+def run_fleet(federation: Federation, *, report: Path, plot: Path | None, quiet: bool, form: Form) -> int:
+    """Start the nodes, show them, write report and picture; returns the exit code."""
+    from p2pfl.cli.picture import check_picture, draw  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
+
+    check_folder(report)
+    if plot is not None:
+        check_picture(plot)
+    fleet = Fleet(federation)
+    written = asyncio.run(_watch(fleet, quiet=quiet))
+    report.write_text(json.dumps(written, indent=1), encoding="utf-8")
+    _show(written, form)
+    click.echo(f"report: {report}", err=True)
+    if plot is not None and written["history"]:
+        draw(written, plot)
+        click.echo(f"picture: {plot}", err=True)
+    _say_who_died(fleet)
+    return 1 if written["died"] else STOPPED if fleet.stopping else 0
+
+
+def check_folder(report: Path) -> None:
+    """A report that cannot be written must show before the run, not after it."""
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+
+    if not report.absolute().parent.is_dir():
+        raise UserError("no such folder", key="--report", value=str(report.parent), allowed="a folder that exists")
+
+
+async def _watch(fleet: Fleet, *, quiet: bool) -> dict[str, Any]:
+    from p2pfl.cli.live import View  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.learned import read_model  # noqa: PLC0415 - as above
+    from p2pfl.runtime.report import final_report  # noqa: PLC0415 - as above
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, fleet.stop)
+    with View(fleet, quiet=quiet) as view:
+        await fleet.run(view.update)
+    models = {child.name: read_model(child.node.state_dir) for child in fleet.children if child.result()}
+    return final_report(fleet, view.history, models)
+
+
+def _show(report: dict[str, Any], form: Form) -> None:
+    if form == "json":
+        write_json(report)
+        return
+    from p2pfl.cli.live import size  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.output import write_facts  # noqa: PLC0415 - as above
+
+    rows = [
+        {
+            "node": row["name"],
+            "state": row["state"],
+            "rounds": row["rounds"],
+            "samples": row["samples"],
+            "accuracy": row["accuracy"],
+            "own data": row["local_accuracy"],
+            "loss": row["test_loss"],
+            "staleness": row["staleness"] and row["staleness"]["mean"],
+            "sent": row["bytes_sent"] and size(row["bytes_sent"]),
+        }
+        for row in report["nodes"]
+    ]
+    write_rows(rows, "table")
+    contraction = report["contraction"]
+    facts = {
+        "accuracy, worst node": report["accuracy"] and report["accuracy"]["min"],
+        "accuracy, mean": report["accuracy"] and report["accuracy"]["mean"],
+        "consensus distance": report["consensus_distance"],
+        "algebraic connectivity": report["algebraic_connectivity"],
+        "contraction, predicted": contraction["predicted"],
+        "contraction, measured": contraction["measured"],
+        "sent in all": size(report["bytes_sent"]),
+        "seconds": report["wall_time_s"],
+    }
+    write_facts(facts)
+
+
+def _say_who_died(fleet: Fleet) -> None:
+    for child in fleet.children:
+        if child.died:
+            click.echo(f"{child.name} {child.state}; its log: {child.log_path}", err=True)
+            lines = child.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+            for line in lines[-3:]:
+                click.echo(f"  {line}", err=True)

@@ -1,0 +1,110 @@
+"""The live view of a launched federation: one line a node on a terminal, now and then one line of all elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import click
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from p2pfl.runtime.fleet import Child, Fleet
+from p2pfl.runtime.report import history_point
+
+LINE_EVERY_S = 2.0
+COLUMNS = ("node", "state", "round", "accuracy", "loss", "staleness", "sent", "peers", "distance")
+
+
+class View:
+    """Draws to stderr: stdout belongs to the result. `update` keeps the history too."""
+
+    def __init__(self, fleet: Fleet, *, quiet: bool = False) -> None:
+        self.fleet = fleet
+        self.quiet = quiet
+        self.history: list[dict[str, Any]] = []
+        self.printed_at = time.monotonic()
+        self.live: Live | None = None
+        if not quiet and sys.stderr.isatty():
+            self.live = Live(console=Console(stderr=True), auto_refresh=False)
+
+    def __enter__(self) -> Self:
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def update(self) -> None:
+        point = history_point(self.fleet)
+        if point is not None:
+            self._remember(point)
+        if self.live is not None:
+            self.live.update(self._table(), refresh=True)
+        elif point is not None and not self.quiet and time.monotonic() - self.printed_at >= LINE_EVERY_S:
+            self.printed_at = time.monotonic()
+            click.echo(_in_words(point), err=True)
+
+    def _remember(self, point: dict[str, Any]) -> None:
+        """A point in which nothing but the time has changed says nothing."""
+        if not self.history or any(point[key] != self.history[-1][key] for key in point if key != "time_s"):
+            self.history.append(point)
+
+    def _table(self) -> Table:
+        title = f"{self.fleet.federation.name}: {self.fleet.federation.topology}, {self.fleet.elapsed_s:.0f} s"
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+        for column in COLUMNS:
+            table.add_column(column, justify="left" if column in ("node", "state") else "right")
+        for child in self.fleet.children:
+            table.add_row(*self._row(child))
+        return table
+
+    def _row(self, child: Child) -> list[str]:
+        line = child.last
+        style = "red" if child.died else "green" if child.exit_code == 0 else "yellow"
+        if not line:
+            return [child.name, f"[{style}]{child.state}[/]", *["-"] * 7]
+        rounds = self.fleet.federation.training.rounds
+        return [
+            child.name,
+            f"[{style}]{child.state}[/]",
+            f"{line['rounds']}/{rounds}" if rounds else str(line["rounds"]),
+            _figure(line["accuracy"], ".3f"),
+            _figure(line["test_loss"], ".3f"),
+            _figure(line["staleness"]["mean"], ".1f"),
+            size(line["bytes_sent"]),
+            str(line["peers"]),
+            _figure(line["neighbor_distance"], ".1e"),
+        ]
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them, in powers of ten."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _in_words(point: dict[str, Any]) -> str:
+    accuracy = point["accuracy"]
+    parts = [f"{point['time_s']:6.1f} s", f"round {point['rounds']['mean']:.0f}"]
+    if accuracy is not None:
+        parts.append(f"accuracy {accuracy['mean']:.3f} (worst {accuracy['min']:.3f})")
+    if point["consensus_distance"] is not None:
+        parts.append(f"apart {point['consensus_distance']:.2e}")
+    parts.append(f"sent {size(point['bytes_sent'])}")
+    return ", ".join(parts)

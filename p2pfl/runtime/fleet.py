@@ -1,0 +1,144 @@
+"""All nodes of a federation as processes on this machine: start them, listen to them, end them.
+
+Each child is an ordinary `p2pfl run`, in a session of its own, so that Ctrl-C reaches it only through us; its stdin is
+a leash: if the launcher dies, the nodes stop too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from p2pfl.config.load_node import load_node, node_file
+from p2pfl.config.model import Federation, NodeConfig
+
+PATIENCE_S = 15.0
+LINE_LIMIT = 1 << 20
+LOG_FILE = "node.log"
+
+Line = dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    """`lines` are what it printed, each with `at_s`, seconds since the fleet started; `exit_code` None: running."""
+
+    name: str
+    node: NodeConfig
+    lines: list[Line] = field(default_factory=list)
+    process: Process | None = None
+    exit_code: int | None = None
+    ended_s: float | None = None
+
+    @property
+    def last(self) -> Line:
+        return self.lines[-1] if self.lines else {}
+
+    @property
+    def log_path(self) -> Path:
+        return self.node.path.parent / LOG_FILE
+
+    @property
+    def died(self) -> bool:
+        """Ended in another way than by finishing or by a clean stop."""
+        return self.exit_code is not None and self.exit_code not in (0, 130)
+
+    @property
+    def state(self) -> str:
+        if self.exit_code is None:
+            return str(self.last.get("phase", "starting"))
+        if self.exit_code < 0:
+            return f"died ({signal.Signals(-self.exit_code).name})"
+        return {0: "finished", 130: "stopped"}.get(self.exit_code, f"failed (exit {self.exit_code})")
+
+    def result(self) -> Line | None:
+        """What the node left at its end, if this run of it came that far (or a later start of the same node)."""
+        path = self.node.state_dir / "result.json"
+        try:
+            result: Line = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return result
+
+
+class Fleet:
+    """`run` returns when every child has ended. `stop` asks all of them to end cleanly."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.children = [
+            Child(name=member.name, node=load_node(node_file(federation, member.name), federation, member.name))
+            for member in federation.members
+        ]
+        self.started_at = time.monotonic()
+        self.stopping = False
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started_at
+
+    async def run(self, on_tick: Callable[[], None], every_s: float = 0.2) -> None:
+        """Start all, call `on_tick` regularly and once at the end."""
+        for child in self.children:
+            (child.node.state_dir / "result.json").unlink(missing_ok=True)
+        try:
+            async with asyncio.TaskGroup() as group:
+                watch = group.create_task(self._tick(on_tick, every_s))
+                runs = [group.create_task(self._run(child)) for child in self.children]
+                await asyncio.wait(runs)
+                watch.cancel()
+        finally:
+            self._kill()
+        on_tick()
+
+    def stop(self) -> None:
+        """SIGINT to all; who does not end in time is killed."""
+        if not self.stopping:
+            self.stopping = True
+            self._signal(signal.SIGINT)
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._kill)
+
+    def _kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for child in self.children:
+            if child.process is not None and child.exit_code is None:
+                with suppress(ProcessLookupError):
+                    child.process.send_signal(number)
+
+    async def _tick(self, on_tick: Callable[[], None], every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            on_tick()
+
+    async def _run(self, child: Child) -> None:
+        command = [
+            *(sys.executable, "-m", "p2pfl.cli.main", "run", str(self.federation.path), "--node", child.name),
+            *("--format", "json", "--launched"),
+        ]
+        with child.log_path.open("ab") as log:
+            process = child.process = await asyncio.create_subprocess_exec(
+                *command, stdin=PIPE, stdout=PIPE, stderr=log, start_new_session=True, limit=LINE_LIMIT
+            )
+        if self.stopping:
+            process.send_signal(signal.SIGINT)
+        await self._listen(child, process)
+        child.exit_code = await process.wait()
+        child.ended_s = self.elapsed_s
+
+    async def _listen(self, child: Child, process: Process) -> None:
+        if process.stdout is None:
+            raise AssertionError("a child without a pipe")
+        async for raw in process.stdout:
+            with suppress(ValueError):
+                child.lines.append(json.loads(raw) | {"at_s": round(self.elapsed_s, 3)})

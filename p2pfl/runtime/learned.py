@@ -1,0 +1,161 @@
+"""What a node has learned, read from its folder or from an exported file. A node may be running in that folder:
+nothing in it is locked or changed, and its key is not needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from p2pfl.config.load import FILE_NAME, federation_file, load_federation
+from p2pfl.config.load_node import FILE_NAME as NODE_FILE
+from p2pfl.config.load_node import find_member, load_node, node_file
+from p2pfl.config.model import Federation
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Learner, Vector
+from p2pfl.learn.plain_file import from_safetensors, metadata_of, to_safetensors
+from p2pfl.runtime.parts import load_learner, replay
+from p2pfl.storage import Loaded, peek
+
+ALLOWED = "the folder of a node that has run, its state folder, or a file from `p2pfl export`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """`vector` (d,) is the model after `rounds` own rounds; `learner` holds its integer tensors."""
+
+    federation: str
+    node: str
+    rounds: int
+    version: int
+    vector: Vector
+    learner: Learner
+    warnings: list[str]
+
+    def exported(self, software: str) -> bytes:
+        """A safetensors file that says where it comes from."""
+        metadata = {
+            "federation": self.federation,
+            "node": self.node,
+            "rounds": str(self.rounds),
+            "version": str(self.version),
+            "software": software,
+        }
+        return to_safetensors(self.learner, self.vector, metadata)
+
+
+def read_learned(path: Path, *, federation: Path | None = None, node: str | None = None) -> Learned:
+    """`federation` and `node` are needed where `path` and what stands in it do not tell.
+
+    Raises:
+        UserError: no state there, of another federation or model, or no federation to be found.
+        StorageError: the state there cannot be used.
+    """
+    if not path.exists():
+        raise UserError("no such file or folder", key="SNAPSHOT", value=str(path), allowed=ALLOWED)
+    path = path.absolute()
+    return _from_folder(path, federation, node) if path.is_dir() else _from_file(path, federation, node)
+
+
+def _from_folder(path: Path, federation_path: Path | None, name: str | None) -> Learned:
+    loaded = peek(path)
+    if loaded is not None:
+        federation = _federation(path, federation_path)
+        folder = path.parent
+    else:
+        federation = _federation(path, federation_path)
+        folder = path
+        config = load_node(_node_file(federation, folder, name), federation, name)
+        loaded = peek(config.state_dir) if config.state_dir.is_dir() else None
+    if loaded is None:
+        raise UserError("no state here", file=path, allowed=ALLOWED)
+    return _restored(loaded, federation, folder, path, name)
+
+
+def _restored(loaded: Loaded, federation: Federation, folder: Path, path: Path, name: str | None) -> Learned:
+    header = loaded.state.header
+    _check(path, "federation", header.get("federation"), federation.name)
+    _check(path, "node", header.get("node"), name)
+    learner = _learner(federation, folder, header["node"])
+    if header.get("shape") != learner.shape_digest.hex():
+        raise _other(path, "model", header.get("shape"), learner.shape_digest.hex())
+    state = replay(federation, loaded)
+    learner.load_local_state(state.local)
+    return Learned(
+        federation=federation.name,
+        node=header["node"],
+        rounds=state.rounds,
+        version=state.version,
+        vector=state.model,
+        learner=learner,
+        warnings=loaded.warnings,
+    )
+
+
+def _from_file(path: Path, federation_path: Path | None, name: str | None) -> Learned:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror or error}", file=path) from None
+    said = metadata_of(content)
+    federation = _federation(path, federation_path)
+    _check(path, "federation", said.get("federation"), federation.name if "federation" in said else None)
+    name = name or said.get("node")
+    if name is None:
+        raise UserError("the file does not say whose it is", file=path, key="--node", allowed=_names(federation))
+    learner = _learner(federation, path.parent, name)
+    try:
+        vector = from_safetensors(learner, content)
+    except UserError as error:
+        error.file = str(path)
+        raise
+    return Learned(
+        federation=federation.name,
+        node=name,
+        rounds=_count(said, "rounds"),
+        version=_count(said, "version"),
+        vector=vector,
+        learner=learner,
+        warnings=[],
+    )
+
+
+def _federation(path: Path, told: Path | None) -> Federation:
+    """The one that was told, else the nearest in the folders above."""
+    if told is not None:
+        return load_federation(federation_file(told))
+    for folder in (path, *path.parents):
+        if (folder / FILE_NAME).is_file():
+            return load_federation(folder / FILE_NAME)
+    raise UserError(
+        f"there is no {FILE_NAME} in this folder or above", file=path, key="--federation", allowed="a federation file"
+    )
+
+
+def _learner(federation: Federation, folder: Path, name: str) -> Learner:
+    find_member(federation, name)
+    return load_learner(federation, load_node(_node_file(federation, folder, name), federation, name))
+
+
+def _node_file(federation: Federation, folder: Path, name: str | None) -> Path:
+    """The node file in the folder that was named, else the one beside the federation file."""
+    here = folder / NODE_FILE
+    return here if name is None or here.is_file() else node_file(federation, name)
+
+
+def _check(path: Path, key: str, found: Any, wanted: str | None) -> None:
+    if wanted is not None and found != wanted:
+        raise _other(path, key, found, wanted)
+
+
+def _other(path: Path, what: str, found: Any, wanted: str) -> UserError:
+    return UserError(f"this is the state of another {what}", file=path, key=what, value=found, allowed=wanted)
+
+
+def _count(said: dict[str, str], key: str) -> int | None:
+    return int(said[key]) if said.get(key, "").isdecimal() else None
+
+
+def _names(federation: Federation) -> str:
+    return ", ".join(member.name for member in federation.members)

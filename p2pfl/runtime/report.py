@@ -1,0 +1,146 @@
+"""One report of a run of real processes, in the shape that a simulated run has too.
+
+Honest about the dead: a node that did not reach its end is listed with how it ended, and no figure of it enters a mean.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.config.model import Federation
+from p2pfl.runtime.fleet import Child, Fleet, Line
+from p2pfl.runtime.sketch import consensus_distance
+from topologies import Topology, contraction, describe
+
+FLOOR = 1e-3
+"""closing rounds count for the measured contraction until the distance has fallen to this share of the first."""
+
+
+def final_report(fleet: Fleet, history: Sequence[Line], models: dict[str, NDArray[Any]]) -> Line:
+    """`models` are the final vectors (d,) of nodes whose state could be read, by name."""
+    federation = fleet.federation
+    rows = [_node(child) for child in fleet.children]
+    ended = [row for row in rows if row["finished"]]
+    graph = describe(Topology(federation.topology, len(rows), federation.edges, federation.seed), "sample-weighted")
+    finished = [models[row["name"]] for row in ended if row["name"] in models]
+    return {
+        "nodes": rows,
+        "topology": federation.topology,
+        "algebraic_connectivity": graph["algebraic_connectivity"],
+        "rounds": {row["name"]: row["rounds"] for row in rows},
+        "accuracy": spread(row["accuracy"] for row in ended),
+        "local_accuracy": spread(row["local_accuracy"] for row in ended),
+        "loss": spread(row["test_loss"] for row in ended),
+        "consensus_distance": consensus_distance(np.stack(finished)) if finished else None,
+        "bytes_sent": sum(row["bytes_sent"] or 0 for row in rows),
+        "messages_sent": sum(row["messages_sent"] or 0 for row in rows),
+        "wall_time_s": round(fleet.elapsed_s, 3),
+        "staleness": _staleness(rows),
+        "contraction": _contraction(federation, rows, fleet.children),
+        "died": [row["name"] for row in rows if row["died"]],
+        "stopped": fleet.stopping,
+        "history": list(history),
+        "config": _config(federation),
+        "seed": federation.seed,
+        "simulated": False,
+    }
+
+
+def history_point(fleet: Fleet) -> Line | None:
+    """The figures of the report as they are now, from the latest line of every node; None before the first line."""
+    lines = [child.last for child in fleet.children if child.lines]
+    if not lines:
+        return None
+    sketches = [line["sketch"] for line in lines if line.get("sketch")]
+    return {
+        "time_s": round(fleet.elapsed_s, 3),
+        "rounds": spread(line["rounds"] for line in lines),
+        "accuracy": spread(line["accuracy"] for line in lines),
+        "loss": spread(line["test_loss"] for line in lines),
+        "train_loss": spread(line["loss"] for line in lines),
+        "consensus_distance": consensus_distance(np.array(sketches)) if len(sketches) > 1 else None,
+        "neighbor_distance": spread(line["neighbor_distance"] for line in lines),
+        "staleness": spread(line["staleness"]["mean"] for line in lines),
+        "bytes_sent": sum(line["bytes_sent"] for line in lines),
+        "messages_sent": sum(line["messages_sent"] for line in lines),
+        "running": sum(child.exit_code is None for child in fleet.children),
+    }
+
+
+def spread(values: Any) -> dict[str, float] | None:
+    """Mean, minimum, maximum; None where nobody has a value."""
+    known = [float(value) for value in values if value is not None]
+    if not known:
+        return None
+    return {"mean": float(np.mean(known)), "min": min(known), "max": max(known)}
+
+
+def _node(child: Child) -> Line:
+    result = child.result()
+    line = child.last
+    source = result or line
+    finished = bool(result and result["finished"])
+    keys = ("rounds", "accuracy", "test_loss", "loss", "bytes_sent", "messages_sent", "staleness", "exchanges")
+    row: Line = {"name": child.name, "state": child.state, "finished": finished, "died": child.died}
+    row |= {key: source.get(key) for key in keys}
+    more = ("local_accuracy", "samples", "steps", "alarms", "wall_time_s", "cpu_time_s", "neighbors", "durability")
+    row |= {key: (result or {}).get(key) for key in more}
+    # Killed under us, then started by hand and brought to its end: both are told.
+    row["restarted"] = child.died and finished
+    row["log"] = str(child.log_path)
+    return row
+
+
+def _staleness(rows: Sequence[Line]) -> dict[str, float] | None:
+    known = [row["staleness"] for row in rows if row["staleness"]]
+    if not known:
+        return None
+    return {"mean": float(np.mean([one["mean"] for one in known])), "max": max(one["max"] for one in known)}
+
+
+def _contraction(federation: Federation, rows: Sequence[Line], children: Sequence[Child]) -> Line:
+    """Predicted for one synchronous exchange on every edge; measured in the closing rounds, per exchange on an edge."""
+    samples = [row["samples"] for row in rows]
+    topology = Topology(federation.topology, len(rows), federation.edges, federation.seed)
+    known = samples if all(samples) else None
+    return {
+        "predicted": contraction(topology, known, federation.gossip.gamma),
+        "measured": _measured(children, len(federation.edges)),
+        "per": "one exchange on every edge",
+    }
+
+
+def _measured(children: Sequence[Child], edges: int) -> float | None:
+    """From sketches in the closing rounds: how much closer the nodes came, per exchange on every edge."""
+    closing = [_closing_lines(child) for child in children]
+    ticks = sorted(set.intersection(*(set(lines) for lines in closing))) if closing else []
+    points = []
+    for tick in ticks:
+        at = [lines[tick] for lines in closing]
+        distance = consensus_distance(np.array([line["sketch"] for line in at]))
+        points.append((distance, sum(line["exchanges"] for line in at) / (2 * edges)))
+    points = [point for point in points if point[0] > FLOOR * points[0][0]]
+    if len(points) < 2 or points[-1][1] <= points[0][1]:
+        return None
+    (first, before), (last, after) = points[0], points[-1]
+    return float((last / first) ** (1 / (after - before)))
+
+
+def _closing_lines(child: Child) -> dict[int, Line]:
+    return {line["closing_rounds"]: line for line in child.lines if line["phase"] == "closing" and line.get("sketch")}
+
+
+def _config(federation: Federation) -> Line:
+    return {
+        "federation": federation.name,
+        "task": dataclasses.asdict(federation.task),
+        "training": dataclasses.asdict(federation.training),
+        "gossip": dataclasses.asdict(federation.gossip),
+        "edges": [list(edge) for edge in federation.edges],
+        "names": [member.name for member in federation.members],
+    }

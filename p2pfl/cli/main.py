@@ -80,6 +80,13 @@ class Commands(click.Group):
             formatter.write_dl([(name, lines.get(name, "")) for name in self.list_commands(ctx)])
 
 
+def software_version() -> str:
+    try:
+        return f"p2pfl {version(DISTRIBUTION)}"
+    except PackageNotFoundError:
+        return "p2pfl, not installed: running from its source"
+
+
 @cache
 def _joined() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
@@ -87,10 +94,7 @@ def _joined() -> dict[str, EntryPoint]:
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's
     if wanted:
-        try:
-            click.echo(f"p2pfl {version(DISTRIBUTION)}")
-        except PackageNotFoundError:
-            click.echo("p2pfl, not installed: running from its source")
+        click.echo(software_version())
         ctx.exit()
 
 

@@ -30,13 +30,13 @@ def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]
     module = _module_of(learner)
     if module is None:
         return bytes(safetensors.numpy.save(dict(state), dict(metadata)))
-    import safetensors.torch  # noqa: PLC0415 - only for a learner that has imported torch
+    from safetensors.torch import save  # noqa: PLC0415 - only for a learner that has imported torch
     from torch import Tensor  # noqa: PLC0415 - as above
 
     # The module holds `vector` now, in dtypes that numpy may lack.
     tensors = {name: t.detach().cpu().clone() for name, t in module.state_dict().items() if isinstance(t, Tensor)}
     plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    return bytes(safetensors.torch.save(plain, {"format": "pt", **metadata}))
+    return bytes(save(plain, {"format": "pt", **metadata}))
 
 
 def from_safetensors(learner: Learner, content: bytes) -> Vector:
@@ -64,9 +64,9 @@ def metadata_of(content: bytes) -> dict[str, str]:
 
 
 def _load_torch(content: bytes) -> dict[str, Any]:
-    import safetensors.torch  # noqa: PLC0415 - only for a learner that has imported torch
+    from safetensors.torch import load  # noqa: PLC0415 - only for a learner that has imported torch
 
-    return safetensors.torch.load(content)
+    return load(content)
 
 
 def _module_of(learner: Learner) -> nn.Module | None:

@@ -23,25 +23,29 @@ ALLOWED = "the folder of a node that has run, its state folder, or a file from `
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """`vector` (d,) is the model after `rounds` own rounds; `learner` holds its integer tensors."""
+    """`vector` (d,) is the model after `rounds` own rounds; `learner` holds its integer tensors.
+
+    `rounds` and `version` are None for a file that does not say them.
+    """
 
     federation: str
     node: str
-    rounds: int
-    version: int
+    rounds: int | None
+    version: int | None
     vector: Vector
     learner: Learner
     warnings: list[str]
 
     def exported(self, software: str) -> bytes:
         """A safetensors file that says where it comes from."""
-        metadata = {
+        said = {
             "federation": self.federation,
             "node": self.node,
-            "rounds": str(self.rounds),
-            "version": str(self.version),
+            "rounds": self.rounds,
+            "version": self.version,
             "software": software,
         }
+        metadata = {key: str(value) for key, value in said.items() if value is not None}
         return to_safetensors(self.learner, self.vector, metadata)
 
 
@@ -59,15 +63,13 @@ def read_learned(path: Path, *, federation: Path | None = None, node: str | None
 
 
 def _from_folder(path: Path, federation_path: Path | None, name: str | None) -> Learned:
-    loaded = peek(path)
-    if loaded is not None:
-        federation = _federation(path, federation_path)
-        folder = path.parent
-    else:
-        federation = _federation(path, federation_path)
-        folder = path
-        config = load_node(_node_file(federation, folder, name), federation, name)
-        loaded = peek(config.state_dir) if config.state_dir.is_dir() else None
+    """A state folder, or else a node's folder, whose node file says where the state is."""
+    federation = _federation(path, federation_path)
+    folder, loaded = path.parent, peek(path)
+    if loaded is None:
+        node = load_node(_node_file(federation, path, name), federation, name)
+        folder, name = path, node.name
+        loaded = peek(node.state_dir) if node.state_dir.is_dir() else None
     if loaded is None:
         raise UserError("no state here", file=path, allowed=ALLOWED)
     return _restored(loaded, federation, folder, path, name)

@@ -1,0 +1,65 @@
+"""`p2pfl export`: a node's model as a plain torch `state_dict` in a safetensors file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from p2pfl.errors import StorageError, UserError
+
+STDOUT = Path("-")
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl export ward-7/node0 -o model.safetensors")
+@click.argument("snapshot", metavar="SNAPSHOT", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to make; - for stdout.")
+@click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT.")
+@click.option("--node", metavar="NAME", help="Which node's it is, if SNAPSHOT does not say.")
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+def export(*, snapshot: Path, output: Path, federation: Path | None, node: str | None, force: bool) -> None:
+    """Write what a node has learned as a plain model file.
+
+    SNAPSHOT is a node's folder or its state folder; the node may be running. Your own module reads the file:
+    module.load_state_dict(safetensors.torch.load_file("model.safetensors")).
+    """
+    from p2pfl.cli.main import software_version  # noqa: PLC0415 - the commands are imported by it
+    from p2pfl.runtime.learned import read_learned  # noqa: PLC0415 - `--help` stays instant
+
+    if output != STDOUT:
+        _check_free(output, force=force)
+    learned = read_learned(snapshot, federation=federation, node=node)
+    for warning in learned.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    content = learned.exported(software_version())
+    if output == STDOUT:
+        sys.stdout.buffer.write(content)
+    else:
+        _write(output, content)
+
+
+def _check_free(output: Path, *, force: bool) -> None:
+    if output.is_dir():
+        raise UserError("this is a folder", key="--output", value=str(output), allowed="a file")
+    if not output.parent.is_dir():
+        raise UserError("no such folder", key="--output", value=str(output.parent), allowed="a folder that exists")
+    if output.exists() and not force:
+        raise UserError("already exists", key="--output", value=str(output), allowed="a new file, or --force")
+
+
+def _write(output: Path, content: bytes) -> None:
+    """All of it or nothing."""
+    part = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    try:
+        with part.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(output)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise StorageError(f"{output} could not be written: {error.strerror or error}") from error

@@ -128,13 +128,15 @@ def core_settings(federation: Federation, *, durable: bool) -> Settings:
 
 
 def snapshot_header(setup: Setup) -> dict[str, object]:
-    """What a snapshot says of where it belongs, beside the state itself."""
+    """What a snapshot says of where it belongs and how its log is to be read, beside the state itself."""
     return {
         "federation": setup.federation.name,
         "node": setup.member.name,
         "index": setup.member.index,
         "members": [member.key.hex() for member in setup.federation.members],
         "shape": setup.learner.shape_digest.hex(),
+        "compressor": setup.federation.gossip.compressor,
+        "control_variate": setup.federation.training.control_variate,
     }
 
 
@@ -174,10 +176,11 @@ def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
 
 
 def replay(federation: Federation, loaded: Loaded) -> NodeState:
-    """The newest snapshot and what the log says happened since."""
-    state = restore(loaded.state.header, loaded.state.arrays, loaded.state.blobs)
-    compressor = make_compressor(federation.gossip.compressor)
-    beta = federation.training.control_variate
+    """The newest snapshot and what the log says happened since, by the settings that were in force then."""
+    header = loaded.state.header
+    state = restore(header, loaded.state.arrays, loaded.state.blobs)
+    compressor = make_compressor(header.get("compressor", federation.gossip.compressor))
+    beta = header.get("control_variate", federation.training.control_variate)
     for record in loaded.records:
         step = change(record.kind, record.header, record.blobs, np.dtype(state.model.dtype))
         redo(state, step, compressor=compressor, beta=beta)

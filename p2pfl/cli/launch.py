@@ -70,7 +70,6 @@ def check_folder(report: Path) -> None:
 
 async def _watch(fleet: Fleet, *, quiet: bool) -> dict[str, Any]:
     from p2pfl.cli.live import View  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.learned import read_model  # noqa: PLC0415 - as above
     from p2pfl.runtime.report import final_report  # noqa: PLC0415 - as above
 
     loop = asyncio.get_running_loop()
@@ -78,8 +77,7 @@ async def _watch(fleet: Fleet, *, quiet: bool) -> dict[str, Any]:
         loop.add_signal_handler(number, fleet.stop)
     with View(fleet, quiet=quiet) as view:
         await fleet.run(view.update)
-    models = {child.name: read_model(child.node.state_dir) for child in fleet.children if child.result()}
-    return final_report(fleet, view.history, models)
+    return final_report(fleet, view.history)
 
 
 def _show(report: dict[str, Any], form: Form) -> None:

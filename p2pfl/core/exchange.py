@@ -15,10 +15,13 @@ from p2pfl.core.messages import Ask, Busy, Done, Hello, Message, Ready, Reply, R
 
 
 def receive(edge: Edge, session: int, message: Message, now: float) -> list[Effect]:
-    """A message arrived. Of another session: void. While the engine works on the edge: it waits."""
+    """A message arrived. Of another session: void. While the engine works on the edge: it waits.
+
+    What only tells where the neighbor stands does not wait: the session may end before the engine answers.
+    """
     if session != edge.greeting.number:
         return []
-    if edge.busy:
+    if edge.busy and not isinstance(message, Ready | Done):
         edge.inbox.append(message)
         return []
     return _dispatch(edge, message, now)

@@ -31,8 +31,8 @@ class Settings:
 class Facts:
     """`version` counts ticks (own rounds and mixing rounds), `rounds` local training rounds only.
 
-    `samples` is n, `degree` the configured number of neighbors, `pace_s` the mixed estimate of seconds per local step. `closing` counts
-    mixing rounds since training ended, None before.
+    `samples` is n, `degree` the configured number of neighbors, `pace_s` the mixed estimate of seconds per local step.
+    `closing` counts mixing rounds since training ended, None before.
     """
 
     degree: int

@@ -28,7 +28,7 @@ def _fault(node: Node, edge: Edge) -> str | None:
         return "open before both greetings were exchanged"
     if edge.greeting.number is None and (edge.is_open or edge.inbox):
         return "no session, yet open or with messages waiting"
-    if edge.inbox and not edge.busy or len(edge.inbox) > INBOX:
+    if (edge.inbox and not edge.busy) or len(edge.inbox) > INBOX:
         return "messages wait although the engine is not at work"
     if record.heard is not None and record.seq == 0:
         return "a version was heard without a transaction"

@@ -22,6 +22,7 @@ from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.batches import draw_batches
 from p2pfl.learn.chance import generator, torch_seed
 from p2pfl.learn.interface import LocalRound, Score, Vector
+from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import FlatModule
 from p2pfl.learn.samples import Samples, TensorSamples, read_samples
 from p2pfl.learn.scoring import are_labels, loss_of, score
@@ -40,7 +41,7 @@ class TorchLearner:
             self.module = _build(task)
         self._flat = FlatModule(self.module, task.name)
         self._parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
-        self._optimizer = _optimizer(self._parameters, training, task.name)
+        self._optimizer = make_optimizer(self._parameters, training, task.name)
         self._loss = loss_of(task)
         self.train_set, self.test_set = read_samples(task, context)
         self.size = self._flat.size
@@ -98,13 +99,13 @@ class TorchLearner:
         except Exception as error:
             raise LearningError(f"{self._task.name}: training failed: {describe_failure(error)}") from error
         finally:
-            self._optimizer.zero_grad()
-            self._optimizer.state.clear()
+            for parameter in self._parameters:
+                parameter.grad = None
         return float(torch.stack(losses).mean())
 
     def _steps(self, batches: list[Tensor], pulls: list[tuple[nn.Parameter, Tensor]]) -> list[Tensor]:
         """The inner loop. What a step looks up stands in local names: a step of a small model takes 0.1 ms."""
-        module, loss_of_batch, read, step = self.module, self._loss, self.train_set.rows, self._optimizer.step
+        module, loss_of_batch, read, step = self.module, self._loss, self.train_set.rows, self._optimizer.begin()
         parameters, backward, losses = self._parameters, torch.autograd.backward, []
         for rows in batches:
             for parameter in parameters:
@@ -145,25 +146,6 @@ def _build(task: Task) -> nn.Module:
             "model returned something else", file=task.name, key="model", value=module, allowed="a torch.nn.Module"
         )
     return module
-
-
-def _optimizer(parameters: list[nn.Parameter], training: TrainingConfig, source: str) -> torch.optim.Optimizer:
-    if not parameters:
-        raise UserError("the model has no parameter that can be trained", file=source, key="model")
-    if training.momentum and training.optimizer != "sgd":
-        text = f"{training.optimizer} has no momentum"
-        raise UserError(text, key="training.momentum", value=training.momentum, allowed="0, or optimizer sgd")
-    rate, decay = training.learning_rate, training.weight_decay
-    match training.optimizer:
-        case "sgd":
-            momentum = training.momentum
-            return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=decay)
-        case "adam":
-            return torch.optim.Adam(parameters, lr=rate, weight_decay=decay)
-        case "adamw":
-            return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
-        case other:
-            raise UserError("no such optimizer", key="training.optimizer", value=other, allowed="sgd, adam, adamw")
 
 
 def _try_out(module: nn.Module, samples: Samples, task: Task) -> None:

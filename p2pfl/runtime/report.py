@@ -10,24 +10,27 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from p2pfl.config.model import Federation
+from p2pfl.errors import StorageError
+from p2pfl.learn.interface import Vector
 from p2pfl.runtime.fleet import Child, Fleet, Line
+from p2pfl.runtime.parts import replay
 from p2pfl.runtime.sketch import consensus_distance
+from p2pfl.storage import peek
 from topologies import Topology, contraction, describe
 
 FLOOR = 1e-3
 """closing rounds count for the measured contraction until the distance has fallen to this share of the first."""
 
 
-def final_report(fleet: Fleet, history: Sequence[Line], models: dict[str, NDArray[Any]]) -> Line:
-    """`models` are the final vectors (d,) of nodes whose state could be read, by name."""
+def final_report(fleet: Fleet, history: Sequence[Line]) -> Line:
+    """Called after every node has ended: the consensus distance is computed from the models on disk."""
     federation = fleet.federation
     rows = [_node(child) for child in fleet.children]
     ended = [row for row in rows if row["finished"]]
     graph = describe(Topology(federation.topology, len(rows), federation.edges, federation.seed), "sample-weighted")
-    finished = [models[row["name"]] for row in ended if row["name"] in models]
+    models = [_model(fleet, child) for child, row in zip(fleet.children, rows, strict=True) if row["finished"]]
     return {
         "nodes": rows,
         "topology": federation.topology,
@@ -36,7 +39,7 @@ def final_report(fleet: Fleet, history: Sequence[Line], models: dict[str, NDArra
         "accuracy": spread(row["accuracy"] for row in ended),
         "local_accuracy": spread(row["local_accuracy"] for row in ended),
         "loss": spread(row["test_loss"] for row in ended),
-        "consensus_distance": consensus_distance(np.stack(finished)) if finished else None,
+        "consensus_distance": consensus_distance(np.stack(models)) if models else None,
         "bytes_sent": sum(row["bytes_sent"] or 0 for row in rows),
         "messages_sent": sum(row["messages_sent"] or 0 for row in rows),
         "wall_time_s": round(fleet.elapsed_s, 3),
@@ -49,6 +52,13 @@ def final_report(fleet: Fleet, history: Sequence[Line], models: dict[str, NDArra
         "seed": federation.seed,
         "simulated": False,
     }
+
+
+def _model(fleet: Fleet, child: Child) -> Vector:
+    loaded = peek(child.node.state_dir)
+    if loaded is None:
+        raise StorageError(f"{child.name} finished, and its state is gone from {child.node.state_dir}")
+    return replay(fleet.federation, loaded).model
 
 
 def history_point(fleet: Fleet) -> Line | None:

@@ -1,0 +1,188 @@
+"""One core under test: its settings, what its neighbor says, and what its engine answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, Send
+from p2pfl.core.events import (
+    MessageReceived,
+    ReplyApplied,
+    RequestApplied,
+    RequestFrozen,
+    RoundCommitted,
+    SessionOpened,
+    Started,
+)
+from p2pfl.core.facts import Settings
+from p2pfl.core.messages import Hello, Reply, Request, request_digest
+from p2pfl.core.node import Node
+from p2pfl.core.records import NO_CHAIN
+from p2pfl.core.staleness import parse_staleness
+
+SAMPLES = 30.0
+WEIGHT = SAMPLES / 2
+"""a_i of a node with one neighbor."""
+
+
+def settings(**changes):
+    plain = {
+        "rounds": 3,
+        "time_s": None,
+        "closing_rounds": 2,
+        "gamma": 1.0,
+        "staleness": parse_staleness("hinge-polynomial:4,0.5"),
+        "speed_limit": 1.0,
+        "start_wait_s": 2.0,
+        "linger_s": 5.0,
+        "max_wait_s": 5.0,
+        "exchanges_per_s": 200.0,
+        "audit_every": 64,
+    }
+    return Settings(**(plain | changes))
+
+
+def only(effects, *kinds):
+    return [effect for effect in effects if isinstance(effect, kinds)]
+
+
+def hello(**changes):
+    """The greeting of a neighbor that has never met us."""
+    plain = {
+        "incarnation": 0,
+        "seq": 0,
+        "pending": None,
+        "request_digest": b"",
+        "has_replicas": True,
+        "chain": NO_CHAIN,
+        "chain_before": NO_CHAIN,
+        "version": 0,
+        "closing": None,
+        "done": False,
+        "have_yours": False,
+    }
+    return Hello(**(plain | changes))
+
+
+def request(**changes):
+    plain = {
+        "incarnation": 0,
+        "seq": 1,
+        "version": 1,
+        "echo": None,
+        "weight": WEIGHT,
+        "staleness": 0.0,
+        "pace_s": 0.0,
+        "audit": b"",
+        "body": b"body",
+    }
+    unsigned = Request(**(plain | changes))
+    return replace(unsigned, digest=request_digest(unsigned))
+
+
+def reply_to(asked, **changes):
+    plain = {
+        "incarnation": asked.incarnation,
+        "seq": asked.seq,
+        "request_digest": asked.digest,
+        "version": 1,
+        "factor": 0.0,
+        "pace_s": 0.0,
+        "body": b"answer",
+    }
+    return Reply(**(plain | changes))
+
+
+def make_node(index, *neighbors, samples=SAMPLES, fresh=True, version=0, rounds_done=0, records=None, **changes):
+    return Node(
+        index=index,
+        neighbors=neighbors,
+        settings=settings(**changes),
+        samples=samples,
+        fresh=fresh,
+        version=version,
+        rounds=rounds_done,
+        records=records,
+    )
+
+
+def say(node, peer, message, now=0.0, session=1):
+    return node.handle(MessageReceived(peer=peer, session=session, message=message), now)
+
+
+def open_session(node, peer, now=0.0, session=1, greeting=None):
+    """Session up and both greetings through; what that leads to."""
+    effects = node.handle(SessionOpened(peer=peer, session=session), now)
+    return effects + say(node, peer, greeting or hello(), now, session)
+
+
+def freeze(node, effects, now=0.0, body=b"body"):
+    """Answer the one Freeze among `effects`; the request, and what follows."""
+    (op,) = only(effects, Freeze)
+    built = request(
+        incarnation=op.incarnation,
+        seq=op.seq,
+        version=op.version,
+        echo=op.echo,
+        weight=op.weight,
+        staleness=op.staleness,
+        pace_s=op.pace_s,
+        body=body,
+    )
+    return built, node.handle(RequestFrozen(peer=op.peer, request=built), now)
+
+
+def apply_request(node, effects, now=0.0, chain=b"c" * 16):
+    """Answer the one ApplyRequest among `effects`; the reply, and what follows."""
+    (op,) = only(effects, ApplyRequest)
+    reply = reply_to(op.request, version=op.version, factor=op.factor, pace_s=op.pace_s)
+    event = RequestApplied(peer=op.peer, request=op.request, reply=reply, chain=chain)
+    return reply, node.handle(event, now)
+
+
+def apply_reply(node, effects, now=0.0, chain=b"c" * 16):
+    """Answer the one ApplyReply among `effects`; what follows."""
+    (op,) = only(effects, ApplyReply)
+    return node.handle(ReplyApplied(peer=op.peer, reply=op.reply, chain=chain), now)
+
+
+def commit(node, effects, now, *, samples=int(SAMPLES), failed=False):
+    """Answer the one CommitRound among `effects`; what follows."""
+    (op,) = only(effects, CommitRound)
+    rounds = node.facts.rounds + op.trained
+    return node.handle(RoundCommitted(version=op.version, rounds=rounds, samples=samples, failed=failed), now)
+
+
+def initiator(**changes):
+    """Node 0 with neighbor 1, not started, session 1 open; and its first effects, a Freeze among them."""
+    node = make_node(0, 1, **changes)
+    return node, open_session(node, 1)
+
+
+def responder(**changes):
+    """Node 1 with neighbor 0, not started, session 1 open."""
+    node = make_node(1, 0, **changes)
+    open_session(node, 0)
+    return node
+
+
+def pending_initiator(**changes):
+    """An initiator whose first request is out; node and request."""
+    node, effects = initiator(**changes)
+    asked, _ = freeze(node, effects)
+    return node, asked
+
+
+def exchange_as_initiator(node, effects, now=0.0, version=1, factor=0.0):
+    """One whole transaction from its Freeze on; what follows it."""
+    peer = only(effects, Freeze)[0].peer
+    asked, _ = freeze(node, effects, now)
+    return apply_reply(node, say(node, peer, reply_to(asked, version=version, factor=factor), now), now)
+
+
+def started(node, now=0.0):
+    return node.handle(Started(), now)
+
+
+def sent(effects):
+    return [effect.message for effect in only(effects, Send)]

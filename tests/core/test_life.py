@@ -1,0 +1,254 @@
+"""A node's life: wait, train, mix without training, linger, finish; and the joining of one that has no memory."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Finish, Freeze, StartRound
+from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, StopRequested
+from p2pfl.core.messages import Done, Ready
+from p2pfl.core.node import Node
+from p2pfl.core.rounds import JOIN_WAIT_S, RESUME_WAIT_S, Phase
+
+sys.path.insert(0, str(Path(__file__).parent))
+from core_kit import (
+    commit,
+    exchange_as_initiator,
+    freeze,
+    hello,
+    make_node,
+    only,
+    open_session,
+    request,
+    say,
+    sent,
+    settings,
+    started,
+)
+
+
+def train(node, effects, now):
+    """One round that starts among `effects`, then its commit; what follows."""
+    assert only(effects, StartRound)
+    return commit(node, node.handle(RoundTrained(steps=1, samples=30), now), now)
+
+
+def test_nothing_is_trained_before_the_driver_runs():
+    node = make_node(0)
+    assert node.wake(100.0) == []
+    assert node.deadline() is None
+
+
+def test_a_fresh_node_waits_for_all_its_neighbors_and_starts_with_the_last():
+    node = make_node(1, 0, 2)
+    assert started(node) == []
+    assert only(open_session(node, 0, 0.1), StartRound) == []
+    assert only(open_session(node, 2, 0.2), StartRound) == [StartRound(index=0)]
+
+
+def test_a_fresh_node_waits_no_longer_than_the_setting():
+    node = make_node(1, 0, start_wait_s=2.5)
+    started(node)
+    assert node.deadline() == 2.5
+    assert node.wake(2.4) == []
+    assert node.wake(2.5) == [StartRound(index=0)]
+
+
+def test_a_node_with_a_memory_waits_only_briefly():
+    node = make_node(1, 0, start_wait_s=60.0, fresh=False, version=5, rounds_done=2)
+    started(node)
+    assert node.deadline() == RESUME_WAIT_S
+    assert node.wake(RESUME_WAIT_S) == [StartRound(index=2)]
+
+
+def test_a_node_without_neighbors_trains_closes_and_finishes():
+    node = make_node(0)
+    effects = started(node)
+    for index in range(3):
+        assert only(effects, StartRound) == [StartRound(index=index)]
+        effects = train(node, effects, 1.0 + index)
+    for version in (4, 5):
+        assert only(effects, CommitRound)[0].version == version
+        assert not only(effects, CommitRound)[0].trained
+        effects = commit(node, effects, 4.0)
+    assert effects == [Finish()]
+    assert node.deadline() is None
+
+
+def test_a_run_bounded_by_time_counts_what_earlier_lives_have_used():
+    bounded = settings(rounds=None, time_s=10.0)
+    for elapsed_s, more in ((0.0, True), (9.9, True), (10.0, False)):
+        node = Node(index=0, neighbors=[], settings=bounded, samples=30.0, fresh=False, elapsed_s=elapsed_s)
+        assert bool(only(started(node), StartRound)) is more
+
+
+def test_a_failed_round_counts_and_raises_an_alarm():
+    node = make_node(0)
+    started(node)
+    effects = node.handle(RoundTrained(steps=0, samples=0), 1.0)
+    effects = commit(node, effects, 1.0, failed=True)
+    assert [alarm.kind for alarm in only(effects, Alarm)] == ["round-failed"]
+    assert node.facts.rounds == 1
+
+
+def finished_training(**changes):
+    """Node 0, edge to 1 open and served, all rounds done."""
+    node = make_node(0, 1, fresh=False, version=3, rounds_done=3, closing_rounds=0, **changes)
+    started(node)
+    return node, exchange_as_initiator(node, open_session(node, 1))
+
+
+def test_a_node_that_is_done_says_so_and_lingers_until_its_neighbors_are():
+    node = make_node(0, 1, fresh=False, version=3, rounds_done=3, closing_rounds=0)
+    started(node)
+    effects = open_session(node, 1)
+    assert Done(version=3) in sent(effects)
+    assert only(effects, Finish) == []
+    assert node.rounds.phase is Phase.LINGERING
+    assert only(say(node, 1, Ready(version=9, closing=None), 1.0), Finish) == []
+    freeze(node, effects, 1.0)
+    assert only(say(node, 1, Done(version=9), 1.0), Finish) == [Finish()]
+
+
+def test_a_node_that_is_done_lingers_no_longer_than_the_setting():
+    node, _ = finished_training(linger_s=7.0)
+    assert node.rounds.deadline() == 7.0
+    assert only(node.wake(6.9), Finish) == []
+    assert only(node.wake(7.0), Finish) == [Finish()]
+
+
+def test_a_lingering_node_still_answers():
+    node = make_node(1, 0, fresh=False, version=3, rounds_done=3, closing_rounds=0)
+    started(node)
+    open_session(node, 0)
+    assert node.rounds.phase is Phase.LINGERING
+    assert say(node, 0, request(), 1.0)
+
+
+def test_a_neighbor_that_says_done_in_its_greeting_is_done():
+    node = make_node(0, 1, fresh=False, version=3, rounds_done=3, closing_rounds=0)
+    started(node)
+    assert only(open_session(node, 1, greeting=hello(done=True)), Finish)
+
+
+def test_a_stop_finishes_at_once_in_every_phase():
+    for version in (0, 3):
+        node = make_node(1, 0, fresh=not version, version=version, rounds_done=version)
+        started(node)
+        assert node.handle(StopRequested(), 1.0) == [Finish()]
+        assert node.handle(StopRequested(), 1.0) == []
+        assert node.handle(RoundTrained(steps=1, samples=30), 2.0) == []
+
+
+def test_a_round_under_way_at_the_stop_is_not_committed():
+    node = make_node(0)
+    started(node)
+    node.handle(StopRequested(), 1.0)
+    assert node.handle(RoundTrained(steps=1, samples=30), 2.0) == []
+
+
+def test_a_commit_under_way_at_the_stop_does_not_start_another_round():
+    node = make_node(0)
+    started(node)
+    node.handle(RoundTrained(steps=1, samples=30), 1.0)
+    node.handle(StopRequested(), 1.0)
+    assert node.handle(RoundCommitted(version=1, rounds=1, samples=30, failed=False), 2.0) == []
+
+
+def test_while_a_request_is_out_n_may_not_fall_below_half_of_what_it_was_frozen_with():
+    node = make_node(0, 1, 2, samples=90.0, start_wait_s=0.0)
+    started(node)
+    freeze(node, open_session(node, 1))
+    (op,) = only(node.handle(RoundTrained(steps=1, samples=1), 1.0), CommitRound)
+    assert op.least_samples == pytest.approx(45.0)
+
+
+# -- joining ----------------------------------------------------------------------------------------------------------
+
+
+def joining(*peers, version=50):
+    """Node 0 without memory; its neighbors are at `version`. Effects of the last greeting."""
+    node = make_node(0, *peers)
+    effects = started(node)
+    for peer in peers:
+        effects += open_session(node, peer, greeting=hello(version=version))
+    return node, effects
+
+
+def test_a_node_without_memory_in_a_federation_under_way_joins_before_it_trains():
+    node, effects = joining(1)
+    assert node.rounds.phase is Phase.JOINING
+    assert only(effects, StartRound) == []
+    assert not only(effects, CommitRound)[0].trained
+
+
+def test_a_node_that_comes_with_the_others_does_not_join():
+    node, effects = joining(1, version=1)
+    assert node.rounds.phase is Phase.TRAINING
+    assert only(effects, StartRound)
+
+
+def test_while_it_joins_its_exchanges_weigh_nothing():
+    node, effects = joining(1)
+    effects = exchange_as_initiator(node, effects)
+    effects += say(node, 1, Ready(version=51, closing=None))
+    assert [op.staleness for op in only(effects, Freeze)] == [0.0]
+
+
+def filled(node, effects, *, now=0.0):
+    """Ticks and exchanges until the node starts from the median; the effects then."""
+    for _ in range(12):
+        if only(effects, Bootstrap):
+            return effects
+        after = []
+        for op in only(effects, Freeze):
+            after += exchange_as_initiator(node, [op], now, version=50)
+        for op in only(effects, CommitRound):
+            after += commit(node, [op], now)
+        effects = after
+    raise AssertionError("never filled")
+
+
+def test_it_starts_from_the_median_of_all_live_neighbors_once_their_replicas_are_filled():
+    node, effects = joining(1, 2)
+    effects = filled(node, effects)
+    assert only(effects, Bootstrap) == [Bootstrap(peers=(1, 2))]
+    assert min(edge.exchanges for edge in node.edges.values()) >= 3
+    assert node.handle(Bootstrapped(), 0.0) == [StartRound(index=0)]
+    assert not node.facts.joining
+
+
+def test_a_silent_neighbor_delays_joining_only_for_a_while():
+    node, effects = joining(1, 2)
+    silent = only(effects, Freeze)[1]
+    freeze(node, [silent])
+    effects = [effect for effect in effects if effect != silent]
+    now = 0.0
+    while not only(effects, Bootstrap):
+        after = []
+        for op in only(effects, Freeze):
+            after += exchange_as_initiator(node, [op], now, version=50)
+        for op in only(effects, CommitRound):
+            after += commit(node, [op], now)
+        if not after:
+            now = node.deadline()
+            after = node.wake(now)
+        effects = after
+    assert now >= JOIN_WAIT_S
+    assert only(effects, Bootstrap) == [Bootstrap(peers=(1,))]
+
+
+def test_a_node_that_nobody_answers_begins_from_its_own_start():
+    node, effects = joining(1)
+    freeze(node, effects)
+    effects = commit(node, effects, 0.0)
+    while not only(effects, StartRound):
+        now = node.deadline()
+        assert now <= 2 * JOIN_WAIT_S
+        effects = node.wake(now)
+        if only(effects, CommitRound):
+            effects += commit(node, effects, now)
+    assert not node.facts.joining

@@ -76,7 +76,7 @@ def test_the_owner_goes_on_as_if_nobody_had_looked(tmp_path, store):
 
 def test_damage_is_the_same_error_as_at_a_restart(tmp_path, store):
     (tmp_path / "snapshot-00000001").write_bytes(b"garbage")
-    with pytest.raises(StorageError, match="no snapshot in .* is usable"):
+    with pytest.raises(StorageError, match=r"no snapshot in .* is usable"):
         peek(tmp_path)
 
 

@@ -1,0 +1,189 @@
+"""Federations in a temporary folder, and whole nodes of them on one event loop, over real sockets and real files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from p2pfl.config.load import load_federation
+from p2pfl.config.load_node import load_node
+from p2pfl.config.model import Federation
+from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.runtime.app import Application
+from p2pfl.runtime.learned import read_learned
+from p2pfl.runtime.parts import read_setup
+
+DEADLINE_S = 30.0
+POLL_S = 0.005
+LOWEST_PORT, LAST_PORT = 15_000, 32_000
+
+TRAINING = {"rounds": 20, "local_steps": 2, "learning_rate": 0.1, "closing_rounds": 20, "evaluate_every": 0}
+GOSSIP = {"compressor": "none", "start_wait_s": 20.0, "linger_s": 20.0}
+TASK = {"name": "quadratic"}
+
+
+def free_ports(count: int) -> list[int]:
+    """Below the range from which the system takes ports for outgoing connections."""
+    chance, found = random.Random(), []
+    while len(found) < count:
+        port = chance.randrange(LOWEST_PORT, LAST_PORT)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
+
+
+def table(name: str, values: Mapping[str, Any]) -> str:
+    return (
+        f"[{name}]\n"
+        + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None)
+        + "\n"
+    )
+
+
+class Ward:
+    """A federation on disk. Options are keys of its tables; what `write` is told later replaces what stands there."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.folder = folder
+        self.names = [f"node{index}" for index in range(nodes)]
+        self.ports = free_ports(nodes)
+        self.tables: dict[str, dict[str, Any]] = {
+            "federation": {"name": "ward", "seed": 3, "topology": "ring"},
+            "task": dict(TASK),
+            "training": dict(TRAINING),
+            "gossip": dict(GOSSIP),
+        }
+        for name in self.names:
+            (folder / name).mkdir(parents=True)
+            Identity.generate().save(folder / name / "node.key")
+            self.write_node(name)
+        self.write()
+
+    def write(self, file: str = "federation.toml", **tables: Mapping[str, Any]) -> Path:
+        """With other options into another file: what a user has who edited his copy alone."""
+        changed = {name: values | tables.get(name, {}) for name, values in self.tables.items()}
+        text = "".join(table(name, values) for name, values in changed.items())
+        for name, port in zip(self.names, self.ports, strict=True):
+            key = public_text(Identity.load(self.folder / name / "node.key").public)
+            text += "[" + table("node", {"name": name, "key": key, "address": f"127.0.0.1:{port}"}).replace(
+                "]", "]]", 1
+            )
+        path = self.folder / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def write_node(self, name: str, *, data: Mapping[str, Any] | None = None, **node: Any) -> None:
+        port = self.ports[self.names.index(name)]
+        text = table("node", {"listen": f"127.0.0.1:{port}", **node}) + table("data", data or {})
+        (self.folder / name / "node.toml").write_text(text, encoding="utf-8")
+
+    def federation(self, file: str = "federation.toml") -> Federation:
+        return load_federation(self.folder / file)
+
+    def model(self, index: int) -> np.ndarray:
+        """What is on disk, read as from outside."""
+        return read_learned(self.folder / self.names[index]).vector.astype(np.float64)
+
+
+class Running:
+    """One node, from its files to its result."""
+
+    def __init__(self, ward: Ward, index: int, file: str = "federation.toml") -> None:
+        federation = ward.federation(file)
+        folder = ward.folder / ward.names[index]
+        self.setup = read_setup(federation, load_node(folder, federation))
+        self.lines: list[dict[str, Any]] = []
+        self.application = Application(self.setup, on_line=self.lines.append)
+        self.task = asyncio.create_task(self.application.run())
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Nothing while the node has not opened its doors."""
+        status = getattr(self.application, "status", None)
+        return {} if status is None else status.full()
+
+    @property
+    def rounds(self) -> int:
+        return self.status.get("rounds", 0)
+
+    @property
+    def resyncs(self) -> int:
+        return sum(neighbor["resyncs"] for neighbor in self.status["neighbors"])
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                if self.task.done():
+                    raise AssertionError(f"the node ended before: {await self.task}")
+                await asyncio.sleep(POLL_S)
+
+    async def result(self) -> dict[str, Any]:
+        async with asyncio.timeout(DEADLINE_S):
+            return await asyncio.shield(self.task)
+
+    async def stop(self) -> dict[str, Any]:
+        """As SIGTERM would."""
+        self.application.stop()
+        return await self.result()
+
+    async def break_off(self) -> None:
+        """No last snapshot is written, as in a crash."""
+        self.task.cancel()
+        await asyncio.wait([self.task], timeout=DEADLINE_S)
+
+
+@pytest.fixture
+def ward(tmp_path):
+    """Make a federation: `ward(nodes, training={...}, gossip={...}, task={...}, federation={...})`."""
+    made = 0
+
+    def ward(nodes: int, **tables: Mapping[str, Any]) -> Ward:
+        nonlocal made
+        made += 1
+        new = Ward(tmp_path / f"ward{made}", nodes)
+        for name, values in tables.items():
+            new.tables[name] |= values
+        new.write()
+        return new
+
+    return ward
+
+
+@pytest.fixture
+async def start():
+    """Start nodes; whatever still runs at the end of the test is broken off."""
+    running: list[Running] = []
+
+    def start(ward: Ward, *indices: int, file: str = "federation.toml") -> list[Running]:
+        new = [Running(ward, index, file) for index in indices or range(len(ward.names))]
+        running.extend(new)
+        return new
+
+    yield start
+    for node in running:
+        if not node.task.done():
+            await node.break_off()
+
+
+@pytest.fixture
+def finish():
+    """Wait for the results of all, each of which must have finished, with so many rounds."""
+
+    async def finish(nodes: list[Running], *, rounds: int | None = None) -> list[dict[str, Any]]:
+        results = [await node.result() for node in nodes]
+        assert all(result["finished"] for result in results)
+        assert rounds is None or {result["rounds"] for result in results} == {rounds}
+        return results
+
+    return finish

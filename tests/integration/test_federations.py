@@ -1,0 +1,70 @@
+"""Whole federations: all nodes reach their rounds and agree on what the federation should find."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+def spread(models):
+    """Largest distance to the mean, over the mean's norm."""
+    mean = np.mean(models, axis=0)
+    return max(np.linalg.norm(model - mean) for model in models) / np.linalg.norm(mean)
+
+
+def error(field, nodes, indices):
+    """Distance of the mean model to what the federation should find, over the norm of that."""
+    optimum = nodes[0].setup.learner.optimum()
+    mean = np.mean([field.model(index) for index in indices], axis=0)
+    return np.linalg.norm(mean - optimum) / np.linalg.norm(optimum)
+
+
+@pytest.mark.parametrize("topology", ["ring", "complete", "star"])
+async def test_all_nodes_agree_on_the_sample_weighted_optimum(ward, start, finish, topology):
+    field = ward(
+        5,
+        federation={"topology": topology},
+        task={"samples": [100, 10, 20, 30, 40]},
+        training={"rounds": 40, "closing_rounds": 30},
+    )
+    nodes = start(field)
+    await finish(nodes, rounds=40)
+    assert spread([field.model(index) for index in range(5)]) < 0.02
+    assert error(field, nodes, range(5)) < 0.05
+
+
+async def test_quantized_models_agree_too(ward, start, finish):
+    field = ward(4, gossip={"compressor": "q4"}, training={"rounds": 30, "closing_rounds": 30})
+    await finish(start(field), rounds=30)
+    assert spread([field.model(index) for index in range(4)]) < 0.02
+
+
+async def test_eight_nodes_finish_without_a_resync_or_an_alarm(ward, start, finish):
+    field = ward(8, federation={"topology": "hypercube"})
+    for result in await finish(start(field), rounds=20):
+        assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0, 0, 0]
+        assert all(neighbor["done"] for neighbor in result["neighbors"])
+        assert result["alarms"] == {}
+
+
+async def test_a_run_bounded_by_time_ends_by_itself(ward, start, finish):
+    field = ward(3, training={"rounds": None, "time_s": 0.5}, task={"step_s": 0.01})
+    for result in await finish(start(field)):
+        assert result["rounds"] > 0
+        assert result["rounds_to_do"] is None
+
+
+async def test_speed_correction_keeps_fast_nodes_from_pulling_the_result_to_themselves(ward, start, finish):
+    """Both federations run at the same time on the same targets; node 0 takes a fraction of the others' rounds."""
+    fields, running = [], []
+    for limit in (1.0, 8.0):
+        field = ward(3, training={"rounds": None, "time_s": 3.0, "speed_correction": limit, "learning_rate": 0.05})
+        for name, step_s in zip(field.names, (0.2, 0.02, 0.02), strict=True):
+            field.write_node(name, data={"step_s": step_s})
+        fields.append(field)
+        running.append(start(field))
+    for nodes in running:
+        slow, *fast = await finish(nodes)
+        assert 2 * slow["rounds"] < min(result["rounds"] for result in fast)
+    plain, corrected = (error(field, nodes, range(3)) for field, nodes in zip(fields, running, strict=True))
+    assert corrected < plain

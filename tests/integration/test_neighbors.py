@@ -1,0 +1,126 @@
+"""What one node costs the others: by being late, slow, absent, different, or none at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+
+import pytest
+from aiohttp import ClientSession, WSMsgType
+
+from p2pfl.net.channel import PATH
+
+DEADLINE_S = 20
+
+OWN_TASK = """
+from p2pfl.learn.quadratic import QuadraticTask
+task = QuadraticTask(size={size})
+"""
+
+
+def _assert_said_once(caplog, text, *, odd, others):
+    """By each end of each edge, of the one whom it dialed and of the one who dialed it."""
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warned
+    assert all(text in message for message in warned)
+    for message, times in Counter(warned).items():
+        assert times <= (others if odd in message else 1)
+
+
+async def test_all_wait_for_a_node_that_comes_late_whatever_the_order(ward, start, finish):
+    field = ward(4, federation={"topology": "complete"})
+    first = start(field, 3, 1, 2)
+    for node in first:
+        await node.until(lambda node=node: node.status.get("uptime_s", 0) > 1.5)
+    assert [(node.rounds, node.status["phase"]) for node in first] == [(0, "waiting")] * 3
+    late = start(field, 0)
+    for result in await finish(first + late, rounds=20):
+        assert result["alarms"] == {}
+
+
+async def test_a_neighbor_that_never_starts_costs_the_wait_at_the_start_and_no_round(ward, start, finish):
+    field = ward(3, gossip={"start_wait_s": 0.5, "linger_s": 0.5})
+    for result in await finish(start(field, 0, 1), rounds=20):
+        exchanges = {neighbor["name"]: neighbor["exchanges"] for neighbor in result["neighbors"]}
+        assert exchanges.pop("node2") == 0
+        assert min(exchanges.values()) >= 20
+
+
+async def test_a_very_slow_neighbor_does_not_slow_the_others(ward, start):
+    field = ward(4, training={"rounds": 100_000}, task={"step_s": 0.005})
+    field.write_node("node0", data={"step_s": 0.5})
+    slow, *fast = start(field)
+    for node in fast:
+        await node.until(lambda node=node: node.rounds >= 60)
+    assert 5 * slow.rounds < min(node.rounds for node in fast)
+    for node in fast:
+        assert (await node.stop())["alarms"] == {}
+    await slow.stop()
+
+
+async def test_a_node_of_another_federation_is_refused_and_named_once_and_the_others_finish(
+    ward, start, finish, caplog
+):
+    field = ward(4, gossip={"start_wait_s": 0.5, "linger_s": 0.5})
+    field.write("other.toml", training={"learning_rate": 0.2})
+    nodes = start(field, 0, 1, 3)
+    odd = start(field, 2, file="other.toml")
+    results = await finish(nodes, rounds=20)
+    assert [result["peers"] for result in await finish(odd, rounds=20)] == [0]
+    assert all(neighbor["name"] != "node2" or not neighbor["exchanges"] for r in results for neighbor in r["neighbors"])
+    _assert_said_once(caplog, "differs from ours in: training;", odd="node 2", others=2)
+
+
+async def test_a_node_with_another_model_is_refused_by_name_of_the_model(ward, start, finish, caplog):
+    field = ward(3, task={"name": "own.py:task"}, gossip={"start_wait_s": 0.5, "linger_s": 0.5})
+    field.write("other/federation.toml")
+    (field.folder / "own.py").write_text(OWN_TASK.format(size=16), encoding="utf-8")
+    (field.folder / "other" / "own.py").write_text(OWN_TASK.format(size=17), encoding="utf-8")
+    nodes = start(field, 0, 1)
+    odd = start(field, 2, file="other/federation.toml")
+    await finish(nodes, rounds=20)
+    await finish(odd, rounds=20)
+    _assert_said_once(caplog, "differs from ours in: model;", odd="node 2", others=2)
+
+
+@pytest.mark.parametrize("opening", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01"])
+async def test_garbage_on_the_port_stops_nobody(ward, start, finish, opening):
+    field = ward(3, training={"rounds": 30}, task={"step_s": 0.01})
+    nodes = start(field)
+    chance = random.Random(len(opening))
+    for node in nodes:
+        await node.until(lambda node=node: node.rounds > 0)
+    for port in field.ports * 5:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(opening + chance.randbytes(4000))
+        async with asyncio.timeout(DEADLINE_S):
+            while await _read(reader):
+                pass
+        writer.close()
+    for result in await finish(nodes, rounds=30):
+        assert result["alarms"] == {}
+
+
+async def test_garbage_in_place_of_a_handshake_is_refused_and_stops_nobody(ward, start, finish):
+    field = ward(3, training={"rounds": 30}, task={"step_s": 0.01})
+    nodes = start(field)
+    chance = random.Random(1)
+    for node in nodes:
+        await node.until(lambda node=node: node.rounds > 0)
+    async with ClientSession() as http:
+        for port in field.ports * 3:
+            async with http.ws_connect(f"ws://127.0.0.1:{port}{PATH}") as socket:
+                await socket.send_bytes(chance.randbytes(chance.randrange(1, 5000)))
+                answer = await socket.receive(timeout=DEADLINE_S)
+                assert answer.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.ERROR)
+    for result in await finish(nodes, rounds=30):
+        assert result["alarms"] == {}
+
+
+async def _read(reader):
+    try:
+        return await reader.read(4096)
+    except ConnectionError:
+        return b""

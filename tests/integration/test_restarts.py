@@ -1,0 +1,109 @@
+"""A node that was stopped or broken off goes on where its disk stands."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from p2pfl.errors import UserError
+from p2pfl.runtime.learned import read_learned
+from p2pfl.storage import peek
+
+PACED = {"step_s": 0.02}
+
+
+def all_resyncs(result):
+    return [neighbor["resyncs"] for neighbor in result["neighbors"]]
+
+
+async def test_a_node_that_was_stopped_resumes_at_its_round_and_nothing_is_lost(ward, start, finish):
+    field = ward(3, training={"rounds": 40}, task=PACED)
+    nodes = start(field)
+    await nodes[1].until(lambda: nodes[1].rounds >= 10)
+    stopped = await nodes[1].stop()
+    assert not stopped["finished"]
+    assert 10 <= stopped["rounds"] < 40
+    again = start(field, 1)
+    results = await finish([nodes[0], *again, nodes[2]], rounds=40)
+    assert results[1]["steps"] == 2 * (40 - stopped["rounds"])
+    assert [all_resyncs(result) for result in results] == [[0, 0]] * 3
+
+
+async def test_a_node_that_was_broken_off_loses_no_exchange(ward, start, finish):
+    field = ward(3, training={"rounds": 40}, task=PACED)
+    nodes = start(field)
+    for at in (5, 12, 20):
+        await nodes[0].until(lambda at=at: nodes[0].rounds >= at)
+        await nodes[0].break_off()
+        nodes[0] = start(field, 0)[0]
+        await nodes[0].until(lambda: nodes[0].status)
+        assert nodes[0].rounds >= at - 1
+    assert [all_resyncs(result) for result in await finish(nodes, rounds=40)] == [[0, 0]] * 3
+
+
+async def test_in_snapshot_durability_a_restart_resynchronizes_every_edge_and_counts_it(ward, start, finish):
+    field = ward(3, training={"rounds": 60}, task=PACED)
+    field.write_node("node1", durability="snapshot", snapshot_s=0.1)
+    nodes = start(field)
+    state = field.folder / "node1" / "state"
+    await nodes[1].until(lambda: state.exists() and (loaded := peek(state)) and loaded.state.header["rounds"] > 0)
+    await nodes[1].break_off()
+    again = start(field, 1)
+    await again[0].until(lambda: again[0].rounds > 0)
+    results = await finish([nodes[0], *again, nodes[2]], rounds=60)
+    assert all_resyncs(results[1]) == [1, 1]
+    assert results[1]["alarms"]["resync"] == 2
+    for other in (results[0], results[2]):
+        assert {neighbor["name"]: neighbor["resyncs"] for neighbor in other["neighbors"]}["node1"] == 1
+        assert sum(all_resyncs(other)) == 1
+
+
+async def test_what_is_on_disk_can_be_read_while_the_node_runs(ward, start, finish):
+    field = ward(3, training={"rounds": 30}, task=PACED)
+    nodes = start(field)
+    await nodes[0].until(lambda: nodes[0].rounds > 0)
+    seen = []
+    while not nodes[0].task.done():
+        seen.append((await asyncio.to_thread(read_learned, field.folder / "node0")).rounds)
+    results = await finish(nodes, rounds=30)
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 2
+    assert [all_resyncs(result) for result in results] == [[0, 0]] * 3
+
+
+async def test_after_a_crash_another_compressor_leaves_the_old_log_as_it_was_written(ward, start, finish):
+    field = ward(3, training={"rounds": 40}, task=PACED)
+    nodes = start(field)
+    await nodes[0].until(lambda: nodes[0].rounds >= 10)
+    for node in nodes:
+        await node.break_off()
+    before = [field.model(index) for index in range(3)]
+    field.tables["gossip"]["compressor"] = "q8"
+    field.tables["training"]["control_variate"] = 0.0
+    field.write()
+    for index, model in enumerate(before):
+        np.testing.assert_array_equal(field.model(index), model)
+    await finish(start(field), rounds=40)
+
+
+async def test_a_second_process_on_the_same_state_is_refused_and_the_first_goes_on(ward, start, finish):
+    field = ward(2, federation={"topology": "complete"}, task=PACED)
+    nodes = start(field)
+    await nodes[0].until(lambda: nodes[0].rounds > 0)
+    second = start(field, 0)[0]
+    with pytest.raises(UserError, match="in use by another process"):
+        await second.result()
+    await finish(nodes, rounds=20)
+
+
+async def test_the_state_of_another_federation_is_refused_and_left_alone(ward, start, finish):
+    field = ward(2, federation={"topology": "complete"})
+    await finish(start(field), rounds=20)
+    before = field.model(0)
+    field.tables["federation"]["name"] = "other"
+    field.write("other.toml")
+    with pytest.raises(UserError, match="another federation"):
+        await start(field, 0, file="other.toml")[0].result()
+    np.testing.assert_array_equal(field.model(0), before)

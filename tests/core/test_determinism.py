@@ -116,7 +116,7 @@ def test_a_life_replayed_gives_the_same_effects_and_no_timer_is_ever_in_the_past
     events, effects = random_life(seed)
     node = make_node(1, 0, 2, 3, start_wait_s=1.0, exchanges_per_s=5.0)
     assert [node.handle(event, now) for event, now in copy.deepcopy(events)] == effects
-    assert any(isinstance(effect, ApplyRequest | ApplyReply) for made in effects for effect in made)
+    assert any(isinstance(effect, Freeze | ApplyRequest | ApplyReply) for made in effects for effect in made)
 
 
 def test_the_order_in_which_neighbors_are_named_does_not_matter():

@@ -1,0 +1,85 @@
+"""Two engines with one edge between them, driven operation by operation."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+from p2pfl.compress import make_compressor
+from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.state import NodeState
+from p2pfl.learn.interface import LocalRound
+
+SIZE = 300
+
+
+class Pair:
+    """Engines 0 (initiator) and 1; `changes` are what each has to make durable, in order."""
+
+    def __init__(self, *, spec="q8", dtype=np.float32, beta=0.0, samples=(30, 90), size=SIZE, seed=0):
+        chance = np.random.default_rng(seed)
+        self.compressor = make_compressor(spec)
+        self.engines = []
+        for index in (0, 1):
+            model = chance.normal(size=size).astype(dtype)
+            state = NodeState.new(model, samples[index], (1 - index,))
+            self.engines.append(Engine(index=index, state=state, compressor=self.compressor, beta=beta))
+        self.start = [copy.deepcopy(engine.state) for engine in self.engines]
+        self.changes = ([], [])
+        self.seq = 0
+
+    def run(self, index, operation):
+        outcome = self.engines[index].run(operation)
+        if outcome.change is not None:
+            self.changes[index].append(outcome.change)
+        return outcome.event
+
+    def freeze(self, *, audit=False):
+        self.seq += 1
+        operation = Freeze(
+            peer=1,
+            incarnation=0,
+            seq=self.seq,
+            version=self.seq,
+            echo=None,
+            weight=15.0,
+            staleness=1.0,
+            pace_s=0.0,
+            audit=audit,
+        )
+        return self.run(0, operation).request
+
+    def apply_request(self, request, factor=15.0):
+        return self.run(1, ApplyRequest(peer=0, request=request, factor=factor, version=self.seq, pace_s=0.0))
+
+    def apply_reply(self, reply):
+        return self.run(0, ApplyReply(peer=1, reply=reply))
+
+    def exchange(self, factor=15.0, *, audit=False):
+        return self.apply_reply(self.apply_request(self.freeze(audit=audit), factor).reply)
+
+    def total(self):
+        return sum(e.state.samples * e.state.model.astype(np.float64) for e in self.engines)
+
+    def train(self, index, vector, *, samples=None, rho=1.0, least=0.0, steps=5, rate=0.1):
+        """One local round that ended at `vector`; None: training failed."""
+        engine = self.engines[index]
+        state = engine.state
+        if vector is not None:
+            outcome = LocalRound(
+                vector=vector, steps=steps, learning_rate=rate, samples=samples or state.samples, loss=0.0
+            )
+            engine.trained = (state.model.copy(), outcome)
+        return self.run(
+            index,
+            CommitRound(version=state.version + 1, trained=True, rho=rho, elapsed_s=1.0, least_samples=least),
+        )
+
+
+def picture(state):
+    """Every bit of a state, comparable."""
+    edges = {peer: (edge.own.tobytes(), edge.peer.tobytes(), repr(edge.record)) for peer, edge in state.edges.items()}
+    plain = (state.samples, state.version, state.rounds, state.drift, state.elapsed_s)
+    return state.model.tobytes(), state.variate.tobytes(), plain, edges

@@ -1,0 +1,141 @@
+"""From a state and a log back to the very same bits: redo, image and restore, entries and changes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2pfl.core.effects import Bootstrap, ResetEdge
+from p2pfl.core.events import RequestApplied
+from p2pfl.engine.durable import change, entry, image, restore
+from p2pfl.engine.redo import redo
+from p2pfl.errors import StorageError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from pair import Pair, picture
+
+
+def eventful(**options):
+    """A pair that has seen every kind of change, with one transaction under way."""
+    pair = Pair(beta=0.1, **options)
+    for step in range(6):
+        pair.exchange(factor=float(step))
+        model = pair.engines[step % 2].state.model
+        pair.train(step % 2, model * model.dtype.type(0.9), samples=20 + step, rho=1.5)
+    pair.train(0, None)
+    for index in (0, 1):
+        pair.run(index, ResetEdge(peer=1 - index, incarnation=3))
+    pair.run(1, Bootstrap(peers=(0,)))
+    pair.seq = 0
+    pair.exchange(factor=2.0)
+    assert isinstance(pair.apply_request(pair.freeze(), factor=3.0), RequestApplied)
+    return pair
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("spec", ["none", "q4"])
+def test_the_log_alone_gives_back_the_state_bit_for_bit(spec, dtype):
+    pair = eventful(spec=spec, dtype=dtype)
+    for index, engine in enumerate(pair.engines):
+        state = copy.deepcopy(pair.start[index])
+        for done in pair.changes[index]:
+            kind, header, blobs = entry(done)
+            again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(dtype))
+            redo(state, again, compressor=pair.compressor, beta=0.1)
+        assert picture(state) == picture(engine.state)
+
+
+def test_every_prefix_of_the_log_is_a_state_that_was():
+    pair = Pair(spec="q8", beta=0.1)
+    seen = []
+    for _ in range(4):
+        pair.exchange()
+        pair.train(1, pair.engines[1].state.model * np.float32(0.5))
+        seen.append((len(pair.changes[1]), picture(pair.engines[1].state)))
+    for length, expected in seen:
+        state = copy.deepcopy(pair.start[1])
+        for done in pair.changes[1][:length]:
+            redo(state, done, compressor=pair.compressor, beta=0.1)
+        assert picture(state) == expected
+
+
+def through_json(header):
+    return json.loads(json.dumps(header))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("index", [0, 1], ids=["request pending", "reply logged"])
+def test_an_image_with_replicas_restores_every_bit(index, dtype):
+    state = eventful(dtype=dtype).engines[index].state
+    taken = image(state, with_replicas=True)
+    again = restore(through_json(taken.header), taken.arrays, taken.blobs)
+    assert picture(again) == picture(state)
+
+
+def test_a_node_goes_on_from_an_image_as_if_nothing_had_happened():
+    pair, twin = eventful(), eventful()
+    for engine in twin.engines:
+        taken = image(engine.state, with_replicas=True)
+        engine.state = restore(through_json(taken.header), taken.arrays, taken.blobs)
+    for both in (pair, twin):
+        both.apply_reply(both.engines[1].state.edges[0].record.reply)
+        for _ in range(3):
+            both.exchange(factor=4.0, audit=True)
+    for one, other in zip(pair.engines, twin.engines, strict=True):
+        assert picture(one.state) == picture(other.state)
+
+
+def test_an_image_without_replicas_keeps_the_model_and_says_that_the_edge_must_begin_anew():
+    state = eventful().engines[0].state
+    taken = image(state, with_replicas=False)
+    assert sorted(taken.arrays) == ["model", "variate"]
+    assert taken.blobs == {}
+    again = restore(through_json(taken.header), taken.arrays, taken.blobs)
+    assert again.model.tobytes() == state.model.tobytes()
+    assert again.variate.tobytes() == state.variate.tobytes()
+    record = again.edges[1].record
+    assert (record.incarnation, record.seq, record.pending, record.has_replicas) == (3, 0, None, False)
+    assert record.resyncs == state.edges[1].record.resyncs
+    assert not np.any(again.edges[1].own)
+
+
+def test_an_image_does_not_change_when_the_engine_goes_on():
+    pair = eventful()
+    taken = image(pair.engines[0].state, with_replicas=True)
+    before = {name: array.tobytes() for name, array in taken.arrays.items()}, through_json(taken.header)
+    pair.apply_reply(pair.engines[1].state.edges[0].record.reply)
+    pair.train(0, pair.engines[0].state.model + np.float32(1))
+    assert ({name: array.tobytes() for name, array in taken.arrays.items()}, through_json(taken.header)) == before
+
+
+def test_a_restored_state_can_be_written_although_the_arrays_could_not():
+    taken = image(eventful().engines[0].state, with_replicas=True)
+    for array in taken.arrays.values():
+        array.flags.writeable = False
+    again = restore(taken.header, taken.arrays, taken.blobs)
+    again.model += 1.0
+    again.edges[1].own += 1.0
+
+
+def test_what_the_learner_keeps_for_itself_comes_back_by_name():
+    state = Pair().engines[0].state
+    state.local = {"bn.num_batches_tracked": np.array(7)}
+    taken = image(state, with_replicas=True)
+    again = restore(taken.header, taken.arrays, taken.blobs)
+    assert {name: int(value) for name, value in again.local.items()} == {"bn.num_batches_tracked": 7}
+
+
+@pytest.mark.parametrize("header", [{}, {"format": 2}, {"format": "1"}])
+def test_a_state_of_another_format_is_refused(header):
+    with pytest.raises(StorageError, match="format"):
+        restore(header, {}, {})
+
+
+def test_a_log_entry_of_an_unknown_kind_is_refused():
+    with pytest.raises(StorageError, match="unknown log entry"):
+        change("surprise", {}, [], np.dtype(np.float32))

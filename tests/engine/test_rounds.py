@@ -1,0 +1,155 @@
+"""What a local round does to the state: the delta, its scale, the number of samples, the control variate."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2pfl.core.effects import Bootstrap, CommitRound
+from p2pfl.learn.interface import LocalRound
+
+sys.path.insert(0, str(Path(__file__).parent))
+from pair import Pair, picture
+
+
+def test_a_round_adds_what_training_changed_not_what_it_ended_at():
+    """Mixing goes on while a round trains."""
+    pair = Pair(dtype=np.float64)
+    engine = pair.engines[0]
+    start = engine.snapshot()[0]
+    pair.exchange()
+    mixed = engine.state.model.copy()
+    assert np.any(mixed != start)
+    outcome = LocalRound(vector=start + 1.0, steps=5, learning_rate=0.1, samples=30, loss=0.0)
+    engine.trained = (start, outcome)
+    pair.run(0, CommitRound(version=1, trained=True, rho=1.0, elapsed_s=1.0, least_samples=0.0))
+    np.testing.assert_allclose(engine.state.model, mixed + 1.0)
+
+
+@pytest.mark.parametrize("rho", [0.5, 2.0])
+def test_rho_scales_what_training_changed(rho):
+    pair = Pair(dtype=np.float64)
+    before = pair.engines[0].state.model.copy()
+    pair.train(0, before + 1.0, rho=rho)
+    np.testing.assert_allclose(pair.engines[0].state.model, before + rho)
+
+
+def test_a_mixing_round_counts_as_a_version_and_changes_nothing_else():
+    pair = Pair()
+    model = pair.engines[0].state.model.tobytes()
+    pair.run(0, CommitRound(version=1, trained=False, rho=0.0, elapsed_s=2.0, least_samples=0.0))
+    state = pair.engines[0].state
+    assert (state.version, state.rounds, state.samples, state.model.tobytes()) == (1, 0, 30, model)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_round_that_ends_at_no_number_is_dropped_whole(bad):
+    pair = Pair(beta=0.1)
+    pair.train(0, pair.engines[0].state.model + np.float32(1))
+    pair.exchange()
+    state = pair.engines[0].state
+    model, variate, drift = state.model.tobytes(), state.variate.tobytes(), state.drift
+    assert np.any(state.variate)
+    ended = state.model.copy()
+    ended[7] = bad
+    event = pair.train(0, ended, samples=1, rate=9.0)
+    assert event.failed
+    assert (event.rounds, event.samples) == (2, 30)
+    assert (state.model.tobytes(), state.variate.tobytes(), state.drift, state.samples) == (model, variate, drift, 30)
+
+
+def test_a_round_whose_training_raised_is_counted_as_failed():
+    pair = Pair()
+    model = pair.engines[0].state.model.tobytes()
+    event = pair.train(0, None)
+    assert event.failed
+    assert (event.version, event.rounds) == (1, 1)
+    assert pair.engines[0].state.model.tobytes() == model
+
+
+def test_an_outcome_is_taken_in_once():
+    pair = Pair(dtype=np.float64)
+    pair.train(0, pair.engines[0].state.model + 1.0)
+    assert pair.train(0, None).failed
+
+
+def test_another_number_of_samples_scales_the_control_variate():
+    """So that n C stays the same."""
+    pair = Pair(dtype=np.float64, beta=0.1)
+    pair.train(0, pair.engines[0].state.model + 1.0)
+    pair.exchange()
+    state = pair.engines[0].state
+    before = state.samples * state.variate
+    event = pair.train(0, state.model.copy(), samples=10)
+    assert (event.samples, state.samples) == (10, 10)
+    np.testing.assert_allclose(10 * state.variate, before, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("samples", "least", "expected"), [(10, 14.2, 15), (20, 14.2, 20), (1, 0.0, 1), (-5, 0.0, 1)])
+def test_the_number_of_samples_never_falls_below_what_the_core_allows_nor_below_one(samples, least, expected):
+    pair = Pair()
+    event = pair.train(0, pair.engines[0].state.model.copy(), samples=samples, least=least)
+    assert event.samples == expected == pair.engines[0].state.samples
+
+
+def test_mixing_after_a_change_of_n_divides_by_the_new_one_and_conserves():
+    pair = Pair(dtype=np.float64)
+    pair.exchange()
+    pair.train(0, pair.engines[0].state.model.copy(), samples=17)
+    before = pair.total()
+    for _ in range(10):
+        pair.exchange(factor=8.0)
+    assert np.abs(pair.total() - before).max() < 1e-11
+
+
+def test_without_a_rate_there_is_no_variate():
+    pair = Pair(beta=0.0)
+    pair.train(0, pair.engines[0].state.model + np.float32(1))
+    pair.exchange()
+    assert not np.any(pair.engines[0].state.variate)
+    assert pair.engines[0].snapshot()[1] is None
+
+
+def test_the_variate_moves_against_the_flow_by_beta_over_the_drift():
+    pair = Pair(dtype=np.float64, beta=0.1)
+    for index in (0, 1):
+        pair.train(index, pair.engines[index].state.model.copy(), steps=4, rate=0.5)
+    before = pair.engines[0].state.model.copy()
+    pair.exchange()
+    state = pair.engines[0].state
+    np.testing.assert_allclose(state.variate, -0.1 * (state.model - before) / (4 * 0.5), rtol=1e-12)
+
+
+def test_variates_of_equal_drift_sum_to_zero_weighted_by_n():
+    pair = Pair(dtype=np.float64, beta=0.1)
+    for index in (0, 1):
+        pair.train(index, pair.engines[index].state.model.copy())
+    for _ in range(30):
+        pair.exchange(factor=10.0)
+    scale = np.abs(30 * pair.engines[0].state.variate).max()
+    assert np.abs(sum(e.state.samples * e.state.variate for e in pair.engines)).max() < 1e-12 * scale
+
+
+def test_a_start_from_the_neighbors_is_their_coordinate_median_and_forgets_the_variate():
+    pair = Pair(spec="none", beta=0.1)
+    pair.train(0, pair.engines[0].state.model + np.float32(1))
+    pair.exchange(factor=0.0)
+    theirs = pair.engines[1].state.model.tobytes()
+    pair.engines[0].state.variate += 1.0
+    pair.run(0, Bootstrap(peers=(1,)))
+    state = pair.engines[0].state
+    assert state.model.tobytes() == theirs
+    assert state.model.dtype == np.float32
+    assert not np.any(state.variate)
+
+
+def test_a_snapshot_for_training_is_a_copy():
+    pair = Pair(beta=0.1)
+    before = picture(pair.engines[0].state)
+    model, variate = pair.engines[0].snapshot()
+    model += 1.0
+    variate += 1.0
+    assert picture(pair.engines[0].state) == before

@@ -1,0 +1,92 @@
+"""The flow-driven control variate: what mixing moves away, local training stops bringing back.
+
+C_i -= beta (mixing move)/(eta H), gradient g_i + C_i. The sum of n_i C_i stays 0, and on objectives of different
+curvature the federation ends at the optimum instead of near it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2pfl.compress import make_compressor
+from p2pfl.config.model import TrainingConfig
+from p2pfl.core.facts import Settings
+from p2pfl.core.staleness import parse_staleness
+from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
+from p2pfl.learn.task import NodeContext
+from sim.world import World, WorldPlan
+
+RING = ((0, 1), (0, 3), (1, 2), (2, 3))
+
+
+def quadratics(*, beta, samples, rounds=150, **changes):
+    """A ring of four nodes, each with its own optimum and curvature, after its last round; world and true optimum."""
+    training = TrainingConfig(rounds=rounds, local_steps=5, learning_rate=0.1, batch_size=10)
+    task = QuadraticTask(size=4, condition=10.0, samples=samples)
+    learners = tuple(
+        QuadraticLearner(task, NodeContext(node=k, nodes=4, name=str(k), seed=3, base_dir=Path()), training)
+        for k in range(4)
+    )
+    settings = Settings(
+        rounds=rounds,
+        time_s=None,
+        closing_rounds=10,
+        gamma=1.0,
+        staleness=parse_staleness("hinge-polynomial:4,0.5"),
+        speed_limit=1.0,
+        start_wait_s=2.0,
+        linger_s=5.0,
+        max_wait_s=5.0,
+        exchanges_per_s=200.0,
+        audit_every=64,
+    )
+    world = World(
+        WorldPlan(
+            edges=RING,
+            learners=learners,
+            settings=settings,
+            compressor=make_compressor("none"),
+            dtype=np.float64,
+            beta=beta,
+            **changes,
+        )
+    )
+    return world, learners[0].optimum()
+
+
+def finished(**options):
+    world, optimum = quadratics(**options)
+    world.run(until_s=200.0)
+    assert all(host.finished for host in world.hosts)
+    return world, optimum
+
+
+def weighted_variates(world):
+    return [host.engine.state.samples * host.engine.state.variate for host in world.hosts]
+
+
+@pytest.mark.parametrize("samples", [[100] * 4, [50, 200, 100, 30]])
+def test_weighted_by_n_the_variates_sum_to_zero(samples):
+    world, _ = finished(beta=0.1, samples=samples)
+    variates = np.array(weighted_variates(world))
+    assert np.abs(variates).max() > 1.0
+    assert np.abs(variates.sum(axis=0)).max() < 1e-10 * np.abs(variates).max()
+
+
+@pytest.mark.parametrize("samples", [[100] * 4, [50, 200, 100, 30]])
+def test_it_takes_the_bias_out_of_the_point_where_local_training_meets(samples):
+    """Measured: distance to the optimum 0.07 without, below 1e-6 with it."""
+    errors = {}
+    for beta in (0.0, 0.1):
+        world, optimum = finished(beta=beta, samples=samples)
+        errors[beta] = float(np.linalg.norm(world.mean() - optimum))
+    assert errors[0.0] > 0.02
+    assert errors[0.1] < 1e-3 * errors[0.0]
+
+
+def test_with_it_all_nodes_agree_more_closely():
+    apart = {beta: finished(beta=beta, samples=[100] * 4)[0].consensus_distance() for beta in (0.0, 0.1)}
+    assert apart[0.1] < 0.01 * apart[0.0]

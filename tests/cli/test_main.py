@@ -99,14 +99,17 @@ def test_help_shows_every_command_with_a_line_and_an_example(p2pfl):
     assert "p2pfl new ward-7" in outcome.out
 
 
-@pytest.mark.parametrize("name", ["new", "key", "check"])
+@pytest.mark.parametrize("name", ["new", "key", "check", "evaluate", "export"])
 def test_every_help_has_an_example(p2pfl, name):
     outcome = p2pfl(name, "--help")
     assert outcome.code == 0
     assert f"  p2pfl {name} ward-7" in outcome.out
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["new", "--help"], ["check", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], *([name, "--help"] for name in ("new", "check", "status", "evaluate", "export"))],
+)
 def test_help_imports_nothing_that_is_slow(arguments):
     code = f"""
 import sys

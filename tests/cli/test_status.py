@@ -1,0 +1,166 @@
+"""`p2pfl status` asks the real status page, and says which nodes do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import socket
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from p2pfl.net.http import StatusPage
+
+SAID = {
+    "node": "node0",
+    "phase": "training",
+    "rounds": 7,
+    "rounds_to_do": 40,
+    "accuracy": 0.875,
+    "loss": 0.5,
+    "staleness": {"mean": 1.25, "max": 3},
+    "peers": 2,
+    "bytes_sent": 123_456,
+    "neighbor_distance": 0.01,
+    "alarms": {"resync": 2, "storage": 1},
+}
+
+
+@contextmanager
+def serving(said):
+    """A status page in a thread of its own; gives its address."""
+    loop, ready = asyncio.new_event_loop(), threading.Event()
+    ports, ending = [], asyncio.Event()
+
+    async def serve():
+        async with StatusPage("127.0.0.1:0", lambda: said) as page:
+            ports.append(page.port)
+            ready.set()
+            await ending.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield f"127.0.0.1:{ports[0]}"
+    finally:
+        loop.call_soon_threadsafe(ending.set)
+        thread.join(20)
+        loop.close()
+
+
+@pytest.fixture
+def page():
+    with serving(SAID) as address:
+        yield address
+
+
+@pytest.fixture
+def nobody():
+    """An address that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "{}/status", "http://{}", "http://{}/", "http://{}/status"])
+def test_an_address_may_be_written_short_or_long(p2pfl, page, form):
+    outcome = p2pfl("status", form.format(page), "--format", "json")
+    assert outcome.code == 0
+    assert json.loads(outcome.out) == [
+        {
+            "url": form.format(page),
+            "node": "node0",
+            "phase": "training",
+            "round": 7,
+            "of": 40,
+            "accuracy": 0.875,
+            "loss": 0.5,
+            "staleness": 1.25,
+            "peers": 2,
+            "bytes_sent": 123_456,
+            "distance": 0.01,
+            "alarms": {"resync": 2, "storage": 1},
+        }
+    ]
+
+
+def test_the_table_has_a_row_for_each_node_and_all_its_alarms(p2pfl, page):
+    lines = [line.split() for line in p2pfl("status", page, page).out.splitlines() if page in line]
+    assert lines == [
+        [page, "node0", "training", "7", "40", "0.875", "0.5", "1.25", "2", "123456", "0.01", "resync", "2,", *rest]
+        for rest in [["storage", "1"]] * 2
+    ]
+
+
+def test_csv_can_be_read_back(p2pfl, page):
+    (row,) = csv.DictReader(io.StringIO(p2pfl("status", page, "--format", "csv").out))
+    assert (row["node"], row["round"], row["alarms"]) == ("node0", "7", "resync 2, storage 1")
+
+
+def test_a_node_that_does_not_answer_is_a_row_and_a_failure(p2pfl, page, nobody):
+    outcome = p2pfl("status", nobody, page, "--format", "json")
+    silent, there = json.loads(outcome.out)
+    assert outcome.code == 1
+    assert (silent["url"], silent["node"], silent["phase"]) == (nobody, None, "Connection refused")
+    assert there["node"] == "node0"
+    assert silent.keys() == there.keys()
+
+
+def test_one_that_accepts_and_says_nothing_is_given_up(p2pfl, monkeypatch):
+    monkeypatch.setattr("p2pfl.cli.status.TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        outcome = p2pfl("status", f"127.0.0.1:{mute.getsockname()[1]}", "--format", "json")
+    assert outcome.code == 1
+    assert json.loads(outcome.out)[0]["phase"] == "no answer in 0.2 s"
+
+
+@pytest.mark.parametrize("said", [{}, {"node": "x"}])
+def test_another_page_is_not_taken_for_a_node(p2pfl, said):
+    with serving(said) as address:
+        outcome = p2pfl("status", address, "--format", "json")
+    assert outcome.code == 1
+    assert json.loads(outcome.out)[0]["phase"] == "not the status of a node"
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", b"SSH-2.0-x\r\n", b""])
+def test_what_does_not_speak_like_a_node_is_a_row_too(p2pfl, answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def speak():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        outcome = p2pfl("status", f"127.0.0.1:{server.getsockname()[1]}", "--format", "json")
+        thread.join()
+    assert outcome.code == 1
+    assert json.loads(outcome.out)[0]["node"] is None
+
+
+def test_a_node_that_knows_little_yet_is_shown(p2pfl):
+    """What came from elsewhere may be of another version: a figure that is missing is a dash."""
+    with serving({"node": "a", "phase": "waiting", "rounds": 0}) as address:
+        outcome = p2pfl("status", address)
+    assert outcome.code == 0
+    assert "waiting" in outcome.out
+
+
+@pytest.mark.parametrize(
+    "url", ["node0", "http://", "127.0.0.1", "https://127.0.0.1:1", "127.0.0.1:x", "127.0.0.1:70000", "h:1/metrics", ""]
+)
+def test_what_is_no_address_is_the_users_mistake(p2pfl, url):
+    outcome = p2pfl("status", url)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"URL: not the address of a node's status page (found {url!r})" in outcome.err
+
+
+def test_without_an_address_there_is_nothing_to_do(p2pfl):
+    assert p2pfl("status").code == 2

@@ -1,0 +1,114 @@
+# The words of this project; `make` or `make help` lists them.
+#
+# make demo TORCH=cpu     from PyTorch's own index of CPU builds: the smallest that works
+# make demo TORCH=none    no torch is installed: one that you have put into .venv yourself is used
+# make demo               whatever build pip takes for this machine; on x86-64 Linux that is several GB of CUDA
+#
+# The choice is remembered in .venv until another one is named.
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+# The first of these that is new enough and can make a virtual environment; PYTHON=... names another.
+PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
+USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for one in $(PYTHONS); do "$$one" -c '$(USABLE)' 2>/dev/null && echo "$$one" && break; done)
+
+TORCH ?= $(shell cat $(VENV)/torch-choice 2>/dev/null || echo default)
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+ifeq ($(filter $(TORCH),default cpu none),)
+$(error TORCH=$(TORCH) is unknown: default, cpu or none)
+endif
+
+CHOSEN := $(VENV)/.torch-$(TORCH)
+FOR_DEMO := $(VENV)/.for-demo-$(TORCH)
+FOR_DEV := $(VENV)/.for-dev-$(TORCH)
+INPUTS := pyproject.toml constraints.txt
+
+# An option of pytest: two processes. `make test PARALLEL=` runs the tests one after the other.
+PARALLEL ?= -n 2
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-fast lint format bench dist clean
+
+help: ## list these words
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  TORCH=default|cpu|none chooses the build of torch, PYTHON=... the interpreter (3.11 or newer)."
+
+demo: $(FOR_DEMO) ## eight processes learn handwritten digits from each other; report and picture in demo-out/
+	$(BIN)/p2pfl demo --dir demo-out --plot demo-out/demo.png
+	@echo
+	@echo "report:  demo-out/report.json"
+	@echo "picture: demo-out/demo.png"
+
+test: $(FOR_DEV) ## run all tests
+	$(BIN)/python -m pytest $(PARALLEL)
+
+test-fast: $(FOR_DEV) ## run the tests that are not marked slow
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+
+lint: $(FOR_DEV) ## ruff, mypy, and which package may import which
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(FOR_DEV) ## let ruff put the code in order
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(FOR_DEV) ## measure overhead, and learning against a central run
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/digits.py
+
+dist: $(FOR_DEV) ## build a wheel in dist/
+	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
+
+clean: ## remove .venv, demo-out and everything that was built
+	rm -rf $(VENV) demo-out dist build *.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find p2pfl topologies sim tests -name __pycache__ -prune -exec rm -rf {} +
+
+# An environment holds one build of torch: another choice begins anew.
+$(CHOSEN): | check-python
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	@echo $(TORCH) > $(VENV)/torch-choice
+	@touch $@
+
+.PHONY: check-python
+check-python:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer with venv was found (tried: $(PYTHONS)). Install one" \
+	    "(on Debian and Raspberry Pi OS: apt install python3 python3-venv), or name it: make PYTHON=/path/to/python3" \
+	    >&2; exit 2; }
+	@"$(PYTHON)" -c '$(USABLE)' 2>/dev/null || { echo "$(PYTHON) cannot be used: Python 3.11 or newer with venv" \
+	    "is needed (on Debian and Raspberry Pi OS: apt install python3-venv)" >&2; exit 2; }
+
+$(FOR_DEMO): $(INPUTS) | $(CHOSEN)
+	$(call install,plot)
+	@touch $@
+
+$(FOR_DEV): $(INPUTS) | $(CHOSEN)
+	$(call install,dev)
+	@touch $@
+
+# $(1): extras beside torch.
+ifeq ($(TORCH),cpu)
+# Nothing but torch itself is taken from that index.
+define install
+$(BIN)/python -m pip install --no-deps --index-url $(TORCH_CPU_INDEX) --constraint constraints.txt torch
+$(BIN)/python -m pip install --constraint constraints.txt --editable '.[torch,$(1)]'
+endef
+else ifeq ($(TORCH),none)
+define install
+@$(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' || { \
+    echo "TORCH=none: first put a torch of your own into $(VENV), such as: $(BIN)/python -m pip install torch" >&2; exit 2; }
+$(BIN)/python -m pip install --editable '.[$(1)]'
+endef
+else
+define install
+$(BIN)/python -m pip install --constraint constraints.txt --editable '.[torch,$(1)]'
+endef
+endif

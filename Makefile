@@ -38,6 +38,7 @@ help: ## list these words
 	@echo "  TORCH=default|cpu|none chooses the build of torch, PYTHON=... the interpreter (3.11 or newer)."
 
 demo: $(FOR_DEMO) ## eight processes learn handwritten digits from each other; report and picture in demo-out/
+	@mkdir -p demo-out
 	$(BIN)/p2pfl demo --dir demo-out --plot demo-out/demo.png
 	@echo
 	@echo "report:  demo-out/report.json"

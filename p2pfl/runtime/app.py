@@ -18,6 +18,7 @@ from typing import Any
 from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
 from p2pfl.engine.engine import Engine
+from p2pfl.errors import UserError
 from p2pfl.net.http import StatusPage
 from p2pfl.net.links import Links
 from p2pfl.runtime import parts
@@ -33,6 +34,7 @@ log = logging.getLogger("p2pfl")
 
 RESULT_FILE = "result.json"
 LEAST_LINE_S = 0.1
+OWN_ADDRESSES = ("listen", "status_listen")
 
 Line = dict[str, Any]
 
@@ -66,6 +68,10 @@ class Application:
             driver = self._assemble(core, engine, store)
             await self._serve(core, driver)
             return await self._conclude(engine, driver)
+        except UserError as error:
+            if error.file is None and error.key in OWN_ADDRESSES:
+                error.file, error.key = str(self.setup.node.path), f"node.{error.key}"
+            raise
         finally:
             store.close()
             if not (was_there or self.begun):

@@ -1,0 +1,388 @@
+#!/bin/bash
+# Installs p2pfl as a service on 64-bit Raspberry Pi OS or Debian. It may be run again at any time: a second run updates.
+set -euo pipefail
+shopt -s nullglob
+umask 022
+
+USER_NAME=p2pfl
+UNIT='p2pfl@.service'
+# On aarch64, torch 2.10 dies with "illegal instruction" on a Raspberry Pi 3 or 4, which lack the atomics of ARMv8.1,
+# and from 2.11 on it brings CUDA along, unless it comes from PyTorch's own CPU index.
+AARCH64_TORCH='torch<2.10'
+AARCH64_TORCH_OF_INDEX='torch!=2.10.*'
+
+usage() {
+    cat <<'END'
+Usage: install.sh [OPTIONS] [FEDERATION]
+
+Installs p2pfl for systemd and, if FEDERATION is given, the node of this machine. FEDERATION is a folder with
+federation.toml, what its task needs, and the folder of one node: its node.toml and its secret node.key.
+Without FEDERATION only the software is installed or updated. A second run changes only what differs.
+
+  --node NAME        which node this machine is; needed if FEDERATION holds no node's folder, or several
+  --source WHAT      a wheel, a checkout or the name of a distribution; by default the checkout that this
+                     script is in, or else p2pfl-gossip
+  --torch cpu        torch without CUDA (the default); on aarch64 that is torch before 2.10, elsewhere
+                     it needs --torch-index
+  --torch default    the newest torch that pip finds; it may bring gigabytes of CUDA libraries
+  --torch none       no torch: for tasks that do not use it, or where it is there already
+  --torch-index URL  one more index to look for torch in (pip's --extra-index-url)
+  --python PATH      the Python to use, 3.11 or newer; python3 by default
+  --start            enable the node's service, start it now and at every boot
+  --uninstall        stop the service and remove the software; keys, state and settings stay
+  --root DIR         put everything below DIR, as any user, without a system user and without systemctl
+  --dry-run          print the steps and take none
+  -h, --help         this text
+
+What is where:
+  /opt/p2pfl/venv                       the software; owned by root
+  /usr/local/bin/p2pfl                  a link to its command
+  /etc/systemd/system/p2pfl@.service    the service; its instance is the node's name
+  /var/lib/p2pfl                        the federation: not in /etc, since the node's state stands in its folder;
+                                        owned by root, the node reads it
+  /var/lib/p2pfl/NAME                   node.toml, node.key and state; owned by the user p2pfl, secret to others
+
+Exit codes: 0 done, 2 this call, this machine or this federation cannot work, others: a step failed.
+END
+}
+
+say() { printf '%s\n' "$*"; }
+warn() { printf 'warning: %s\n' "$*" >&2; }
+refuse() {
+    printf 'error: %s\n' "$*" >&2
+    exit 2
+}
+
+# Prints a step, and takes it unless this is a rehearsal.
+run() {
+    say "+ $*"
+    if [ -z "$dry_run" ]; then "$@"; fi
+}
+
+# What touches the node's own folder runs as the node's user: root must not follow what that user may have put there.
+run_as_node() {
+    if [ -n "$root" ]; then run "$@"; else run runuser -u "$USER_NAME" -- "$@"; fi
+}
+
+systemctl_run() {
+    if [ -z "$root" ]; then run systemctl "$@"; fi
+}
+
+# -- what was asked for ---------------------------------------------------------------------------------------------
+
+parse_arguments() {
+    federation='' node='' source='' torch=cpu torch_index='' python=python3 root=''
+    start='' uninstall='' dry_run=''
+    while [ $# -gt 0 ]; do
+        case $1 in
+            --node | --source | --torch | --torch-index | --python | --root)
+                [ $# -ge 2 ] && [ -n "$2" ] || refuse "$1 needs a value; see --help"
+                set_option "$1" "$2"
+                shift
+                ;;
+            --start) start=yes ;;
+            --uninstall) uninstall=yes ;;
+            --dry-run) dry_run=yes ;;
+            -h | --help)
+                usage
+                exit 0
+                ;;
+            -*) refuse "no such option: $1; see --help" ;;
+            *)
+                [ -z "$federation" ] || refuse "one FEDERATION, not also $1"
+                federation=$1
+                ;;
+        esac
+        shift
+    done
+    check_arguments
+}
+
+set_option() {
+    case $1 in
+        --node) node=$2 ;;
+        --source) source=$2 ;;
+        --torch) torch=$2 ;;
+        --torch-index) torch_index=$2 ;;
+        --python) python=$2 ;;
+        --root) root=$2 ;;
+    esac
+}
+
+check_arguments() {
+    case $torch in
+        cpu | default | none) ;;
+        *) refuse "--torch $torch: allowed are cpu, default and none" ;;
+    esac
+    case $node in
+        -* | .* | *[!A-Za-z0-9._-]*) refuse "--node $node: not the name of a node" ;;
+    esac
+    [ -z "$start" ] || [ -z "$root" ] || refuse "--start starts a service of this machine: not with --root"
+    if [ -n "$root" ]; then
+        case $root in
+            /) root='' ;;
+            /*) root=${root%/} ;;
+            *) root=$PWD/${root%/} ;;
+        esac
+    fi
+    prefix=$root/opt/p2pfl
+    venv=$prefix/venv
+    unit_file=$root/etc/systemd/system/$UNIT
+    command_link=$root/usr/local/bin/p2pfl
+    home=$root/var/lib/p2pfl
+}
+
+# -- what this machine is -------------------------------------------------------------------------------------------
+
+check_machine() {
+    [ "$(uname -s)" = Linux ] || refuse "this is for Linux with systemd"
+    if [ -z "$root$dry_run" ]; then
+        [ "$(id -u)" -eq 0 ] || refuse "this changes the system: run it with sudo, or look first with --dry-run"
+        [ -d /run/systemd/system ] || refuse "systemd does not run here"
+    fi
+}
+
+check_python() {
+    command -v "$python" >/dev/null || refuse "$python is not there: apt install python3 python3-venv"
+    bits=$("$python" -c 'import struct; print(8 * struct.calcsize("P"))')
+    [ "$bits" = 64 ] || refuse "this is a $bits-bit system, whatever its kernel: torch needs the 64-bit image"
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        refuse "$("$python" --version) is too old, 3.11 is the oldest that works: Raspberry Pi OS 12 (bookworm) has it"
+    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        refuse "this Python cannot make virtual environments: apt install python3-venv"
+}
+
+# -- what to install ------------------------------------------------------------------------------------------------
+
+choose_source() {
+    here=$(cd "$(dirname "$0")" && pwd)
+    [ -f "$here/$UNIT" ] || refuse "$UNIT is missing beside $0"
+    if [ -z "$source" ]; then
+        source=p2pfl-gossip
+        if [ -f "$here/../pyproject.toml" ]; then source=$(dirname "$here"); fi
+    fi
+    if [ -e "$source" ]; then
+        source=$(realpath "$source")
+    else
+        case $source in */* | *.whl) refuse "--source $source: there is no such file or folder" ;; esac
+    fi
+}
+
+# Sets `extra` and `torch_spec`.
+choose_torch() {
+    extra='[torch]' torch_spec=''
+    machine=$(uname -m)
+    case $torch:$machine in
+        none:*) extra='' ;;
+        cpu:aarch64 | cpu:arm64)
+            torch_spec=$AARCH64_TORCH
+            if [ -n "$torch_index" ]; then torch_spec=$AARCH64_TORCH_OF_INDEX; fi
+            ;;
+        cpu:*)
+            [ -n "$torch_index" ] ||
+                refuse "--torch cpu: on $machine a torch without CUDA is in PyTorch's own CPU index only:" \
+                    "give it with --torch-index URL, or choose --torch default or none"
+            ;;
+    esac
+}
+
+# Sets `node` and `has_key`; `node` stays empty where only the software is wanted.
+choose_node() {
+    has_key=''
+    if [ -z "$federation" ]; then
+        [ -z "$node" ] || [ -n "$start" ] || refuse "--node $node without FEDERATION does something with --start only"
+        [ -z "$start" ] || [ -n "$node" ] || refuse "--start needs FEDERATION, or --node NAME for one that is installed"
+        return
+    fi
+    [ -f "$federation/federation.toml" ] || refuse "$federation: there is no federation.toml in it"
+    federation=$(realpath "$federation")
+    if [ -z "$node" ]; then
+        for folder in "$federation"/*/; do
+            is_node_folder "$folder" || continue
+            [ -z "$node" ] || refuse "$federation has several nodes' folders: say with --node which one is this machine"
+            node=$(basename "$folder")
+        done
+        [ -n "$node" ] || refuse "$federation has no node's folder: say with --node which node this machine is"
+    fi
+    check_key
+}
+
+is_node_folder() { [ -f "$1/node.key" ] || [ -f "$1/node.toml" ]; }
+
+check_key() {
+    if [ -f "$federation/$node/node.key" ]; then has_key=yes; fi
+    if [ -n "$has_key" ] && [ -f "$home/$node/node.key" ]; then
+        cmp -s "$federation/$node/node.key" "$home/$node/node.key" ||
+            refuse "$home/$node/node.key is another key than the new one: move it away if it is not needed any more"
+    fi
+    [ -n "$has_key" ] || [ -f "$home/$node/node.key" ] ||
+        refuse "$federation/$node/node.key is missing: make it with \`p2pfl key $federation/$node/node.key\`," \
+            "and put what that prints into federation.toml on every machine"
+}
+
+# -- the steps ------------------------------------------------------------------------------------------------------
+
+make_user() {
+    if [ -n "$root" ] || getent passwd "$USER_NAME" >/dev/null; then return; fi
+    run useradd --system --user-group --no-create-home --home-dir "$home" --shell /usr/sbin/nologin "$USER_NAME"
+}
+
+# Files must not change under a running node. What is stopped here is started again however this script ends.
+stop_nodes() {
+    stopped=()
+    if [ -n "$root" ] || [ ! -d /run/systemd/system ]; then return; fi
+    mapfile -t stopped < <(
+        systemctl list-units --plain --no-legend --state=active,activating,reloading 'p2pfl@*' | cut -d ' ' -f 1
+    )
+    [ "${#stopped[@]}" -gt 0 ] || return 0
+    trap start_nodes EXIT
+    run systemctl stop "${stopped[@]}"
+}
+
+start_nodes() {
+    trap - EXIT
+    if [ "${#stopped[@]}" -gt 0 ]; then run systemctl start "${stopped[@]}"; fi
+    stopped=()
+}
+
+install_software() {
+    local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-cache-dir)
+    local wanted=("$source$extra")
+    if [ -n "$torch_spec" ]; then wanted+=("$torch_spec"); fi
+    if [ -n "$torch_index" ]; then wanted+=(--extra-index-url "$torch_index"); fi
+    run install -d -m 755 "$prefix"
+    # Also after an upgrade of the system, which takes away the Python that the environment was made with.
+    if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then run "$python" -m venv --clear "$venv"; fi
+    run "${pip[@]}" install --upgrade "${wanted[@]}"
+    case $source in
+        # pip leaves a wheel of the same version alone, though it may have been built anew.
+        *.whl) run "${pip[@]}" install --force-reinstall --no-deps "$source" ;;
+    esac
+    warn_of_cuda
+    link_command
+}
+
+warn_of_cuda() {
+    if [ "$torch" != cpu ] || [ -n "$dry_run" ]; then return; fi
+    "$venv/bin/python" - <<'END' || warn "CUDA libraries came along: $venv is gigabytes larger than a CPU needs"
+import sys
+from importlib.metadata import distributions
+sys.exit(any(found.name.lower().startswith("nvidia-") for found in distributions()))
+END
+}
+
+link_command() {
+    run install -d -m 755 "$(dirname "$command_link")"
+    if [ -e "$command_link" ] && [ ! -L "$command_link" ]; then
+        warn "$command_link is not ours and stays; the command is $venv/bin/p2pfl"
+    else
+        run ln -sfn "$venv/bin/p2pfl" "$command_link"
+    fi
+}
+
+install_unit() {
+    run install -d -m 755 "$(dirname "$unit_file")"
+    run install -m 644 "$here/$UNIT" "$unit_file"
+    systemctl_run daemon-reload
+}
+
+install_federation() {
+    local owner=() nodes_owner=()
+    if [ -z "$root" ]; then owner=(-o root -g "$USER_NAME") nodes_owner=(-o "$USER_NAME" -g "$USER_NAME"); fi
+    run install -d -m 750 "${owner[@]}" "$home"
+    run install -d -m 700 "${nodes_owner[@]}" "$home/$node"
+    if [ "$federation" != "$(realpath -m "$home")" ]; then
+        copy_shared
+        if [ -d "$federation/$node" ]; then copy_own; fi
+    fi
+    warn_of_loopback
+    run_as_node "$venv/bin/p2pfl" check "$home"
+}
+
+# What all nodes have in common. The folders of other nodes stay behind: their keys are no business of this machine.
+copy_shared() {
+    local entry name
+    for entry in "$federation"/*; do
+        name=$(basename "$entry")
+        if is_node_folder "$entry" || is_node_folder "$home/$name"; then continue; fi
+        case $name in "$node" | __pycache__) continue ;; esac
+        run cp -RL --remove-destination "$entry" "$home/"
+        run chmod -R u=rwX,g=rX,o= "$home/$name"
+        if [ -z "$root" ]; then run chown -R "root:$USER_NAME" "$home/$name"; fi
+    done
+}
+
+# Any state stays behind: a state in two places would contradict itself.
+copy_own() {
+    local give=(tar -C "$federation/$node" -c "--mode=u=rwX,go=" --exclude=./state --exclude=__pycache__ .)
+    local take=(tar -C "$home/$node" -x --no-same-owner --no-overwrite-dir)
+    # Root must not follow what the node's user may have put into its folder.
+    if [ -z "$root" ]; then take=(runuser -u "$USER_NAME" -- "${take[@]}"); fi
+    say "+ ${give[*]} | ${take[*]}"
+    if [ -z "$dry_run" ]; then "${give[@]}" | "${take[@]}"; fi
+}
+
+warn_of_loopback() {
+    local this_machine='[[:space:]]*=[[:space:]]*"(127[.]|localhost:|[[]::1])'
+    if grep -Eqs "^[[:space:]]*listen$this_machine" "$federation/$node/node.toml"; then
+        warn "$node/node.toml: \`listen\` lets no other machine in; \"0.0.0.0:PORT\" does"
+    fi
+    if grep -Eq "^[[:space:]]*address$this_machine" "$federation/federation.toml"; then
+        warn "federation.toml: an \`address\` of this machine alone; other machines cannot dial it"
+    fi
+}
+
+start_node() {
+    [ -n "$start" ] || return 0
+    # Earlier failures may have used up the starts that the service has.
+    run systemctl reset-failed 'p2pfl@*'
+    run systemctl enable --now "p2pfl@$node.service"
+}
+
+uninstall() {
+    local link
+    for link in "$root"/etc/systemd/system/*.wants/p2pfl@*.service; do
+        systemctl_run disable "$(basename "$link")"
+    done
+    systemctl_run stop 'p2pfl@*'
+    run rm -f "$unit_file"
+    systemctl_run daemon-reload
+    if [ "$(readlink "$command_link")" = "$venv/bin/p2pfl" ]; then run rm -f "$command_link"; fi
+    run rm -rf "$venv"
+    if [ -d "$prefix" ]; then run rmdir --ignore-fail-on-non-empty "$prefix"; fi
+    say "kept: $home, with keys and state, and the user $USER_NAME, who owns them"
+    say "to lose them for good: rm -r $home; userdel $USER_NAME"
+}
+
+conclude() {
+    if [ -n "$dry_run" ]; then
+        say "nothing was done: --dry-run"
+    elif [ -n "$root" ]; then
+        say "installed below $root"
+    elif [ -n "$start" ]; then
+        say "p2pfl@$node runs; its log: journalctl -u p2pfl@$node -f"
+    elif [ -n "$node" ]; then
+        say "installed; start it now and at every boot: systemctl enable --now p2pfl@$node"
+    else
+        say "installed; give the folder of a federation to install this machine's node as well"
+    fi
+}
+
+parse_arguments "$@"
+check_machine
+if [ -n "$uninstall" ]; then
+    uninstall
+    exit 0
+fi
+check_python
+choose_source
+choose_torch
+choose_node
+make_user
+stop_nodes
+install_software
+install_unit
+if [ -n "$federation" ]; then install_federation; fi
+start_nodes
+start_node
+conclude

@@ -1,0 +1,143 @@
+"""What install.sh finds out and refuses before it changes anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+
+import pytest
+
+
+@pytest.fixture
+def disguise(tmp_path):
+    """Environment in which a command of the system answers something else."""
+
+    def disguise(name, script):
+        folder = tmp_path / "disguise"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n", encoding="ascii")
+        (folder / name).chmod(0o755)
+        return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+    return disguise
+
+
+@pytest.fixture
+def rehearse(install, tmp_path):
+    """A dry run into a folder that must not come into being."""
+
+    def rehearse(*arguments, env=None):
+        outcome = install("--dry-run", "--root", tmp_path / "root", *arguments, env=env)
+        assert not (tmp_path / "root").exists()
+        return outcome
+
+    return rehearse
+
+
+def test_shellcheck_has_nothing_to_say(deploy, run, tool):
+    outcome = run(tool("shellcheck"), deploy / "install.sh")
+    assert (outcome.code, outcome.out) == (0, "")
+
+
+def test_help_names_every_option(deploy, install):
+    script = (deploy / "install.sh").read_text(encoding="utf-8")
+    cases = re.findall(r"^ +(--?[a-z|\- ]+)\)", script, flags=re.MULTILINE)
+    options = {option.strip() for case in cases for option in case.split("|")}
+    assert {"--node", "--dry-run", "-h"} < options
+    shown = install("--help").out
+    assert not [option for option in options if option not in shown]
+
+
+def test_a_dry_run_says_the_steps_and_takes_none(rehearse, for_pi1):
+    outcome = rehearse("--torch", "none", for_pi1)
+    assert outcome.code == 0
+    for step in ("-m venv", "pip", "p2pfl@.service", "federation.toml", "p2pfl check"):
+        assert step in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tourch", "cpu"], "no such option: --tourch"),
+        (["--torch", "gpu"], "--torch gpu"),
+        (["--node"], "--node needs a value"),
+        (["--node", "../pi1"], "not the name of a node"),
+        (["--start"], "not with --root"),
+        (["--source", "./nothing.whl", "--torch", "none"], "no such file"),
+        (["--torch", "none", "/nowhere"], "no federation.toml"),
+    ],
+)
+def test_a_mistake_in_the_call_is_named(rehearse, arguments, said):
+    outcome = rehearse(*arguments)
+    assert outcome.code == 2
+    assert said in outcome.err
+
+
+def test_of_several_nodes_one_must_be_named(rehearse, five_boards):
+    outcome = rehearse("--torch", "none", five_boards)
+    assert outcome.code == 2
+    assert "--node" in outcome.err
+    assert rehearse("--torch", "none", "--node", "pi3", five_boards).code == 0
+
+
+def test_a_node_without_a_key_is_refused_with_the_command_that_makes_one(rehearse, for_pi1):
+    (for_pi1 / "pi1/node.key").unlink()
+    outcome = rehearse("--torch", "none", for_pi1)
+    assert outcome.code == 2
+    assert "p2pfl key" in outcome.err
+
+
+def test_addresses_of_one_machine_alone_are_warned_of(rehearse, for_pi1):
+    for file in (for_pi1 / "federation.toml", for_pi1 / "pi1/node.toml"):
+        text = file.read_text(encoding="utf-8").replace("192.168.1.11", "127.0.0.1").replace("0.0.0.0", "127.0.0.1")
+        file.write_text(text, encoding="utf-8")
+    outcome = rehearse("--torch", "none", for_pi1)
+    assert "`listen` lets no other machine in" in outcome.err
+    assert "other machines cannot dial" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "requirement"),
+    [
+        ([], "torch<2.10"),
+        (["--torch-index", "file:///wheels"], "torch!=2.10.* --extra-index-url file:///wheels"),
+        (["--torch", "default"], "[torch]"),
+    ],
+)
+def test_a_board_gets_a_torch_that_it_can_run_without_cuda(rehearse, disguise, arguments, requirement):
+    env = disguise("uname", '[ "$1" = -m ] && echo aarch64 || echo Linux')
+    outcome = rehearse(*arguments, env=env)
+    assert outcome.code == 0, outcome.err
+    (line,) = [line for line in outcome.out.splitlines() if " --upgrade " in line]
+    assert line.endswith(requirement)
+
+
+def test_elsewhere_a_torch_without_cuda_needs_its_index(rehearse, disguise):
+    outcome = rehearse(env=disguise("uname", '[ "$1" = -m ] && echo x86_64 || echo Linux'))
+    assert outcome.code == 2
+    assert "--torch-index" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 32", "32-bit"),
+        (
+            'case "$2" in *struct*) echo 64 ;; *version_info*) exit 1 ;; *) echo Python 3.9.2 ;; esac',
+            "3.9.2 is too old",
+        ),
+        ('case "$2" in *struct*) echo 64 ;; *ensurepip*) exit 1 ;; esac', "apt install python3-venv"),
+    ],
+)
+def test_an_unfit_python_is_refused_with_what_to_do(rehearse, disguise, script, said):
+    outcome = rehearse("--torch", "none", "--python", "unfit-python", env=disguise("unfit-python", script))
+    assert outcome.code == 2
+    assert said in outcome.err
+
+
+def test_without_its_unit_it_does_nothing(deploy, run, tmp_path):
+    shutil.copy(deploy / "install.sh", tmp_path)
+    outcome = run(tmp_path / "install.sh", "--torch", "none", "--root", tmp_path / "root")
+    assert outcome.code == 2
+    assert "p2pfl@.service is missing" in outcome.err

@@ -1,0 +1,70 @@
+"""The systemd unit, judged by systemd itself without being started."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+UNIT = "p2pfl@.service"
+COMMAND = "/opt/p2pfl/venv/bin/p2pfl"
+HIGHEST_EXPOSURE = 3.0
+
+
+@pytest.fixture
+def unit(deploy):
+    return (deploy / UNIT).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def complaints(run, tool, tmp_path):
+    """What `systemd-analyze verify` says of a unit whose command is there. Its exit code overlooks misspelt keys."""
+    analyze = tool("systemd-analyze")
+    command = tmp_path / "p2pfl"
+    command.write_text("#!/bin/sh\n", encoding="ascii")
+    command.chmod(0o755)
+
+    def complaints(text):
+        (tmp_path / UNIT).write_text(text.replace(COMMAND, str(command)), encoding="utf-8")
+        outcome = run(analyze, "verify", "--man=no", tmp_path / UNIT)
+        return outcome.err or ("" if outcome.code == 0 else f"exit {outcome.code}")
+
+    return complaints
+
+
+def test_systemd_has_nothing_to_say(unit, complaints):
+    assert not complaints(unit)
+
+
+def test_systemd_would_say_what_is_misspelt(unit, complaints):
+    assert "NoNewPrivilege" in complaints(unit.replace("NoNewPrivileges=", "NoNewPrivilege="))
+
+
+def test_exposure_is_low(deploy, run, tool):
+    threshold = f"--threshold={round(10 * HIGHEST_EXPOSURE)}"
+    outcome = run(tool("systemd-analyze"), "security", "--offline=true", "--no-pager", threshold, deploy / UNIT)
+    assert outcome.code == 0, outcome.out[-200:]
+    found = re.search(r"exposure level for \S+: ([\d.]+)", outcome.out)
+    assert found
+    assert float(found[1]) < HIGHEST_EXPOSURE
+
+
+def test_the_page_states_the_exposure_that_systemd_finds(deploy, run, tool):
+    outcome = run(tool("systemd-analyze"), "security", "--offline=true", "--no-pager", deploy / UNIT)
+    found = re.search(r"exposure level for \S+: ([\d.]+)", outcome.out)
+    page = (deploy.parent / "docs/raspberry-pi.md").read_text(encoding="utf-8")
+    stated = re.search(r"exposure at ([\d.]+) of 10", page)
+    assert found
+    assert stated
+    # systems weigh the settings a little differently from one release to the next
+    assert float(stated[1]) == pytest.approx(float(found[1]), abs=0.3)
+
+
+def test_nothing_waits_for_the_time_to_be_set(unit):
+    settings = [line for line in unit.splitlines() if not line.startswith("#")]
+    assert not [line for line in settings if "time-sync" in line or "time-set" in line]
+
+
+def test_a_users_mistake_is_not_tried_again_and_a_clean_stop_is_no_failure(unit):
+    assert "RestartPreventExitStatus=2 3\n" in unit
+    assert "SuccessExitStatus=130\n" in unit

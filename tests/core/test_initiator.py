@@ -181,9 +181,10 @@ def test_a_newer_incarnation_of_the_neighbor_is_adopted_and_begins_at_one():
 @pytest.mark.parametrize("incarnation", [0, 4, 5])
 def test_a_resync_that_is_not_newer_changes_nothing(incarnation):
     node, _ = pending_initiator()
-    say(node, 1, Resync(incarnation=5))
+    asked, _ = freeze(node, say(node, 1, Resync(incarnation=5)))
     assert say(node, 1, Resync(incarnation=incarnation)) == []
     assert node.edges[1].record.incarnation == 5
+    assert node.edges[1].record.pending == asked
 
 
 def test_a_resync_says_what_it_ended():

@@ -61,6 +61,16 @@ def test_a_repeated_answer_costs_nothing_even_when_no_token_is_left():
     assert say(node, 0, asked) == [Send(peer=0, session=1, message=reply)]
 
 
+def test_repeated_answers_leave_the_tokens_for_new_requests():
+    node = responder()
+    asked = request()
+    apply_request(node, say(node, 0, asked))
+    node.edges[0].bucket.tokens = 1.0
+    for _ in range(3):
+        say(node, 0, asked)
+    assert only(say(node, 0, request(seq=2)), ApplyRequest)
+
+
 def test_a_request_beyond_the_rate_is_put_off_until_there_is_a_token():
     node = responder(exchanges_per_s=4.0)
     seq = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.core.effects import Bootstrap, ResetEdge
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, ResetEdge
 from p2pfl.core.events import RequestApplied
 from p2pfl.engine.durable import change, entry, image, restore
 from p2pfl.engine.redo import redo
@@ -48,6 +48,31 @@ def test_the_log_alone_gives_back_the_state_bit_for_bit(spec, dtype):
             again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(dtype))
             redo(state, again, compressor=pair.compressor, beta=0.1)
         assert picture(state) == picture(engine.state)
+
+
+def test_whatever_leaves_the_node_must_be_on_disk_before_and_nothing_else_hurries():
+    """Requests, answers and a new start; an applied answer or a round may be lost with the power."""
+    pair = Pair()
+    request = pair.freeze()
+    applied = ApplyRequest(peer=0, request=request, factor=1.0, version=1, pace_s=0.0)
+    reply = pair.engines[1].run(applied)
+    assert reply.urgent
+    assert not pair.engines[0].run(ApplyReply(peer=1, reply=reply.event.reply)).urgent
+    tick = CommitRound(version=1, trained=False, rho=0.0, elapsed_s=0.0, least_samples=0.0)
+    assert not pair.engines[0].run(tick).urgent
+    assert pair.engines[0].run(Bootstrap(peers=(1,))).urgent
+    op = Freeze(
+        peer=1,
+        incarnation=0,
+        seq=2,
+        version=1,
+        echo=None,
+        weight=1.0,
+        staleness=1.0,
+        pace_s=0.0,
+        audit=False,
+    )
+    assert pair.engines[0].run(op).urgent
 
 
 def test_every_prefix_of_the_log_is_a_state_that_was():

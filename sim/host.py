@@ -147,8 +147,8 @@ class Host:
                     self.network.send(self.plan.index, peer, session, message)
                 case CloseSession(peer=peer, session=session):
                     self.network.close(self.plan.index, peer, session)
-                case StartRound(index=index):
-                    self._train(index)
+                case StartRound(index=index, corrected=corrected):
+                    self._train(index, corrected=corrected)
                 case Alarm():
                     self.alarms.append(effect)
                 case Finish():
@@ -167,8 +167,8 @@ class Host:
             self.answers_at = max(self.answers_at, self.kernel.now) + self.plan.engine_s
             self._later(self.answers_at, outcome.event)
 
-    def _train(self, index: int) -> None:
-        start, correction = self.engine.snapshot()
+    def _train(self, index: int, *, corrected: bool) -> None:
+        start, correction = self.engine.snapshot(corrected=corrected)
         life = self.life
 
         def finish() -> None:

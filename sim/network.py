@@ -14,6 +14,7 @@ import numpy as np
 
 from p2pfl.core.events import Event, MessageReceived, SessionClosed, SessionOpened
 from p2pfl.core.messages import Message
+from p2pfl.wire import Assembler, split
 from sim.kernel import Kernel
 
 
@@ -47,11 +48,13 @@ class Network:
         edges: tuple[tuple[int, int], ...],
         plan: LinkPlan,
         seed: int,
+        max_body_bytes: int,
         deliver: Callable[[int, Event], None],
         alive: Callable[[int], bool],
     ) -> None:
         self.kernel = kernel
         self.plan = plan
+        self.max_body_bytes = max_body_bytes
         self.deliver = deliver
         self.alive = alive
         self.links = {edge: Link() for edge in edges}
@@ -94,15 +97,23 @@ class Network:
         link = self.links[edge]
         if link.session != session:
             return
-        link.bytes_sent += 0
+        chunks = [bytes(chunk) for chunk in split(message)]
+        link.bytes_sent += sum(map(len, chunks))
         link.messages_sent += 1
         chance = self.chance[edge]
         copies = 1
         if not self.quiet:
             copies = int(chance.random() >= self.plan.loss) + int(chance.random() < self.plan.duplication)
         for _ in range(copies):
-            event = MessageReceived(peer=source, session=session, message=message)
+            event = MessageReceived(peer=source, session=session, message=self._decoded(chunks))
             self.kernel.after(self._delay(edge), self._arrival(edge, session, target, event))
+
+    def _decoded(self, chunks: list[bytes]) -> Message:
+        assembler = Assembler(self.max_body_bytes)
+        arrived = [message for chunk in chunks for message in assembler.feed(chunk)]
+        if len(arrived) != 1:
+            raise AssertionError(f"one message became {len(arrived)}")
+        return arrived[0]
 
     def _arrival(self, edge: tuple[int, int], session: int, end: int, event: Event) -> Callable[[], None]:
         def arrive() -> None:

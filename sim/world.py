@@ -55,6 +55,7 @@ class World:
             edges=plan.edges,
             plan=plan.link,
             seed=plan.seed,
+            max_body_bytes=plan.compressor.size_bytes(plan.learners[0].size),
             deliver=self.deliver,
             alive=lambda index: self.hosts[index].alive,
         )
@@ -91,9 +92,9 @@ class World:
         host = self.hosts[index]
         if not host.alive:
             return
+        before = self.total()
         host.crash(kept)
         if amnesia:
-            before = self.total()
             host.forget()
             self.booked = self.booked + (self.total() - before)
         for edge in self.plan.edges:
@@ -139,15 +140,23 @@ class World:
             return 0.0
         return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
 
-    def replicas_agree(self) -> bool:
-        """Whether both ends of every edge with nothing pending hold the same replicas, bit for bit."""
-        for a, b in self.plan.edges:
-            first, second = self.hosts[a].engine.state.edges[b], self.hosts[b].engine.state.edges[a]
-            if first.record.pending is not None or first.record.incarnation != second.record.incarnation:
-                continue
-            if not (np.array_equal(first.own, second.peer) and np.array_equal(first.peer, second.own)):
-                return False
-        return True
+    def replicas_agree(self, *, amnesia: bool = False) -> bool:
+        """Whether both ends of every edge with nothing pending hold the same replicas, bit for bit.
+
+        With `amnesia`, ends that have not yet found out that one of them forgot are passed over.
+        """
+        return all(self._edge_agrees(edge, amnesia=amnesia) for edge in self.plan.edges)
+
+    def _edge_agrees(self, edge: tuple[int, int], *, amnesia: bool) -> bool:
+        a, b = edge
+        first, second = self.hosts[a].engine.state.edges[b], self.hosts[b].engine.state.edges[a]
+        if first.record.pending is not None:
+            return True
+        if (first.record.incarnation, first.record.seq) != (second.record.incarnation, second.record.seq):
+            return amnesia
+        if first.record.chain != second.record.chain:
+            return amnesia
+        return np.array_equal(first.own, second.peer) and np.array_equal(first.peer, second.own)
 
     def mean(self) -> Totals:
         """The n-weighted mean model, (d,)."""

@@ -36,7 +36,6 @@ COMMANDS: Mapping[str, str] = {
 }
 JOINED: Mapping[str, str] = {
     "topology": "Graphs: which there are, and how fast they mix.",
-    "sim": "Simulate a federation in virtual time.",
 }
 EXTRAS: Mapping[str, str] = {"torch": "torch", "matplotlib": "plot"}
 

@@ -93,9 +93,14 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRound:
-    """Train one local round from the model as it is now. -> RoundTrained"""
+    """Train one local round from the model as it is now. -> RoundTrained
+
+    `corrected`: with the control variate. It balances what mixing moves; a node whose neighbors are all gone would be
+    driven away by it for ever.
+    """
 
     index: int
+    corrected: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,7 +208,8 @@ class Rounds:
         if self.round_from is None:
             self.round_from = now
         self.working = True
-        return [StartRound(index=self.facts.rounds)]
+        accompanied = any(edge.is_open for edge in self.edges.values())
+        return [StartRound(index=self.facts.rounds, corrected=accompanied)]
 
     def _trained_enough(self, now: float) -> bool:
         if self.settings.rounds is not None:

@@ -86,9 +86,9 @@ class Engine:
                 return self._bootstrap(operation)
         assert_never(operation)
 
-    def snapshot(self) -> tuple[Vector, Vector | None]:
+    def snapshot(self, *, corrected: bool) -> tuple[Vector, Vector | None]:
         """Copies of model and control variate for a local round: (d,) each, None without a variate."""
-        return self.state.model.copy(), self.state.variate.copy() if self.beta else None
+        return self.state.model.copy(), self.state.variate.copy() if self.beta and corrected else None
 
     def neighbor_distance(self) -> float | None:
         """Root mean square distance from the own model to the neighbors' replicas, over the own norm."""

@@ -70,6 +70,16 @@ class Link:
         if not self._ended.is_set():
             self._queue.put_nowait(message)
 
+    async def drain(self) -> None:
+        """Returns when nothing waits to be sent, or the session has ended."""
+        ended = asyncio.ensure_future(self._ended.wait())
+        sent = asyncio.ensure_future(self._queue.join())
+        try:
+            await asyncio.wait({ended, sent}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+            sent.cancel()
+
     def end(self, reason: str) -> None:
         """The first reason counts. What waits to be sent is dropped; a goodbye follows if the connection allows."""
         if self._ended.is_set():
@@ -78,6 +88,7 @@ class Link:
         self._held = self._shared.budget.change(self._held, 0)
         while not self._queue.empty():
             self._queue.get_nowait()
+            self._queue.task_done()
         self._queue.put_nowait(None)
         self._owner.ended(self, reason)
 
@@ -111,6 +122,7 @@ class Link:
                 await self._say(self._opening.pack())
             while (message := await self._queue.get()) is not None:
                 await self._send(message)
+                self._queue.task_done()
             await self._say(b"", final=True)
         except GoneError as gone:
             self.end(f"connection lost: {gone}")

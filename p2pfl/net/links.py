@@ -146,7 +146,7 @@ class Links:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Say goodbye, close everything; a bug in one of the tasks comes out here as an exception group."""
+        """Send what waits, say goodbye, close everything; a bug in a task comes out here as an exception group."""
         cancelled = isinstance(error, asyncio.CancelledError)
         try:
             await self._wind_down()
@@ -157,6 +157,7 @@ class Links:
         self._listener.stop_accepting()
         for task in self._dials:
             task.cancel()
+        await self._table.drain(self._limits.close_s)
         self._table.close("the node stopped")
         if self._sessions:
             await asyncio.wait(self._sessions, timeout=2 * self._limits.close_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,6 +173,13 @@ class Table:
         place.settled = link.age_s >= self._shared.limits.settled_s
         place.wake()
         self._callbacks.on_close(link.peer, link.number, reason)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Let what waits to be sent go out, as far as it does in `timeout_s`."""
+        links = [place.link for place in self.places.values() if place.link is not None]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(link.drain() for link in links))
 
     def close(self, reason: str) -> None:
         """End every session and open no more."""

@@ -146,8 +146,8 @@ class Driver:
                 self.engine_thread.jobs.put(Operate(effect, trained))
             case Freeze() | ApplyRequest() | ApplyReply() | ResetEdge() | Bootstrap():
                 self.engine_thread.jobs.put(Operate(effect))
-            case StartRound(index=index):
-                self._start_round(index)
+            case StartRound(index=index, corrected=corrected):
+                self._start_round(index, corrected=corrected)
             case Alarm():
                 self._raise_alarm(effect)
             case Finish():
@@ -174,9 +174,11 @@ class Driver:
 
     # -- training -----------------------------------------------------------------------------------------------------
 
-    def _start_round(self, index: int) -> None:
+    def _start_round(self, index: int, *, corrected: bool) -> None:
         """Take the model as it is between two operations, then train in the other thread."""
-        self.engine_thread.jobs.put(Look(lambda engine: self._submit(self._train, engine.snapshot(), index)))
+        self.engine_thread.jobs.put(
+            Look(lambda engine: self._submit(self._train, engine.snapshot(corrected=corrected), index))
+        )
 
     def _submit(self, work: Callable[..., None], *arguments: object) -> None:
         try:

@@ -7,6 +7,7 @@ so a peer cannot make a message expensive by sending it in crumbs.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 
 from p2pfl.core.messages import Message
@@ -40,7 +41,7 @@ class Assembler:
 
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
-        self._buffer = bytearray()
+        self._buffer: mmap.mmap | None = None
         self._pending: tuple[Prefix, bytes] | None = None
         self._filled = 0
         self._dead = False
@@ -84,19 +85,27 @@ class Assembler:
         if len(chunk) != expected:
             raise PeerFault(f"a body continues with {len(chunk)} bytes instead of {expected}")
         # Through a view: a bytearray would copy the chunk once more before it takes it.
-        memoryview(self._buffer)[self._filled : self._filled + expected] = chunk
+        self._memory()[self._filled : self._filled + expected] = chunk
         self._filled += expected
         if self._filled < prefix.body_bytes:
             return None
         self._pending = None
-        return decode(prefix, header, memoryview(self._buffer))
+        return decode(prefix, header, self._memory())
+
+    def _memory(self) -> memoryview:
+        if self._buffer is None:
+            raise AssertionError("a long body without a buffer")
+        return memoryview(self._buffer)
 
     def _take_buffer(self, size: int) -> None:
-        """A bytearray refuses to change its length while a view of it lives: so it tells whether it is free."""
+        """Mapped memory is zeroed page by page as it is touched, where a bytearray would stop all threads for it.
+
+        A map refuses to change its length while a view of it lives: so it tells whether it is free.
+        """
         try:
-            if len(self._buffer) == size:
-                self._buffer.append(self._buffer.pop())
+            if self._buffer is not None and len(self._buffer) == size:
+                self._buffer.resize(size)
                 return
         except BufferError:
             pass
-        self._buffer = bytearray(size)
+        self._buffer = mmap.mmap(-1, size)

@@ -37,6 +37,7 @@ SAMPLES = [
         chain=D,
         chain_before=D,
         version=70000,
+        closing=2,
         done=False,
         have_yours=True,
     ),

@@ -40,6 +40,7 @@ HELLO = Hello(
     chain=D1,
     chain_before=D2,
     version=70000,
+    closing=None,
     done=False,
     have_yours=True,
 )
@@ -60,8 +61,8 @@ REPLY = Reply(incarnation=1, seq=2, request_digest=D3, version=4, factor=0.125, 
 GOLDEN = [
     (
         HELLO,
-        "7032 01 01 0000 34000000 0000000000000000",
-        "9a01cd012cc0c400c3c41001010101010101010101010101010101c41002020202020202020202020202020202ce00011170c2c3",
+        "7032 01 01 0000 35000000 0000000000000000",
+        "9b01cd012cc0c400c3c41001010101010101010101010101010101c41002020202020202020202020202020202ce00011170c0c2c3",
         "",
     ),
     (
@@ -76,7 +77,8 @@ GOLDEN = [
         "960102c4100303030303030303030303030303030304cb3fc0000000000000cb4000000000000000",
         "ff",
     ),
-    (Ready(version=128), "7032 01 04 0000 03000000 0000000000000000", "91cc80", ""),
+    (Ready(version=128), "7032 01 04 0000 04000000 0000000000000000", "92cc80c0", ""),
+    (Ready(version=9, closing=3), "7032 01 04 0000 03000000 0000000000000000", "920903", ""),
     (Resync(incarnation=5), "7032 01 05 0000 02000000 0000000000000000", "9105", ""),
     (
         Ask(incarnation=1, seq=2, request_digest=D3),
@@ -110,6 +112,7 @@ MESSAGES = st.one_of(
         chain=digests,
         chain_before=digests,
         version=counters,
+        closing=st.none() | counters,
         done=st.booleans(),
         have_yours=st.booleans(),
     ),
@@ -135,7 +138,7 @@ MESSAGES = st.one_of(
         pace_s=amounts,
         body=bodies,
     ),
-    st.builds(Ready, version=counters),
+    st.builds(Ready, version=counters, closing=counters | st.none()),
     st.builds(Resync, incarnation=counters),
     st.builds(Ask, incarnation=counters, seq=counters, request_digest=digests),
     st.builds(Busy, incarnation=counters, seq=counters, retry_after_s=st.floats(0, 3600)),
@@ -287,6 +290,7 @@ OUT_OF_RANGE = {
     (REPLY, "factor"): FLOATS_OUT,
     (REPLY, "pace_s"): FLOATS_OUT,
     (Ready(version=0), "version"): [*COUNTERS_OUT, None],
+    (Ready(version=0), "closing"): COUNTERS_OUT,
     (Resync(incarnation=0), "incarnation"): [*COUNTERS_OUT, None],
     (Ask(incarnation=0, seq=0, request_digest=D1), "request_digest"): [*DIGESTS_OUT, b""],
     (Busy(incarnation=0, seq=0, retry_after_s=0), "retry_after_s"): [*FLOATS_OUT, 3600.001],

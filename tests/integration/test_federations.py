@@ -55,16 +55,20 @@ async def test_a_run_bounded_by_time_ends_by_itself(ward, start, finish):
 
 
 async def test_speed_correction_keeps_fast_nodes_from_pulling_the_result_to_themselves(ward, start, finish):
-    """Both federations run at the same time on the same targets; node 0 takes a fraction of the others' rounds."""
+    """Both federations run at the same time on the same targets; node 0 takes a fraction of the others' rounds.
+
+    Without the control variate, which works against the same pull.
+    """
     fields, running = [], []
     for limit in (1.0, 8.0):
-        field = ward(3, training={"rounds": None, "time_s": 3.0, "speed_correction": limit, "learning_rate": 0.05})
+        bounds = {"rounds": None, "time_s": 3.0, "learning_rate": 0.05}
+        field = ward(3, training={**bounds, "control_variate": 0.0, "speed_correction": limit})
         for name, step_s in zip(field.names, (0.2, 0.02, 0.02), strict=True):
             field.write_node(name, data={"step_s": step_s})
         fields.append(field)
         running.append(start(field))
     for nodes in running:
         slow, *fast = await finish(nodes)
-        assert 2 * slow["rounds"] < min(result["rounds"] for result in fast)
+        assert slow["rounds"] < min(result["rounds"] for result in fast)
     plain, corrected = (error(field, nodes, range(3)) for field, nodes in zip(fields, running, strict=True))
-    assert corrected < plain
+    assert corrected < plain / 2

@@ -52,6 +52,7 @@ class Application:
         self.last_line_at = float("-inf")
         self.stopped = False
         self.begun = False
+        self.cpu_began = self.cpu_ended = 0.0
         self.driver: Driver | None = None
         self.status: Status
 
@@ -133,6 +134,7 @@ class Application:
         self.thread.checkpoint(self.thread.engine.state)
         self.thread.start()
         self.begun = True
+        self.cpu_began = time.process_time()
         driver.start(links)
         if self.stopped:
             driver.stop()
@@ -192,6 +194,7 @@ class Application:
 
     async def _conclude(self, engine: Engine, driver: Driver) -> Line:
         """The threads have ended: write the last snapshot, test what was learned, leave a result."""
+        self.cpu_ended = time.process_time()
         self.thread.checkpoint(engine.state)
         self.status.neighbor_distance = engine.neighbor_distance()
         workshop = driver.workshop
@@ -207,6 +210,8 @@ class Application:
             "steps": workshop.steps,
             "wall_time_s": round(time.monotonic() - self.status.started_at, 3),
             "cpu_time_s": round(time.process_time(), 3),
+            "cpu_time_running_s": round(self.cpu_ended - self.cpu_began, 3),
+            "cpu_time_training_s": round(workshop.cpu_s, 3),
         }
         path = self.setup.node.state_dir / RESULT_FILE
         path.with_suffix(".tmp").write_text(json.dumps(result, indent=2), encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,10 +30,14 @@ class Workshop:
     loss: float | None = None
     sketched: list[float] = field(default_factory=list)
     steps: int = 0
+    cpu_s: float = 0.0
+    """what training alone has cost, in CPU-seconds of its thread."""
     local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
     def train(self, start: Vector, correction: Vector | None, index: int) -> LocalRound:
+        began = time.thread_time()
         local = self.learner.train(start, correction, index)
+        self.cpu_s += time.thread_time() - began
         self.loss = local.loss
         self.steps += local.steps
         self.local = self.learner.local_state()

@@ -46,7 +46,7 @@ def test_a_fresh_node_waits_for_all_its_neighbors_and_starts_with_the_last():
     node = make_node(1, 0, 2)
     assert started(node) == []
     assert only(open_session(node, 0, 0.1), StartRound) == []
-    assert only(open_session(node, 2, 0.2), StartRound) == [StartRound(index=0)]
+    assert only(open_session(node, 2, 0.2), StartRound) == [StartRound(index=0, corrected=True)]
 
 
 def test_a_fresh_node_waits_no_longer_than_the_setting():
@@ -54,21 +54,21 @@ def test_a_fresh_node_waits_no_longer_than_the_setting():
     started(node)
     assert node.deadline() == 2.5
     assert node.wake(2.4) == []
-    assert node.wake(2.5) == [StartRound(index=0)]
+    assert node.wake(2.5) == [StartRound(index=0, corrected=False)]
 
 
 def test_a_node_with_a_memory_waits_only_briefly():
     node = make_node(1, 0, start_wait_s=60.0, fresh=False, version=5, rounds_done=2)
     started(node)
     assert node.deadline() == RESUME_WAIT_S
-    assert node.wake(RESUME_WAIT_S) == [StartRound(index=2)]
+    assert node.wake(RESUME_WAIT_S) == [StartRound(index=2, corrected=False)]
 
 
 def test_a_node_without_neighbors_trains_closes_and_finishes():
     node = make_node(0)
     effects = started(node)
     for index in range(3):
-        assert only(effects, StartRound) == [StartRound(index=index)]
+        assert only(effects, StartRound) == [StartRound(index=index, corrected=False)]
         effects = train(node, effects, 1.0 + index)
     for version in (4, 5):
         assert only(effects, CommitRound)[0].version == version
@@ -217,7 +217,7 @@ def test_it_starts_from_the_median_of_all_live_neighbors_once_their_replicas_are
     effects = filled(node, effects)
     assert only(effects, Bootstrap) == [Bootstrap(peers=(1, 2))]
     assert min(edge.exchanges for edge in node.edges.values()) >= 3
-    assert node.handle(Bootstrapped(), 0.0) == [StartRound(index=0)]
+    assert node.handle(Bootstrapped(), 0.0) == [StartRound(index=0, corrected=True)]
     assert not node.facts.joining
 
 

@@ -19,7 +19,7 @@ def test_a_round_adds_what_training_changed_not_what_it_ended_at():
     """Mixing goes on while a round trains."""
     pair = Pair(dtype=np.float64)
     engine = pair.engines[0]
-    start = engine.snapshot()[0]
+    start = engine.snapshot(corrected=True)[0]
     pair.exchange()
     mixed = engine.state.model.copy()
     assert np.any(mixed != start)
@@ -110,7 +110,7 @@ def test_without_a_rate_there_is_no_variate():
     pair.train(0, pair.engines[0].state.model + np.float32(1))
     pair.exchange()
     assert not np.any(pair.engines[0].state.variate)
-    assert pair.engines[0].snapshot()[1] is None
+    assert pair.engines[0].snapshot(corrected=True)[1] is None
 
 
 def test_the_variate_moves_against_the_flow_by_beta_over_the_drift():
@@ -149,7 +149,7 @@ def test_a_start_from_the_neighbors_is_their_coordinate_median_and_forgets_the_v
 def test_a_snapshot_for_training_is_a_copy():
     pair = Pair(beta=0.1)
     before = picture(pair.engines[0].state)
-    model, variate = pair.engines[0].snapshot()
+    model, variate = pair.engines[0].snapshot(corrected=True)
     model += 1.0
     variate += 1.0
     assert picture(pair.engines[0].state) == before

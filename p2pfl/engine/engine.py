@@ -186,7 +186,7 @@ class Engine:
                 delta = (local.vector - start) * start.dtype.type(op.rho)
                 failed = not bool(np.isfinite(np.sum(np.abs(delta), dtype=np.float64)))
                 samples = max(1, local.samples, int(np.ceil(op.least_samples)))
-                drift = local.learning_rate * local.steps
+                drift = local.learning_rate * local.steps * op.rho
         change = RoundWasCommitted(
             version=op.version,
             rounds=self.state.rounds + op.trained,

@@ -37,7 +37,7 @@ class EdgeState:
 class NodeState:
     """`model` x (d,), `variate` C (d,), `samples` n; `version` and `rounds` as the core counts them.
 
-    `drift` is eta*H of the last local round, by which the control variate scales what mixing moved.
+    `drift` is rho*eta*H of the last local round, by which the control variate scales what mixing moved.
     """
 
     model: Vector

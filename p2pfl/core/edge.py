@@ -38,7 +38,7 @@ class Edge:
     bucket: TokenBucket = field(init=False)
     patience: Patience = field(init=False)
     busy: bool = False
-    inbox: deque[Message] = field(default_factory=lambda: deque(maxlen=INBOX))
+    inbox: deque[Message] = field(default_factory=deque)
     exchanged: int | None = None
     """own version that took part in the last completed exchange."""
     peer_ready: int | None = None
@@ -46,12 +46,15 @@ class Edge:
     first_heard: int | None = None
     """the neighbor's version in its first greeting since this node started."""
     peer_closing: int | None = None
+    peer_level: float = 0.0
+    """infinite once the neighbor has begun."""
     peer_done: bool = False
     refused: bytes = b""
     """digest of the last request that failed a check: it fails again, whatever happens."""
     resend_at: float | None = None
     resend_s: float = FIRST_RESEND_S
-    ticked_at: float | None = None
+    asked_at: float | None = None
+    """when this end began to wait for the exchange under way: the freeze, or the Ready."""
     audit_next: bool = True
     exchanges: int = 0
     staleness: int = 0
@@ -87,7 +90,7 @@ class Edge:
     def _forget_session(self) -> None:
         self.greeting.end()
         self.inbox.clear()
-        self.peer_ready = self.resend_at = self.ticked_at = None
+        self.peer_ready = self.resend_at = self.asked_at = None
         self.audit_next = True
 
     def greet(self, now: float) -> list[Effect]:
@@ -98,6 +101,7 @@ class Edge:
         hello = self.record.hello(
             version=self.facts.version,
             closing=self.facts.closing,
+            level=self.facts.level,
             done=self.facts.done,
             have_yours=greeting.theirs is not None,
         )
@@ -111,6 +115,7 @@ class Edge:
             self.peer_version = max(self.peer_version, hello.version)
             self.first_heard = hello.version if self.first_heard is None else self.first_heard
             self.peer_done, self.peer_closing = hello.done, hello.closing
+            self.peer_level = _level(hello.level)
             effects += self._judge(now)
         return effects
 
@@ -126,7 +131,15 @@ class Edge:
             if self.greeting.number is None:
                 return effects
         self.greeting.is_open = True
-        return effects + self.resend(now) + self.exchange_if_wanted()
+        return effects + self._catch_up(mine) + self.resend(now) + self.exchange_if_wanted(now)
+
+    def _catch_up(self, mine: Hello) -> list[Effect]:
+        """Say what has changed since the greeting was composed."""
+        if self.facts.done and not mine.done:
+            return self.send(Done(version=self.facts.version))
+        facts = self.facts
+        changed = (facts.version, facts.closing, facts.level) != (mine.version, mine.closing, mine.level)
+        return self.announce() if changed else []
 
     def resync(self, incarnation: int, reason: str, now: float) -> list[Effect]:
         """Adopt `incarnation`: replicas zero, sequence zero, pending dropped; counted, logged, and braked."""
@@ -170,37 +183,41 @@ class Edge:
 
     def tick(self, now: float) -> list[Effect]:
         """The node has a new version: exchange it (initiator), or ask for an exchange (responder)."""
-        self.ticked_at = now if self.is_open else None
         if not self.initiator:
+            if self.is_open and self.asked_at is None:
+                self.asked_at = now
             return self.announce()
-        return (self.announce() if self.facts.closing is not None else []) + self.exchange_if_wanted()
+        return (self.announce() if self.facts.closing is not None else []) + self.exchange_if_wanted(now)
 
     def announce(self) -> list[Effect]:
-        return self.send(Ready(version=self.facts.version, closing=self.facts.closing))
+        facts = self.facts
+        return self.send(Ready(version=facts.version, closing=facts.closing, level=facts.level))
 
     def has_closed(self, rounds: int) -> bool:
         """Whether the neighbor has stopped training and done that many mixing rounds since."""
         return self.peer_done or (self.peer_closing is not None and self.peer_closing >= rounds)
 
-    def hear_ready(self, ready: Ready) -> list[Effect]:
+    def hear_ready(self, ready: Ready, now: float) -> list[Effect]:
         self.peer_version = max(self.peer_version, ready.version)
+        self.peer_level = max(self.peer_level, _level(ready.level))
         if ready.closing is not None:
             self.peer_closing = max(self.peer_closing or 0, ready.closing)
         if not self.initiator:
             return []
         self.peer_ready = max(self.peer_ready or 0, ready.version)
-        return self.exchange_if_wanted()
+        return self.exchange_if_wanted(now)
 
     def hear_done(self, done: Done) -> None:
         self.peer_version = max(self.peer_version, done.version)
         self.peer_done = True
 
-    def exchange_if_wanted(self) -> list[Effect]:
+    def exchange_if_wanted(self, now: float) -> list[Effect]:
         """Freeze the next request if this end initiates, nothing is pending, and either end has something new."""
         able = self.initiator and self.is_open and not self.busy and not self.facts.halted
-        if not able or self.record.pending is not None or (self.served and not self._peer_unheard()):
+        if not able or self.record.pending is not None or not self._has_reason(now):
             return []
         self.busy = True
+        self.asked_at = now
         audit = self.audit_next or (self.record.seq + 1) % self.settings.audit_every == 0
         self.audit_next = False
         return [
@@ -217,9 +234,14 @@ class Edge:
             )
         ]
 
-    def _peer_unheard(self) -> bool:
+    def _has_reason(self, now: float) -> bool:
+        """An own version to tell, or the neighbor's wish: each Ready is worth one exchange, within its tokens."""
+        wish, self.peer_ready = self.peer_ready, None
+        if not self.served:
+            return True
         heard = self.record.heard
-        return self.peer_ready is not None and (heard is None or heard < self.peer_ready)
+        unheard = wish is not None and (heard is None or heard < wish)
+        return unheard and self.bucket.take(now) == 0.0
 
     def stale_weight(self, known: int | None) -> float:
         """s(tau), tau = own version now minus the own version that the peer's replica held when it last sent."""
@@ -235,11 +257,10 @@ class Edge:
 
     def complete(self, version: int, now: float) -> None:
         """An exchange in which the own `version` took part is through."""
-        was_served = self.served
         self.exchanged = version
         self.exchanges += 1
-        if self.served and not was_served:
-            self.patience.served(None if self.ticked_at is None else now - self.ticked_at)
+        self.patience.exchanged(None if self.asked_at is None else now - self.asked_at)
+        self.asked_at = None
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -263,3 +284,7 @@ class Edge:
     def deadline(self) -> float | None:
         times = [t for t in (self.greeting.repeat_at, self.resend_at) if t is not None]
         return min(times, default=None)
+
+
+def _level(told: int | None) -> float:
+    return float("inf") if told is None else float(told)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from p2pfl.core.edge import FIRST_RESEND_S, Edge
+from p2pfl.core.edge import FIRST_RESEND_S, INBOX, LAST_RESEND_S, Edge
 from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect
 from p2pfl.core.events import EngineResult, ReplyApplied, ReplyRefused, RequestApplied, RequestFrozen, RequestRefused
 from p2pfl.core.messages import Ask, Busy, Done, Hello, Message, Ready, Reply, Request, Resync
+
+LEAST_RETRY_S = 0.05
+LONGEST_PACE_S = 3600.0
 
 
 def receive(edge: Edge, session: int, message: Message, now: float) -> list[Effect]:
@@ -22,9 +25,17 @@ def receive(edge: Edge, session: int, message: Message, now: float) -> list[Effe
     if session != edge.greeting.number:
         return []
     if edge.busy and not isinstance(message, Ready | Done):
-        edge.inbox.append(message)
+        _put_by(edge, message)
         return []
     return _dispatch(edge, message, now)
+
+
+def _put_by(edge: Edge, message: Message) -> None:
+    """Bounded, and with at most one body: whatever is left out here will be sent again."""
+    heavy = isinstance(message, Request | Reply)
+    crowded = heavy and any(isinstance(waiting, Request | Reply) for waiting in edge.inbox)
+    if not crowded and len(edge.inbox) < INBOX:
+        edge.inbox.append(message)
 
 
 def _dispatch(edge: Edge, message: Message, now: float) -> list[Effect]:
@@ -38,7 +49,7 @@ def _dispatch(edge: Edge, message: Message, now: float) -> list[Effect]:
         case Reply():
             return _reply(edge, message, now)
         case Ready():
-            return edge.hear_ready(message)
+            return edge.hear_ready(message, now)
         case Done():
             edge.hear_done(message)
             return []
@@ -118,7 +129,7 @@ def _give_up(edge: Edge, reason: str, now: float) -> list[Effect]:
     """The pending request cannot be completed: begin a new incarnation and say so."""
     effects = edge.resync(edge.record.incarnation + 1, reason, now)
     effects += edge.send(Resync(incarnation=edge.record.incarnation))
-    return effects + edge.exchange_if_wanted()
+    return effects + edge.exchange_if_wanted(now)
 
 
 def _resync(edge: Edge, message: Resync, now: float) -> list[Effect]:
@@ -126,7 +137,7 @@ def _resync(edge: Edge, message: Resync, now: float) -> list[Effect]:
     if message.incarnation <= edge.record.incarnation:
         return []
     effects = edge.resync(message.incarnation, "the neighbor began anew", now)
-    return effects + edge.exchange_if_wanted()
+    return effects + edge.exchange_if_wanted(now)
 
 
 def _ask(edge: Edge, ask: Ask, now: float) -> list[Effect]:
@@ -136,7 +147,7 @@ def _ask(edge: Edge, ask: Ask, now: float) -> list[Effect]:
 def _busy(edge: Edge, busy: Busy, now: float) -> list[Effect]:
     pending = edge.record.pending
     if pending is not None and (busy.incarnation, busy.seq) == (edge.record.incarnation, pending.seq):
-        edge.resend_at = now + busy.retry_after_s
+        edge.resend_at = now + min(max(busy.retry_after_s, LEAST_RETRY_S), LAST_RESEND_S)
     return []
 
 
@@ -147,7 +158,7 @@ def conclude(edge: Edge, result: EngineResult, now: float) -> list[Effect]:
     effects += edge.greet(now)
     while edge.inbox and not edge.busy:
         effects += _dispatch(edge, edge.inbox.popleft(), now)
-    return effects + edge.exchange_if_wanted()
+    return effects + edge.exchange_if_wanted(now)
 
 
 def _result(edge: Edge, result: EngineResult, now: float) -> list[Effect]:
@@ -172,7 +183,7 @@ def _result(edge: Edge, result: EngineResult, now: float) -> list[Effect]:
 def _settle_request(edge: Edge, result: RequestApplied, now: float) -> list[Effect]:
     request, reply = result.request, result.reply
     edge.record.settle_request(request, reply, result.chain)
-    _mix_pace(edge, reply.factor, request.pace_s - reply.pace_s)
+    _mix_pace(edge, reply.factor, request.pace_s)
     edge.complete(reply.version, now)
     return edge.send(reply)
 
@@ -184,9 +195,12 @@ def _settle_reply(edge: Edge, result: ReplyApplied, now: float) -> None:
     edge.record.settle_reply(result.reply, result.chain)
     edge.resend_at = None
     edge.peer_version = max(edge.peer_version, result.reply.version)
-    _mix_pace(edge, result.reply.factor, result.reply.pace_s - pending.pace_s)
+    _mix_pace(edge, result.reply.factor, result.reply.pace_s)
     edge.complete(pending.version, now)
 
 
-def _mix_pace(edge: Edge, factor: float, difference: float) -> None:
-    edge.facts.pace_s = max(0.0, edge.facts.pace_s + factor * difference / edge.facts.samples)
+def _mix_pace(edge: Edge, factor: float, theirs_s: float) -> None:
+    """Both ends move toward each other as their models do; a heuristic figure, so neither frozen nor conserved."""
+    facts = edge.facts
+    share = min(1.0, factor / facts.samples)
+    facts.pace_s += share * (min(theirs_s, LONGEST_PACE_S) - facts.pace_s)

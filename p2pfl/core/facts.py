@@ -22,6 +22,8 @@ class Settings:
     linger_s: float
     max_wait_s: float
     exchanges_per_s: float
+    hops: int = 1
+    """how far the farthest node is: before the first round all of them should be there."""
     audit_every: int
     durable: bool = True
     """whether what leaves must be on disk first (exchange durability)."""
@@ -32,7 +34,8 @@ class Facts:
     """`version` counts ticks (own rounds and mixing rounds), `rounds` local training rounds only.
 
     `samples` is n, `degree` the configured number of neighbors, `pace_s` the mixed estimate of seconds per local step.
-    `closing` counts mixing rounds since training ended, None before.
+    `closing` counts mixing rounds since training ended, None before. `level` says before the first round how many hops
+    around everybody is there, None from then on.
     """
 
     degree: int
@@ -41,6 +44,7 @@ class Facts:
     rounds: int = 0
     pace_s: float = 0.0
     closing: int | None = None
+    level: int | None = 0
     joining: bool = False
     done: bool = False
     halted: bool = False

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 BURST = 32.0
+LONGEST_WAIT_S = 60.0
 RESYNC_WINDOW_S = 60.0
 RESYNCS_PER_WINDOW = 5
 HOLD_S = 30.0
@@ -18,7 +19,7 @@ MOST_MISSES = 10
 
 @dataclass(slots=True)
 class TokenBucket:
-    """`rate_per_s` new requests on average, a burst of 32."""
+    """`rate_per_s` exchanges on average, a burst of 32."""
 
     rate_per_s: float
     tokens: float = BURST
@@ -32,7 +33,7 @@ class TokenBucket:
         if self.tokens >= 1.0:
             self.tokens -= 1.0
             return 0.0
-        return (1.0 - self.tokens) / self.rate_per_s
+        return min(LONGEST_WAIT_S, (1.0 - self.tokens) / self.rate_per_s)
 
 
 @dataclass(slots=True)
@@ -72,7 +73,8 @@ class Patience:
             base = PATIENCE_MULTIPLE * self.exchange_s + PATIENCE_FLOOR_S
         return float(min(base, self.longest_s) * 0.5**self.misses)
 
-    def served(self, took_s: float | None) -> None:
+    def exchanged(self, took_s: float | None) -> None:
+        """An exchange has completed, in time or not: what it took counts, where it is known."""
         self.misses = 0
         if took_s is None:
             return

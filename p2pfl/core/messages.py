@@ -21,7 +21,7 @@ class Hello:
     `seq` counts completed transactions (the responder: applied ones); `pending` is the sequence number of a request
     that is frozen and unanswered, or None; `request_digest` that of the pending or last request, empty if there was
     none. `chain` digests every payload that entered the replicas; `chain_before` leaves out the last transaction.
-    `closing` as in Ready.
+    `closing` and `level` as in Ready.
     """
 
     incarnation: int
@@ -33,13 +33,15 @@ class Hello:
     chain_before: bytes
     version: int
     closing: int | None
+    level: int | None
     done: bool
     have_yours: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Opens a transaction. `weight` is a_i = n_i/(deg_i+1), `staleness` is s_i, `pace_s` seconds per local step.
+    """Opens a transaction. `weight` is a_i = n_i/(deg_i+1), `staleness` is s_i, `pace_s` seconds per local step,
+    `drift` the sender's eta*H, by which control variates are scaled.
 
     `echo` is the latest version of the receiver that the sender holds in its replica. `audit` is the digest of both
     replicas before this transaction, or empty. `digest` never travels: both ends compute it (`request_digest`).
@@ -52,6 +54,7 @@ class Request:
     weight: float
     staleness: float
     pace_s: float
+    drift: float = 0.0
     audit: bytes
     body: Any
     digest: bytes = b""
@@ -59,7 +62,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Answers the request whose digest it names. `factor` is the agreed k of D = k (h_i - h_j)."""
+    """Answers the request whose digest it names. `factor` is the agreed k of D = k (h_i - h_j), `drift` the agreed
+    scale of the control variates: one number for both ends, or their sum would not stay zero.
+    """
 
     incarnation: int
     seq: int
@@ -67,6 +72,7 @@ class Reply:
     version: int
     factor: float
     pace_s: float
+    drift: float = 0.0
     body: Any
 
 
@@ -74,11 +80,13 @@ class Reply:
 class Ready:
     """The sender has a new `version`; a responder thereby asks for an exchange.
 
-    `closing` counts its mixing rounds since it stopped training, None while it trains.
+    `closing` counts its mixing rounds since it stopped training, None before. `level` says before the first round how
+    many hops around the sender everybody is there, None from then on.
     """
 
     version: int
     closing: int | None = None
+    level: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +128,7 @@ def request_digest(request: Request) -> bytes:
     """BLAKE2b-128 over every field that travels, the body included. Shape: 16 bytes."""
     echo = -1 if request.echo is None else request.echo
     head = struct.pack(
-        "<QQQqdddB",
+        "<QQQqddddB",
         request.incarnation,
         request.seq,
         request.version,
@@ -128,6 +136,7 @@ def request_digest(request: Request) -> bytes:
         request.weight,
         request.staleness,
         request.pace_s,
+        request.drift,
         len(request.audit),
     )
     digest = hashlib.blake2b(head, digest_size=DIGEST_BYTES, person=b"p2pfl-request")

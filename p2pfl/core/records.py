@@ -69,7 +69,7 @@ class EdgeRecord:
         self.last_factor_zero = reply.factor == 0.0
         self.chain_before, self.chain = self.chain, chain
 
-    def hello(self, *, version: int, closing: int | None, done: bool, have_yours: bool) -> Hello:
+    def hello(self, *, version: int, closing: int | None, level: int | None, done: bool, have_yours: bool) -> Hello:
         return Hello(
             incarnation=self.incarnation,
             seq=self.seq,
@@ -80,6 +80,7 @@ class EdgeRecord:
             chain_before=self.chain_before,
             version=version,
             closing=closing,
+            level=level,
             done=done,
             have_yours=have_yours,
         )

@@ -21,6 +21,7 @@ from p2pfl.core.messages import Done
 RESUME_WAIT_S = 3.0
 JOIN_TICKS = 3
 JOIN_WAIT_S = 10.0
+LEAST_JOIN_TICK_S = 0.1
 MOVED_ON = 2
 
 
@@ -80,7 +81,8 @@ class Rounds:
             case Bootstrapped():
                 self.working = False
                 self.facts.joining = False
-                self._enter(Phase.TRAINING, now)
+                if self.phase is Phase.JOINING:
+                    self._enter(Phase.TRAINING, now)
                 return []
             case StopRequested():
                 return self._finish(now)
@@ -118,7 +120,7 @@ class Rounds:
         self.settling = False
         match self.phase:
             case Phase.WAITING:
-                return self._begin(now) if self._waited(now) else []
+                return self._wait(now)
             case Phase.JOINING:
                 return self._join(now)
             case Phase.TRAINING:
@@ -148,7 +150,8 @@ class Rounds:
         return [edge for edge in self.edges.values() if edge.is_open and not edge.served]
 
     def _patience_end(self, edge: Edge) -> float:
-        return self.tick_from + edge.patience.wait_s()
+        wait_s = edge.patience.wait_s()
+        return self.tick_from + (max(wait_s, LEAST_JOIN_TICK_S) if self.phase is Phase.JOINING else wait_s)
 
     def _settled(self, now: float) -> bool:
         late = self._unserved()
@@ -167,27 +170,56 @@ class Rounds:
     def _start_wait_s(self) -> float:
         """Patience for all neighbors to appear; short where the federation is under way already."""
         wait_s = self.settings.start_wait_s
-        return wait_s if self.fresh and not self._others_moved_on() else min(wait_s, RESUME_WAIT_S)
+        fresh = self.fresh and not self._others_moved_on()
+        return wait_s if fresh else min(wait_s, RESUME_WAIT_S)
 
     def _others_moved_on(self) -> bool:
-        return any(_has_moved_on(edge) for edge in self.edges.values())
+        """A node that has not trained yet asks: do they remember it, or have they trained without it?
 
-    def _waited(self, now: float) -> bool:
-        everyone = all(edge.is_open for edge in self.edges.values())
-        return everyone or now >= self.phase_from + self._start_wait_s()
+        An edge beyond its first incarnation tells of a lost disk, and does so again after a crash while joining.
+        """
+        late = MOVED_ON if self.fresh else float("inf")
+        return self.facts.rounds == 0 and any(
+            edge.is_open and (edge.record.incarnation > 0 or (edge.first_heard or 0) >= late)
+            for edge in self.edges.values()
+        )
+
+    def _wait(self, now: float) -> list[Effect]:
+        """Begin when everybody is there, as far as the graph reaches, or when patience ends.
+
+        The level is 0 until all own neighbors are connected, then one more than the least level among them: at level h
+        everyone within h - 1 hops has all neighbors. Without this a node whose neighbors came early would be many
+        rounds ahead of the others before they start.
+        """
+        if now >= self.phase_from + self._start_wait_s():
+            return self._begin(now)
+        if not all(edge.is_open for edge in self.edges.values()):
+            return []
+        level = 1 + min((edge.peer_level for edge in self.edges.values()), default=self.settings.hops)
+        if level >= self.settings.hops:
+            return self._begin(now)
+        if level <= (self.facts.level or 0):
+            return []
+        self.facts.level = int(level)
+        return self._announce()
+
+    def _announce(self) -> list[Effect]:
+        return [effect for edge in self.edges.values() for effect in edge.announce()]
 
     def _begin(self, now: float) -> list[Effect]:
-        if self.fresh and self.facts.version == 0 and self._others_moved_on():
+        self.facts.level = None
+        effects = self._announce()
+        if self._others_moved_on():
             self.facts.joining = True
             self._enter(Phase.JOINING, now)
-            return self._join(now)
+            return effects + self._join(now)
         self._enter(Phase.TRAINING, now)
-        return self._train(now)
+        return effects + self._train(now)
 
     def _join(self, now: float) -> list[Effect]:
         """Tick without training until the replicas are filled; then start from the neighbors' median."""
         live = [edge for edge in self.edges.values() if edge.is_open]
-        filled = tuple(edge.peer for edge in live if edge.exchanges >= JOIN_TICKS)
+        filled = tuple(edge.peer for edge in live if edge.record.seq >= JOIN_TICKS)
         late = now >= self.phase_from + JOIN_WAIT_S
         if filled and (late or len(filled) == len(live)):
             self.working = True
@@ -222,10 +254,7 @@ class Rounds:
     def _start_closing(self, now: float) -> list[Effect]:
         self._enter(Phase.CLOSING, now)
         self.facts.closing = 0
-        effects: list[Effect] = []
-        for edge in self.edges.values():
-            effects += edge.announce()
-        return effects + self._close(now)
+        return self._announce() + self._close(now)
 
     def _close(self, now: float) -> list[Effect]:
         """Mixing rounds without training take out what disagreement training has left.
@@ -270,7 +299,8 @@ class Rounds:
     def _commit(self, *, trained: bool, rho: float, now: float) -> CommitRound:
         self.working = True
         frozen = [edge.record.pending.weight for edge in self.edges.values() if edge.record.pending is not None]
-        least = max(frozen, default=0.0) * (self.facts.degree + 1) / 2
+        # What is on its way to the engine was weighed with the n of now, which is no more than halved either.
+        least = max([self.facts.weight, *frozen]) * (self.facts.degree + 1) / 2
         return CommitRound(
             version=self.facts.version + 1,
             trained=trained,
@@ -292,8 +322,3 @@ class Rounds:
         if limit <= 1.0 or not self.facts.pace_s or not self.own_pace_s:
             return 1.0
         return min(limit, max(1.0 / limit, self.own_pace_s / self.facts.pace_s))
-
-
-def _has_moved_on(edge: Edge) -> bool:
-    """The neighbor remembers us although we remember nothing, or had trained without us before we came."""
-    return edge.is_open and (edge.record.incarnation > 0 or (edge.first_heard or 0) >= MOVED_ON)

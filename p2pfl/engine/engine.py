@@ -110,6 +110,7 @@ class Engine:
             weight=op.weight,
             staleness=op.staleness,
             pace_s=op.pace_s,
+            drift=self.state.drift,
             audit=edge.digest(initiator=True) if op.audit else b"",
             body=self.compressor.encode(self.state.model - edge.own),
         )
@@ -131,6 +132,7 @@ class Engine:
             version=op.version,
             factor=op.factor,
             pace_s=op.pace_s,
+            drift=max(request.drift, self.state.drift),
             body=body,
         )
         chain = next_chain(edge.record.chain, request, reply)
@@ -143,6 +145,8 @@ class Engine:
         pending = edge.record.pending
         if pending is None:
             raise ValueError("a reply reached the engine without a pending request")
+        if reply.drift < pending.drift:
+            raise PeerFault("the scale of the control variates is smaller than ours")
         self._check_norm(edge.peer + self._decode(reply.body))
         chain = next_chain(edge.record.chain, pending, reply)
         change = ReplyWasApplied(peer=op.peer, reply=reply, chain=chain)
@@ -184,7 +188,7 @@ class Engine:
             if trained is not None:
                 start, local = trained
                 delta = (local.vector - start) * start.dtype.type(op.rho)
-                failed = not bool(np.isfinite(np.sum(np.abs(delta), dtype=np.float64)))
+                failed = not bool(np.all(np.isfinite(self.state.model + delta)))
                 samples = max(1, local.samples, int(np.ceil(op.least_samples)))
                 drift = local.learning_rate * local.steps * op.rho
         change = RoundWasCommitted(
@@ -209,4 +213,5 @@ class Engine:
 
 
 def _norm(vector: Vector) -> float:
-    return float(np.linalg.norm(vector))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.linalg.norm(vector))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from p2pfl.compress import Compressor
+from p2pfl.core.messages import Reply
 from p2pfl.engine.changes import (
     Change,
     EdgeWasReset,
@@ -51,7 +52,7 @@ def _apply_request(state: NodeState, change: RequestWasApplied, compressor: Comp
     edge.peer += compressor.decode(change.request.body, state.model.size)
     edge.own += compressor.decode(change.reply.body, state.model.size)
     edge.record.settle_request(change.request, change.reply, change.chain)
-    _flow(state, edge.peer - edge.own, change.reply.factor, beta)
+    _flow(state, edge.peer - edge.own, change.reply, beta)
 
 
 def _apply_reply(state: NodeState, change: ReplyWasApplied, compressor: Compressor, beta: float) -> None:
@@ -62,20 +63,20 @@ def _apply_reply(state: NodeState, change: ReplyWasApplied, compressor: Compress
     edge.own += compressor.decode(pending.body, state.model.size)
     edge.peer += compressor.decode(change.reply.body, state.model.size)
     edge.record.settle_reply(change.reply, change.chain)
-    _flow(state, edge.peer - edge.own, change.reply.factor, beta)
+    _flow(state, edge.peer - edge.own, change.reply, beta)
 
 
-def _flow(state: NodeState, difference: Vector, factor: float, beta: float) -> None:
+def _flow(state: NodeState, difference: Vector, reply: Reply, beta: float) -> None:
     """D = k (h_i - h_j), the same bits at both ends up to its sign; x += D/n. `difference` (d,) is used up."""
-    if factor == 0.0:
+    if reply.factor == 0.0:
         return
     scalar = state.model.dtype.type
     move = difference
-    move *= scalar(factor)
+    move *= scalar(reply.factor)
     move /= scalar(state.samples)
     state.model += move
-    if beta and state.drift:
-        move *= scalar(beta / state.drift)
+    if beta and reply.drift:
+        move *= scalar(beta / reply.drift)
         state.variate -= move
 
 

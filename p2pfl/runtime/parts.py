@@ -109,7 +109,7 @@ def binding(setup: Setup) -> FederationBinding:
     )
 
 
-def core_settings(federation: Federation, *, durable: bool) -> Settings:
+def core_settings(federation: Federation, index: int, *, durable: bool) -> Settings:
     training, gossip = federation.training, federation.gossip
     return Settings(
         rounds=training.rounds,
@@ -122,9 +122,20 @@ def core_settings(federation: Federation, *, durable: bool) -> Settings:
         linger_s=gossip.linger_s,
         max_wait_s=gossip.max_wait_s,
         exchanges_per_s=gossip.exchanges_per_s,
+        hops=_hops(federation, index),
         audit_every=gossip.audit_every,
         durable=durable,
     )
+
+
+def _hops(federation: Federation, index: int) -> int:
+    """How far the farthest member is from member `index`."""
+    reached, edge_of_sight, hops = {index}, {index}, 0
+    while edge_of_sight:
+        edge_of_sight = {peer for node in edge_of_sight for peer in federation.neighbors(node)} - reached
+        reached |= edge_of_sight
+        hops += bool(edge_of_sight)
+    return max(1, hops)
 
 
 def snapshot_header(setup: Setup) -> dict[str, object]:
@@ -222,7 +233,7 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
     return Node(
         index=setup.member.index,
         neighbors=setup.peers,
-        settings=core_settings(setup.federation, durable=setup.durability == "exchange"),
+        settings=core_settings(setup.federation, setup.member.index, durable=setup.durability == "exchange"),
         samples=state.samples,
         fresh=fresh,
         version=state.version,

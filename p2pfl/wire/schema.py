@@ -45,6 +45,7 @@ class HelloHeader(Header, frozen=True):
     chain_before: Digest
     version: Counter
     closing: Counter | None
+    level: Counter | None
     done: bool
     have_yours: bool
 
@@ -57,6 +58,7 @@ class RequestHeader(Header, frozen=True):
     weight: Amount
     staleness: Fraction
     pace_s: Amount
+    drift: Amount
     audit: DigestOrEmpty
 
 
@@ -67,11 +69,13 @@ class ReplyHeader(Header, frozen=True):
     version: Counter
     factor: Amount
     pace_s: Amount
+    drift: Amount
 
 
 class ReadyHeader(Header, frozen=True):
     version: Counter
     closing: Counter | None
+    level: Counter | None
 
 
 class ResyncHeader(Header, frozen=True):

@@ -58,6 +58,7 @@ def hello(**changes):
         "chain_before": NO_CHAIN,
         "version": 0,
         "closing": None,
+        "level": 0,
         "done": False,
         "have_yours": False,
     }

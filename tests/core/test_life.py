@@ -252,3 +252,45 @@ def test_a_node_that_nobody_answers_begins_from_its_own_start():
         if only(effects, CommitRound):
             effects += commit(node, effects, now)
     assert not node.facts.joining
+
+
+def test_a_node_begins_only_when_everybody_is_there_as_far_as_the_graph_reaches():
+    """With four hops to go, the neighbors' levels must rise to three; without them it waits out its patience."""
+    node = make_node(1, 0, 2, start_wait_s=50.0, hops=4)
+    started(node)
+    open_session(node, 0)
+    assert [m.level for m in sent(open_session(node, 2)) if isinstance(m, Ready)] == [1, 1]
+    say(node, 0, Ready(version=0, level=3))
+    assert node.rounds.phase is Phase.WAITING
+    effects = say(node, 2, Ready(version=0, level=2))
+    assert [m.level for m in sent(effects) if isinstance(m, Ready)] == [3, 3]
+    effects = say(node, 2, Ready(version=0, level=3))
+    assert only(effects, StartRound) == [StartRound(index=0, corrected=True)]
+
+
+def test_who_has_begun_holds_nobody_back():
+    node = make_node(1, 0, start_wait_s=50.0, hops=9)
+    started(node)
+    open_session(node, 0)
+    assert node.rounds.phase is Phase.WAITING
+    assert only(say(node, 0, Ready(version=0, level=None)), StartRound) == [StartRound(index=0, corrected=True)]
+
+
+def test_a_closing_round_waits_until_the_neighbor_is_no_more_than_one_behind():
+    node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0)
+    started(node)
+    open_session(node, 0)
+    effects = commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
+    assert only(node.wake(10.0), CommitRound) == []
+    assert [op.trained for op in only(say(node, 0, Ready(version=9, closing=0), 11.0), CommitRound)] == [False]
+
+
+def test_a_closing_round_does_not_wait_for_ever():
+    node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0)
+    started(node)
+    open_session(node, 0)
+    commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
+    node.wake(10.0)
+    closing_since = node.rounds.phase_from
+    assert only(node.wake(closing_since + 29.0), CommitRound) == []
+    assert len(only(node.wake(closing_since + 30.0), CommitRound)) == 1

@@ -51,8 +51,8 @@ def test_the_next_round_starts_when_every_live_edge_has_exchanged_the_new_versio
     assert only(effects, StartRound) == []
     frozen = {op.peer: op for op in only(effects, Freeze)}
     assert {op.version for op in frozen.values()} == {1}
-    assert only(exchange_as_initiator(node, [frozen[1]], 1.1), StartRound) == []
-    assert only(exchange_as_initiator(node, [frozen[2]], 1.2), StartRound) == [StartRound(index=1, corrected=True)]
+    assert only(exchange_as_initiator(node, [frozen[1]], 1.01), StartRound) == []
+    assert only(exchange_as_initiator(node, [frozen[2]], 1.015), StartRound) == [StartRound(index=1, corrected=True)]
 
 
 def test_an_exchange_of_the_version_before_does_not_start_the_next_round():
@@ -137,10 +137,10 @@ def test_a_ready_for_what_the_same_exchange_brought_asks_for_nothing_more():
 def test_patience_is_a_multiple_of_the_measured_time_and_never_above_the_setting():
     patience = Patience(longest_s=5.0)
     assert patience.wait_s() == 1.0
-    patience.served(0.1)
+    patience.exchanged(0.1)
     assert patience.wait_s() == pytest.approx(0.42)
     for _ in range(60):
-        patience.served(100.0)
+        patience.exchanged(100.0)
     assert patience.wait_s() == 5.0
 
 
@@ -149,7 +149,7 @@ def test_patience_comes_back_with_the_first_exchange():
     for _ in range(40):
         patience.missed()
     assert patience.wait_s() < 0.001
-    patience.served(None)
+    patience.exchanged(None)
     assert patience.wait_s() == 1.0
 
 

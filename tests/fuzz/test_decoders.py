@@ -38,6 +38,7 @@ SAMPLES = [
         chain_before=D,
         version=70000,
         closing=2,
+        level=None,
         done=False,
         have_yours=True,
     ),

@@ -41,6 +41,7 @@ HELLO = Hello(
     chain_before=D2,
     version=70000,
     closing=None,
+    level=None,
     done=False,
     have_yours=True,
 )
@@ -52,33 +53,35 @@ REQUEST = Request(
     weight=0.5,
     staleness=1.0,
     pace_s=0.25,
+    drift=3.0,
     audit=b"",
     body=b"\x01\x02\x03",
 )
-REPLY = Reply(incarnation=1, seq=2, request_digest=D3, version=4, factor=0.125, pace_s=2.0, body=b"\xff")
+REPLY = Reply(incarnation=1, seq=2, request_digest=D3, version=4, factor=0.125, pace_s=2.0, drift=0.125, body=b"\xff")
 
 # Prefix, header and body apart. Changing any of these means another protocol: raise its version along with them.
 GOLDEN = [
     (
         HELLO,
-        "7032 01 01 0000 35000000 0000000000000000",
-        "9b01cd012cc0c400c3c41001010101010101010101010101010101c41002020202020202020202020202020202ce00011170c0c2c3",
+        "7032 01 01 0000 36000000 0000000000000000",
+        "9c01cd012cc0c400c3c41001010101010101010101010101010101c41002020202020202020202020202020202ce00011170c0c0c2c3",
         "",
     ),
     (
         REQUEST,
-        "7032 01 02 0000 22000000 0300000000000000",
-        "98010203c0cb3fe0000000000000cb3ff0000000000000cb3fd0000000000000c400",
+        "7032 01 02 0000 2b000000 0300000000000000",
+        "99010203c0cb3fe0000000000000cb3ff0000000000000cb3fd0000000000000cb4008000000000000c400",
         "010203",
     ),
     (
         REPLY,
-        "7032 01 03 0000 28000000 0100000000000000",
-        "960102c4100303030303030303030303030303030304cb3fc0000000000000cb4000000000000000",
+        "7032 01 03 0000 31000000 0100000000000000",
+        "970102c4100303030303030303030303030303030304cb3fc0000000000000cb4000000000000000cb3fc0000000000000",
         "ff",
     ),
-    (Ready(version=128), "7032 01 04 0000 04000000 0000000000000000", "92cc80c0", ""),
-    (Ready(version=9, closing=3), "7032 01 04 0000 03000000 0000000000000000", "920903", ""),
+    (Ready(version=128), "7032 01 04 0000 05000000 0000000000000000", "93cc80c0c0", ""),
+    (Ready(version=9, closing=3), "7032 01 04 0000 04000000 0000000000000000", "930903c0", ""),
+    (Ready(version=0, level=2), "7032 01 04 0000 04000000 0000000000000000", "9300c002", ""),
     (Resync(incarnation=5), "7032 01 05 0000 02000000 0000000000000000", "9105", ""),
     (
         Ask(incarnation=1, seq=2, request_digest=D3),
@@ -113,6 +116,7 @@ MESSAGES = st.one_of(
         chain_before=digests,
         version=counters,
         closing=st.none() | counters,
+        level=st.none() | counters,
         done=st.booleans(),
         have_yours=st.booleans(),
     ),
@@ -125,6 +129,7 @@ MESSAGES = st.one_of(
         weight=amounts,
         staleness=st.floats(0, 1),
         pace_s=amounts,
+        drift=amounts,
         audit=digests_or_empty,
         body=bodies,
     ),
@@ -136,9 +141,10 @@ MESSAGES = st.one_of(
         version=counters,
         factor=amounts,
         pace_s=amounts,
+        drift=amounts,
         body=bodies,
     ),
-    st.builds(Ready, version=counters, closing=counters | st.none()),
+    st.builds(Ready, version=counters, closing=counters | st.none(), level=counters | st.none()),
     st.builds(Resync, incarnation=counters),
     st.builds(Ask, incarnation=counters, seq=counters, request_digest=digests),
     st.builds(Busy, incarnation=counters, seq=counters, retry_after_s=st.floats(0, 3600)),
@@ -291,6 +297,7 @@ OUT_OF_RANGE = {
     (REPLY, "pace_s"): FLOATS_OUT,
     (Ready(version=0), "version"): [*COUNTERS_OUT, None],
     (Ready(version=0), "closing"): COUNTERS_OUT,
+    (Ready(version=0), "level"): COUNTERS_OUT,
     (Resync(incarnation=0), "incarnation"): [*COUNTERS_OUT, None],
     (Ask(incarnation=0, seq=0, request_digest=D1), "request_digest"): [*DIGESTS_OUT, b""],
     (Busy(incarnation=0, seq=0, retry_after_s=0), "retry_after_s"): [*FLOATS_OUT, 3600.001],

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from p2pfl.learn.task import Task as Task
+    from p2pfl.runtime.node import Node as Node
 
-_PUBLIC = {"Task": "p2pfl.learn.task"}
+_PUBLIC = {"Node": "p2pfl.runtime.node", "Task": "p2pfl.learn.task"}
 
 
 def __getattr__(name: str) -> Any:

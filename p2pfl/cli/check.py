@@ -195,7 +195,10 @@ def _graph(federation: Federation, findings: Findings) -> dict[str, Any]:
 
 
 def _traffic(federation: Federation, findings: Findings) -> dict[str, Any] | None:
-    """In a round a node sends one compressed model to each neighbor, and gets as much back."""
+    """A node sends a compressed model to each neighbor in its round, and another when that neighbor asks in its own.
+
+    So the figures are bounds: one exchange on every edge, and two.
+    """
     from p2pfl.compress.catalog import make_compressor  # noqa: PLC0415 - `--help` stays instant
 
     sizes = [learner.size for learner in findings.learners.values()]
@@ -208,8 +211,8 @@ def _traffic(federation: Federation, findings: Findings) -> dict[str, Any] | Non
         "model_bytes": VALUE_BYTES * sizes[0],
         "compressor": federation.gossip.compressor,
         "message_bytes": payload,
-        "bytes_per_round_busiest_node": most * payload,
-        "bytes_per_round_all_nodes": 2 * len(federation.edges) * payload,
+        "bytes_per_round_busiest_node": [most * payload, 2 * most * payload],
+        "bytes_per_round_all_nodes": [2 * len(federation.edges) * payload, 4 * len(federation.edges) * payload],
     }
 
 

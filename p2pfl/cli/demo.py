@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -63,9 +64,11 @@ def demo(
     from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - `--help` stays instant
 
     if report is not None:
-        check_folder(report)
+        check_folder(report, coming=folder)
     if plot is not None:
-        check_picture(plot)
+        check_picture(plot, coming=folder)
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError("the digits are learned with torch", name="torch")
     options = {"rounds": rounds, "compressor": compressor, "rule": rule}
     federation = _make(folder, nodes=nodes, topology=topology, partition=partition, seed=seed, options=options)
     from p2pfl.config.load import load_federation  # noqa: PLC0415 - as above

@@ -60,11 +60,11 @@ def run_fleet(federation: Federation, *, report: Path, plot: Path | None, quiet:
     return 1 if written["died"] else STOPPED if fleet.stopping else 0
 
 
-def check_folder(report: Path) -> None:
-    """A report that cannot be written must show before the run, not after it."""
+def check_folder(report: Path, *, coming: Path | None = None) -> None:
+    """A report that cannot be written must show before the run, not after it. `coming`: a folder that the run makes."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
 
-    if not report.absolute().parent.is_dir():
+    if report.absolute().parent != (coming or report).absolute() and not report.absolute().parent.is_dir():
         raise UserError("no such folder", key="--report", value=str(report.parent), allowed="a folder that exists")
 
 

@@ -62,6 +62,8 @@ def cell(value: Any) -> str:
             return "yes" if value else "no"
         case float():
             return f"{value:.4g}"
+        case [low, high]:
+            return f"{cell(low)} to {cell(high)}"
         case _:
             return str(value)
 

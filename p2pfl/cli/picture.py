@@ -10,15 +10,15 @@ from p2pfl.errors import UserError
 FORMATS = (".png", ".svg", ".pdf")
 
 
-def check_picture(path: Path) -> None:
-    """Before a run, so that a mistake does not show after it.
+def check_picture(path: Path, *, coming: Path | None = None) -> None:
+    """Before a run, so that a mistake does not show after it. `coming`: a folder that the run will make.
 
     Raises:
         UserError: no such folder, or a format that cannot be drawn.
     """
     if path.suffix.lower() not in FORMATS:
         raise UserError("no such picture format", key="--plot", value=str(path), allowed=", ".join(FORMATS))
-    if not path.absolute().parent.is_dir():
+    if path.absolute().parent != (coming or path).absolute() and not path.absolute().parent.is_dir():
         raise UserError("no such folder", key="--plot", value=str(path.parent), allowed="a folder that exists")
     import matplotlib as _  # noqa: F401, ICN001, PLC0415 - an extra: missing, it must show before the run
 

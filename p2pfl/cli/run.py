@@ -6,7 +6,9 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from p2pfl.config.model import NodeConfig
 
 STOPPED = 130
+LINE_EVERY_S = 10.0
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl run ward-7 --node node0\n  p2pfl run ward-7/federation.toml --node pi1 -v")
@@ -39,6 +42,7 @@ def run(*, federation: Path, name: str, config: Path | None, launched: bool, ver
     from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.load_node import find_member, load_node, node_file  # noqa: PLC0415 - as above
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node has handlers of its own
     _log_to_stderr(name, verbose=verbose)
     described = load_federation(federation)
     find_member(described, name)
@@ -48,7 +52,7 @@ def run(*, federation: Path, name: str, config: Path | None, launched: bool, ver
     from p2pfl.runtime.parts import read_setup  # noqa: PLC0415 - as above
 
     setup = read_setup(described, node)
-    write = _write_json if form == "json" else _write_text
+    write = _write_json if form == "json" else _Text()
     result = asyncio.run(run_node(setup, on_line=write, launched=launched))
     _leave(0 if result["finished"] else STOPPED)
 
@@ -78,7 +82,21 @@ def _write_json(line: dict[str, Any]) -> None:
     _print(json.dumps(line))
 
 
-def _write_text(line: dict[str, Any]) -> None:
+class _Text:
+    """Lines for a reader: all of them on a terminal; elsewhere, a service's journal say, one in ten seconds."""
+
+    def __init__(self) -> None:
+        self.quiet_until = float("-inf")
+        self.pause_s = 0.0 if sys.stdout.isatty() else LINE_EVERY_S
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if now >= self.quiet_until or line["phase"] == "finished":
+            self.quiet_until = now + self.pause_s
+            _print(_in_words(line))
+
+
+def _in_words(line: dict[str, Any]) -> str:
     shown = {
         "round": line["rounds"],
         "phase": line["phase"],
@@ -89,7 +107,7 @@ def _write_text(line: dict[str, Any]) -> None:
         "sent": line["bytes_sent"],
         "distance": line["neighbor_distance"],
     }
-    _print("  ".join(f"{key} {cell(value)}" for key, value in shown.items()))
+    return "  ".join(f"{key} {cell(value)}" for key, value in shown.items())
 
 
 def _print(text: str) -> None:

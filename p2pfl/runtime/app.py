@@ -164,6 +164,8 @@ class Application:
         while True:
             await asyncio.sleep(1.0)
             self._look()
+            if self.driver is not None and self.status.core.rounds.phase in (Phase.CLOSING, Phase.LINGERING):
+                self.driver.measure()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and time.monotonic() - saved_at >= self.setup.node.snapshot_s:
                 saved_at = time.monotonic()
                 self.thread.jobs.put(Checkpoint())

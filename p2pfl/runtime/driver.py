@@ -212,6 +212,11 @@ class Driver:
     def _measure_between_rounds(self, tick: int) -> None:
         """In closing rounds nothing trains, and the model goes on getting better."""
         if self.workshop.is_due(tick):
+            self.measure()
+
+    def measure(self) -> None:
+        """Score the model as it is, once the trainer is free."""
+        if self.workshop.evaluate_every:
             self.engine_thread.jobs.put(Look(lambda engine: self._submit(self._measure, engine.state.model.copy())))
 
     # -- the end ------------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def run_rounds(ward, name, rounds):
         picture = image(engine.state, with_replicas=True)
         header = picture.header | parts.snapshot_header(setup)
         store.checkpoint(State(header=header, arrays=picture.arrays, blobs=picture.blobs))
-        start, correction = engine.snapshot()
+        start, correction = engine.snapshot(corrected=True)
         engine.trained = (start, setup.learner.train(start, correction, index))
         effect = CommitRound(version=index + 1, trained=True, rho=1.0, elapsed_s=0.0, least_samples=0.0)
         store.append(*entry(engine.run(effect).change))

@@ -280,7 +280,7 @@ def test_a_closing_round_waits_until_the_neighbor_is_no_more_than_one_behind():
     node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0)
     started(node)
     open_session(node, 0)
-    effects = commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
+    commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
     assert only(node.wake(10.0), CommitRound) == []
     assert [op.trained for op in only(say(node, 0, Ready(version=9, closing=0), 11.0), CommitRound)] == [False]
 

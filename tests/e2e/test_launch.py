@@ -1,0 +1,170 @@
+"""`p2pfl demo` and `p2pfl launch`: real processes, one report, and the truth about those that died."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+P2PFL = [sys.executable, "-m", "p2pfl.cli.main"]
+DEADLINE_S = 100
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [*P2PFL, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def wait_for(look, what):
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def children(process):
+    """Process ids of the launcher's nodes, by node name."""
+    found = {}
+    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except OSError:
+            continue
+        if "--node" in command:
+            found[command[command.index("--node") + 1]] = int(pid)
+    return found
+
+
+def free_ports(count):
+    """The first of `count` free ports in a row, below those that the system gives to outgoing connections."""
+    chance = random.Random()
+    while True:
+        base = chance.randrange(15_000, 32_000 - count)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+            for port in range(base, base + count):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return base
+
+
+@pytest.fixture
+def ward(tmp_path):
+    """Four nodes of the torch-free task, whose rounds take a while."""
+    folder = tmp_path / "ward"
+    subprocess.run(
+        [*P2PFL, "new", str(folder), "--nodes", "4", "--base-port", str(free_ports(4))], check=True, capture_output=True
+    )
+    file = folder / "federation.toml"
+    text = file.read_text().replace('name = "task.py:task"', 'name = "quadratic"\nstep_s = 0.05')
+    file.write_text(
+        text.replace("rounds = 40", "rounds = 60")
+        .replace("# linger_s = 30.0", "linger_s = 3.0")
+        .replace("# start_wait_s = 60.0", "start_wait_s = 3.0")
+    )
+    (folder / "task.py").unlink()
+    return folder
+
+
+@pytest.mark.slow
+def test_eight_processes_with_two_digits_each_end_with_one_model_of_all_ten(tmp_path):
+    """The default configuration, no flag tuned: the worst node knows at least nine digits of ten."""
+    picture = tmp_path / "demo.png"
+    done = start("demo", "--dir", str(tmp_path / "demo"), "--format", "json", "--plot", str(picture), "--quiet")
+    out, err = done.communicate(timeout=DEADLINE_S)
+    assert done.returncode == 0, err
+    report = json.loads(out)
+    assert report["accuracy"]["min"] >= 0.90
+    assert report["consensus_distance"] < 0.01
+    assert set(report["rounds"].values()) == {40}
+    assert report["died"] == []
+    assert report["contraction"]["measured"] == pytest.approx(report["contraction"]["predicted"], abs=0.08)
+    assert len(report["history"]) > 3
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "demo" / "report.json").read_text()) == report
+
+
+def test_a_node_that_is_killed_is_reported_dead_and_the_others_finish(ward):
+    process = start("launch", str(ward), "--format", "json", "--quiet")
+    wait_for(lambda: len(children(process)) == 4, "four processes")
+    wait_for((ward / "node2" / "state").is_dir, "node2 at work")
+    os.kill(children(process)["node2"], signal.SIGKILL)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
+    report = json.loads(out)
+    assert report["died"] == ["node2"]
+    by_name = {row["name"]: row for row in report["nodes"]}
+    assert by_name["node2"]["state"] == "died (SIGKILL)"
+    assert not by_name["node2"]["finished"]
+    assert all(by_name[name]["finished"] and by_name[name]["rounds"] == 60 for name in ("node0", "node1", "node3"))
+    assert "node2 died (SIGKILL)" in err
+
+
+def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(ward):
+    process = start("launch", str(ward), "--quiet")
+    wait_for((ward / "node3" / "state" / "lock").exists, "node3 at work")
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    report = json.loads((ward / "report.json").read_text())
+    assert report["stopped"]
+    assert report["died"] == []
+    again = start("launch", str(ward), "--quiet")
+    _, err = again.communicate(timeout=DEADLINE_S)
+    assert again.returncode == 0, err
+    assert set(json.loads((ward / "report.json").read_text())["rounds"].values()) == {60}
+
+
+def test_nodes_end_when_their_launcher_is_killed(ward):
+    process = start("launch", str(ward), "--quiet")
+    pids = wait_for(lambda: len(found := children(process)) == 4 and found, "four processes")
+    wait_for((ward / "node3" / "state").is_dir, "node3 at work")
+    process.kill()
+    process.communicate(timeout=DEADLINE_S)
+    wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids.values()), "their end")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--partition", "halves"], "--partition"),
+        (["--topology", "rung"], "ring"),
+        (["--rule", "krum"], "gossip.rule"),
+        (["--compressor", "zip"], "gossip.compressor"),
+        (["--report", "/no/such/folder/r.json"], "--report"),
+        (["--plot", "picture.txt"], "--plot"),
+    ],
+)
+def test_a_mistake_ends_the_demo_before_it_begins(tmp_path, arguments, said):
+    """Exit code 2, one clear line, no traceback, and no half-made folder."""
+    done = start("demo", "--dir", str(tmp_path / "demo"), *arguments, cwd=tmp_path)
+    _, err = done.communicate(timeout=DEADLINE_S)
+    assert done.returncode == 2
+    assert said in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_demo_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    done = start("demo", "--dir", str(tmp_path))
+    _, err = done.communicate(timeout=DEADLINE_S)
+    assert done.returncode == 2
+    assert "is not a demo" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

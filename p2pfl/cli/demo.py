@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from p2pfl.cli.output import Form, format_option
 
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
+FIRST_PORT, LAST_PORT = 15_000, 32_000
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl demo\n  p2pfl demo --nodes 5 --topology star --partition iid --rounds 20")
@@ -109,10 +111,16 @@ def _check_partition(partition: str) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """All held at once, so that no two are the same."""
+    """Below the ports that the system gives to outgoing connections: nobody takes one before its node does."""
+    chance = random.Random()
+    found: list[int] = []
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
+        while len(found) < count:
+            port = chance.randrange(FIRST_PORT, LAST_PORT)
+            with suppress(OSError):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+    return found
 
 
 TEXT = """\

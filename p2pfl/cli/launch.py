@@ -43,6 +43,8 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, quiet: b
 def run_fleet(federation: Federation, *, report: Path, plot: Path | None, quiet: bool, form: Form) -> int:
     """Start the nodes, show them, write report and picture; returns the exit code."""
     from p2pfl.cli.picture import check_picture, draw  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
+    from p2pfl.net.http import finite  # noqa: PLC0415 - as above
     from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
 
     check_folder(report)
@@ -50,8 +52,12 @@ def run_fleet(federation: Federation, *, report: Path, plot: Path | None, quiet:
         check_picture(plot)
     fleet = Fleet(federation)
     written = asyncio.run(_watch(fleet, quiet=quiet))
-    report.write_text(json.dumps(written, indent=1), encoding="utf-8")
+    written = finite(written)
     _show(written, form)
+    try:
+        report.write_text(json.dumps(written, indent=1, allow_nan=False), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{report} could not be written: {error.strerror}") from error
     click.echo(f"report: {report}", err=True)
     if plot is not None and written["history"]:
         draw(written, plot)
@@ -64,6 +70,8 @@ def check_folder(report: Path, *, coming: Path | None = None) -> None:
     """A report that cannot be written must show before the run, not after it. `coming`: a folder that the run makes."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
 
+    if report.is_dir():
+        raise UserError("is a folder", key="--report", value=str(report), allowed="a file")
     if report.absolute().parent != (coming or report).absolute() and not report.absolute().parent.is_dir():
         raise UserError("no such folder", key="--report", value=str(report.parent), allowed="a folder that exists")
 
@@ -90,7 +98,7 @@ def _show(report: dict[str, Any], form: Form) -> None:
     rows = [
         {
             "node": row["name"],
-            "state": row["state"],
+            "state": row["state"] + (f", {row['failed_rounds']} rounds failed" if row["failed_rounds"] else ""),
             "rounds": row["rounds"],
             "samples": row["samples"],
             "accuracy": row["accuracy"],

@@ -6,9 +6,12 @@ import asyncio
 import json
 import logging
 import os
+import queue
 import signal
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 STOPPED = 130
 LINE_EVERY_S = 10.0
+MOST_LINES = 1000
+LAST_LINES_S = 2.0
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl run ward-7 --node node0\n  p2pfl run ward-7/federation.toml --node pi1 -v")
@@ -59,8 +64,8 @@ def run(*, federation: Path, name: str, config: Path | None, launched: bool, ver
 
 def _leave(code: int) -> NoReturn:
     """At once: everything is on disk and said, and taking torch apart module by module would cost half a second."""
+    PRINTER.finish()
     logging.shutdown()
-    sys.stdout.flush()
     os._exit(code)
 
 
@@ -79,7 +84,9 @@ def _log_to_stderr(name: str, *, verbose: bool) -> None:
 
 
 def _write_json(line: dict[str, Any]) -> None:
-    _print(json.dumps(line))
+    from p2pfl.net.http import finite  # noqa: PLC0415 - `--help` stays instant
+
+    PRINTER.put(json.dumps(finite(line), allow_nan=False))
 
 
 class _Text:
@@ -93,7 +100,7 @@ class _Text:
         now = time.monotonic()
         if now >= self.quiet_until or line["phase"] == "finished":
             self.quiet_until = now + self.pause_s
-            _print(_in_words(line))
+            PRINTER.put(_in_words(line))
 
 
 def _in_words(line: dict[str, Any]) -> str:
@@ -110,9 +117,32 @@ def _in_words(line: dict[str, Any]) -> str:
     return "  ".join(f"{key} {cell(value)}" for key, value in shown.items())
 
 
-def _print(text: str) -> None:
-    """Whoever read our lines may be gone; the node goes on."""
-    try:
-        click.echo(text)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+class _Printer(threading.Thread):
+    """Prints in a thread of its own: a reader that does not read must not hold up the node, which drops lines then."""
+
+    def __init__(self) -> None:
+        super().__init__(name="print", daemon=True)
+        self.lines: queue.Queue[str] = queue.Queue(maxsize=MOST_LINES)
+
+    def put(self, text: str) -> None:
+        if not self.is_alive():
+            self.start()
+        with suppress(queue.Full):
+            self.lines.put_nowait(text)
+
+    def run(self) -> None:
+        while True:
+            try:
+                click.echo(self.lines.get())
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self.lines.task_done()
+
+    def finish(self) -> None:
+        """Wait until all is printed, but not for long."""
+        end = time.monotonic() + LAST_LINES_S
+        while self.lines.unfinished_tasks and time.monotonic() < end:
+            time.sleep(0.005)
+
+
+PRINTER = _Printer()

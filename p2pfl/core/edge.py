@@ -22,6 +22,8 @@ INBOX = 8
 FIRST_RESEND_S = 1.0
 LAST_RESEND_S = 30.0
 LARGEST_COUNTER = 2**53 - 2
+LONGEST_JUMP = 2**20
+"""of an incarnation: a liar must not use them all up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,7 +145,7 @@ class Edge:
 
     def resync(self, incarnation: int, reason: str, now: float) -> list[Effect]:
         """Adopt `incarnation`: replicas zero, sequence zero, pending dropped; counted, logged, and braked."""
-        if incarnation > LARGEST_COUNTER:
+        if incarnation > min(LARGEST_COUNTER, self.record.incarnation + LONGEST_JUMP):
             return self.drop_session("incarnation out of range")
         old = self.record
         text = f"{reason}; incarnation {old.incarnation} ended after {old.seq} transactions"

@@ -171,7 +171,10 @@ def _result(edge: Edge, result: EngineResult, now: float) -> list[Effect]:
             return _settle_request(edge, result, now)
         case RequestRefused(request=request, reason=reason):
             edge.refused = request.digest
-            return [Alarm(kind="request-refused", peer=edge.peer, text=reason), *_refuse(edge, request)]
+            alarm = Alarm(kind="request-refused", peer=edge.peer, text=reason)
+            if edge.brake.count(now):
+                return [alarm, *edge.drop_session("too many requests that cannot be accepted")]
+            return [alarm, *_refuse(edge, request)]
         case ReplyApplied():
             _settle_reply(edge, result, now)
             return []

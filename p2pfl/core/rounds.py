@@ -16,6 +16,7 @@ from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, StartRound
 from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, Started, StopRequested
 from p2pfl.core.facts import Facts, Settings
+from p2pfl.core.limits import PATIENCE_MULTIPLE
 from p2pfl.core.messages import Done
 
 RESUME_WAIT_S = 3.0
@@ -23,6 +24,7 @@ JOIN_TICKS = 3
 JOIN_WAIT_S = 10.0
 LEAST_JOIN_TICK_S = 0.1
 MOVED_ON = 2
+LEAST_USUAL_WAIT_S = 0.25
 
 
 class Phase(enum.Enum):
@@ -61,8 +63,11 @@ class Rounds:
         self.trained_from: float | None = None
         self.phase_from = 0.0
         self.tick_from = 0.0
+        self.training_from = 0.0
         self.round_from: float | None = None
         self.own_pace_s: float | None = None
+        self.training_s = 0.0
+        """how long the latest local round has trained."""
         self.join_ticks = 0
         self.failed_rounds = 0
 
@@ -91,6 +96,7 @@ class Rounds:
     def _trained(self, steps: int, now: float) -> list[Effect]:
         if self.phase is Phase.FINISHED:
             return []
+        self.training_s = now - self.training_from
         return [self._commit(trained=True, rho=self._speed_correction(steps, now), now=now)]
 
     def _committed(self, event: RoundCommitted, now: float) -> list[Effect]:
@@ -150,8 +156,19 @@ class Rounds:
         return [edge for edge in self.edges.values() if edge.is_open and not edge.served]
 
     def _patience_end(self, edge: Edge) -> float:
-        wait_s = edge.patience.wait_s()
+        wait_s = min(edge.patience.wait_s(), self._usual_wait_s())
         return self.tick_from + (max(wait_s, LEAST_JOIN_TICK_S) if self.phase is Phase.JOINING else wait_s)
+
+    def _usual_wait_s(self) -> float:
+        """One edge that is much slower than the others must not set the pace of all.
+
+        It is waited for as long as a round trains, as the (lower) median edge would be, or a quarter of a second.
+        """
+        known = sorted(
+            edge.patience.exchange_s for edge in self.edges.values() if edge.is_open and edge.patience.exchange_s
+        )
+        median_s = known[(len(known) - 1) // 2] if known else self.settings.max_wait_s
+        return max(self.training_s, PATIENCE_MULTIPLE * median_s, LEAST_USUAL_WAIT_S)
 
     def _settled(self, now: float) -> bool:
         late = self._unserved()
@@ -240,6 +257,7 @@ class Rounds:
         if self.round_from is None:
             self.round_from = now
         self.working = True
+        self.training_from = now
         accompanied = any(edge.is_open for edge in self.edges.values())
         return [StartRound(index=self.facts.rounds, corrected=accompanied)]
 

@@ -43,6 +43,10 @@ from p2pfl.learn.interface import LocalRound, Vector
 
 Checkable = TypeVar("Checkable", ApplyRequest, ApplyReply)
 
+LEAST_DRIFT = 1e-9
+NORM_CEILING = 1e15
+"""no model and no replica may be longer: far above any real one, far below where float32 ends."""
+
 NORM_MULTIPLE = 1e3
 """a replica may be this many times as long as our own model; a whole model after a resync must pass."""
 
@@ -60,10 +64,17 @@ class Outcome:
 
 
 class Engine:
-    """Runs operations on one node's state. `beta` is the control variate's rate, 0 for none."""
+    """Runs operations on one node's state. `beta` is the control variate's rate, 0 for none.
 
-    def __init__(self, *, index: int, state: NodeState, compressor: Compressor, beta: float) -> None:
+    `least_drift` is the smallest rho eta H that a node of this federation can have: a smaller one from a neighbor would
+    blow the control variate up.
+    """
+
+    def __init__(
+        self, *, index: int, state: NodeState, compressor: Compressor, beta: float, least_drift: float = LEAST_DRIFT
+    ) -> None:
         self.index = index
+        self.least_drift = least_drift
         self.state = state
         self.compressor = compressor
         self.beta = beta
@@ -122,9 +133,11 @@ class Engine:
         edge, request = self.state.edges[op.peer], op.request
         if request.audit and request.audit != edge.digest(initiator=False):
             raise PeerFault("replicas differ at the two ends")
+        self._check_drift(request.drift)
         incoming = edge.peer + self._decode(request.body)
         self._check_norm(incoming)
         body = self.compressor.encode(self.state.model - edge.own)
+        self._check_move(incoming, edge.own + self._decode(body), op.factor)
         reply = Reply(
             incarnation=request.incarnation,
             seq=request.seq,
@@ -147,7 +160,10 @@ class Engine:
             raise ValueError("a reply reached the engine without a pending request")
         if reply.drift < pending.drift:
             raise PeerFault("the scale of the control variates is smaller than ours")
-        self._check_norm(edge.peer + self._decode(reply.body))
+        self._check_drift(reply.drift)
+        incoming = edge.peer + self._decode(reply.body)
+        self._check_norm(incoming)
+        self._check_move(incoming, edge.own + self._decode(pending.body), reply.factor)
         chain = next_chain(edge.record.chain, pending, reply)
         change = ReplyWasApplied(peer=op.peer, reply=reply, chain=chain)
         return self._done(ReplyApplied(peer=op.peer, reply=reply, chain=chain), change)
@@ -157,9 +173,19 @@ class Engine:
 
     def _check_norm(self, replica: Vector) -> None:
         """A neighbor's replica must be finite and not absurdly longer than our own model."""
-        limit = NORM_MULTIPLE * (_norm(self.state.model) + np.sqrt(replica.size))
-        if not _norm(replica) <= limit:
+        limit = NORM_MULTIPLE * (_norm(self.state.model) + float(np.sqrt(replica.size)))
+        if not _norm(replica) <= min(limit, NORM_CEILING):
             raise PeerFault("the neighbor's model is not finite or is far too long")
+
+    def _check_move(self, peer: Vector, own: Vector, factor: float) -> None:
+        """The model that the exchange would give, too, must be one to go on with."""
+        after = self.state.model + (peer - own) * (factor / self.state.samples)
+        if not _norm(after) <= NORM_CEILING:
+            raise PeerFault("the exchange would carry the model too far")
+
+    def _check_drift(self, drift: float) -> None:
+        if 0.0 < drift < self.least_drift:
+            raise PeerFault("the scale of the control variates is impossible in this federation")
 
     @staticmethod
     def _refuse_request(op: ApplyRequest, reason: str) -> Event:
@@ -188,7 +214,7 @@ class Engine:
             if trained is not None:
                 start, local = trained
                 delta = (local.vector - start) * start.dtype.type(op.rho)
-                failed = not bool(np.all(np.isfinite(self.state.model + delta)))
+                failed = not _norm(self.state.model + delta) <= NORM_CEILING
                 samples = max(1, local.samples, int(np.ceil(op.least_samples)))
                 drift = local.learning_rate * local.steps * op.rho
         change = RoundWasCommitted(
@@ -213,5 +239,5 @@ class Engine:
 
 
 def _norm(vector: Vector) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.linalg.norm(vector))
+    """In float64: a float32 sum of squares overflows where its values are still finite."""
+    return float(np.linalg.norm(vector.astype(np.float64)))

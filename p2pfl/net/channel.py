@@ -61,7 +61,11 @@ class Channel:
 
     async def receive(self) -> bytes:
         """The next binary message; the caller sets the deadline."""
-        message = await self._socket.receive()
+        try:
+            message = await self._socket.receive()
+        except ConnectionError as gone:
+            # aiohttp answers a ping in here, on a connection that may be gone by then.
+            raise GoneError(str(gone) or type(gone).__name__) from None
         match message.type, message.data:
             case WSMsgType.BINARY, bytes(data):
                 self._traffic.bytes_received += len(data)

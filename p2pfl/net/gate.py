@@ -14,29 +14,38 @@ from p2pfl.net.limits import Limits
 
 
 class Doorway:
-    """Connections that wait to become a session, by remote address."""
+    """Connections that wait to become a session, by remote address.
+
+    Where it is crowded the one that has waited longest goes, not the newcomer: an honest handshake is over in
+    milliseconds, so that idlers keep nobody out.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.turned_away = 0
-        self._waiting: Counter[str] = Counter()
+        self._waiting: dict[Gate, str] = {}
 
     @property
     def waiting(self) -> int:
-        return self._waiting.total()
+        return len(self._waiting)
 
-    def enter(self, address: str) -> bool:
-        crowded = self._waiting[address] >= self.limits.pending_per_address
-        if crowded or self.waiting >= self.limits.pending:
-            self.turned_away += 1
-            return False
-        self._waiting[address] += 1
-        return True
+    def enter(self, gate: Gate) -> None:
+        """Takes the newcomer in; may turn away who has waited longest, of its own address or of the most crowded."""
+        by_address = Counter(self._waiting.values())
+        if by_address[gate.address] >= self.limits.pending_per_address:
+            self._turn_away(gate.address)
+        elif self.waiting >= self.limits.pending:
+            self._turn_away(by_address.most_common(1)[0][0])
+        self._waiting[gate] = gate.address
 
-    def leave(self, address: str) -> None:
-        self._waiting[address] -= 1
-        if not self._waiting[address]:
-            del self._waiting[address]
+    def leave(self, gate: Gate) -> None:
+        self._waiting.pop(gate, None)
+
+    def _turn_away(self, address: str) -> None:
+        oldest = next(gate for gate, place in self._waiting.items() if place == address)
+        self.turned_away += 1
+        self.leave(oldest)
+        oldest.abort()
 
 
 class Gate(asyncio.Protocol):
@@ -47,15 +56,15 @@ class Gate(asyncio.Protocol):
         self._make_inner = inner
         self._inner: asyncio.Protocol | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
         self.address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         peername = transport.get_extra_info("peername")
         self.address = str(peername[0]) if peername else ""
-        if not self._doorway.enter(self.address):
-            transport.abort()
-            return
+        self._transport = transport
+        self._doorway.enter(self)
         handshake_s = self._doorway.limits.handshake_s
         self._deadline = asyncio.get_running_loop().call_later(handshake_s, transport.abort)
         self._inner = self._make_inner()
@@ -66,7 +75,11 @@ class Gate(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-            self._doorway.leave(self.address)
+            self._doorway.leave(self)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.admit()

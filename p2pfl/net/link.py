@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from logging import DEBUG, WARNING
 from time import monotonic
 from typing import Protocol, TypeVar
 
@@ -22,6 +23,8 @@ from p2pfl.net.notice import Notice
 from p2pfl.net.shared import Shared
 from p2pfl.wire import Assembler, split
 
+LOUD_FAULTS = 20
+"""of one neighbor; further ones are only counted."""
 INLINE_BYTES = 64 * 1024
 LISTENER_PATIENCE_S = 60.0
 
@@ -192,7 +195,8 @@ class Link:
         if self._ended.is_set():
             return
         self._traffic.faults += 1
-        self._shared.log.warning("session %d with node %d: %s", self.number, self.peer, fault)
+        level = WARNING if self._traffic.faults <= LOUD_FAULTS else DEBUG
+        self._shared.log.log(level, "session %d with node %d: %s", self.number, self.peer, fault)
         self.end(f"protocol fault: {fault}")
 
     async def _work(self, size: int, act: Callable[[], T]) -> T:

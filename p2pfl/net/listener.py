@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from logging import Logger
 from typing import Any
 
-from aiohttp import web
+from aiohttp import ClientError, web
 
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, cannot_listen
@@ -121,7 +121,7 @@ class Listener:
         try:
             async with asyncio.timeout(self._limits.handshake_s):
                 link = await self._welcome(channel)
-        except GoneError as gone:
+        except (GoneError, OSError, ClientError) as gone:
             self._log.debug("%s left before the session: %s", gate.address, gone)
         except TimeoutError:
             self._log.debug("%s took too long to become a session", gate.address)

@@ -19,7 +19,7 @@ from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import UserError
-from p2pfl.net.http import StatusPage
+from p2pfl.net.http import StatusPage, finite
 from p2pfl.net.links import Links
 from p2pfl.runtime import parts
 from p2pfl.runtime.driver import Driver
@@ -216,8 +216,11 @@ class Application:
             "cpu_time_training_s": round(workshop.cpu_s, 3),
         }
         path = self.setup.node.state_dir / RESULT_FILE
-        path.with_suffix(".tmp").write_text(json.dumps(result, indent=2), encoding="utf-8")
-        path.with_suffix(".tmp").replace(path)
+        try:
+            path.with_suffix(".tmp").write_text(json.dumps(finite(result), indent=2, allow_nan=False), encoding="utf-8")
+            path.with_suffix(".tmp").replace(path)
+        except OSError as error:
+            log.warning("%s could not be written: %s", path, error)
         return result
 
     def _name_of(self, index: int) -> str:

@@ -47,6 +47,9 @@ from p2pfl.runtime.workshop import Workshop
 
 log = logging.getLogger("p2pfl")
 
+FIRST_ALARMS = 5
+LATER_ALARMS = 100
+
 
 class Links(Protocol):
     """What the driver needs of the network edge."""
@@ -81,6 +84,7 @@ class Driver:
         self.finished = asyncio.Event()
         self.failure: BaseException | None = None
         self.alarms: Counter[str] = Counter()
+        self._told: Counter[tuple[str, int | None]] = Counter()
         self.trained: tuple[Vector, LocalRound] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._trainer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="train")
@@ -168,9 +172,13 @@ class Driver:
         self._run(self.core.wake(self.loop.time()))
 
     def _raise_alarm(self, alarm: Alarm) -> None:
+        """The first few of a kind are logged, then each hundredth: a neighbor must not be able to fill the disk."""
         self.alarms[alarm.kind] += 1
-        place = "" if alarm.peer is None else f" ({self.name_of(alarm.peer)})"
-        log.warning("%s%s: %s", alarm.kind, place, alarm.text)
+        self._told[alarm.kind, alarm.peer] += 1
+        times = self._told[alarm.kind, alarm.peer]
+        if times <= FIRST_ALARMS or times % LATER_ALARMS == 0:
+            place = "" if alarm.peer is None else f" ({self.name_of(alarm.peer)})"
+            log.warning("%s%s: %s%s", alarm.kind, place, alarm.text, f" (time {times})" if times > 1 else "")
 
     # -- training -----------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from p2pfl.config.load_node import load_node, node_file
 from p2pfl.config.model import Federation, NodeConfig
 
 PATIENCE_S = 15.0
+STOPPED = 130
 LINE_LIMIT = 1 << 20
 LOG_FILE = "node.log"
 
@@ -50,7 +51,7 @@ class Child:
     @property
     def died(self) -> bool:
         """Ended in another way than by finishing or by a clean stop."""
-        return self.exit_code is not None and self.exit_code not in (0, 130)
+        return self.exit_code is not None and self.exit_code not in (0, STOPPED)
 
     @property
     def state(self) -> str:
@@ -58,7 +59,12 @@ class Child:
             return str(self.last.get("phase", "starting"))
         if self.exit_code < 0:
             return f"died ({signal.Signals(-self.exit_code).name})"
-        return {0: "finished", 130: "stopped"}.get(self.exit_code, f"failed (exit {self.exit_code})")
+        return {0: "finished", STOPPED: "stopped"}.get(self.exit_code, f"failed (exit {self.exit_code})")
+
+    def let_go(self) -> None:
+        """A node whose stdin ends stops, also one that has not got so far as to take signals."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
 
     def result(self) -> Line | None:
         """What the node left at its end, if this run of it came that far (or a later start of the same node)."""
@@ -101,11 +107,16 @@ class Fleet:
         on_tick()
 
     def stop(self) -> None:
-        """SIGINT to all; who does not end in time is killed."""
+        """Let go of all leashes; who does not end in time is killed."""
         if not self.stopping:
             self.stopping = True
-            self._signal(signal.SIGINT)
+            for child in self.children:
+                child.let_go()
             asyncio.get_running_loop().call_later(PATIENCE_S, self._kill)
+
+    def _is_stopping(self) -> bool:
+        """Asked again after each wait."""
+        return self.stopping
 
     def _kill(self) -> None:
         self._signal(signal.SIGKILL)
@@ -122,6 +133,9 @@ class Fleet:
             on_tick()
 
     async def _run(self, child: Child) -> None:
+        if self.stopping:
+            child.exit_code, child.ended_s = STOPPED, self.elapsed_s
+            return
         command = [
             *(sys.executable, "-m", "p2pfl.cli.main", "run", str(self.federation.path), "--node", child.name),
             *("--format", "json", "--launched"),
@@ -130,8 +144,8 @@ class Fleet:
             process = child.process = await asyncio.create_subprocess_exec(
                 *command, stdin=PIPE, stdout=PIPE, stderr=log, start_new_session=True, limit=LINE_LIMIT
             )
-        if self.stopping:
-            process.send_signal(signal.SIGINT)
+        if self._is_stopping():
+            child.let_go()
         await self._listen(child, process)
         child.exit_code = await process.wait()
         child.ended_s = self.elapsed_s

@@ -22,7 +22,7 @@ from p2pfl.core.staleness import parse_staleness
 from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.engine.durable import change, restore
-from p2pfl.engine.engine import Engine
+from p2pfl.engine.engine import LEAST_DRIFT, Engine
 from p2pfl.engine.redo import redo
 from p2pfl.engine.state import EdgeState, NodeState
 from p2pfl.errors import UserError
@@ -218,13 +218,14 @@ def _fit_edges(setup: Setup, state: NodeState) -> None:
 
 
 def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
-    learner = setup.learner
+    learner, training = setup.learner, setup.federation.training
     state = recovered or NodeState.new(learner.initial(), learner.samples, setup.peers)
     return Engine(
         index=setup.member.index,
         state=state,
         compressor=make_compressor(setup.federation.gossip.compressor),
         beta=setup.federation.training.control_variate,
+        least_drift=max(LEAST_DRIFT, 0.5 * training.learning_rate / training.speed_correction),
     )
 
 

@@ -43,7 +43,7 @@ def final_report(fleet: Fleet, history: Sequence[Line]) -> Line:
         "bytes_sent": sum(row["bytes_sent"] or 0 for row in rows),
         "messages_sent": sum(row["messages_sent"] or 0 for row in rows),
         "wall_time_s": round(fleet.elapsed_s, 3),
-        "staleness": _staleness(rows),
+        "staleness": _staleness(ended),
         "contraction": _contraction(federation, rows, fleet.children),
         "died": [row["name"] for row in rows if row["died"]],
         "stopped": fleet.stopping,
@@ -63,7 +63,7 @@ def _model(fleet: Fleet, child: Child) -> Vector:
 
 def history_point(fleet: Fleet) -> Line | None:
     """The figures of the report as they are now, from the latest line of every node; None before the first line."""
-    lines = [child.last for child in fleet.children if child.lines]
+    lines = [child.last for child in fleet.children if child.lines and not child.died]
     if not lines:
         return None
     sketches = [line["sketch"] for line in lines if line.get("sketch")]
@@ -95,7 +95,17 @@ def _node(child: Child) -> Line:
     line = child.last
     source = result or line
     finished = bool(result and result["finished"])
-    keys = ("rounds", "accuracy", "test_loss", "loss", "bytes_sent", "messages_sent", "staleness", "exchanges")
+    keys = (
+        "failed_rounds",
+        "rounds",
+        "accuracy",
+        "test_loss",
+        "loss",
+        "bytes_sent",
+        "messages_sent",
+        "staleness",
+        "exchanges",
+    )
     row: Line = {"name": child.name, "state": child.state, "finished": finished, "died": child.died}
     row |= {key: source.get(key) for key in keys}
     more = ("local_accuracy", "samples", "steps", "alarms", "wall_time_s", "cpu_time_s", "neighbors", "durability")

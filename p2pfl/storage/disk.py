@@ -58,7 +58,13 @@ def replace_file(path: Path, pieces: Iterable[Piece]) -> None:
 def create_file(path: Path, content: bytes) -> None:
     """A new durable file that is going to grow; a crash may leave a part of the content."""
     with refusal_of(path):
-        _write_new(path, [content], os.O_EXCL)
+        try:
+            _write_new(path, [content], os.O_EXCL)
+        except FileExistsError:
+            raise
+        except OSError:
+            discard(path)
+            raise
         sync_folder(path.parent)
 
 

@@ -75,13 +75,26 @@ def test_retries_double_up_to_the_ceiling_and_never_all_at_once():
     assert backoff.next_s() >= 7.5
 
 
-def test_the_doorway_counts_in_all_and_by_address():
-    doorway = Doorway(Limits(pending=5, pending_per_address=2))
-    assert [doorway.enter(address) for address in "aaabbbcc"] == [True, True, False, True, True, False, True, False]
-    doorway.leave("a")
-    assert doorway.enter("c")
-    assert doorway.waiting == 5
-    assert doorway.turned_away == 3
+class Waiter:
+    def __init__(self, address):
+        self.address = address
+        self.aborted = False
+
+    def abort(self):
+        self.aborted = True
+
+
+def test_where_the_doorway_is_crowded_the_one_that_has_waited_longest_goes():
+    """Of the newcomer's own address if that has too many, else of the most crowded one: idlers keep nobody out."""
+    doorway = Doorway(Limits(pending=4, pending_per_address=2))
+    waiters = [Waiter(address) for address in "aaabbcd"]
+    for waiter in waiters:
+        doorway.enter(waiter)
+    assert "".join(w.address for w in waiters if not w.aborted) == "abcd"
+    assert [w.aborted for w in waiters] == [True, True, False, True, False, False, False]
+    assert (doorway.waiting, doorway.turned_away) == (4, 3)
+    doorway.leave(waiters[-1])
+    assert doorway.waiting == 3
 
 
 def test_a_refusal_is_said_once_for_each_peer_and_reason(caplog):

@@ -284,3 +284,21 @@ def part_of_a_message():
         incarnation=1, seq=1, version=1, echo=0, weight=1.0, staleness=1.0, pace_s=1.0, audit=b"", body=bytes(600_000)
     )
     return bytes(next(iter(split(message))))
+
+
+def ping_and_vanish(port):
+    """A blocking socket in a thread of its own: what asyncio sends is too well-behaved."""
+    ping = b"\x89\xfd" + bytes(4) + b"a" * 125
+    with socket.create_connection(("127.0.0.1", port), 5) as one:
+        one.sendall(UPGRADE % b"dGhlIHNhbXBsZSBub25jZQ==" + b"\r\n" + ping * 400)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.recv(1)
+
+
+async def test_a_stranger_who_pings_and_vanishes_takes_nothing_down(federation):
+    """A ping is answered inside `receive`, on a connection that is reset by then."""
+    async with federation.node(0) as a:
+        for _ in range(40):
+            await asyncio.to_thread(ping_and_vanish, a.links.port)
+        async with federation.node(1, {0: a.address()}) as b:
+            await b.until(lambda: b.open)

@@ -6,6 +6,7 @@ a name of its own at this machine (DNS rebinding) is turned away by the Host hea
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 import math
@@ -17,8 +18,11 @@ from typing import Any, Self
 from aiohttp import web
 
 from p2pfl.net.address import Address, cannot_listen, parse_address
+from p2pfl.net.gate import Doorway, Gate
+from p2pfl.net.limits import Limits
 
 KEY = "status_listen"
+CONNECTIONS = 32
 
 
 class StatusPage:
@@ -28,6 +32,7 @@ class StatusPage:
         self._address = parse_address(listen, KEY)
         self._status = status
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
         self.port = 0
 
     async def __aenter__(self) -> Self:
@@ -38,17 +43,30 @@ class StatusPage:
         runner = web.AppRunner(application, access_log=None, keepalive_timeout=30, shutdown_timeout=0.5)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._address.host, self._address.port).start()
+            self._server = await asyncio.get_running_loop().create_server(
+                self._doorkeeper(runner), self._address.host, self._address.port
+            )
         except OSError as error:
             await runner.cleanup()
             raise cannot_listen(self._address, error, KEY) from None
         self._runner = runner
-        self.port = runner.addresses[0][1]
+        self.port = self._server.sockets[0].getsockname()[1]
         return self
+
+    @staticmethod
+    def _doorkeeper(runner: web.AppRunner) -> Callable[[], asyncio.Protocol]:
+        """Few connections at a time, none of them for long: idle ones must not use up the node's descriptors."""
+        server = runner.server
+        if server is None:
+            raise AssertionError("the runner was not set up")
+        doorway = Doorway(Limits(pending=CONNECTIONS, pending_per_address=CONNECTIONS))
+        return lambda: Gate(doorway, server)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._server is not None:
+            self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import aiohttp
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.net.http import StatusPage
+from p2pfl.net.http import CONNECTIONS, StatusPage
 
 STATUS = {
     "name": "pi-1",
@@ -103,3 +104,14 @@ async def test_a_port_in_use_is_the_users_mistake():
 def test_a_bad_address_is_the_users_mistake():
     with pytest.raises(UserError, match="status_listen: not an address"):
         StatusPage("9000", lambda: STATUS)
+
+
+async def test_idle_connections_do_not_keep_the_status_from_being_asked():
+    """The oldest of too many goes: a node's descriptors are not for strangers to use up."""
+    async with StatusPage("127.0.0.1:0", lambda: {"rounds": 7}) as page:
+        idle = [await asyncio.open_connection("127.0.0.1", page.port) for _ in range(3 * CONNECTIONS)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
+        writer.write(b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert b'"rounds": 7' in await asyncio.wait_for(reader.read(), 10)
+        for _, each in [*idle, (reader, writer)]:
+            each.transport.abort()

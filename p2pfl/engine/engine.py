@@ -239,5 +239,7 @@ class Engine:
 
 
 def _norm(vector: Vector) -> float:
-    """In float64: a float32 sum of squares overflows where its values are still finite."""
-    return float(np.linalg.norm(vector.astype(np.float64)))
+    """In float64 where it must be: a float32 sum of squares overflows where its values are still finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = float(np.linalg.norm(vector))
+    return norm if np.isfinite(norm) else float(np.linalg.norm(vector.astype(np.float64)))

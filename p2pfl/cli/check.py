@@ -81,6 +81,9 @@ def _look_into_folder(federation: Federation, member: Member, findings: Findings
         return
     node = load_node(file, federation)
     findings.here[member.index] = node
+    if member.address and not _is_loopback(member.address) and _is_loopback(node.listen):
+        text = f"{member.name} listens on {node.listen}, where nobody reaches its address {member.address}"
+        findings.warnings.append(f"{text}: set listen in {file}")
     try:
         public = Identity.load(node.key_file).public
     except UserError as error:
@@ -92,6 +95,10 @@ def _look_into_folder(federation: Federation, member: Member, findings: Findings
         findings.mistakes.append(
             UserError(text, file=node.key_file, key="public key", value=public_text(public), allowed=wanted)
         )
+
+
+def _is_loopback(address: str) -> bool:
+    return address.rpartition(":")[0].strip("[]") in ("127.0.0.1", "localhost", "::1")
 
 
 def _load_learners(federation: Federation, findings: Findings) -> None:

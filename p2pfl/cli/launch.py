@@ -63,7 +63,10 @@ def run_fleet(federation: Federation, *, report: Path, plot: Path | None, quiet:
         draw(written, plot)
         click.echo(f"picture: {plot}", err=True)
     _say_who_died(fleet)
-    return 1 if written["died"] else STOPPED if fleet.stopping else 0
+    failed = [row["name"] for row in written["nodes"] if row["failed_rounds"] and row["failed_rounds"] >= row["rounds"]]
+    for name in failed:
+        click.echo(f"{name}: every round failed; its log says why", err=True)
+    return 1 if written["died"] or failed else STOPPED if fleet.stopping else 0
 
 
 def check_folder(report: Path, *, coming: Path | None = None) -> None:

@@ -98,7 +98,7 @@ class _Text:
 
     def __call__(self, line: dict[str, Any]) -> None:
         now = time.monotonic()
-        if now >= self.quiet_until or line["phase"] == "finished":
+        if now >= self.quiet_until or line["phase"] in ("finished", "stopped"):
             self.quiet_until = now + self.pause_s
             PRINTER.put(_in_words(line))
 

@@ -107,7 +107,7 @@ class Rounds:
         effects: list[Effect] = []
         if event.failed:
             self.failed_rounds += 1
-            text = f"local round {event.rounds} failed; its result was dropped"
+            text = f"round {event.rounds} was dropped: it raised, or ended in no finite model (learning_rate too high?)"
             effects.append(Alarm(kind="round-failed", peer=None, text=text))
         self.settling = True
         self.tick_from = now
@@ -187,8 +187,8 @@ class Rounds:
     def _start_wait_s(self) -> float:
         """Patience for all neighbors to appear; short where the federation is under way already."""
         wait_s = self.settings.start_wait_s
-        fresh = self.fresh and not self._others_moved_on()
-        return wait_s if fresh else min(wait_s, RESUME_WAIT_S)
+        beginning = self.facts.rounds == 0 and not self._others_moved_on()
+        return wait_s if beginning else min(wait_s, RESUME_WAIT_S)
 
     def _others_moved_on(self) -> bool:
         """A node that has not trained yet asks: do they remember it, or have they trained without it?

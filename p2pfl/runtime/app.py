@@ -34,6 +34,7 @@ log = logging.getLogger("p2pfl")
 
 RESULT_FILE = "result.json"
 LEAST_LINE_S = 0.1
+QUIET_WAIT_S = 3.0
 OWN_ADDRESSES = ("listen", "status_listen")
 
 Line = dict[str, Any]
@@ -65,7 +66,9 @@ class Application:
             engine = parts.make_engine(self.setup, recovered)
             core = parts.make_core(self.setup, engine.state, fresh=recovered is None)
             if recovered is not None:
-                log.info("resuming after round %d", core.facts.rounds)
+                log.warning("resuming after round %d", core.facts.rounds)
+                if core.facts.rounds >= (self.setup.federation.training.rounds or float("inf")):
+                    log.warning("all rounds were done already: raise training.rounds, or remove %s", folder)
             driver = self._assemble(core, engine, store)
             await self._serve(core, driver)
             return await self._conclude(engine, driver)
@@ -160,15 +163,25 @@ class Application:
 
     async def _upkeep(self) -> None:
         """Snapshots by the clock, and the distance to the neighbors for whoever asks."""
-        saved_at = time.monotonic()
+        began = saved_at = time.monotonic()
+        told = False
         while True:
             await asyncio.sleep(1.0)
+            if not told and time.monotonic() - began >= QUIET_WAIT_S:
+                told = True
+                self._say_who_is_missing()
             self._look()
             if self.driver is not None and self.status.core.rounds.phase in (Phase.CLOSING, Phase.LINGERING):
                 self.driver.measure()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and time.monotonic() - saved_at >= self.setup.node.snapshot_s:
                 saved_at = time.monotonic()
                 self.thread.jobs.put(Checkpoint())
+
+    def _say_who_is_missing(self) -> None:
+        missing = [self._name_of(peer) for peer, edge in self.status.core.edges.items() if not edge.is_open]
+        if missing:
+            wait_s = self.setup.federation.gossip.start_wait_s
+            log.warning("no session yet with %s; begins without after at most %g s", ", ".join(missing), wait_s)
 
     def _look(self) -> None:
         """A float is written in one step: no lock is needed between the threads."""
@@ -190,6 +203,8 @@ class Application:
 
     def _line(self, driver: Driver) -> Line:
         line = self.status.line()
+        if self.stopped and line["phase"] == Phase.FINISHED.value:
+            line["phase"] = "stopped"
         if self.sketched:
             line["sketch"] = driver.workshop.sketched
         return line
@@ -203,6 +218,8 @@ class Application:
         await asyncio.to_thread(workshop.measure, engine.state.model)
         self.on_line(self._line(driver))
         local = await asyncio.to_thread(self.setup.learner.evaluate, engine.state.model, "local")
+        if not self.status.exchanges:
+            log.warning("not one exchange with a neighbor has taken place: addresses, listen, firewall?")
         finished = self.status.core.rounds.phase is Phase.FINISHED and not self.stopped
         result = self.status.full() | {
             "finished": finished,

@@ -201,7 +201,7 @@ class Driver:
                 self._measure(start)
             local = self.workshop.train(start, correction, index)
         except LearningError as error:
-            log.error("local round %d failed: %s", index, error)  # noqa: TRY400 - the user's task, not our traceback
+            log.error("round %d raised: %s", index + 1, error)  # noqa: TRY400 - the user's task, not our traceback
             self.loop.call_soon_threadsafe(self._trained, None)
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the node, not vanish
             self.fail(error)

@@ -178,7 +178,7 @@ def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
     for key in ("federation", "node", "shape"):
         if header.get(key) != wanted[key]:
             raise UserError(
-                f"the state in this folder belongs to another {'model' if key == 'shape' else key}",
+                f"the state in this folder is of another {'model' if key == 'shape' else key}; remove it to begin anew",
                 file=setup.node.state_dir,
                 key=key,
                 value=header.get(key),

@@ -22,7 +22,8 @@ task = QuadraticTask(size={size})
 
 def _assert_said_once(caplog, text, *, odd, others):
     """By each end of each edge, of the one whom it dialed and of the one who dialed it."""
-    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    records = [record for record in caplog.records if record.name == "p2pfl.net" and record.levelno >= logging.WARNING]
+    warned = [record.getMessage() for record in records]
     assert warned
     assert all(text in message for message in warned)
     for message, times in Counter(warned).items():

@@ -206,8 +206,8 @@ def test_what_an_amnesiac_takes_away_is_all_that_is_missing(graph, seed, link, f
     run_checking(world, 4.0, start, amnesia=True)
 
 
-def test_the_oracle_would_see_a_transaction_applied_at_one_end_only():
-    """A world whose initiators forget their replies drifts: the property above can fail."""
+def test_the_oracle_sees_a_model_that_moved_without_its_counterpart():
+    """A thousandth of a unit of mass from nowhere is found: the property above can fail."""
     world = make_world("ring", 3, link=LinkPlan())
     start = world.total()
     world.run(until_s=0.5)

@@ -9,18 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from topologies.building import build
+    from topologies.building import build, build_schedule
     from topologies.errors import TopologyError
     from topologies.graph import Topology
-    from topologies.metrics import describe
+    from topologies.metrics.describe import describe
+    from topologies.schedules.schedule import Mixing, Schedule
     from topologies.spectral import Spectrum, spectrum
     from topologies.weights import contraction, mixing_matrix
 
 __all__ = [
+    "Mixing",
+    "Schedule",
     "Spectrum",
     "Topology",
     "TopologyError",
     "build",
+    "build_schedule",
     "contraction",
     "describe",
     "mixing_matrix",
@@ -28,12 +32,15 @@ __all__ = [
 ]
 
 _HOME = {
+    "Mixing": "topologies.schedules.schedule",
+    "Schedule": "topologies.schedules.schedule",
     "Spectrum": "topologies.spectral",
     "Topology": "topologies.graph",
     "TopologyError": "topologies.errors",
     "build": "topologies.building",
+    "build_schedule": "topologies.building",
     "contraction": "topologies.weights",
-    "describe": "topologies.metrics",
+    "describe": "topologies.metrics.describe",
     "mixing_matrix": "topologies.weights",
     "spectrum": "topologies.spectral",
 }

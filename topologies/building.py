@@ -1,4 +1,4 @@
-"""From a spec to a graph. Everything that needs one string for a graph comes through here."""
+"""From a spec to a graph or a schedule. Everything that needs one string for a graph comes through here."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from pathlib import Path
 
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES
+from topologies.families.family import Family, Kind, Request
 from topologies.files import read_edges
-from topologies.graph import Topology, ordered
+from topologies.graph import Topology
+from topologies.schedules.schedule import Schedule
 from topologies.specs import is_file, parse
 
-NODES_LIMIT = 1_000_000
+NODES_LIMIT = 2_000_000
+EDGES_LIMIT = 50_000_000
+"""more than these are not held in memory: such a graph is known by its formulas, or not at all."""
+
+
+def kind(spec: str) -> Kind:
+    """Whether `spec` names one graph, a schedule, or something directed; a file is one graph."""
+    return Kind.STATIC if is_file(spec) else FAMILIES[parse(spec).name].kind
 
 
 def build(spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) -> Topology:
@@ -20,11 +29,39 @@ def build(spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) ->
     A spec may be the path of a graph file, whose nodes are numbers or, where given, `names`.
 
     Raises:
-        TopologyError: the spec cannot be read, or there is no such graph of this size.
+        TopologyError: the spec cannot be read, there is no such graph of this size, or it is no static graph.
     """
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= NODES_LIMIT:
-        raise TopologyError("impossible size", key="nodes", value=nodes, allowed=f"from 1 to {NODES_LIMIT}")
+    _check_size(nodes)
     if is_file(spec):
         return Topology(spec, nodes, read_edges(Path(spec), nodes, names), seed)
+    family, wanted = _asked(spec, nodes, seed, names)
+    if family.build is None:
+        raise TopologyError("changes over time or is directed", key="topology", value=spec, allowed="a static graph")
+    form = family.closed(wanted) if family.closed and nodes > 1 else None
+    if form is not None and form.edges > EDGES_LIMIT:
+        return Topology(spec, nodes, None, seed, formula=form)
+    return Topology(spec, nodes, family.build(wanted), seed, formula=form)
+
+
+def build_schedule(spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) -> Schedule:
+    """The schedule, or the directed graph, that `spec` describes.
+
+    Raises:
+        TopologyError: the spec cannot be read, there is none of this size, or it is a static graph.
+    """
+    _check_size(nodes)
+    family, wanted = _asked(spec, nodes, seed, names)
+    if family.schedule is None:
+        raise TopologyError("neither changes over time nor is directed", key="topology", value=spec)
+    return family.schedule(wanted)
+
+
+def _asked(spec: str, nodes: int, seed: int, names: Sequence[str]) -> tuple[Family, Request]:
     parsed = parse(spec)
-    return Topology(spec, nodes, ordered(FAMILIES[parsed.name].build(nodes, parsed.parameters, seed)), seed)
+    wanted = Request(spec=spec, nodes=nodes, parameters=parsed.parameters, seed=seed, names=names)
+    return FAMILIES[parsed.name], wanted
+
+
+def _check_size(nodes: int) -> None:
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= NODES_LIMIT:
+        raise TopologyError("impossible size", key="nodes", value=nodes, allowed=f"from 1 to {NODES_LIMIT}")

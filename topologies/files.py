@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from topologies.errors import TopologyError
-from topologies.graph import Edge, ordered
+from topologies.graph import Edge
 
 
-def read_edges(path: Path, nodes: int, names: Sequence[str] = ()) -> tuple[Edge, ...]:
+def read_edges(path: Path, nodes: int, names: Sequence[str] = ()) -> list[Edge]:
     """The edges in the file, between `nodes` nodes.
 
     Raises:
@@ -26,13 +26,13 @@ def read_edges(path: Path, nodes: int, names: Sequence[str] = ()) -> tuple[Edge,
         raise TopologyError(f"cannot read the graph file: {error}", key="topology", value=str(path)) from None
     pairs = _from_json(path, text) if path.suffix == ".json" else _from_lines(path, text)
     numbers = {str(i): i for i in range(nodes)} | {name: i for i, name in enumerate(names)}
-    return ordered(_numbered(where, pair, numbers) for where, pair in pairs)
+    return [_numbered(where, pair, numbers, nodes) for where, pair in pairs]
 
 
-def _numbered(where: str, pair: tuple[str, str], numbers: dict[str, int]) -> Edge:
+def _numbered(where: str, pair: tuple[str, str], numbers: dict[str, int], nodes: int) -> Edge:
     for end in pair:
         if end not in numbers:
-            allowed = f"numbers from 0 to {len(numbers) - 1}, or the names of the nodes"
+            allowed = f"numbers from 0 to {nodes - 1}, or the names of the nodes"
             raise TopologyError("unknown node", key=where, value=end, allowed=allowed)
     i, j = numbers[pair[0]], numbers[pair[1]]
     if i == j:

@@ -1,39 +1,103 @@
-"""One undirected simple graph as plain values. How it mixes is in `spectral` and `metrics`."""
+"""One undirected simple graph as plain values. How it mixes is in `spectral` and `metrics`.
+
+Edges are kept as one numpy array, so that a graph of a million nodes takes tens of megabytes. A family whose graph is
+too large to hold, such as a complete graph of a million nodes, is described by its formulas alone: it is `implicit`.
+"""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.errors import TopologyError
+
 Edge = tuple[int, int]
+Ends = NDArray[np.int64]
+"""Shape (edges, 2)."""
 
 
-@dataclass(frozen=True, slots=True)
 class Topology:
-    """Nodes are 0 .. nodes-1. `edges` are pairs (i, j) with i < j, sorted, without repetition.
+    """Nodes are 0 .. nodes-1, edges are pairs (i, j) with i < j.
 
-    `spec` says where the edges came from; a graph made by hand may carry any text.
+    `spec` says where the edges came from; a graph made by hand may carry any text. `names` are those that a file
+    gives its nodes, or empty. `formula` is set by `build` alone: the closed forms of this very graph.
     """
 
-    spec: str
-    nodes: int
-    edges: tuple[Edge, ...]
-    seed: int = 0
+    def __init__(
+        self,
+        spec: str,
+        nodes: int,
+        edges: Ends | Iterable[Sequence[int]] | None,
+        seed: int = 0,
+        *,
+        names: Sequence[str] = (),
+        formula: Any = None,
+    ) -> None:
+        """`edges` in any order and direction; repetitions are one edge. None makes an implicit graph."""
+        self.spec = spec
+        self.nodes = nodes
+        self.seed = seed
+        self.names = tuple(names)
+        self.formula = formula
+        self._ends = None if edges is None else ordered(edges)
+
+    @property
+    def implicit(self) -> bool:
+        return self._ends is None
+
+    @property
+    def ends(self) -> Ends:
+        """The edges as a read-only array of shape (edges, 2), each i < j, sorted, without repetition."""
+        if self._ends is None:
+            text = f"{self.spec} on {self.nodes} nodes has {self.edge_count} edges, more than can be held"
+            raise TopologyError(text, key="nodes", value=self.nodes, allowed="fewer nodes where edges are needed")
+        return self._ends
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """The edges as tuples: for graphs of a federation's size."""
+        return tuple((i, j) for i, j in self.ends.tolist())
+
+    @property
+    def edge_count(self) -> int:
+        return int(self.formula.edges) if self._ends is None else len(self._ends)
+
+    @cached_property
+    def degrees(self) -> NDArray[np.int64]:
+        """Shape (nodes,)."""
+        return np.bincount(self.ends.ravel(), minlength=self.nodes)
+
+    @cached_property
+    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Neighbors in compressed rows: those of node i are `neighbors[starts[i] : starts[i + 1]]`, ascending."""
+        both = np.concatenate([self.ends, self.ends[:, ::-1]])
+        both = both[np.lexsort((both[:, 1], both[:, 0]))]
+        starts = np.concatenate([[0], np.cumsum(self.degrees)])
+        return starts, np.ascontiguousarray(both[:, 1])
 
     def adjacency(self) -> list[list[int]]:
         """The neighbors of each node, ascending."""
-        neighbors: list[list[int]] = [[] for _ in range(self.nodes)]
-        for i, j in self.edges:
-            neighbors[i].append(j)
-            neighbors[j].append(i)
-        for row in neighbors:
-            row.sort()
-        return neighbors
+        starts, neighbors = self.rows
+        flat, cuts = neighbors.tolist(), starts.tolist()
+        return [flat[a:b] for a, b in pairwise(cuts)]
 
-    def degrees(self) -> list[int]:
-        return [len(row) for row in self.adjacency()]
+    def __eq__(self, other: object) -> bool:
+        """Two graphs are equal if they have the same nodes and edges, whatever their specs."""
+        if not isinstance(other, Topology):
+            return NotImplemented
+        if self.implicit or other.implicit:
+            return (self.spec, self.nodes, self.seed) == (other.spec, other.nodes, other.seed)
+        return self.nodes == other.nodes and np.array_equal(self.ends, other.ends)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Topology({self.spec!r}, nodes={self.nodes}, edges={self.edge_count}, seed={self.seed})"
 
     def to_networkx(self) -> Any:
         """The same graph as a `networkx.Graph` with integer nodes."""
@@ -41,36 +105,64 @@ class Topology:
 
         graph = nx.Graph()
         graph.add_nodes_from(range(self.nodes))
-        graph.add_edges_from(self.edges)
+        graph.add_edges_from(self.ends.tolist())
         return graph
 
 
-def ordered(pairs: Iterable[Sequence[int]]) -> tuple[Edge, ...]:
-    """Pairs in any order and direction, as `Topology.edges` wants them. Self-loops are left out."""
-    return tuple(sorted({(min(i, j), max(i, j)) for i, j in pairs if i != j}))
+def ordered(pairs: Ends | Iterable[Sequence[int]]) -> Ends:
+    """Pairs in any order and direction as `Topology.ends` wants them. Self-loops are left out."""
+    ends: Ends = np.array(pairs if isinstance(pairs, np.ndarray) else list(pairs), dtype=np.int64).reshape(-1, 2)
+    ends.sort(axis=1)
+    ends = ends[ends[:, 0] != ends[:, 1]]
+    if len(ends):
+        ends = ends[np.lexsort((ends[:, 1], ends[:, 0]))]
+        fresh = np.concatenate([[True], (ends[1:] != ends[:-1]).any(axis=1)])
+        ends = ends[fresh]
+    ends.setflags(write=False)
+    return ends
 
 
-def distances(neighbors: Sequence[Sequence[int]], start: int) -> dict[int, int]:
-    """Hops from `start` to every node it reaches, nearest first."""
-    hops = {start: 0}
-    queue = deque([start])
-    while queue:
-        node = queue.popleft()
-        for neighbor in neighbors[node]:
-            if neighbor not in hops:
-                hops[neighbor] = hops[node] + 1
-                queue.append(neighbor)
-    return hops
+def component_labels(topology: Topology) -> NDArray[np.int64]:
+    """For each node the least node that it can reach. Shape (nodes,)."""
+    labels = np.arange(topology.nodes)
+    left, right = topology.ends[:, 0], topology.ends[:, 1]
+    while True:
+        a, b = labels[left], labels[right]
+        apart = a != b
+        if not apart.any():
+            return labels
+        # the larger root is hung below the smaller one, then every path to a root is made short
+        np.minimum.at(labels, np.maximum(a, b)[apart], np.minimum(a, b)[apart])
+        while not np.array_equal(shorter := labels[labels], labels):
+            labels = shorter
 
 
 def components(topology: Topology) -> list[list[int]]:
     """The connected components, each ascending, ordered by their least node."""
-    neighbors = topology.adjacency()
-    found: list[list[int]] = []
-    seen: set[int] = set()
-    for node in range(topology.nodes):
-        if node not in seen:
-            part = sorted(distances(neighbors, node))
-            seen.update(part)
-            found.append(part)
-    return found
+    labels = component_labels(topology)
+    order = np.argsort(labels, kind="stable")
+    cuts = np.flatnonzero(np.diff(labels[order])) + 1
+    return [part.tolist() for part in np.split(order, cuts)]
+
+
+def component_count(topology: Topology) -> int:
+    if topology.implicit:
+        return 1
+    return int(np.count_nonzero(component_labels(topology) == np.arange(topology.nodes)))
+
+
+def hops_from(topology: Topology, start: int) -> NDArray[np.int64]:
+    """Hops from `start` to each node, -1 where there is no way. Shape (nodes,)."""
+    starts, neighbors = topology.rows
+    hops = np.full(topology.nodes, -1)
+    hops[start] = 0
+    front = np.array([start])
+    distance = 0
+    while len(front):
+        distance += 1
+        counts = starts[front + 1] - starts[front]
+        offsets = np.repeat(starts[front] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
+        reached = neighbors[offsets + np.arange(counts.sum())]
+        front = np.unique(reached[hops[reached] < 0])
+        hops[front] = distance
+    return hops

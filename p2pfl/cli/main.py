@@ -37,7 +37,7 @@ COMMANDS: Mapping[str, str] = {
 JOINED: Mapping[str, str] = {
     "topology": "Graphs: which there are, and how fast they mix.",
 }
-EXTRAS: Mapping[str, str] = {"torch": "torch", "matplotlib": "plot"}
+EXTRAS: Mapping[str, str] = {"torch": "torch", "matplotlib": "plot", "scipy": "topology", "pyamg": "topology"}
 
 EXAMPLES = """\b
 Examples:

@@ -99,13 +99,13 @@ def test_a_step_of_gamma_one_has_no_negative_weight_and_conserves_the_weighted_s
 def test_a_lie_about_n_never_gives_a_neighbor_more_than_one_part_in_degree_plus_one(spec, nodes, lie):
     """W_ij = c_ij/n_i with the victim's true n_i: `min` bounds it by 1/(deg_i + 1), whatever j claims."""
     topology, n = build(spec, nodes), unequal(nodes)
-    liar = int(np.argmax(topology.degrees()))
+    liar = int(np.argmax(topology.degrees))
     claimed = n.copy()
     claimed[liar] *= lie
     for (i, j), c in zip(topology.edges, sample_weights(topology, claimed), strict=True):
         victim = {liar}.symmetric_difference({i, j}) if liar in (i, j) else set()
         for k in victim:
-            assert c / n[k] <= (1 + 1e-12) / (topology.degrees()[k] + 1)
+            assert c / n[k] <= (1 + 1e-12) / (topology.degrees[k] + 1)
 
 
 @pytest.mark.parametrize(("spec", "nodes"), GRAPHS[:-1], ids=ids[:-1])

@@ -13,9 +13,13 @@ DENSE_LIMIT = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Eigenvalues:
-    """`values` ascending, (n,). Each lies within `bound` of the true eigenvalue of the same rank."""
+    """`values` ascending, (n,). Each lies within `bound` of the true eigenvalue of the same rank.
+
+    `vectors[:, k]` belongs to `values[k]`.
+    """
 
     values: NDArray[np.float64]
+    vectors: NDArray[np.float64]
     bound: float
 
 
@@ -28,4 +32,4 @@ def eigenvalues(matrix: NDArray[np.float64]) -> Eigenvalues:
     values, vectors = np.linalg.eigh(matrix)
     residual = float(np.linalg.norm(matrix @ vectors - vectors * values))
     skew = float(np.linalg.norm(vectors.T @ vectors - np.eye(len(values))))
-    return Eigenvalues(values, residual / math.sqrt(1.0 - skew) if skew < 1.0 else math.inf)
+    return Eigenvalues(values, vectors, residual / math.sqrt(1.0 - skew) if skew < 1.0 else math.inf)

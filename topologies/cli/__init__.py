@@ -1,0 +1,43 @@
+"""`p2pfl topology`: one module for each subcommand, imported when it is called. Data on stdout, notes on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+import click
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "list": ("listing", "All families of graphs, with their parameters and sources."),
+    "info": ("info", "What one graph is like: how connected, how fast it mixes, what it costs."),
+}
+"""Name: the module with a command `command`, and one line on it."""
+
+EXAMPLES = """\b
+Examples:
+  p2pfl topology list
+  p2pfl topology info torus -n 36
+  p2pfl topology info random-regular:degree=4 -n 100 --seed 7 --format json
+"""
+
+
+class Commands(click.Group):
+    """Knows the names and one line on each without importing any of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        if cmd_name not in COMMANDS:
+            return None
+        found = import_module(f"topologies.cli.{COMMANDS[cmd_name][0]}").command
+        return found if isinstance(found, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+def topology() -> None:
+    """Graphs: which there are, how fast they mix, and which one to use."""

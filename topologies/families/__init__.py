@@ -1,0 +1,16 @@
+"""All families by name. Each module of this package lists its own; a new module is added here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from topologies.families import circulants, classic, random
+from topologies.families.family import ClosedForm, Family, Kind, Request
+
+__all__ = ["FAMILIES", "ClosedForm", "Family", "Kind", "Request"]
+
+FAMILIES: Mapping[str, Family] = {
+    **classic.FAMILIES,
+    **circulants.FAMILIES,
+    **random.FAMILIES,
+}

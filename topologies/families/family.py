@@ -1,0 +1,84 @@
+"""What a family of graphs is: a rule that makes edges, and what is known about the graph before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from topologies.errors import TopologyError
+from topologies.graph import Ends
+from topologies.schedules.schedule import Schedule
+from topologies.specs import Parameter
+
+Parameters = Mapping[str, Any]
+
+
+class Kind(Enum):
+    """`STATIC`: one undirected graph. `SCHEDULE`: another undirected graph each round. `DIRECTED`: one or many
+    directed graphs. A federation can run the first two; a directed graph stays inside this library.
+    """
+
+    STATIC = "static"
+    SCHEDULE = "schedule"
+    DIRECTED = "directed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """`names` are those of the nodes: a family that orders its members by name uses them, others do not."""
+
+    spec: str
+    nodes: int
+    parameters: Parameters
+    seed: int = 0
+    names: Sequence[str] = ()
+
+    def __getitem__(self, key: str) -> Any:
+        return self.parameters[key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedForm:
+    """Known without an eigensolver, and without the edges.
+
+    `low`, `high`: the second smallest and the largest eigenvalue of the Laplacian; `degrees`: the least and the
+    largest one. `diameter` is None where no formula is known.
+    """
+
+    low: float
+    high: float
+    edges: int
+    degrees: tuple[int, int]
+    diameter: int | None = None
+
+
+EdgeBuilder = Callable[[Request], Ends | Iterable[Sequence[int]]]
+ScheduleBuilder = Callable[[Request], Schedule]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """`rule`, `degree`, `connectivity` (lambda_2) and `source` are what `topology list` prints.
+
+    `transitive`: every node sees the same graph. `random`: the edges depend on the seed. `by_name`: they depend on
+    the names of the nodes. `closed` gives None where no formula holds for these parameters.
+    """
+
+    rule: str
+    degree: str
+    build: EdgeBuilder | None = None
+    schedule: ScheduleBuilder | None = None
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    closed: Callable[[Request], ClosedForm | None] | None = None
+    connectivity: str = ""
+    source: str = ""
+    kind: Kind = Kind.STATIC
+    transitive: bool = False
+    random: bool = False
+    by_name: bool = False
+
+
+def impossible(name: str, nodes: int, allowed: str) -> TopologyError:
+    return TopologyError(f"no {name} of this size", key="nodes", value=nodes, allowed=allowed)

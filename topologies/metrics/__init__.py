@@ -1,0 +1,1 @@
+"""What a graph costs and gives: one figure, or one group of figures, in each module."""

@@ -1,0 +1,21 @@
+"""How many rounds of mixing bring all nodes together."""
+
+from __future__ import annotations
+
+import math
+
+from topologies.errors import TopologyError
+
+EPSILON = 1e-3
+
+
+def rounds_to_consensus(mixing_rate: float, epsilon: float = EPSILON) -> int | None:
+    """Synchronous mixing steps until the distance to consensus is `epsilon` of what it was; None if never."""
+    if not 0.0 < epsilon < 1.0:
+        raise TopologyError("impossible accuracy", key="epsilon", value=epsilon, allowed="between 0 and 1")
+    if mixing_rate >= 1.0:
+        return None
+    if mixing_rate <= epsilon:
+        return 1
+    # the small subtraction keeps an exact power, such as a rate of 0.1 and 1e-3, from being rounded up
+    return math.ceil(math.log(epsilon) / math.log(mixing_rate) - 1e-9)

@@ -1,0 +1,1 @@
+"""Graphs that change from round to round, and directed ones: sequences of mixing matrices."""

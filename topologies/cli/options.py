@@ -19,7 +19,7 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?(?:[eE]\d{1,2})?)\s*([KMGT]?)(i?)B?
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
-class Bytes(click.ParamType):  # type: ignore[type-arg] - generic only in later releases of click
+class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
     """A number of bytes above zero: `400K` or `400KB` is 400,000, `400Ki` or `400KiB` is 409,600."""
 
     name = "bytes"

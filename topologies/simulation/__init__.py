@@ -1,0 +1,1 @@
+"""Consensus without learning, in numpy: what theory predicts, measured. No network, no time, no models."""

@@ -10,8 +10,8 @@ from topologies.graph import Topology
 from topologies.specs import is_file, parse
 from topologies.spectral import plain_extremes
 
-SPECTRUM_LIMIT = 1_000
-"""nodes up to which a figure computes a spectrum that its caller did not bring: about 0.2 s."""
+SPECTRUM_LIMIT = 600
+"""nodes up to which a figure computes a spectrum that its caller did not bring: about 0.1 s."""
 ROUNDING = 1e-6
 """relative: what is taken off an eigenvalue before a whole number is concluded from it."""
 

@@ -8,6 +8,7 @@ duplication, reordering and durable crashes. `exchange` holds what either role d
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from p2pfl.core.effects import Alarm, CloseSession, Effect, Freeze, ResetEdge, Send
@@ -17,6 +18,7 @@ from p2pfl.core.messages import Done, Hello, Message, Ready, Request
 from p2pfl.core.records import EdgeRecord, consistent
 from p2pfl.core.session import Greeting
 from p2pfl.core.staleness import LIMIT
+from p2pfl.core.turns import ALWAYS, Turns
 
 INBOX = 8
 FIRST_RESEND_S = 1.0
@@ -28,18 +30,26 @@ LONGEST_JUMP = 2**20
 
 @dataclass(slots=True, kw_only=True)
 class Edge:
-    """`busy` while the engine works on this edge: messages wait in `inbox` until it answers."""
+    """`busy` while the engine works on this edge: messages wait in `inbox` until it answers.
+
+    `turns` says which of the own rounds use this edge; both ends answer in any. `siblings` are all edges of the node,
+    this one included.
+    """
 
     peer: int
     initiator: bool
     facts: Facts
     settings: Settings
+    turns: Turns = ALWAYS
+    siblings: Mapping[int, Edge] = field(default_factory=dict, repr=False, compare=False)
     record: EdgeRecord = field(default_factory=EdgeRecord)
     greeting: Greeting = field(default_factory=Greeting)
     brake: ResyncBrake = field(default_factory=ResyncBrake)
     bucket: TokenBucket = field(init=False)
     patience: Patience = field(init=False)
     busy: bool = False
+    offered: float = 0.0
+    """the most that k may be by the latest request of this end."""
     inbox: deque[Message] = field(default_factory=deque)
     exchanged: int | None = None
     """own version that took part in the last completed exchange."""
@@ -60,7 +70,7 @@ class Edge:
     audit_next: bool = True
     exchanges: int = 0
     staleness: int = 0
-    """rounds, at the last exchange that was weighed."""
+    """turns, at the last exchange that was weighed."""
     staleness_count: int = 0
     staleness_sum: int = 0
     staleness_max: int = 0
@@ -68,6 +78,8 @@ class Edge:
     def __post_init__(self) -> None:
         self.bucket = TokenBucket(self.settings.exchanges_per_s)
         self.patience = Patience(self.settings.max_wait_s)
+        if self.record.pending is not None:
+            self.offered = self.record.pending.weight * self.record.pending.staleness
 
     # -- session ------------------------------------------------------------------------------------------------
 
@@ -180,16 +192,21 @@ class Edge:
 
     @property
     def served(self) -> bool:
-        """Whether the own version of now has taken part in a completed exchange."""
-        return self.exchanged is not None and self.exchanged >= self.facts.version
+        """Whether the own version of now has taken part in a completed exchange, or need not."""
+        done = self.exchanged is not None and self.exchanged >= self.facts.version
+        return done or not self.turns.active(self.facts.version)
 
     def tick(self, now: float) -> list[Effect]:
-        """The node has a new version: exchange it (initiator), or ask for an exchange (responder)."""
-        if not self.initiator:
-            if self.is_open and self.asked_at is None:
-                self.asked_at = now
-            return self.announce()
-        return (self.announce() if self.facts.closing is not None else []) + self.exchange_if_wanted(now)
+        """The node has a new version: exchange it (initiator), or ask for an exchange (responder), if it is the
+        edge's turn. Closing rounds are told in any case.
+        """
+        closing = self.facts.closing is not None
+        if self.initiator:
+            return (self.announce() if closing else []) + self.exchange_if_wanted(now)
+        asks = self.turns.active(self.facts.version)
+        if asks and self.is_open and self.asked_at is None:
+            self.asked_at = now
+        return self.announce() if asks or closing else []
 
     def announce(self) -> list[Effect]:
         facts = self.facts
@@ -204,7 +221,8 @@ class Edge:
         self.peer_level = max(self.peer_level, _level(ready.level))
         if ready.closing is not None:
             self.peer_closing = max(self.peer_closing or 0, ready.closing)
-        if not self.initiator:
+        # Both ends know the edge's turns: what is said in another round tells something, and asks for nothing.
+        if not self.initiator or not self.turns.active(ready.version):
             return []
         self.peer_ready = max(self.peer_ready or 0, ready.version)
         return self.exchange_if_wanted(now)
@@ -220,6 +238,8 @@ class Edge:
             return []
         self.busy = True
         self.asked_at = now
+        weight, staleness = self._offer(), self.stale_weight(self.record.known)
+        self.offered = weight * staleness
         audit = self.audit_next or (self.record.seq + 1) % self.settings.audit_every == 0
         self.audit_next = False
         return [
@@ -229,27 +249,54 @@ class Edge:
                 seq=self.record.seq + 1,
                 version=self.facts.version,
                 echo=self.record.heard,
-                weight=self.facts.weight,
-                staleness=self.stale_weight(self.record.known),
+                weight=weight,
+                staleness=staleness,
                 pace_s=self.facts.pace_s,
                 audit=audit,
             )
         ]
 
     def _has_reason(self, now: float) -> bool:
-        """An own version to tell, or the neighbor's wish: each Ready is worth one exchange, within its tokens."""
+        """An own version to tell, or the neighbor's wish: each Ready is worth one exchange, within its tokens.
+
+        An edge without replicas is filled in whatever round: an exchange that fills them moves no model, and the
+        edge's next turn would be spent on it.
+        """
         wish, self.peer_ready = self.peer_ready, None
-        if not self.served:
-            return True
         heard = self.record.heard
-        unheard = wish is not None and (heard is None or heard < wish)
+        if heard is None or not self.served:
+            return True
+        unheard = wish is not None and heard < wish
         return unheard and self.bucket.take(now) == 0.0
 
+    def _offer(self) -> float:
+        """a_i of the next request: n_i/(deg_i+1), or half of what the requests that are out have left of n_i.
+
+        D counts from the model at the freeze, and moves the own model when the Reply comes. Were the shares a_i/n_i of
+        all requests that are out to sum to more than 1, the model could be thrown past its neighbors, further each
+        time. On a static graph at most deg_i are out, and they sum to deg_i/(deg_i+1). In a schedule deg_i counts the
+        edges of one round, and neighbors in other rounds may ask for theirs at the same time: halving what is left
+        keeps the sum below 1 whatever comes together. A neighbor without a session keeps nothing from the others: its
+        D comes once, after the session has.
+        """
+        out = [edge.offered for edge in self.siblings.values() if edge is not self and edge.is_out and edge.offered]
+        if len(out) < self.facts.degree:
+            return self.facts.weight
+        return min(self.facts.weight, max(0.0, self.facts.samples - sum(out)) / 2)
+
+    @property
+    def is_out(self) -> bool:
+        """Whether a request of this end is being frozen, or waits for the end of its exchange."""
+        return self.initiator and self.is_open and (self.busy or self.record.pending is not None)
+
     def stale_weight(self, known: int | None) -> float:
-        """s(tau), tau = own version now minus the own version that the peer's replica held when it last sent."""
+        """s(tau), tau = turns of the edge since the own version that the peer's replica held when it last sent.
+
+        On a static graph that is the number of rounds. In a schedule an edge that rests for P rounds is not late.
+        """
         if known is None or self.facts.joining:
             return 0.0
-        self.staleness = max(0, self.facts.version - known)
+        self.staleness = self.turns.between(known, self.facts.version)
         self.staleness_count += 1
         self.staleness_sum += self.staleness
         self.staleness_max = max(self.staleness_max, self.staleness)

@@ -33,7 +33,8 @@ class Settings:
 class Facts:
     """`version` counts ticks (own rounds and mixing rounds), `rounds` local training rounds only.
 
-    `samples` is n, `degree` the configured number of neighbors, `pace_s` the mixed estimate of seconds per local step.
+    `samples` is n, `degree` the largest number of edges that one round uses (on a static graph: all of them),
+    `pace_s` the mixed estimate of seconds per local step.
     `closing` counts mixing rounds since training ended, None before. `level` says before the first round how many hops
     around everybody is there, None from then on.
     """
@@ -51,5 +52,9 @@ class Facts:
 
     @property
     def weight(self) -> float:
-        """a_i = n_i/(deg_i+1)."""
+        """a_i = n_i/(deg_i+1), so that a pair that meets alone averages half and half where n is equal.
+
+        Whoever exchanges on deg_i edges at once keeps a positive share of its own model, and k <= min(a_i, a_j) keeps
+        each pair's step k/n_i + k/n_j <= 1: no exchange makes two models change places.
+        """
         return self.samples / (self.degree + 1)

@@ -33,13 +33,14 @@ from p2pfl.core.events import (
 from p2pfl.core.facts import Facts, Settings
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import Rounds
+from p2pfl.core.turns import ALWAYS, Turns, most_at_once
 
 
 class Node:
     """One node's decisions.
 
-    `neighbors` are member indices; `records` what the disk remembers of their edges; `fresh` says that the disk
-    remembered nothing at all.
+    `neighbors` are member indices; `turns` says in which rounds the edge to each is used, where that is not always;
+    `records` is what the disk remembers of the edges; `fresh` says that the disk remembered nothing at all.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Node:
         neighbors: Iterable[int],
         settings: Settings,
         samples: float,
+        turns: Mapping[int, Turns] | None = None,
         fresh: bool = True,
         version: int = 0,
         rounds: int = 0,
@@ -57,19 +59,21 @@ class Node:
     ) -> None:
         peers = sorted(neighbors)
         known = records or {}
+        given = {peer: (turns or {}).get(peer, ALWAYS) for peer in peers}
         self.index = index
         self.settings = settings
-        self.facts = Facts(degree=len(peers), samples=samples, version=version, rounds=rounds)
-        self.edges = {
-            peer: Edge(
+        self.facts = Facts(degree=most_at_once(given), samples=samples, version=version, rounds=rounds)
+        self.edges: dict[int, Edge] = {}
+        for peer in peers:
+            self.edges[peer] = Edge(
                 peer=peer,
                 initiator=index < peer,
                 facts=self.facts,
                 settings=settings,
+                turns=given[peer],
+                siblings=self.edges,
                 record=known.get(peer) or EdgeRecord(),
             )
-            for peer in peers
-        }
         self.rounds = Rounds(
             edges=self.edges, facts=self.facts, settings=settings, fresh=fresh, elapsed_before_s=elapsed_s
         )

@@ -1,0 +1,264 @@
+"""A node in a schedule: its own round selects the edges that it exchanges on and waits for; it answers on all."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2pfl.core.effects import ApplyRequest, Bootstrap, CommitRound, Freeze, StartRound
+from p2pfl.core.events import RoundTrained, SessionClosed
+from p2pfl.core.messages import Ready, Resync
+from p2pfl.core.node import Node
+from p2pfl.core.rounds import Phase
+from p2pfl.core.turns import Turns
+
+sys.path.insert(0, str(Path(__file__).parent))
+from core_kit import (
+    SAMPLES,
+    apply_request,
+    commit,
+    exchange_as_initiator,
+    freeze,
+    hello,
+    only,
+    open_session,
+    request,
+    say,
+    sent,
+    settings,
+    started,
+)
+
+PERIOD = 4
+
+
+def alternating(index, *peers, period=PERIOD, **changes):
+    """A node whose neighbor number k has its turn in phase k, sessions not yet open."""
+    turns = {peer: Turns(period, (phase,)) for phase, peer in enumerate(peers)}
+    plain = {"start_wait_s": 0.0, "rounds": 1000}
+    own = {key: changes.pop(key) for key in ("version", "rounds_done", "fresh") if key in changes}
+    return Node(
+        index=index,
+        neighbors=peers,
+        turns=turns,
+        settings=settings(**(plain | changes)),
+        samples=SAMPLES,
+        fresh=own.get("fresh", True),
+        version=own.get("version", 0),
+        rounds=own.get("rounds_done", 0),
+    )
+
+
+def filled_initiator(*peers, **changes):
+    """Node 0 in its first round, every edge open and filled by one exchange, at version 0."""
+    node = alternating(0, *peers, **changes)
+    started(node)
+    for peer in peers:
+        exchange_as_initiator(node, open_session(node, peer))
+    return node
+
+
+def ticked(node, now):
+    return commit(node, node.handle(RoundTrained(steps=5, samples=30), now), now)
+
+
+# -- what a tick does -------------------------------------------------------------------------------------------------
+
+
+def test_a_tick_exchanges_on_the_edges_of_its_own_round_alone():
+    node = filled_initiator(1, 2, 3)
+    for version, peer in ((1, 2), (2, 3)):
+        effects = ticked(node, float(version))
+        assert [(op.peer, op.version) for op in only(effects, Freeze)] == [(peer, version)]
+        exchange_as_initiator(node, effects, float(version))
+
+
+def test_the_next_round_waits_for_the_edges_of_its_own_round_alone():
+    node = filled_initiator(1, 2, 3)
+    effects = ticked(node, 1.0)
+    assert only(effects, StartRound) == []
+    assert only(exchange_as_initiator(node, effects, 1.01), StartRound) == [StartRound(index=1, corrected=True)]
+
+
+def test_a_round_in_which_no_edge_has_its_turn_is_followed_at_once_by_the_next():
+    node = filled_initiator(1)
+    effects = ticked(node, 1.0)
+    assert only(effects, Freeze) == []
+    assert only(effects, StartRound) == [StartRound(index=1, corrected=True)]
+
+
+def test_after_a_whole_period_the_first_edge_has_its_turn_again():
+    node = filled_initiator(1)
+    frozen = []
+    for version in range(1, 9):
+        effects = ticked(node, float(version))
+        frozen += [op.version for op in only(effects, Freeze)]
+        if only(effects, Freeze):
+            exchange_as_initiator(node, effects, float(version))
+    assert frozen == [4, 8]
+
+
+def test_a_responder_asks_for_an_exchange_in_the_rounds_of_the_edge_alone():
+    node = alternating(2, 0, 1)
+    started(node)
+    for peer in (0, 1):
+        open_session(node, peer)
+    assert [(m.version, m.closing) for m in sent(ticked(node, 1.0))] == [(1, None)]
+    node.wake(60.0)
+    assert sent(ticked(node, 61.0)) == []
+
+
+# -- what a neighbor in another round gets -----------------------------------------------------------------------------
+
+
+def test_a_request_is_answered_although_the_edge_is_not_of_the_own_round():
+    node = alternating(1, 0)
+    started(node)
+    open_session(node, 0)
+    ticked(node, 1.0)
+    assert only(say(node, 0, request(version=4), 1.0), ApplyRequest)
+
+
+def test_a_wish_is_met_although_the_edge_is_not_of_the_own_round():
+    node = filled_initiator(1, 2)
+    effects = ticked(node, 1.0)
+    assert [op.peer for op in only(effects, Freeze)] == [2]
+    effects = say(node, 1, Ready(version=4), 1.0)
+    assert [(op.peer, op.version) for op in only(effects, Freeze)] == [(1, 1)]
+
+
+@pytest.mark.parametrize("announced", [Ready(version=5), Ready(version=5, closing=0), Ready(version=2, level=3)])
+def test_an_announcement_from_a_round_without_the_edge_is_no_wish(announced):
+    node = filled_initiator(1)
+    assert only(say(node, 1, announced, 1.0), Freeze) == []
+
+
+def test_an_announcement_from_a_round_without_the_edge_is_heard():
+    node = filled_initiator(1)
+    say(node, 1, Ready(version=5, closing=2), 1.0)
+    assert (node.edges[1].peer_version, node.edges[1].peer_closing) == (5, 2)
+
+
+def test_in_the_closing_rounds_every_neighbor_is_told_and_only_the_active_one_exchanges():
+    node = alternating(2, 0, 1, 3, fresh=False, version=4, rounds_done=4, rounds=4, closing_rounds=3)
+    closing = started(node)
+    for peer in (0, 1, 3):
+        effects = open_session(node, peer, greeting=hello(version=9, closing=9))
+    exchange_as_initiator(node, only(effects, Freeze))
+    effects = commit(node, closing, 1.0)
+    assert _told(effects) == [(5, 1)] * 3
+    assert only(effects, Freeze) == []
+    _, effects = apply_request(node, say(node, 1, request(version=5), 1.0), 1.0)
+    effects = commit(node, effects, 1.0)
+    assert _told(effects) == [(6, 2)] * 3
+    assert [op.peer for op in only(effects, Freeze)] == [3]
+
+
+def _told(effects):
+    return [(message.version, message.closing) for message in sent(effects) if isinstance(message, Ready)]
+
+
+# -- replicas ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_edge_without_replicas_is_filled_at_once_in_whatever_round():
+    """An exchange without replicas moves no model: the first turn of an edge shall not be spent on it."""
+    node = alternating(0, 1, version=5, rounds_done=5, fresh=False)
+    started(node)
+    assert [(op.seq, op.staleness) for op in only(open_session(node, 1), Freeze)] == [(1, 0.0)]
+
+
+def test_after_a_resync_the_edge_is_filled_at_once_and_nobody_waits_for_it():
+    node = filled_initiator(1)
+    ticked(node, 1.0)
+    effects = say(node, 1, Resync(incarnation=1), 1.5)
+    assert [(op.incarnation, op.seq) for op in only(effects, Freeze)] == [(1, 1)]
+    assert only(ticked(node, 2.0), StartRound)
+
+
+def test_a_session_that_comes_back_between_two_turns_does_not_exchange():
+    node = filled_initiator(1)
+    ticked(node, 1.0)
+    node.handle(SessionClosed(peer=1, session=1), 1.1)
+    record = node.edges[1].record
+    greeting = hello(seq=record.seq, chain=record.chain, chain_before=record.chain_before)
+    assert only(open_session(node, 1, 1.2, session=2, greeting=greeting), Freeze) == []
+    assert node.edges[1].is_open
+
+
+def test_a_node_that_joins_fills_all_its_replicas_turn_by_turn():
+    node = alternating(0, 1, 2, start_wait_s=2.0)
+    effects = started(node)
+    for peer in (1, 2):
+        effects += open_session(node, peer, greeting=hello(version=50))
+    now = 0.0
+    for _ in range(60):
+        if only(effects, Bootstrap):
+            break
+        after = []
+        for op in only(effects, Freeze):
+            after += exchange_as_initiator(node, [op], now, version=50)
+        for op in only(effects, CommitRound):
+            after += commit(node, [op], now)
+        effects = after
+    assert only(effects, Bootstrap) == [Bootstrap(peers=(1, 2))]
+    assert node.rounds.phase is Phase.JOINING
+
+
+# -- weights ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pair_that_meets_alone_averages_half_and_half():
+    node = filled_initiator(1, 2, 3)
+    (op,) = only(ticked(node, 1.0), Freeze)
+    assert op.weight == SAMPLES / 2
+
+
+def test_staleness_counts_turns_not_rounds():
+    """An edge with one turn in eight rounds is not late when it is eight rounds old."""
+    node = filled_initiator(1, period=8)
+    for version in range(1, 8):
+        ticked(node, float(version))
+    (op,) = only(ticked(node, 8.0), Freeze)
+    assert (op.version, op.staleness, node.edges[1].staleness) == (8, 1.0, 1)
+
+
+def test_turns_that_were_missed_make_it_stale():
+    node = filled_initiator(1, period=2)
+    node.handle(SessionClosed(peer=1, session=1), 0.5)
+    for version in range(1, 12):
+        ticked(node, float(version))
+    record = node.edges[1].record
+    greeting = hello(seq=record.seq, chain=record.chain, chain_before=record.chain_before)
+    open_session(node, 1, 11.5, session=2, greeting=greeting)
+    (op,) = only(ticked(node, 12.0), Freeze)
+    assert (node.edges[1].staleness, op.staleness) == (6, pytest.approx(3**-0.5))
+
+
+def test_requests_that_are_out_together_never_offer_the_whole_model():
+    """Neighbors in other rounds may all ask at once: each further request offers half of what is left."""
+    node = filled_initiator(1, 2, 3, 4)
+    effects = ticked(node, 1.0)
+    freeze(node, effects, 1.0)
+    offered = [op.weight for op in only(effects, Freeze)]
+    for peer, version in ((1, 4), (3, 6), (4, 7)):
+        effects = say(node, peer, Ready(version=version), 1.0)
+        offered += [op.weight for op in only(effects, Freeze)]
+    assert offered == [SAMPLES / 2, SAMPLES / 4, SAMPLES / 8, SAMPLES / 16]
+
+
+def test_a_request_that_waits_for_a_neighbor_without_a_session_takes_nothing_from_the_others():
+    node = filled_initiator(1, 2, 3)
+    freeze(node, ticked(node, 1.0), 1.0)
+    node.handle(SessionClosed(peer=2, session=1), 1.1)
+    (op,) = only(say(node, 1, Ready(version=4), 1.2), Freeze)
+    assert op.weight == SAMPLES / 2
+
+
+def test_on_a_static_graph_all_edges_may_be_out_at_once_with_their_full_weight():
+    node = Node(index=0, neighbors=(1, 2, 3), settings=settings(start_wait_s=0.0), samples=SAMPLES)
+    started(node)
+    offered = [op.weight for peer in (1, 2, 3) for op in only(open_session(node, peer), Freeze)]
+    assert offered == [SAMPLES / 4] * 3

@@ -1,0 +1,210 @@
+"""What is left of a graph as nodes or edges fail, one at a time: by chance, or where it hurts most.
+
+Worst cases follow from the Fiedler vector v, a unit vector: it bounds the algebraic connectivity of what remains by a
+Rayleigh quotient (Fiedler, Algebraic connectivity of graphs, 1973).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.errors import TopologyError, nearest
+from topologies.graph import Ends, Topology, component_labels
+from topologies.laplacian import Array
+from topologies.spectral import fiedler_vector, plain_extremes
+
+Ints = NDArray[np.int64]
+Choose = Callable[[Topology, np.random.Generator], int]
+"""Which node, or which row of `ends`, fails next."""
+
+PATHS_LIMIT = 1_000
+"""nodes: networkx counts shortest paths one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """After so many failures. `failed`: what failed last, in the graph's own numbers, (i,) or (i, j); at first ()."""
+
+    removed: int
+    failed: tuple[int, ...]
+    algebraic_connectivity: float
+    components: int
+    largest: int
+    """nodes of the largest component."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decay:
+    """`left[k]`: after k failures. `remaining`: what is there in the end; its node k is `nodes[k]` of the graph."""
+
+    left: tuple[Left, ...]
+    remaining: Topology
+    nodes: tuple[int, ...]
+
+
+def decay(topology: Topology, remove: int, strategy: str = "random", *, edges: bool = False, seed: int = 0) -> Decay:
+    """Removes `remove` nodes, or edges, one at a time; every choice looks at what is left then.
+
+    Raises:
+        TopologyError: there is no such strategy, or less in the graph than is to be removed.
+    """
+    choose = _strategy(strategy, edges=edges)
+    most = topology.edge_count if edges else topology.nodes - 1
+    if not 0 <= remove <= most:
+        kind = "edges" if edges else "nodes, so that one is left"
+        raise TopologyError("out of range", key="remove", value=remove, allowed=f"from 0 to {most} {kind}")
+    if strategy == "betweenness" and topology.nodes > PATHS_LIMIT:
+        text = "takes too long on so many nodes"
+        raise TopologyError(text, key="strategy", value=strategy, allowed=f"betweenness up to {PATHS_LIMIT} nodes")
+    rng = np.random.default_rng(seed)
+    graph, kept = Topology(topology.spec, topology.nodes, topology.ends, seed), np.arange(topology.nodes)
+    left = [_left(graph, 0, ())]
+    for k in range(1, remove + 1):
+        place = choose(graph, rng)
+        failed = kept[graph.ends[place]] if edges else kept[[place]]
+        graph, kept = (_without_edge(graph, place), kept) if edges else _without_node(graph, kept, place)
+        left.append(_left(graph, k, tuple(failed.tolist())))
+    names = [topology.names[node] for node in kept] if topology.names else ()
+    remaining = Topology(topology.spec, graph.nodes, graph.ends, topology.seed, names=names)
+    return Decay(tuple(left), remaining, tuple(kept.tolist()))
+
+
+def random_decays(
+    topology: Topology, remove: int, repeat: int, *, edges: bool = False, seed: int = 0
+) -> list[dict[str, Any]]:
+    """`repeat` draws of random failures, the first with `seed`, the next with the seed after it: their mean, least
+    and largest algebraic connectivity, the share of them that is connected, and the mean size of the largest part.
+    """
+    if repeat < 1:
+        raise TopologyError("out of range", key="repeat", value=repeat, allowed="from 1")
+    draws = [decay(topology, remove, "random", edges=edges, seed=seed + k).left for k in range(repeat)]
+    rows = []
+    for same in zip(*draws, strict=True):
+        values = [left.algebraic_connectivity for left in same]
+        rows.append(
+            {
+                "removed": same[0].removed,
+                "lambda_2_mean": float(np.mean(values)),
+                "lambda_2_min": min(values),
+                "lambda_2_max": max(values),
+                "connected_share": sum(left.components == 1 for left in same) / repeat,
+                "largest_mean": float(np.mean([left.largest for left in same])),
+            }
+        )
+    return rows
+
+
+def connectivity_bounds(topology: Topology, vector: Array, *, edges: bool) -> Array:
+    """For each node, or edge, no less than the algebraic connectivity that is left without it.
+
+    `vector` is the Fiedler vector. Without edge ij it stays a unit vector of mean zero, with quotient
+    lambda_2 - (v_i - v_j)^2. Without node i, what is left of it loses the square of its own entry and of its new mean.
+    """
+    low = plain_extremes(topology).low
+    i, j = topology.ends[:, 0], topology.ends[:, 1]
+    lost = (vector[i] - vector[j]) ** 2
+    if edges:
+        return np.asarray(low - lost)
+    n = topology.nodes
+    of_node = np.bincount(i, lost, n) + np.bincount(j, lost, n)
+    return np.asarray((low - of_node) / np.maximum(1.0 - vector**2 * n / (n - 1), 1e-12))
+
+
+def _left(graph: Topology, removed: int, failed: tuple[int, ...]) -> Left:
+    sizes = np.unique(component_labels(graph), return_counts=True)[1]
+    low = plain_extremes(graph).low if len(sizes) == 1 and graph.nodes > 1 else 0.0
+    return Left(
+        removed=removed, failed=failed, algebraic_connectivity=low, components=len(sizes), largest=int(sizes.max())
+    )
+
+
+def _without_edge(graph: Topology, place: int) -> Topology:
+    return Topology(graph.spec, graph.nodes, np.delete(graph.ends, place, axis=0), graph.seed)
+
+
+def _without_node(graph: Topology, kept: Ints, node: int) -> tuple[Topology, Ints]:
+    staying = graph.ends[(graph.ends != node).all(axis=1)]
+    return Topology(graph.spec, graph.nodes - 1, staying - (staying > node), graph.seed), np.delete(kept, node)
+
+
+def _random_node(graph: Topology, rng: np.random.Generator) -> int:
+    return int(rng.integers(graph.nodes))
+
+
+def _random_edge(graph: Topology, rng: np.random.Generator) -> int:
+    return int(rng.integers(graph.edge_count))
+
+
+def _busiest_node(graph: Topology, _rng: np.random.Generator) -> int:
+    return int(np.argmax(graph.degrees))
+
+
+def _busiest_edge(graph: Topology, _rng: np.random.Generator) -> int:
+    return int(np.argmax(graph.degrees[graph.ends].sum(axis=1)))
+
+
+def _fiedler_node(graph: Topology, _rng: np.random.Generator) -> int:
+    part, nodes, _ = _largest_part(graph)
+    if part.nodes < 3:
+        return int(nodes[0])
+    return int(nodes[np.argmin(connectivity_bounds(part, fiedler_vector(part), edges=False))])
+
+
+def _fiedler_edge(graph: Topology, _rng: np.random.Generator) -> int:
+    part, _, places = _largest_part(graph)
+    return int(places[np.argmin(connectivity_bounds(part, fiedler_vector(part), edges=True))])
+
+
+def _largest_part(graph: Topology) -> tuple[Topology, Ints, Ints]:
+    """The largest component, its nodes and its edges: what is cut off already is not attacked further."""
+    labels = component_labels(graph)
+    root = np.argmax(np.bincount(labels))
+    nodes = np.flatnonzero(labels == root)
+    places = np.flatnonzero(labels[graph.ends[:, 0]] == root)
+    number = np.full(graph.nodes, -1)
+    number[nodes] = np.arange(len(nodes))
+    ends: Ends = number[graph.ends[places]]
+    return Topology(graph.spec, len(nodes), ends, graph.seed), nodes, places
+
+
+def _central_node(graph: Topology, _rng: np.random.Generator) -> int:
+    import networkx as nx  # noqa: PLC0415 - slow to import
+
+    return _most(nx.betweenness_centrality(graph.to_networkx()), range(graph.nodes))
+
+
+def _central_edge(graph: Topology, _rng: np.random.Generator) -> int:
+    import networkx as nx  # noqa: PLC0415 - slow to import
+
+    return _most(nx.edge_betweenness_centrality(graph.to_networkx()), graph.edges)
+
+
+def _most(centrality: Mapping[Any, float], keys: Sequence[Any]) -> int:
+    """The first of the highest, rounding aside."""
+    return int(np.argmax([round(centrality[key], 9) for key in keys]))
+
+
+_NODES: Mapping[str, Choose] = {
+    "random": _random_node,
+    "degree": _busiest_node,
+    "fiedler": _fiedler_node,
+    "betweenness": _central_node,
+}
+_EDGES: Mapping[str, Choose] = {
+    "random": _random_edge,
+    "degree": _busiest_edge,
+    "fiedler": _fiedler_edge,
+    "betweenness": _central_edge,
+}
+STRATEGIES = tuple(_NODES)
+
+
+def _strategy(name: str, *, edges: bool) -> Choose:
+    if name not in STRATEGIES:
+        raise TopologyError("unknown strategy", key="strategy", value=name, allowed=nearest(name, STRATEGIES))
+    return (_EDGES if edges else _NODES)[name]

@@ -8,7 +8,6 @@ from pathlib import Path
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES
 from topologies.families.family import Family, Kind, Request
-from topologies.files import read_edges
 from topologies.graph import Topology
 from topologies.schedules.schedule import Schedule
 from topologies.specs import is_file, parse
@@ -33,7 +32,7 @@ def build(spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) ->
     """
     _check_size(nodes)
     if is_file(spec):
-        return Topology(spec, nodes, read_edges(Path(spec), nodes, names), seed)
+        return _from_file(spec, Path(spec), nodes, seed, names)
     family, wanted = _asked(spec, nodes, seed, names)
     if family.build is None:
         raise TopologyError("changes over time or is directed", key="topology", value=spec, allowed="a static graph")
@@ -41,6 +40,28 @@ def build(spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) ->
     if form is not None and form.edges > EDGES_LIMIT:
         return Topology(spec, nodes, None, seed, formula=form)
     return Topology(spec, nodes, family.build(wanted), seed, formula=form)
+
+
+def resolve(spec: str, nodes: int | None = None, seed: int = 0) -> Topology:
+    """The graph that a command was asked for: a graph file says itself how many nodes there are; `-` is standard input.
+
+    `nodes`, where given, has to agree with the file. The nodes have the names that it gives them, and a file that says
+    what it was built from keeps that as its spec and seed, but is trusted to be no more than the edges it has.
+
+    Raises:
+        TopologyError: as `build`, or it is not known how many nodes there shall be.
+    """
+    if spec == "-" or is_file(spec):
+        from topologies.files import read_topology  # noqa: PLC0415 - the formats check sizes against the limits above
+
+        if nodes is not None:
+            _check_size(nodes)
+        return read_topology(Path(spec), nodes)
+    if nodes is None:
+        kind(spec)
+        allowed = "-n N: only a graph file says itself how many nodes there are"
+        raise TopologyError("how many nodes?", key="nodes", allowed=allowed)
+    return build(spec, nodes, seed)
 
 
 def build_schedule(spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) -> Schedule:
@@ -54,6 +75,15 @@ def build_schedule(spec: str, nodes: int, seed: int = 0, *, names: Sequence[str]
     if family.schedule is None:
         raise TopologyError("neither changes over time nor is directed", key="topology", value=spec)
     return family.schedule(wanted)
+
+
+def _from_file(spec: str, path: Path, nodes: int, seed: int, names: Sequence[str]) -> Topology:
+    from topologies.files import read_edges, read_topology  # noqa: PLC0415 - as above
+
+    if names:
+        return Topology(spec, nodes, read_edges(path, nodes, names), seed)
+    found = read_topology(path, nodes)
+    return Topology(spec, nodes, found.ends, seed, names=found.names)
 
 
 def _asked(spec: str, nodes: int, seed: int, names: Sequence[str]) -> tuple[Family, Request]:

@@ -9,7 +9,20 @@ from typing import Any
 
 from topologies.errors import TopologyError, nearest
 
-FILE_SUFFIXES = (".json", ".edges", ".edgelist", ".txt")
+FILE_SUFFIXES = (
+    ".json",
+    ".edges",
+    ".edgelist",
+    ".txt",
+    ".adjlist",
+    ".graphml",
+    ".gexf",
+    ".gml",
+    ".metis",
+    ".graph",
+    ".mtx",
+    ".npz",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,7 @@ def offsets(default: tuple[int, ...]) -> Parameter:
 
 def is_file(spec: str) -> bool:
     """A graph file is told from a family by a folder in its name or a suffix: `.json`, `.edges`, ..."""
-    return "/" in spec or "\\" in spec or Path(spec).suffix in FILE_SUFFIXES
+    return "/" in spec or "\\" in spec or Path(spec).suffix.lower() in FILE_SUFFIXES
 
 
 def parse(text: str) -> Spec:

@@ -55,7 +55,7 @@ def test_two_nodes_in_a_ring_share_one_edge():
 
 
 def test_an_edge_list_and_node_link_json_give_the_same_edges(tmp_path):
-    (tmp_path / "g.edges").write_text("# a comment\n0 1\n2 1\n1 2 0.5\n\n", encoding="utf-8")
+    (tmp_path / "g.edges").write_text("# a comment\n0 1\n2 1 1.0\n\n", encoding="utf-8")
     graph = nx.Graph([(0, 1), (1, 2)])
     (tmp_path / "g.json").write_text(json.dumps(nx.node_link_data(graph, edges="links")), encoding="utf-8")
     assert build(str(tmp_path / "g.edges"), 3).edges == ((0, 1), (1, 2))

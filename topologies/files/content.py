@@ -1,0 +1,188 @@
+"""What a graph file says, and the checks that every format shares: a simple undirected graph, nothing else."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.building import NODES_LIMIT
+from topologies.errors import TopologyError
+from topologies.graph import Ends, Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """`ends`: shape (edges, 2), as the file has them, each end a place in `labels`.
+
+    `labels` is None where the format calls nodes by number alone. `declared`: the file says itself how many nodes there
+    are, so nobody else may say otherwise; else only those are known that an edge names. `place` says where in the file
+    edge k stands.
+    """
+
+    nodes: int
+    ends: Ends
+    place: Callable[[int], str]
+    labels: Sequence[str] | None = None
+    declared: bool = True
+    spec: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """`ends`: shape (edges, 2), numbers of nodes. `names` is empty where the file calls nodes by number."""
+
+    nodes: int
+    ends: Ends
+    names: tuple[str, ...]
+
+
+def settle(content: Content, where: str, nodes: int | None = None, names: Sequence[str] = ()) -> Settled:
+    """The graph of a file. `nodes` and `names` are what others say about it; the file has to agree.
+
+    Raises:
+        TopologyError: no such nodes, an edge from a node to itself, an edge twice, too many nodes.
+    """
+    if nodes is not None and content.declared and content.nodes != nodes:
+        raise TopologyError(f"the file has {content.nodes} nodes", key=where, value=nodes, allowed=str(content.nodes))
+    total = content.nodes if nodes is None else nodes
+    if not 1 <= total <= NODES_LIMIT:
+        raise TopologyError("impossible number of nodes", key=where, value=total, allowed=f"from 1 to {NODES_LIMIT}")
+    numbers = _numbers(content, where, total, names, asked=nodes is not None)
+    if numbers is None:
+        settled = Settled(total, content.ends, tuple(content.labels or ()))
+    else:
+        settled = Settled(total, numbers[content.ends], ())
+    check_simple(settled.ends, content.place)
+    return settled
+
+
+def _numbers(
+    content: Content, where: str, total: int, names: Sequence[str], *, asked: bool
+) -> NDArray[np.int64] | None:
+    """The number of each label; None where the labels are names and keep the file's own order."""
+    if content.labels is None:
+        return np.arange(total)
+    called = {name: number for number, name in enumerate(names)}
+    numbers = np.array([called.get(label, as_number(label)) for label in content.labels], dtype=np.int64)
+    strange = np.flatnonzero((numbers < 0) | (numbers >= total))
+    if not len(strange):
+        return numbers
+    counted = all(as_number(label) >= 0 for label in content.labels)
+    if names or (asked and counted and ("0" in content.labels or len(content.labels) != total)):
+        raise _unknown(content, where, int(strange[0]), total)
+    if len(content.labels) != total:
+        text = f"{len(content.labels)} nodes are named, where there should be {total}"
+        raise TopologyError(text, key=where, allowed="each of them named, or numbers from 0")
+    return None
+
+
+def as_number(label: str) -> int:
+    """The number that a label spells without leading zeros, else -1."""
+    plain = label.isascii() and label.isdigit() and len(label) < 10 and (label[0] != "0" or label == "0")
+    return int(label) if plain else -1
+
+
+def _unknown(content: Content, where: str, label: int, total: int) -> TopologyError:
+    edges = np.flatnonzero((content.ends == label).any(axis=1))
+    key = content.place(int(edges[0])) if len(edges) else where
+    found = None if content.labels is None else content.labels[label]
+    allowed = f"numbers from 0 to {total - 1}, or the names of the nodes"
+    return TopologyError("unknown node", key=key, value=found, allowed=allowed)
+
+
+def check_simple(ends: Ends, place: Callable[[int], str]) -> None:
+    """Raise where an edge joins a node to itself, or is there twice in whatever direction."""
+    loops = np.flatnonzero(ends[:, 0] == ends[:, 1])
+    if len(loops):
+        allowed = "edges between two different nodes"
+        raise TopologyError("an edge joins a node to itself", key=place(int(loops[0])), allowed=allowed)
+    low, high = ends.min(axis=1, initial=NODES_LIMIT), ends.max(axis=1, initial=0)
+    order = np.lexsort((high, low))
+    same = np.flatnonzero((np.diff(low[order]) == 0) & (np.diff(high[order]) == 0))
+    if len(same):
+        first, again = int(order[same[0]]), int(order[same[0] + 1])
+        raise TopologyError("the same edge twice", key=place(again), allowed=f"each edge once: it is at {place(first)}")
+
+
+def by_label(
+    labels: Sequence[str], pairs: Sequence[tuple[str, str]], where: str, place: Callable[[int], str]
+) -> Content:
+    """Of a file that lists its nodes: each once, and edges between those alone."""
+    known = {label: number for number, label in enumerate(labels)}
+    if len(known) != len(labels):
+        twice = next(label for number, label in enumerate(labels) if known[label] != number)
+        raise TopologyError("the same node twice", key=where, value=twice, allowed="each node once")
+    for number, pair in enumerate(pairs):
+        for end in pair:
+            if end not in known:
+                raise TopologyError("unknown node", key=place(number), value=end, allowed="the nodes that are listed")
+    return Content(
+        nodes=len(labels), ends=as_ends([known[end] for pair in pairs for end in pair]), place=place, labels=labels
+    )
+
+
+def as_ends(flat: Sequence[int]) -> Ends:
+    return np.array(flat, dtype=np.int64).reshape(-1, 2)
+
+
+def decoded(data: bytes, where: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise TopologyError("not UTF-8", key=f"{where}:{line}", allowed="a text file in UTF-8") from None
+
+
+def lines_of(data: bytes, where: str) -> Iterator[tuple[int, str]]:
+    """Each line with its number from 1, without holding all of them."""
+    try:
+        yield from enumerate(io.TextIOWrapper(io.BytesIO(data), "utf-8-sig"), start=1)
+    except UnicodeDecodeError:
+        decoded(data, where)
+
+
+def check_weight(weight: object, where: str) -> None:
+    """Links have no weights here: how much a neighbor counts follows from the degrees."""
+    try:
+        plain = not isinstance(weight, bool) and float(weight) == 1.0  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        plain = False
+    if not plain:
+        raise TopologyError("an edge with a weight", key=where, value=weight, allowed="no weight, or 1")
+
+
+def labels_of(topology: Topology) -> list[str]:
+    """What each node is called in a file: its name, else its number.
+
+    Raises:
+        TopologyError: two nodes of the same name, a node without one, or a name that is no text.
+    """
+    labels = list(topology.names) or [str(node) for node in range(topology.nodes)]
+    if len(set(labels)) != topology.nodes or len(labels) != topology.nodes or "" in labels:
+        raise TopologyError("not one name for each node", key="names", allowed=f"{topology.nodes} different names")
+    check_text(labels, "names")
+    return labels
+
+
+def check_text(labels: Sequence[str], where: str) -> None:
+    """JSON can spell half a character, which nothing can print."""
+    try:
+        "\n".join(labels).encode()
+    except UnicodeEncodeError:
+        raise TopologyError("a name that is no text", key=where, allowed="names that UTF-8 can hold") from None
+
+
+def whole(word: str, where: str, least: int = 0) -> int:
+    """A whole number of a file, whose size is not yet checked against anything.
+
+    Raises:
+        TopologyError: it is none, or absurdly long.
+    """
+    if word.isascii() and word.isdigit() and len(word) <= 18 and int(word) >= least:
+        return int(word)
+    raise TopologyError("not a number", key=where, value=word, allowed=f"a whole number from {least}")

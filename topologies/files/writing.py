@@ -1,0 +1,63 @@
+"""From a `Topology` to a graph file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from topologies.errors import TopologyError
+from topologies.files.formats import STREAM, format_of
+from topologies.graph import Topology
+
+
+def write_topology(topology: Topology, path: Path, form: str | None = None) -> None:
+    """Nodes keep their names; node-link JSON keeps spec and seed too. A file that is there is replaced when all of the
+    new one is written, not before.
+
+    Raises:
+        TopologyError: the format cannot hold this graph, or the file cannot be written.
+    """
+    pieces = _encoded(topology, path, form)
+    first = next(pieces)
+    try:
+        if path == STREAM:
+            sys.stdout.flush()
+            _write(sys.stdout.buffer, first, pieces)
+        elif path.exists() and not path.is_file() and not path.is_dir():
+            with path.open("wb") as file:
+                _write(file, first, pieces)
+        else:
+            _replace(path.resolve(), first, pieces)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        text = f"cannot write the graph file: {error.strerror}"
+        raise TopologyError(text, key="target", value=str(path), allowed="a file in a folder that exists") from None
+
+
+def _encoded(topology: Topology, path: Path, form: str | None) -> Iterator[bytes]:
+    for piece in format_of(path, form).write(topology):
+        yield piece.encode() if isinstance(piece, str) else piece
+
+
+def _replace(path: Path, first: bytes, rest: Iterator[bytes]) -> None:
+    aside = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
+    try:
+        with aside.open("xb") as file:
+            _write(file, first, rest)
+        if path.exists():
+            shutil.copymode(path, aside)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def _write(file: BinaryIO, first: bytes, rest: Iterator[bytes]) -> None:
+    file.write(first)
+    file.writelines(rest)
+    file.flush()

@@ -6,7 +6,7 @@ that messages meet a busy edge as they do in a real node, and a crash can fall b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +33,7 @@ from p2pfl.core.facts import Settings
 from p2pfl.core.messages import Message
 from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
+from p2pfl.core.turns import Turns
 from p2pfl.engine.durable import entry
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
@@ -55,6 +56,7 @@ class HostPlan:
 
     index: int
     neighbors: tuple[int, ...]
+    turns: Mapping[int, Turns]
     settings: Settings
     compressor: Compressor
     beta: float
@@ -103,6 +105,7 @@ class Host:
         self.core = Node(
             index=plan.index,
             neighbors=plan.neighbors,
+            turns=plan.turns,
             settings=plan.settings,
             samples=state.samples,
             fresh=fresh,

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress import Compressor
+from p2pfl.config.model import Edges
 from p2pfl.core import invariants
 from p2pfl.core.effects import Bootstrap, Operation
 from p2pfl.core.events import Event
 from p2pfl.core.facts import Settings
+from p2pfl.core.turns import turns_of
 from p2pfl.learn.interface import Learner
 from sim.host import Host, HostPlan
 from sim.kernel import Kernel
@@ -28,9 +30,13 @@ Totals = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldPlan:
-    """`round_s` and `start_s` map a node to its round's duration and its start; absent: the default, 0."""
+    """`round_s` and `start_s` map a node to its round's duration and its start; absent: the default, 0.
 
-    edges: tuple[tuple[int, int], ...]
+    `schedule` has the edges of each round where the graph changes; `edges` is then the union.
+    """
+
+    edges: Edges
+    schedule: tuple[Edges, ...] = ()
     learners: tuple[Learner, ...]
     settings: Settings
     compressor: Compressor
@@ -69,6 +75,7 @@ class World:
         host_plan = HostPlan(
             index=index,
             neighbors=tuple(sorted(b if a == index else a for a, b in plan.edges if index in (a, b))),
+            turns=turns_of(index, plan.schedule),
             settings=plan.settings,
             compressor=plan.compressor,
             beta=plan.beta,

@@ -66,12 +66,12 @@ def _checked_name(name: str | None, target: Path) -> str:
 
 
 def check_graph(topology: str, nodes: int) -> None:
-    from p2pfl.config.graph import DisconnectedGraph  # noqa: PLC0415 - `--help` stays instant
-    from topologies import build  # noqa: PLC0415 - as above
+    from p2pfl.config.graph import DisconnectedGraph, federation_graph  # noqa: PLC0415 - `--help` stays instant
     from topologies.graph import components  # noqa: PLC0415 - as above
 
     names = [f"node{index}" for index in range(nodes)]
-    if len(components(build(topology, nodes, names=names))) > 1:
+    graph, _ = federation_graph(topology, names, 0, Path())
+    if len(components(graph)) > 1:
         raise DisconnectedGraph(
             f"this graph on {nodes} nodes is not connected", key="--topology", value=topology, allowed="more edges"
         )

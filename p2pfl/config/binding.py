@@ -25,7 +25,7 @@ def sections(federation: Federation) -> tuple[tuple[str, bytes], ...]:
         "training": dataclasses.asdict(federation.training),
         "gossip": dataclasses.asdict(federation.gossip),
         "node": [{"name": member.name, "key": member.key.hex()} for member in federation.members],
-        "edges": federation.edges,
+        "edges": _graph(federation),
     }
     return tuple((name, _hash(_canonical(content), f"p2pfl-{name}")) for name, content in contents.items())
 
@@ -34,6 +34,11 @@ def federation_id(federation: Federation) -> bytes:
     """32 bytes that differ whenever any section does."""
     fields = [field for name, digest in sections(federation) for field in (name.encode(), digest)]
     return _hash(b"".join(len(field).to_bytes(8, "little") + field for field in fields), "p2pfl-fed-id")
+
+
+def _graph(federation: Federation) -> Any:
+    """A static graph counts as its edges alone, a schedule with the order of its rounds."""
+    return {"union": federation.edges, "rounds": federation.schedule} if federation.schedule else federation.edges
 
 
 def _canonical(content: Any) -> bytes:

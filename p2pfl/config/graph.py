@@ -1,14 +1,21 @@
-"""The federation's graph: the spec and the number of members to edges. Every node computes the same from one file."""
+"""The federation's graph: the spec and the number of members to edges. Every node computes the same from one file.
+
+A spec may name one graph, or an undirected schedule of graphs that repeats: then the union of them holds the sessions.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from p2pfl.config.model import Member
+from p2pfl.config.model import Edges, Member
 from p2pfl.config.tables import Mistakes
 from p2pfl.errors import UserError
-from topologies import Topology, TopologyError, build
-from topologies.graph import components
+from topologies import Topology, TopologyError, build, build_schedule
+from topologies.building import kind
+from topologies.families import FAMILIES, Kind
+from topologies.graph import components, ordered
+from topologies.schedules.schedule import Mixing
 from topologies.specs import is_file
 
 KEY = "federation.topology"
@@ -20,27 +27,48 @@ class DisconnectedGraph(UserError):  # noqa: N818 - it names the state of the gr
     exit_code = 3
 
 
-def federation_topology(spec: str, members: tuple[Member, ...], seed: int, folder: Path) -> Topology:
-    """A graph file is looked up in `folder`, and may call the nodes by name.
+def federation_graph(spec: str, names: Sequence[str], seed: int, folder: Path) -> tuple[Topology, tuple[Edges, ...]]:
+    """The graph of all sessions, and for a schedule the edges of each round of its period, else nothing.
+
+    A graph file is looked up in `folder`, and may call the nodes by name.
 
     Raises:
-        TopologyError: there is no such graph.
+        TopologyError: there is no such graph, or it is directed.
     """
     place = str(folder / spec) if is_file(spec) else spec
-    return build(place, len(members), seed, names=[member.name for member in members])
+    found = kind(place)
+    if found is Kind.DIRECTED:
+        text = "is directed, and stays inside the topology library: in a federation both ends of an edge learn"
+        raise TopologyError(text, value=spec, allowed=_undirected())
+    if found is Kind.STATIC:
+        return build(place, len(names), seed, names=names), ()
+    schedule = build_schedule(place, len(names), seed, names=names)
+    return schedule.union(), tuple(_edges(mixing) for mixing in schedule.mixings)
 
 
-def read_edges(spec: str, members: tuple[Member, ...], seed: int, mistakes: Mistakes) -> tuple[tuple[int, int], ...]:
-    """The sorted edges, or none where there is no such graph or it is not connected."""
+def _edges(mixing: Mixing) -> Edges:
+    pairs = zip(mixing.receivers.tolist(), mixing.senders.tolist(), strict=True)
+    return tuple((i, j) for i, j in ordered(pairs).tolist())
+
+
+def _undirected() -> str:
+    moving = ", ".join(sorted(name for name, family in FAMILIES.items() if family.kind is Kind.SCHEDULE))
+    return f"an undirected graph, such as ring or hypercube, or an undirected schedule: {moving or 'none here'}"
+
+
+def read_graph(
+    spec: str, members: tuple[Member, ...], seed: int, mistakes: Mistakes
+) -> tuple[Edges, tuple[Edges, ...]]:
+    """The sorted edges and the schedule, both empty where there is no such graph."""
     try:
-        topology = federation_topology(spec, members, seed, mistakes.file.parent)
+        topology, schedule = federation_graph(spec, [member.name for member in members], seed, mistakes.file.parent)
     except TopologyError as error:
         mistakes.add(f"{spec}: {_said(error)}", KEY, error.value, error.allowed)
-        return ()
+        return (), ()
     parts = components(topology)
     if len(parts) > 1:
         mistakes.found.append(_disconnected(parts, spec, members, mistakes.file))
-    return topology.edges
+    return topology.edges, schedule
 
 
 def _said(error: TopologyError) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.graph import DisconnectedGraph, read_edges
+from p2pfl.config.graph import DisconnectedGraph, read_graph
 from p2pfl.config.members import read_members
 from p2pfl.config.model import Federation, GossipConfig, TaskConfig, TrainingConfig
 from p2pfl.config.schema import FEDERATION, GOSSIP, TABLES, TASK, TRAINING
@@ -60,7 +60,7 @@ def _federation(document: dict[str, Any], mistakes: Mistakes) -> Federation:
     training = _training(document.get("training", {}), mistakes)
     gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", GOSSIP, mistakes))
     members = read_members(document.get("node", []), mistakes)
-    edges = read_edges(head["topology"], members, head["seed"], mistakes) if members else ()
+    edges, schedule = read_graph(head["topology"], members, head["seed"], mistakes) if members else ((), ())
     return Federation(
         path=mistakes.file.absolute(),
         **head,
@@ -69,6 +69,7 @@ def _federation(document: dict[str, Any], mistakes: Mistakes) -> Federation:
         gossip=gossip,
         members=members,
         edges=edges,
+        schedule=schedule,
     )
 
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+Edges = tuple[tuple[int, int], ...]
+"""pairs (i, j) of member indices with i < j, sorted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
@@ -77,7 +80,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Federation:
-    """One federation file, its graph resolved: `edges` are pairs (i, j) of member indices with i < j, sorted."""
+    """One federation file, its graph resolved.
+
+    Every one of `edges` holds a session. `schedule` is empty where the graph stands still; otherwise version v of a
+    node's model is exchanged on the edges `schedule[v % len(schedule)]`, and `edges` is the union of all.
+    """
 
     path: Path
     name: str
@@ -87,7 +94,13 @@ class Federation:
     training: TrainingConfig
     gossip: GossipConfig
     members: tuple[Member, ...]
-    edges: tuple[tuple[int, int], ...]
+    edges: Edges
+    schedule: tuple[Edges, ...] = ()
+
+    @property
+    def edges_at_once(self) -> float:
+        """How many edges one round of all nodes uses, on average over a period of the schedule."""
+        return sum(map(len, self.schedule)) / len(self.schedule) if self.schedule else len(self.edges)
 
     def neighbors(self, index: int) -> tuple[int, ...]:
         """Indices of the members joined to member `index` by an edge, ascending."""

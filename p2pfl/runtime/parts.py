@@ -19,6 +19,7 @@ from p2pfl.core.facts import Settings
 from p2pfl.core.node import Node
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.staleness import parse_staleness
+from p2pfl.core.turns import turns_of
 from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.engine.durable import change, restore
@@ -234,6 +235,7 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
     return Node(
         index=setup.member.index,
         neighbors=setup.peers,
+        turns=turns_of(setup.member.index, setup.federation.schedule),
         settings=core_settings(setup.federation, setup.member.index, durable=setup.durability == "exchange"),
         samples=state.samples,
         fresh=fresh,

@@ -40,11 +40,12 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """`left[k]`: after k failures. `remaining`: what is there in the end; its node k is `nodes[k]` of the graph."""
+    """`left[k]`: after k failures. `remaining`: what is there in the end, its nodes named as they were before, by
+    their numbers where they had no names.
+    """
 
     left: tuple[Left, ...]
     remaining: Topology
-    nodes: tuple[int, ...]
 
 
 def decay(topology: Topology, remove: int, strategy: str = "random", *, edges: bool = False, seed: int = 0) -> Decay:
@@ -69,9 +70,9 @@ def decay(topology: Topology, remove: int, strategy: str = "random", *, edges: b
         failed = kept[graph.ends[place]] if edges else kept[[place]]
         graph, kept = (_without_edge(graph, place), kept) if edges else _without_node(graph, kept, place)
         left.append(_left(graph, k, tuple(failed.tolist())))
-    names = [topology.names[node] for node in kept] if topology.names else ()
+    names = [topology.names[node] if topology.names else str(node) for node in kept]
     remaining = Topology(topology.spec, graph.nodes, graph.ends, topology.seed, names=names)
-    return Decay(tuple(left), remaining, tuple(kept.tolist()))
+    return Decay(tuple(left), remaining)
 
 
 def random_decays(

@@ -10,6 +10,9 @@ import click
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "list": ("listing", "All families of graphs, with their parameters and sources."),
     "info": ("info", "What one graph is like: how connected, how fast it mixes, what it costs."),
+    "compare": ("compare", "Several graphs side by side, at several sizes."),
+    "simulate": ("simulate", "Consensus on a graph, measured and predicted; no learning."),
+    "attack": ("attack", "What is left of a graph as nodes or edges fail."),
 }
 """Name: the module with a command `command`, and one line on it."""
 

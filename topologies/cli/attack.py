@@ -1,0 +1,99 @@
+"""`p2pfl topology attack`: what is left of a graph as parts of it fail. Nothing is sent to anyone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from topologies.cli import options
+from topologies.cli.output import format_option, write_rows
+from topologies.errors import TopologyError
+
+if TYPE_CHECKING:
+    from topologies.building import resolve
+    from topologies.failures import Decay
+
+STRATEGIES_HELP = """\b
+Strategies; each looks at what is left then:
+  random        drawn uniformly, from --seed
+  degree        the node with the most neighbors; the edge whose ends have the most
+  fiedler       where the Fiedler vector says that it hurts algebraic connectivity most
+  betweenness   the one that most shortest paths use (up to 1,000 nodes)
+
+A graph that falls apart is an answer: lambda 2 is 0 from then on, and the exit code stays 0.
+"""
+
+
+@click.command(
+    "attack",
+    help=f"What is left of SPEC as nodes, or edges, fail one at a time.\n\n{options.SPEC_HELP}",
+    epilog=STRATEGIES_HELP,
+)
+@options.spec_argument()
+@options.nodes_option()
+@click.option("--remove", type=int, default=1, show_default=True, help="How many fail.")
+@click.option("--strategy", default="random", show_default=True, help="Which fails next; see below.")
+@click.option("--edges", is_flag=True, help="Edges fail instead of nodes.")
+@click.option("--repeat", type=int, default=1, show_default=True, help="Draws of `random`, of which to show the mean.")
+@options.seed_option()
+@click.option("-o", "--output", type=click.Path(), help="Write what is left in the end as a graph file.")
+@format_option("table", "json", "csv")
+def command(
+    *,
+    spec: str,
+    nodes: int | None,
+    remove: int,
+    strategy: str,
+    edges: bool,
+    repeat: int,
+    seed: int,
+    output: str | None,
+    form: str,
+) -> None:
+    from topologies.failures import decay, random_decays  # noqa: PLC0415 - as above
+    from topologies.files import write_topology  # noqa: PLC0415 - as above
+
+    _check_output(output, repeat)
+    topology = resolve(spec, nodes, seed)
+    if repeat != 1:
+        _check_repeat(strategy)
+        write_rows(random_decays(topology, remove, repeat, edges=edges, seed=seed), form)
+        return
+    found = decay(topology, remove, strategy, edges=edges, seed=seed)
+    write_rows(_rows(found), form)
+    _note(found)
+    if output is not None:
+        write_topology(found.remaining, Path(output))
+
+
+def _check_output(output: str | None, repeat: int) -> None:
+    if output == "-":
+        raise TopologyError("the table goes there already", key="output", value=output, allowed="a file")
+    if output is not None and repeat != 1:
+        raise TopologyError("many draws leave many graphs", key="output", value=output, allowed="with --repeat 1")
+
+
+def _check_repeat(strategy: str) -> None:
+    if strategy != "random":
+        raise TopologyError("only chance differs from draw to draw", key="repeat", allowed="1, or --strategy random")
+
+
+def _rows(found: Decay) -> list[dict[str, Any]]:
+    return [
+        {
+            "removed": left.removed,
+            "failed": "-".join(map(str, left.failed)) or None,
+            "lambda_2": left.algebraic_connectivity,
+            "components": left.components,
+            "largest": left.largest,
+        }
+        for left in found.left
+    ]
+
+
+def _note(found: Decay) -> None:
+    first = next((left for left in found.left if left.components > 1), None)
+    if first is not None:
+        click.echo(f"note: not connected after {first.removed} of {found.left[-1].removed} failures", err=True)

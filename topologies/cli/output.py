@@ -56,9 +56,8 @@ def _write_table(rows: Sequence[Row], missing: str) -> None:
         table.add_column(key.replace("_", " "), justify="right" if numbers else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell(value, missing)) for value in row.values()))
-    console = Console()
-    # piped, a table is as wide as it is: no line may be cut where nobody sees it
-    console.print(table, width=None if console.is_terminal else 10_000, crop=console.is_terminal)
+    # a table is as wide as it is: no figure may be cut, neither in a pipe nor on a narrow terminal, which wraps lines
+    Console(width=10_000).print(table)
 
 
 def cell(value: Any, missing: str = "-") -> str:

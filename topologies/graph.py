@@ -111,13 +111,14 @@ class Topology:
 
 def ordered(pairs: Ends | Iterable[Sequence[int]]) -> Ends:
     """Pairs in any order and direction as `Topology.ends` wants them. Self-loops are left out."""
-    ends: Ends = np.array(pairs if isinstance(pairs, np.ndarray) else list(pairs), dtype=np.int64).reshape(-1, 2)
-    ends.sort(axis=1)
-    ends = ends[ends[:, 0] != ends[:, 1]]
-    if len(ends):
-        ends = ends[np.lexsort((ends[:, 1], ends[:, 0]))]
-        fresh = np.concatenate([[True], (ends[1:] != ends[:-1]).any(axis=1)])
-        ends = ends[fresh]
+    given: Ends = np.asarray(pairs if isinstance(pairs, np.ndarray) else list(pairs), dtype=np.int64).reshape(-1, 2)
+    low, high = np.minimum(given[:, 0], given[:, 1]), np.maximum(given[:, 0], given[:, 1])
+    # both ends in one number: sorting single numbers is several times faster than sorting pairs
+    both = (low << 32 | high)[low != high]
+    if not (both[1:] > both[:-1]).all():
+        both.sort()
+        both = both[np.append(True, both[1:] != both[:-1])]
+    ends = np.stack([both >> 32, both & 0xFFFFFFFF], axis=1)
     ends.setflags(write=False)
     return ends
 

@@ -15,6 +15,8 @@ from topologies.specs import is_file, parse
 NODES_LIMIT = 2_000_000
 EDGES_LIMIT = 50_000_000
 """more than these are not held in memory: such a graph is known by its formulas, or not at all."""
+DRAWN_LIMIT = 10_000_000
+"""as many edges of a random graph are drawn one by one in about a minute; more are refused."""
 
 
 def kind(spec: str) -> Kind:
@@ -22,23 +24,27 @@ def kind(spec: str) -> Kind:
     return Kind.STATIC if is_file(spec) else FAMILIES[parse(spec).name].kind
 
 
-def build(spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) -> Topology:
+def build(
+    spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = (), folder: Path | str | None = None
+) -> Topology:
     """The graph that `spec` describes, the same for the same arguments; it need not be connected.
 
-    A spec may be the path of a graph file, whose nodes are numbers or, where given, `names`.
+    A spec may be the path of a graph file, whose nodes are numbers or, where given, `names`. A relative path, of a
+    graph file or among the parameters of a family, starts at `folder`, by default the working directory.
 
     Raises:
         TopologyError: the spec cannot be read, there is no such graph of this size, or it is no static graph.
     """
     _check_size(nodes)
     if is_file(spec):
-        return _from_file(spec, Path(spec), nodes, seed, names)
-    family, wanted = _asked(spec, nodes, seed, names)
+        return _from_file(spec, Path(folder or "") / spec, nodes, seed, names)
+    family, wanted = _asked(spec, nodes, seed, names, folder)
     if family.build is None:
         raise TopologyError("changes over time or is directed", key="topology", value=spec, allowed="a static graph")
     form = family.closed(wanted) if family.closed and nodes > 1 else None
     if form is not None and form.edges > EDGES_LIMIT:
         return Topology(spec, nodes, None, seed, formula=form)
+    _check_edges(family, wanted)
     return Topology(spec, nodes, family.build(wanted), seed, formula=form)
 
 
@@ -64,14 +70,16 @@ def resolve(spec: str, nodes: int | None = None, seed: int = 0) -> Topology:
     return build(spec, nodes, seed)
 
 
-def build_schedule(spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) -> Schedule:
-    """The schedule, or the directed graph, that `spec` describes.
+def build_schedule(
+    spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = (), folder: Path | str | None = None
+) -> Schedule:
+    """The schedule, or the directed graph, that `spec` describes; the arguments are those of `build`.
 
     Raises:
         TopologyError: the spec cannot be read, there is none of this size, or it is a static graph.
     """
     _check_size(nodes)
-    family, wanted = _asked(spec, nodes, seed, names)
+    family, wanted = _asked(spec, nodes, seed, names, folder)
     if family.schedule is None:
         raise TopologyError("neither changes over time nor is directed", key="topology", value=spec)
     return family.schedule(wanted)
@@ -86,10 +94,24 @@ def _from_file(spec: str, path: Path, nodes: int, seed: int, names: Sequence[str
     return Topology(spec, nodes, found.ends, seed, names=found.names)
 
 
-def _asked(spec: str, nodes: int, seed: int, names: Sequence[str]) -> tuple[Family, Request]:
+def _asked(spec: str, nodes: int, seed: int, names: Sequence[str], folder: Path | str | None) -> tuple[Family, Request]:
     parsed = parse(spec)
-    wanted = Request(spec=spec, nodes=nodes, parameters=parsed.parameters, seed=seed, names=names)
+    wanted = Request(
+        spec=spec, nodes=nodes, parameters=parsed.parameters, seed=seed, names=names, folder=Path(folder or "")
+    )
     return FAMILIES[parsed.name], wanted
+
+
+def _check_edges(family: Family, wanted: Request) -> None:
+    limit = DRAWN_LIMIT if family.random else EDGES_LIMIT
+    edges = family.expected(wanted) if family.expected else 0
+    if edges > limit:
+        raise TopologyError(
+            f"{wanted.spec} on {wanted.nodes} nodes has about {edges:.1e} edges, too many to hold",
+            key="nodes",
+            value=wanted.nodes,
+            allowed=f"fewer nodes or another parameter, for at most {limit} edges",
+        )
 
 
 def _check_size(nodes: int) -> None:

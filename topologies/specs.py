@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +25,20 @@ FILE_SUFFIXES = (
     ".mtx",
     ".npz",
 )
+_FAMILY_HEAD = re.compile(r"\s*[a-z][a-z0-9-]+\s*:")
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`read` turns the text of a value into the value and raises ValueError where it cannot."""
+    """`read` turns the text of a value into the value and raises ValueError where it cannot.
+
+    A default of None means that the family chooses: `meaning` says how.
+    """
 
     default: Any
     allowed: str
     read: Callable[[str], Any]
+    meaning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,36 +49,84 @@ class Spec:
     parameters: Mapping[str, Any]
 
 
-def whole(default: int | None, minimum: int) -> Parameter:
+def whole(default: int | None, minimum: int, meaning: str = "") -> Parameter:
     def read(text: str) -> int:
         if (value := int(text)) < minimum:
             raise ValueError(text)
         return value
 
-    return Parameter(default, f"a whole number from {minimum}", read)
+    return Parameter(default, f"a whole number from {minimum}", read, meaning)
 
 
-def fraction(default: float) -> Parameter:
+def fraction(default: float, meaning: str = "") -> Parameter:
     def read(text: str) -> float:
         if not 0.0 <= (value := float(text)) <= 1.0:
             raise ValueError(text)
         return value
 
-    return Parameter(default, "a number from 0 to 1", read)
+    return Parameter(default, "a number from 0 to 1", read, meaning)
 
 
-def offsets(default: tuple[int, ...]) -> Parameter:
+def positive(default: float | None, meaning: str = "") -> Parameter:
+    def read(text: str) -> float:
+        if not 0.0 < (value := float(text)) < math.inf:
+            raise ValueError(text)
+        return value
+
+    return Parameter(default, "a number above 0", read, meaning)
+
+
+def offsets(default: tuple[int, ...], meaning: str = "") -> Parameter:
     def read(text: str) -> tuple[int, ...]:
         values = tuple(sorted({int(part) for part in text.split("-")}))
         if values[0] < 1:
             raise ValueError(text)
         return values
 
-    return Parameter(default, "whole numbers from 1 joined by '-', such as 1-2", read)
+    return Parameter(default, "whole numbers from 1 joined by '-', such as 1-2", read, meaning)
+
+
+def lengths(meaning: str = "") -> Parameter:
+    """The sides of a box, in order; none by default."""
+
+    def read(text: str) -> tuple[int, ...]:
+        values = tuple(int(part) for part in text.split("x"))
+        if min(values) < 2:
+            raise ValueError(text)
+        return values
+
+    return Parameter(None, "whole numbers from 2 joined by 'x', such as 4x5x6", read, meaning)
+
+
+def choice(default: str, *others: str, meaning: str = "") -> Parameter:
+    words = (default, *others)
+
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(text)
+        return text
+
+    return Parameter(default, " or ".join(words), read, meaning)
+
+
+def file(meaning: str = "") -> Parameter:
+    """The path of a file, without commas; none by default. Relative ones start at the request's folder."""
+
+    def read(text: str) -> Path:
+        if not text:
+            raise ValueError(text)
+        return Path(text)
+
+    return Parameter(None, "the path of a file, without commas", read, meaning)
 
 
 def is_file(spec: str) -> bool:
-    """A graph file is told from a family by a folder in its name or a suffix: `.json`, `.edges`, ..."""
+    """A graph file is told from a family by a folder in its name or a suffix: `.json`, `.edges`, ...
+
+    What begins like `name:` is a family, whose parameters may hold paths of their own.
+    """
+    if _FAMILY_HEAD.match(spec):
+        return False
     return "/" in spec or "\\" in spec or Path(spec).suffix.lower() in FILE_SUFFIXES
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from topologies.errors import TopologyError
@@ -27,16 +28,33 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`names` are those of the nodes: a family that orders its members by name uses them, others do not."""
+    """`names` are those of the nodes: a family that orders its members by name uses them, others do not.
+
+    `folder` is where a relative path among the parameters starts.
+    """
 
     spec: str
     nodes: int
     parameters: Parameters
     seed: int = 0
     names: Sequence[str] = ()
+    folder: Path = Path()
 
     def __getitem__(self, key: str) -> Any:
         return self.parameters[key]
+
+    def called(self) -> Sequence[str]:
+        """What the nodes are called: by default their numbers.
+
+        Raises:
+            TopologyError: there is not one name for each node.
+        """
+        if not self.names:
+            return [str(node) for node in range(self.nodes)]
+        if len(self.names) != self.nodes or len(set(self.names)) != self.nodes:
+            allowed = f"{self.nodes} different ones"
+            raise TopologyError("not one name for each node", key="names", value=len(set(self.names)), allowed=allowed)
+        return self.names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +81,9 @@ class Family:
     """`rule`, `degree`, `connectivity` (lambda_2) and `source` are what `topology list` prints.
 
     `transitive`: every node sees the same graph. `random`: the edges depend on the seed. `by_name`: they depend on
-    the names of the nodes. `closed` gives None where no formula holds for these parameters.
+    the names of the nodes. `closed` is asked from two nodes on and gives None where no formula holds for these
+    parameters. `expected` tells how many edges there will be, on average where they are drawn: a graph too large to
+    hold is refused before it is made. Whatever has many edges on few nodes needs the one or the other.
     """
 
     rule: str
@@ -72,6 +92,7 @@ class Family:
     schedule: ScheduleBuilder | None = None
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     closed: Callable[[Request], ClosedForm | None] | None = None
+    expected: Callable[[Request], float] | None = None
     connectivity: str = ""
     source: str = ""
     kind: Kind = Kind.STATIC
@@ -82,3 +103,8 @@ class Family:
 
 def impossible(name: str, nodes: int, allowed: str) -> TopologyError:
     return TopologyError(f"no {name} of this size", key="nodes", value=nodes, allowed=allowed)
+
+
+def unfit(key: str, value: object, nodes: int, allowed: str) -> TopologyError:
+    """A parameter, called `family:key`, that no graph on so many nodes can have."""
+    return TopologyError(f"no such graph on {nodes} nodes", key=key, value=value, allowed=allowed)

@@ -1,0 +1,153 @@
+"""Cliques joined by few edges: good inside, a bottleneck between. Blocks of consecutive nodes, as even as can be.
+
+The closed forms are those of the equitable partition into heads and others: Brouwer and Haemers, Spectra of Graphs
+(2012), section 2.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from topologies.families.classic import BOOK, path_form
+from topologies.families.family import ClosedForm, Family, Request, impossible, unfit
+from topologies.families.parts import Ints, clique_edges, cliques, cycle, even, line, pairs, together
+from topologies.graph import Ends
+from topologies.specs import whole
+
+
+def barbell_parts(wanted: Request) -> tuple[int, int]:
+    """The size of each clique and of the path between them."""
+    n, between = wanted.nodes, wanted["path"]
+    clique, odd = divmod(n - between, 2)
+    if odd or clique < 1:
+        raise impossible("barbell", n, f"an even number of nodes beside the path of {between}, at least 2")
+    return clique, between
+
+
+def barbell(wanted: Request) -> Ends:
+    """Two equal cliques joined by an edge, or by a path of `path` further nodes between them."""
+    clique, between = barbell_parts(wanted)
+    first = cliques(np.array([0, clique]))
+    return together(first, line(np.arange(clique - 1, clique + between + 1)), first + clique + between)
+
+
+def barbell_form(wanted: Request) -> ClosedForm | None:
+    """Joined by an edge: what is opposite in the two cliques of m has the eigenvalues of [[m + 1, 1 - m], [-1, 1]]."""
+    m, between = barbell_parts(wanted)
+    if between:
+        return None
+    if m == 1:
+        return path_form(2)
+    high = (m + 2 + math.sqrt((m + 2) ** 2 - 8)) / 2
+    return ClosedForm(low=2 / high, high=high, edges=m * (m - 1) + 1, degrees=(m - 1, m), diameter=3)
+
+
+def lollipop_parts(wanted: Request) -> tuple[int, int]:
+    n, clique = wanted.nodes, wanted["clique"]
+    clique = (n + 1) // 2 if clique is None else clique
+    if clique > n:
+        raise unfit("lollipop:clique", clique, n, f"from 1 to {n}")
+    return clique, n - clique
+
+
+def lollipop(wanted: Request) -> Ends:
+    clique, _ = lollipop_parts(wanted)
+    return together(cliques(np.array([0, clique])), line(np.arange(clique - 1, wanted.nodes)))
+
+
+def blocks(wanted: Request) -> Ints:
+    """Cliques of at most `size`, as few as that allows."""
+    return even(wanted.nodes, -(-wanted.nodes // wanted["size"]))
+
+
+def star_of_cliques(wanted: Request) -> Ends:
+    starts = blocks(wanted)
+    return together(cliques(starts), pairs(starts[1:-1], 0))
+
+
+def star_of_cliques_form(wanted: Request) -> ClosedForm | None:
+    """For q equal cliques of m: what is opposite in two outer cliques, and so zero in the middle one, has the
+    eigenvalues of [[m, 1 - m], [-1, 1]]; the largest one is of what is equal in all outer cliques.
+    """
+    n, m = wanted.nodes, min(wanted.nodes, wanted["size"])
+    q, rest = divmod(n, m)
+    if rest or q < 3 or m < 2:
+        return None
+    hub, head = math.sqrt(m - 1), math.sqrt(q - 1)
+    # the quotient on (hub, its clique, heads, their cliques), made symmetric
+    quotient = np.array(
+        [[m + q - 2, -hub, -head, 0], [-hub, 1, 0, 0], [-head, 0, m, -hub], [0, 0, -hub, 1]], dtype=np.float64
+    )
+    return ClosedForm(
+        low=2 / (m + 1 + math.sqrt((m + 1) ** 2 - 4)),
+        high=float(np.linalg.eigvalsh(quotient)[-1]),
+        edges=q * m * (m - 1) // 2 + q - 1,
+        degrees=(m - 1, m + q - 2),
+        diameter=4,
+    )
+
+
+def ring_of_cliques(wanted: Request) -> Ends:
+    """Bridge b leaves a clique at the b-th node from its end and enters the next one at the b-th from its start."""
+    starts, bridges = blocks(wanted), wanted["bridges"]
+    least = int(np.diff(starts).min())
+    if bridges > least:
+        raise unfit("ring-of-cliques:bridges", bridges, wanted.nodes, f"from 1 to {least}, the least clique")
+    joined = cycle(np.arange(len(starts) - 1))
+    rank = np.arange(bridges)
+    leaving = (starts[1:][joined[:, 0]][:, None] - 1 - rank).ravel()
+    entering = (starts[:-1][joined[:, 1]][:, None] + rank).ravel()
+    return together(cliques(starts), pairs(leaving, entering))
+
+
+def _expected(wanted: Request) -> float:
+    return clique_edges(blocks(wanted))
+
+
+_BARBELL = Family(
+    rule="two cliques joined by an edge, or by a path of so many nodes: a bottleneck",
+    degree="n/2 - 1, n/2 at the ends of the bridge",
+    build=barbell,
+    parameters={"path": whole(0, 0, "nodes between the cliques")},
+    closed=barbell_form,
+    expected=lambda wanted: (wanted.nodes - wanted["path"]) ** 2 / 4,
+    connectivity="without a path, m = n/2: (m + 2 - sqrt((m + 2)^2 - 8)) / 2",
+    source=BOOK + " and 2.3",
+)
+
+FAMILIES: Mapping[str, Family] = {
+    "barbell": _BARBELL,
+    "dumbbell": _BARBELL,
+    "lollipop": Family(
+        rule="a clique with a path hanging from it: slow to mix",
+        degree="1 or 2 on the path, clique - 1 in the clique",
+        build=lollipop,
+        parameters={"clique": whole(None, 1, "nodes of the clique; half of all, rounded up, by default")},
+        expected=lambda wanted: clique_edges(np.array([0, lollipop_parts(wanted)[0]])),
+        source="Brightwell and Winkler 1990, doi:10.1002/rsa.3240010303",
+    ),
+    "star-of-cliques": Family(
+        rule="cliques; the first node of each joined to node 0, the first of the first",
+        degree="size - 1, size at the heads, size + cliques - 2 at node 0",
+        build=star_of_cliques,
+        parameters={"size": whole(5, 1, "nodes of a clique; where it does not divide n, cliques of nearly equal size")},
+        closed=star_of_cliques_form,
+        expected=_expected,
+        connectivity="3 or more equal cliques of m: (m + 1 - sqrt((m + 1)^2 - 4)) / 2",
+        source="Brouwer and Haemers, Spectra of Graphs, 2.3",
+    ),
+    "ring-of-cliques": Family(
+        rule="cliques in a ring; so many bridges to the next, each between nodes of its own",
+        degree="size - 1, size at a bridge",
+        build=ring_of_cliques,
+        parameters={
+            "size": whole(5, 1, "nodes of a clique; where it does not divide n, cliques of nearly equal size"),
+            "bridges": whole(1, 1, "edges to the next clique, at most size"),
+        },
+        expected=_expected,
+        source="Fortunato and Barthelemy 2007, doi:10.1073/pnas.0605965104",
+    ),
+}

@@ -1,0 +1,28 @@
+"""Random numbers for the families that are not drawn by networkx. Each node of a federation draws the same graph from
+the seed, so the numbers may not change with numpy's version: they come from the raw stream of a bit generator, which
+numpy promises to keep (its generators' methods may change).
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def uniform(shape: tuple[int, ...], seed: int, label: str) -> NDArray[np.float64]:
+    """Multiples of 2^-53 in [0, 1). Streams of another `label` or seed are independent."""
+    raw = _raw(int(np.prod(shape)), seed, label)
+    return np.asarray((raw >> np.uint64(11)) * 2.0**-53).reshape(shape)
+
+
+def below(limit: int, count: int, seed: int, label: str) -> NDArray[np.int64]:
+    """Whole numbers from 0 to limit - 1, limit at most 2^31. Shape (count,)."""
+    # the high half times the limit, its high half again: uneven by at most limit / 2^32
+    return ((_raw(count, seed, label) >> np.uint64(32)) * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
+
+
+def _raw(count: int, seed: int, label: str) -> NDArray[np.uint64]:
+    state = int.from_bytes(blake2b(f"{label} {seed}".encode(), digest_size=16).digest())
+    return np.asarray(np.random.PCG64(state).random_raw(count), dtype=np.uint64)

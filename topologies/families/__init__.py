@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topologies.families import circulants, classic, random
+from topologies.families import (
+    boxes,
+    circulants,
+    classic,
+    cliques,
+    d_cliques,
+    expanders,
+    geometric,
+    keyed,
+    layered,
+    random,
+)
 from topologies.families.family import ClosedForm, Family, Kind, Request
 
 __all__ = ["FAMILIES", "ClosedForm", "Family", "Kind", "Request"]
 
 FAMILIES: Mapping[str, Family] = {
     **classic.FAMILIES,
+    **boxes.FAMILIES,
     **circulants.FAMILIES,
+    **expanders.FAMILIES,
+    **layered.FAMILIES,
+    **cliques.FAMILIES,
+    **d_cliques.FAMILIES,
+    **keyed.FAMILIES,
     **random.FAMILIES,
+    **geometric.FAMILIES,
 }

@@ -10,18 +10,20 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from topologies.errors import TopologyError
-from topologies.families.family import ClosedForm, Family, Request
+from topologies.families.family import ClosedForm, Family, Request, impossible, unfit
+from topologies.families.parts import Ints, pairs, together
+from topologies.families.stream import below
 from topologies.graph import Ends
-from topologies.specs import offsets
+from topologies.specs import offsets, whole
 
 REVIEW = "Gray, Toeplitz and Circulant Matrices, 3"
 
 
 def circulant_edges(nodes: int, steps: Iterable[int]) -> Ends:
     node = np.arange(nodes)
-    hops = [np.stack([node, (node + step) % nodes], axis=1) for step in steps]
-    return np.concatenate([np.empty((0, 2), np.int64), *hops])
+    # half of the hops of n/2 are the others read backwards
+    hops = [node[: nodes // 2] if 2 * step == nodes else node for step in steps]
+    return together(*(pairs(here, (here + step) % nodes) for here, step in zip(hops, steps, strict=True)))
 
 
 def cosine_gap(k: int, nodes: int, *, doubled: bool = True) -> float:
@@ -29,53 +31,104 @@ def cosine_gap(k: int, nodes: int, *, doubled: bool = True) -> float:
     return (4.0 if doubled else 2.0) * math.sin(math.pi * k / nodes) ** 2
 
 
-def circulant_form(nodes: int, steps: Iterable[int]) -> ClosedForm | None:
-    """lambda_k = sum over offsets s of 2 - 2 cos(2 pi k s / n); an offset of n/2 counts once."""
-    if nodes < 2:
-        return None
+def circulant_form(nodes: int, steps: Iterable[int]) -> ClosedForm:
+    """lambda_k = sum over offsets s of 2 - 2 cos(2 pi k s / n); an offset of n/2 counts once.
+
+    `steps` are different ones from 1 to n/2.
+    """
     k = np.arange(1, nodes // 2 + 1, dtype=np.int64)
     values = np.zeros(len(k))
     degree = 0
     for step in steps:
         half = 2 * step == nodes
-        values += (2.0 if half else 4.0) * np.sin(np.pi * (k * step % nodes) / nodes) ** 2
+        turn = k * step % nodes
+        turn = np.minimum(turn, nodes - turn)  # sin near pi would lose the digits that sin near 0 keeps
+        values += (2.0 if half else 4.0) * np.sin(np.pi * turn / nodes) ** 2
         degree += 1 if half else 2
-    if math.gcd(nodes, *steps) > 1:
-        values[0] = 0.0
-        return ClosedForm(low=0.0, high=float(values.max()), edges=nodes * degree // 2, degrees=(degree, degree))
+    apart = math.gcd(nodes, *steps) > 1
     return ClosedForm(
-        low=float(values.min()), high=float(values.max()), edges=nodes * degree // 2, degrees=(degree, degree)
+        low=0.0 if apart else float(values.min()),
+        high=float(values.max()),
+        edges=nodes * degree // 2,
+        degrees=(degree, degree),
     )
 
 
-def circulant(wanted: Request) -> Ends:
-    steps = wanted["offsets"]
+def fitting(wanted: Request) -> tuple[int, ...]:
+    """The offsets asked for.
+
+    Raises:
+        TopologyError: one is more than half way round.
+    """
+    steps: tuple[int, ...] = wanted["offsets"]
+    if wanted.nodes < 2:
+        raise impossible("circulant graph", wanted.nodes, "at least 2")
     if steps[-1] > wanted.nodes // 2:
-        raise TopologyError(
-            "too long for this many nodes",
-            key="circulant:offsets",
-            value="-".join(map(str, steps)),
-            allowed=f"from 1 to {wanted.nodes // 2}",
-        )
-    return circulant_edges(wanted.nodes, steps)
+        text = "-".join(map(str, steps))
+        raise unfit("circulant:offsets", text, wanted.nodes, f"from 1 to {wanted.nodes // 2}")
+    return steps
 
 
-def powers(nodes: int) -> tuple[int, ...]:
+def powers(wanted: Request) -> tuple[int, ...]:
     """The distinct hops of the undirected exponential graph: 1, 2, 4, ..., the shorter way round."""
-    return tuple(sorted({min(1 << bit, nodes - (1 << bit)) for bit in range((nodes - 1).bit_length())}))
+    n = wanted.nodes
+    return tuple(sorted({min(1 << bit, n - (1 << bit)) for bit in range((n - 1).bit_length())}))
 
 
-def exponential(wanted: Request) -> Ends:
-    return circulant_edges(wanted.nodes, powers(wanted.nodes))
+def equi_shifts(nodes: int, count: int | None, seed: int) -> Ints:
+    """M shifts, each drawn from 1 .. n-1; one may come twice. Shape (m,), m = ceil(log2 n) if `count` is None."""
+    if nodes < 2:
+        return np.empty(0, np.int64)
+    count = (nodes - 1).bit_length() if count is None else count
+    return 1 + below(nodes - 1, count, seed, "u-equi-static")
+
+
+def shifts(wanted: Request) -> tuple[int, ...]:
+    drawn = equi_shifts(wanted.nodes, wanted["m"], wanted.seed)
+    return tuple(np.unique(np.minimum(drawn, wanted.nodes - drawn)).tolist())
+
+
+def residues(wanted: Request) -> tuple[int, ...]:
+    """The squares modulo n up to n/2. As -1 is a square, so is the negative of each.
+
+    Raises:
+        TopologyError: n is no prime that leaves 1 when divided by 4.
+    """
+    n = wanted.nodes
+    if not _fits_paley(n):
+        lower = next((m for m in range(n, 4, -1) if _fits_paley(m)), None)
+        upper = next(m for m in range(n, 2 * n + 8) if _fits_paley(m))
+        nearby = f"{lower} or {upper}" if lower else str(upper)
+        raise impossible("Paley graph", n, f"a prime that leaves 1 when divided by 4, such as {nearby}")
+    node = np.arange(1, n // 2 + 1)
+    square = node * node % n
+    return tuple(np.unique(np.minimum(square, n - square)).tolist())
+
+
+def _fits_paley(n: int) -> bool:
+    return n % 4 == 1 and is_prime(n)
+
+
+def is_prime(n: int) -> bool:
+    return n > 1 and all(n % divisor for divisor in range(2, math.isqrt(n) + 1))
+
+
+def paley_form(wanted: Request) -> ClosedForm:
+    residues(wanted)
+    n = wanted.nodes
+    root, degree = math.sqrt(n), (n - 1) // 2
+    return ClosedForm(
+        low=(n - root) / 2.0, high=(n + root) / 2.0, edges=n * degree // 2, degrees=(degree, degree), diameter=2
+    )
 
 
 FAMILIES: Mapping[str, Family] = {
     "circulant": Family(
         rule="each node joined to those at the given offsets",
         degree="2 for each offset, 1 for n/2",
-        build=circulant,
-        parameters={"offsets": offsets((1, 2))},
-        closed=lambda wanted: circulant_form(wanted.nodes, wanted["offsets"]),
+        build=lambda wanted: circulant_edges(wanted.nodes, fitting(wanted)),
+        parameters={"offsets": offsets((1, 2), "how far round the ring, from 1 to n/2")},
+        closed=lambda wanted: circulant_form(wanted.nodes, fitting(wanted)),
         connectivity="min over k of the sum over offsets s of 2 - 2 cos(2 pi k s / n)",
         source=REVIEW,
         transitive=True,
@@ -83,10 +136,30 @@ FAMILIES: Mapping[str, Family] = {
     "exponential": Family(
         rule="offsets 1, 2, 4, ..., both ways: few edges, fast mixing",
         degree="about 2 log2 n",
-        build=exponential,
-        closed=lambda wanted: circulant_form(wanted.nodes, powers(wanted.nodes)),
+        build=lambda wanted: circulant_edges(wanted.nodes, powers(wanted)),
+        closed=lambda wanted: circulant_form(wanted.nodes, powers(wanted)),
         connectivity="as circulant",
         source="Ying et al. 2021, arXiv:2110.13363, made undirected",
+        transitive=True,
+    ),
+    "u-equi-static": Family(
+        rule="a circulant graph of m random offsets, drawn from the seed; one may come twice",
+        degree="at most 2 m",
+        build=lambda wanted: circulant_edges(wanted.nodes, shifts(wanted)),
+        parameters={"m": whole(None, 1, "how many offsets are drawn; log2 n, rounded up, by default")},
+        closed=lambda wanted: circulant_form(wanted.nodes, shifts(wanted)),
+        connectivity="as circulant",
+        source="Song et al. 2022, arXiv:2210.07881, algorithm U-EquiStatic",
+        transitive=True,
+        random=True,
+    ),
+    "paley": Family(
+        rule="joined where the difference is a square modulo n; n prime, 1 modulo 4",
+        degree="(n - 1) / 2",
+        build=lambda wanted: circulant_edges(wanted.nodes, residues(wanted)),
+        closed=paley_form,
+        connectivity="(n - sqrt n) / 2",
+        source="Brouwer and Haemers, Spectra of Graphs, 9.1.2",
         transitive=True,
     ),
 }

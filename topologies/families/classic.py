@@ -1,4 +1,4 @@
-"""Ring, path, star, complete graph, torus, hypercube, barbell: the graphs that everybody compares with.
+"""Ring, path, star, complete graphs, wheel, hypercube: the graphs that everybody compares with.
 
 Eigenvalues: Brouwer and Haemers, Spectra of Graphs (2012), section 1.4.
 """
@@ -6,14 +6,14 @@ Eigenvalues: Brouwer and Haemers, Spectra of Graphs (2012), section 1.4.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from itertools import combinations
+from collections.abc import Mapping
 
 import numpy as np
 
 from topologies.families.circulants import circulant_edges, cosine_gap
-from topologies.families.family import ClosedForm, Family, Parameters, Request, impossible
-from topologies.graph import Edge, Ends
+from topologies.families.family import ClosedForm, Family, Request, impossible, unfit
+from topologies.families.parts import all_pairs, cycle, line, pairs, together
+from topologies.graph import Ends
 from topologies.specs import whole
 
 BOOK = "Brouwer and Haemers, Spectra of Graphs, 1.4"
@@ -25,6 +25,7 @@ def ring(wanted: Request) -> Ends:
 
 
 def ring_values(nodes: int) -> tuple[float, float]:
+    """lambda_2 and lambda_max."""
     return cosine_gap(1, nodes, doubled=nodes > 2), cosine_gap(nodes // 2, nodes, doubled=nodes > 2)
 
 
@@ -35,23 +36,19 @@ def ring_form(wanted: Request) -> ClosedForm:
     return ClosedForm(low=low, high=high, edges=n * degree // 2, degrees=(degree, degree), diameter=n // 2)
 
 
-def path(wanted: Request) -> Ends:
-    return np.stack([np.arange(wanted.nodes - 1), np.arange(1, wanted.nodes)], axis=1)
-
-
 def path_values(nodes: int) -> tuple[float, float]:
+    """lambda_2 and lambda_max."""
     low, high = math.sin(math.pi / (2 * nodes)), math.cos(math.pi / (2 * nodes))
     return 4.0 * low * low, 4.0 * high * high
 
 
-def path_form(wanted: Request) -> ClosedForm:
-    n = wanted.nodes
-    low, high = path_values(n)
-    return ClosedForm(low=low, high=high, edges=n - 1, degrees=(1, min(2, n - 1)), diameter=n - 1)
+def path_form(nodes: int) -> ClosedForm:
+    low, high = path_values(nodes)
+    return ClosedForm(low=low, high=high, edges=nodes - 1, degrees=(1, min(2, nodes - 1)), diameter=nodes - 1)
 
 
 def star(wanted: Request) -> Ends:
-    return np.stack([np.zeros(wanted.nodes - 1, np.int64), np.arange(1, wanted.nodes)], axis=1)
+    return pairs(np.arange(1, wanted.nodes), 0)
 
 
 def star_form(wanted: Request) -> ClosedForm:
@@ -60,84 +57,67 @@ def star_form(wanted: Request) -> ClosedForm:
     return ClosedForm(low=low, high=float(n), edges=n - 1, degrees=(1, n - 1), diameter=min(2, n - 1))
 
 
-def complete(wanted: Request) -> Ends:
-    return np.stack(np.triu_indices(wanted.nodes, 1), axis=1)
-
-
 def complete_form(wanted: Request) -> ClosedForm:
     n = wanted.nodes
     return ClosedForm(low=float(n), high=float(n), edges=n * (n - 1) // 2, degrees=(n - 1, n - 1), diameter=1)
 
 
-def sides(nodes: int, parameters: Parameters) -> tuple[int, int]:
-    """Rows and columns of a torus: those given, else the most nearly square ones."""
-    rows, cols = parameters["rows"], parameters["cols"]
-    if rows is None and cols is None:
-        rows = next((side for side in range(math.isqrt(nodes), 1, -1) if nodes % side == 0), None)
-        if rows is None:
-            raise impossible("torus", nodes, "rows times cols with both at least 2 (not a prime)")
-    rows = rows or nodes // cols
-    cols = cols or nodes // rows
-    if rows * cols != nodes or min(rows, cols) < 2:
-        given = " times ".join(f"{key} ({value})" for key, value in parameters.items() if value)
-        raise impossible("torus", nodes, f"{given}, times at least 2 where only one is given")
-    return rows, cols
+def halves(wanted: Request) -> tuple[int, int]:
+    """The sizes of the two sides, as given, or equal but for one node."""
+    n, a, b = wanted.nodes, wanted["a"], wanted["b"]
+    if n < 2:
+        raise impossible("complete bipartite graph", n, "at least 2")
+    a = n // 2 if a is None and b is None else n - b if a is None else a
+    if a not in range(1, n) or b not in {None, n - a}:
+        given = ",".join(f"{key}={wanted[key]}" for key in "ab" if wanted[key] is not None)
+        raise unfit("complete-bipartite", given, n, f"a plus b equal to {n}, both at least 1")
+    return a, n - a
 
 
-def torus(wanted: Request) -> Ends:
-    """Node r * cols + c. A side of two has one edge between its ends, not two."""
-    _, cols = sides(wanted.nodes, wanted.parameters)
-    node = np.arange(wanted.nodes)
-    right = node // cols * cols + (node + 1) % cols
-    below = (node + cols) % wanted.nodes
-    return np.concatenate([np.stack([node, right], axis=1), np.stack([node, below], axis=1)])
+def complete_bipartite(wanted: Request) -> Ends:
+    """Nodes 0 .. a-1 are the one side."""
+    a, b = halves(wanted)
+    return pairs(np.repeat(np.arange(a), b), np.tile(np.arange(a, a + b), a))
 
 
-def torus_form(wanted: Request) -> ClosedForm:
-    rows, cols = sides(wanted.nodes, wanted.parameters)
-    across, down = ring_values(cols), ring_values(rows)
-    degree = min(2, rows - 1) + min(2, cols - 1)
-    return ClosedForm(
-        low=min(across[0], down[0]),
-        high=across[1] + down[1],
-        edges=wanted.nodes * degree // 2,
-        degrees=(degree, degree),
-        diameter=rows // 2 + cols // 2,
-    )
+def complete_bipartite_form(wanted: Request) -> ClosedForm:
+    n = wanted.nodes
+    less, more = sorted(halves(wanted))
+    low = float(less) if n > 2 else 2.0
+    return ClosedForm(low=low, high=float(n), edges=less * more, degrees=(less, more), diameter=min(2, n - 1))
 
 
-def hypercube(wanted: Request) -> Ends:
+def wheel(wanted: Request) -> Ends:
+    return together(star(wanted), cycle(np.arange(1, wanted.nodes)))
+
+
+def wheel_form(wanted: Request) -> ClosedForm:
+    """Up to four nodes it is a complete graph."""
+    n = wanted.nodes
+    if n <= 4:
+        return complete_form(wanted)
+    low = 1.0 + cosine_gap(1, n - 1)
+    return ClosedForm(low=low, high=float(n), edges=2 * (n - 1), degrees=(3, n - 1), diameter=2)
+
+
+def dimension(wanted: Request) -> int:
     n = wanted.nodes
     if n & (n - 1):
         below = 1 << (n.bit_length() - 1)
         raise impossible("hypercube", n, f"a power of two, such as {below} or {2 * below}")
-    node = np.arange(n)
-    bits = [np.stack([node, node ^ (1 << bit)], axis=1) for bit in range(n.bit_length() - 1)]
-    return np.concatenate([np.empty((0, 2), np.int64), *bits])
+    return n.bit_length() - 1
+
+
+def hypercube(wanted: Request) -> Ends:
+    node = np.arange(wanted.nodes)
+    without = [(node[node >> bit & 1 == 0], 1 << bit) for bit in range(dimension(wanted))]
+    return together(*(pairs(here, here + step) for here, step in without))
 
 
 def hypercube_form(wanted: Request) -> ClosedForm:
-    d = wanted.nodes.bit_length() - 1
+    d = dimension(wanted)
     return ClosedForm(low=2.0, high=2.0 * d, edges=wanted.nodes * d // 2, degrees=(d, d), diameter=d)
 
-
-def barbell(wanted: Request) -> Iterable[Edge]:
-    """Two equal cliques joined by an edge, or by a path of `path` further nodes between them."""
-    n, between = wanted.nodes, wanted["path"]
-    clique, odd = divmod(n - between, 2)
-    if odd or clique < 1:
-        raise impossible("barbell", n, f"an even number of nodes beside the path of {between}, at least 2")
-    yield from combinations(range(clique), 2)
-    yield from ((i, i + 1) for i in range(clique - 1, clique + between))
-    yield from combinations(range(clique + between, n), 2)
-
-
-_BARBELL = Family(
-    rule="two cliques joined by an edge, or by a path of so many nodes: a bottleneck",
-    degree="n/2 - 1, n/2 at the ends of the bridge",
-    build=barbell,
-    parameters={"path": whole(0, 0)},
-)
 
 FAMILIES: Mapping[str, Family] = {
     "ring": Family(
@@ -152,8 +132,8 @@ FAMILIES: Mapping[str, Family] = {
     "path": Family(
         rule="a line",
         degree="1 or 2",
-        build=path,
-        closed=path_form,
+        build=lambda wanted: line(np.arange(wanted.nodes)),
+        closed=lambda wanted: path_form(wanted.nodes),
         connectivity="2 - 2 cos(pi / n)",
         source=BOOK,
     ),
@@ -165,24 +145,34 @@ FAMILIES: Mapping[str, Family] = {
         connectivity="1",
         source=BOOK,
     ),
+    "wheel": Family(
+        rule="a ring, and node 0 joined to all of it",
+        degree="3, n - 1 at the center",
+        build=wheel,
+        closed=wheel_form,
+        connectivity="3 - 2 cos(2 pi / (n - 1))",
+        source=BOOK,
+    ),
     "complete": Family(
         rule="every pair joined",
         degree="n - 1",
-        build=complete,
+        build=lambda wanted: all_pairs(wanted.nodes),
         closed=complete_form,
         connectivity="n",
         source=BOOK,
         transitive=True,
     ),
-    "torus": Family(
-        rule="a grid that wraps around, as square as n allows",
-        degree="4",
-        build=torus,
-        parameters={"rows": whole(None, 2), "cols": whole(None, 2)},
-        closed=torus_form,
-        connectivity="2 - 2 cos(2 pi / the longer side)",
+    "complete-bipartite": Family(
+        rule="two sides of a and b nodes; all pairs between them",
+        degree="b on the side of a, and the other way round",
+        build=complete_bipartite,
+        parameters={
+            "a": whole(None, 1, "nodes on the first side, numbered first; half of all by default"),
+            "b": whole(None, 1, "nodes on the second side; the rest by default"),
+        },
+        closed=complete_bipartite_form,
+        connectivity="min(a, b)",
         source=BOOK,
-        transitive=True,
     ),
     "hypercube": Family(
         rule="nodes whose numbers differ in one bit; n a power of two",
@@ -193,6 +183,4 @@ FAMILIES: Mapping[str, Family] = {
         source=BOOK,
         transitive=True,
     ),
-    "barbell": _BARBELL,
-    "dumbbell": _BARBELL,
 }

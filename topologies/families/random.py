@@ -1,29 +1,29 @@
-"""Random graphs, drawn by networkx from the seed. A seed may give a graph that is not connected."""
+"""Random graphs, drawn from the seed, by networkx where it has them. A seed may give a graph that is not connected."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from topologies.errors import TopologyError
-from topologies.families.family import Family, Request
+from topologies.families.family import Family, Request, unfit
+from topologies.families.parts import even
 from topologies.specs import fraction, whole
 
 Pairs = Iterable[Sequence[int]]
 
 
 def random_regular(wanted: Request) -> Pairs:
-    degree = wanted["degree"]
-    if degree >= wanted.nodes or degree * wanted.nodes % 2:
-        raise TopologyError(
-            f"no such graph on {wanted.nodes} nodes",
-            key="random-regular:degree",
-            value=degree,
-            allowed="less than the nodes, and nodes times degree even",
-        )
+    degree, n = wanted["degree"], wanted.nodes
+    if degree >= n or degree * n % 2:
+        raise unfit("random-regular:degree", degree, n, "less than the nodes, and nodes times degree even")
     import networkx as nx  # noqa: PLC0415 - slow to import
 
-    graph: Pairs = nx.random_regular_graph(degree, wanted.nodes, seed=wanted.seed).edges
-    return graph
+    if degree <= n // 2:
+        graph: Pairs = nx.random_regular_graph(degree, n, seed=wanted.seed).edges
+        return graph
+    # drawing nearly all edges by pairing up stubs would hardly ever succeed; the missing ones are few
+    complement: Pairs = nx.complement(nx.random_regular_graph(n - 1 - degree, n, seed=wanted.seed)).edges
+    return complement
 
 
 def erdos_renyi(wanted: Request) -> Pairs:
@@ -36,16 +36,41 @@ def erdos_renyi(wanted: Request) -> Pairs:
 def watts_strogatz(wanted: Request) -> Pairs:
     k = wanted["k"]
     if k % 2 or k >= wanted.nodes:
-        raise TopologyError(
-            f"no such graph on {wanted.nodes} nodes",
-            key="watts-strogatz:k",
-            value=k,
-            allowed="even, less than the nodes",
-        )
+        raise unfit("watts-strogatz:k", k, wanted.nodes, "even, less than the nodes")
     import networkx as nx  # noqa: PLC0415 - slow to import
 
     graph: Pairs = nx.watts_strogatz_graph(wanted.nodes, k, wanted["p"], seed=wanted.seed).edges
     return graph
+
+
+def barabasi_albert(wanted: Request) -> Pairs:
+    m = wanted["m"]
+    if m >= wanted.nodes:
+        raise unfit("barabasi-albert:m", m, wanted.nodes, "less than the nodes")
+    import networkx as nx  # noqa: PLC0415 - slow to import
+
+    graph: Pairs = nx.barabasi_albert_graph(wanted.nodes, m, seed=wanted.seed).edges
+    return graph
+
+
+def stochastic_block(wanted: Request) -> Pairs:
+    """Blocks of consecutive nodes, as even as can be."""
+    blocks, inside, between = wanted["blocks"], wanted["inside"], wanted["between"]
+    if blocks > wanted.nodes:
+        raise unfit("stochastic-block:blocks", blocks, wanted.nodes, f"from 1 to {wanted.nodes}")
+    import networkx as nx  # noqa: PLC0415 - slow to import
+    import numpy as np  # noqa: PLC0415 - the sizes only
+
+    sizes = np.diff(even(wanted.nodes, blocks)).tolist()
+    chances = np.where(np.eye(blocks, dtype=bool), inside, between).tolist()
+    graph: Pairs = nx.stochastic_block_model(sizes, chances, seed=wanted.seed).edges
+    return graph
+
+
+def _expected_blocks(wanted: Request) -> float:
+    n, near, far = wanted.nodes, float(wanted["inside"]), float(wanted["between"])
+    inside = n * (n / int(wanted["blocks"]) - 1) / 2
+    return inside * near + (math.comb(n, 2) - inside) * far
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -53,7 +78,8 @@ FAMILIES: Mapping[str, Family] = {
         rule="drawn among all graphs in which every node has this degree",
         degree="degree",
         build=random_regular,
-        parameters={"degree": whole(4, 1)},
+        parameters={"degree": whole(4, 1, "of every node")},
+        expected=lambda wanted: wanted.nodes * float(wanted["degree"]) / 2,
         connectivity="about degree - 2 sqrt(degree - 1)",
         source="Friedman 2008, arXiv:cs/0405020",
         random=True,
@@ -62,16 +88,40 @@ FAMILIES: Mapping[str, Family] = {
         rule="each pair joined with probability p",
         degree="about (n - 1) p",
         build=erdos_renyi,
-        parameters={"p": fraction(0.1)},
-        source="Gilbert 1959, Random Graphs",
+        parameters={"p": fraction(0.1, "of each pair; connected from about ln n / n on")},
+        expected=lambda wanted: math.comb(wanted.nodes, 2) * float(wanted["p"]),
+        source="Gilbert 1959, doi:10.1214/aoms/1177706098",
         random=True,
     ),
     "watts-strogatz": Family(
         rule="a ring of degree k, each edge rewired with probability p",
         degree="about k",
         build=watts_strogatz,
-        parameters={"k": whole(4, 2), "p": fraction(0.1)},
+        parameters={"k": whole(4, 2, "even"), "p": fraction(0.1, "of each edge, to be rewired")},
+        expected=lambda wanted: wanted.nodes * float(wanted["k"]) / 2,
         source="Watts and Strogatz 1998, doi:10.1038/30918",
+        random=True,
+    ),
+    "barabasi-albert": Family(
+        rule="each new node joined to m earlier ones, the likelier the more edges they have: hubs",
+        degree="about 2 m, from m to about m sqrt n",
+        build=barabasi_albert,
+        parameters={"m": whole(2, 1, "edges that a new node brings")},
+        expected=lambda wanted: float(wanted.nodes * wanted["m"]),
+        source="Barabasi and Albert 1999, arXiv:cond-mat/9910332",
+        random=True,
+    ),
+    "stochastic-block": Family(
+        rule="blocks of nodes; a pair joined with one probability inside a block, with another between",
+        degree="about inside n / blocks + between n (1 - 1 / blocks)",
+        build=stochastic_block,
+        parameters={
+            "blocks": whole(2, 1, "how many, as even as can be"),
+            "inside": fraction(0.5, "of each pair within a block"),
+            "between": fraction(0.05, "of each pair in different blocks"),
+        },
+        expected=_expected_blocks,
+        source="Holland, Laskey and Leinhardt 1983, doi:10.1016/0378-8733(83)90021-7",
         random=True,
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from topologies.cli.output import format_option, write_rows
 from topologies.errors import TopologyError
 
 if TYPE_CHECKING:
-    from topologies.building import resolve
     from topologies.failures import Decay
 
 STRATEGIES_HELP = """\b
@@ -52,6 +52,7 @@ def command(
     output: str | None,
     form: str,
 ) -> None:
+    from topologies.building import resolve  # noqa: PLC0415 - `--help` stays instant
     from topologies.failures import decay, random_decays  # noqa: PLC0415 - as above
     from topologies.files import write_topology  # noqa: PLC0415 - as above
 
@@ -62,7 +63,7 @@ def command(
         write_rows(random_decays(topology, remove, repeat, edges=edges, seed=seed), form)
         return
     found = decay(topology, remove, strategy, edges=edges, seed=seed)
-    write_rows(_rows(found), form)
+    write_rows(_rows(found, topology.names, form), form)
     _note(found)
     if output is not None:
         write_topology(found.remaining, Path(output))
@@ -80,17 +81,21 @@ def _check_repeat(strategy: str) -> None:
         raise TopologyError("only chance differs from draw to draw", key="repeat", allowed="1, or --strategy random")
 
 
-def _rows(found: Decay) -> list[dict[str, Any]]:
-    return [
-        {
-            "removed": left.removed,
-            "failed": "-".join(map(str, left.failed)) or None,
-            "lambda_2": left.algebraic_connectivity,
-            "components": left.components,
-            "largest": left.largest,
-        }
-        for left in found.left
-    ]
+def _rows(found: Decay, names: Sequence[str], form: str) -> list[dict[str, Any]]:
+    """An edge that failed is a list of its two ends; CSV knows no lists."""
+    rows = []
+    for left in found.left:
+        failed = [names[node] if names else node for node in left.failed]
+        rows.append(
+            {
+                "removed": left.removed,
+                "failed": " ".join(map(str, failed)) if form == "csv" else failed,
+                "lambda_2": left.algebraic_connectivity,
+                "components": left.components,
+                "largest": left.largest,
+            }
+        )
+    return rows
 
 
 def _note(found: Decay) -> None:

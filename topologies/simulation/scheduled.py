@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from topologies.errors import TopologyError
+from topologies.laplacian import Array
 from topologies.metrics.schedules import describe_schedule, messages
 from topologies.schedules.schedule import Schedule
 from topologies.simulation.report import Asked, Report, require_rounds, unreached
@@ -52,15 +53,17 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | Non
         "predicted_rounds": known["rounds_to_consensus"],
         "measured_rounds": done.rounds,
         "predicted_exact_after": known["exact_after"],
-        "measured_exact_after": exact_after(run(steps, x, VANISHED, rounds=None, limit=2 * schedule.period)),
+        "measured_exact_after": exact_after(schedule, x),
         "measured_messages": None if done.rounds is None else messages(schedule, done.rounds),
         "mean_drift": done.mean_drift,
     }
     return Report(facts, _history(done, schedule, known), unreached(done.rounds, len(done.distances) - 1))
 
 
-def exact_after(done: Run) -> int | None:
+def exact_after(schedule: Schedule, x: Array) -> int | None:
     """The round in which the distance vanished at one blow, as it does only where the product of rounds is J/n."""
+    limit = max(schedule.period, 2 * schedule.nodes.bit_length())
+    done = run([mixing.apply for mixing in schedule.mixings], x, VANISHED, rounds=None, limit=limit)
     return done.rounds if done.rounds is not None and done.distances[-2] > np.sqrt(VANISHED) else None
 
 

@@ -1,0 +1,180 @@
+"""Consensus in numpy: what is measured is what the eigenvalues predict, and the mean stays where it should."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from topologies import Mixing, Schedule, Topology, TopologyError, build, build_schedule, spectrum
+from topologies.simulation.report import Asked, simulate
+from topologies.simulation.scheduled import simulate_schedule
+from topologies.simulation.synchronous import mixing_step, tail
+from topologies.weights import mixing_matrix
+
+GRAPHS = [
+    ("ring", 24),
+    ("ring", 25),
+    ("path", 12),
+    ("star", 20),
+    ("torus", 36),
+    ("complete", 12),
+    ("hypercube", 32),
+    ("barbell", 16),
+    ("exponential", 33),
+    ("random-regular:degree=4", 40),
+    ("watts-strogatz", 40),
+    ("erdos-renyi:p=0.3", 30),
+    ("path", 2),
+]
+WEIGHTS = ["metropolis", "max-degree", "best-constant", "sample-weighted"]
+
+
+def facts(spec, nodes, mode="sync", **asked):
+    return simulate(build(spec, nodes, 1), mode, Asked(**asked)).facts
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(("spec", "nodes"), GRAPHS)
+def test_the_measured_contraction_is_the_predicted_one_and_the_mean_stays(spec, nodes, weights):
+    """Xiao and Boyd 2004: max(|1 - l2|, |1 - lmax|) of the weighted Laplacian."""
+    found = facts(spec, nodes, weights=weights)
+    assert found["settled"]
+    assert found["measured_contraction"] == pytest.approx(found["predicted_contraction"], abs=1e-9)
+    assert found["measured_rounds"] <= found["predicted_rounds"]
+    assert found["mean_drift"] <= 1e-12
+
+
+@pytest.mark.parametrize("spec", ["barbell", "ring", "star"])
+def test_a_step_is_the_mixing_matrix(spec):
+    x = np.random.default_rng(0).normal(size=(10, 3))
+    topology = build(spec, 10)
+    np.testing.assert_allclose(mixing_step(topology)(x), mixing_matrix(topology) @ x, atol=1e-14)
+
+
+@pytest.mark.parametrize("rounds", [2, 10, 50, 200])
+def test_before_the_contraction_settles_it_is_a_lower_bound(rounds):
+    topology = build("ring", 40)
+    predicted = spectrum(topology).mixing_rate
+    early = tail(mixing_step(topology), np.random.default_rng(2).normal(size=(40, 1)), rounds)
+    later = tail(mixing_step(topology), np.random.default_rng(2).normal(size=(40, 1)), 2 * rounds)
+    assert not early.settled
+    assert early.contraction < later.contraction < predicted
+
+
+def test_what_has_not_settled_is_said():
+    topology = Topology("by hand", 400, build("ring", 400).ends)
+    found = tail(mixing_step(topology), np.random.default_rng(0).normal(size=(400, 1)), 100)
+    assert not found.settled
+
+
+def test_no_round_of_the_history_is_above_its_prediction():
+    history = simulate(build("barbell", 12), "sync", Asked(rounds=60)).history
+    assert [row["round"] for row in history] == list(range(61))
+    assert all(row["distance"] <= row["predicted"] + 1e-12 for row in history)
+
+
+def test_messages_are_two_for_each_edge_and_round():
+    found = facts("torus", 16)
+    assert found["measured_messages"] == 2 * 32 * found["measured_rounds"]
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_gives_others():
+    def rounds(seed):
+        report = simulate(build("path", 12), "delay", Asked(seed=seed))
+        return report.facts["measured_contraction"], report.history[-1]["distance"]
+
+    assert rounds(3) == rounds(3)
+    assert rounds(3) != rounds(4)
+
+
+@pytest.mark.parametrize("spec", ["ring", "torus", "barbell"])
+def test_old_values_move_the_mean_and_slow_mixing_down(spec):
+    """Rows of the iteration sum to one, its columns do not: the reason why a federation mixes by transactions."""
+    found = facts(spec, 16, "delay", max_delay=4, dimension=20)
+    assert found["mean_drift"] > 1e-3
+    assert found["measured_contraction"] > found["undelayed_contraction"] + 1e-3
+
+
+@pytest.mark.parametrize(("spec", "nodes"), [("ring", 12), ("barbell", 10), ("complete", 6)])
+def test_without_delay_it_is_the_synchronous_iteration(spec, nodes):
+    found = facts(spec, nodes, "delay", max_delay=0)
+    assert found["measured_contraction"] == pytest.approx(found["undelayed_contraction"], abs=1e-9)
+    assert found["mean_drift"] < 1e-12
+    assert found["measured_rounds"] == facts(spec, nodes)["measured_rounds"]
+
+
+def test_agreement_of_the_present_values_alone_is_no_consensus_with_delays():
+    """On a complete graph all agree after one round, and older values drive them apart again."""
+    assert facts("complete", 12, "delay", max_delay=3)["measured_rounds"] > 3
+
+
+@pytest.mark.parametrize("mode", ["sync", "gossip", "delay"])
+def test_a_disconnected_graph_never_agrees_and_ends_with_exit_code_three(mode):
+    with pytest.raises(TopologyError, match="2 components") as caught:
+        simulate(build("circulant:offsets=2", 8), mode)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "text"),
+    [
+        ("gosip", {}, "did you mean 'gossip'"),
+        ("sync", {"epsilon": 1.0}, "epsilon: impossible accuracy"),
+        ("gossip", {"epsilon": 0.5}, "between 0 and 0.25"),
+        ("sync", {"rounds": 0}, "rounds: out of range"),
+        ("sync", {"dimension": 0}, "dimension: out of range"),
+        ("delay", {"max_delay": -1}, "max-delay: out of range"),
+        ("gossip", {"runs": 0}, "runs: out of range"),
+        ("sync", {"weights": "metropolic"}, "did you mean 'metropolis'"),
+    ],
+)
+def test_an_impossible_request_names_what_is_wrong_with_it(mode, asked, text):
+    with pytest.raises(TopologyError, match=text):
+        simulate(build("ring", 8), mode, Asked(**asked))
+
+
+def test_one_node_has_nobody_to_agree_with():
+    with pytest.raises(TopologyError, match="from 2"):
+        simulate(build("ring", 1))
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes"), [("one-peer-exponential", 16), ("base:k=1", 12), ("base:k=2", 22), ("de-bruijn", 16)]
+)
+def test_a_schedule_that_averages_exactly_is_seen_to_do_so(spec, nodes):
+    found = simulate_schedule(build_schedule(spec, nodes)).facts
+    assert found["measured_exact_after"] == found["predicted_exact_after"] is not None
+    assert found["measured_contraction"] == 0.0
+    assert found["mean_drift"] < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes"), [("one-peer-exponential", 12), ("random-matchings:rounds=4", 10), ("directed-exponential", 12)]
+)
+def test_a_schedule_that_does_not_contracts_in_the_long_run_by_the_largest_eigenvalue_of_its_period(spec, nodes):
+    schedule = build_schedule(spec, nodes, 2)
+    product = np.eye(nodes)
+    for mixing in schedule.mixings:
+        product = mixing.dense() @ product
+    modulus = np.sort(np.abs(np.linalg.eigvals(product)))[-2]
+    found = simulate_schedule(schedule).facts
+    assert found["measured_exact_after"] is None
+    assert found["measured_contraction"] == pytest.approx(modulus ** (1 / schedule.period), abs=1e-4)
+    assert found["measured_rounds"] <= found["predicted_rounds"]
+
+
+def test_no_round_of_a_schedule_is_above_its_prediction():
+    report = simulate_schedule(build_schedule("one-peer-exponential", 12), asked=Asked(rounds=40))
+    assert all(row["distance"] <= row["predicted"] + 1e-12 for row in report.history)
+
+
+def test_a_schedule_has_one_mode():
+    with pytest.raises(TopologyError, match="allowed: sync"):
+        simulate_schedule(build_schedule("base:k=1", 8), "gossip")
+
+
+def test_a_schedule_whose_union_is_disconnected_ends_with_exit_code_three():
+    pair = Mixing.of(4, {})
+    with pytest.raises(TopologyError) as caught:
+        simulate_schedule(Schedule("by hand", 4, [pair], directed=False))
+    assert caught.value.exit_code == 3

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,17 @@ from topologies.graph import Topology
 
 Ints = NDArray[np.int64]
 Array = NDArray[np.float64]
+
+DENSE_SHARE = 16
+"""a round in which some node hears more than one in so many nodes is applied to a matrix as a dense one."""
+
+
+class Part(NamedTuple):
+    """Links of one round that all have the same weight. Both arrays have shape (links,)."""
+
+    receivers: Ints
+    senders: Ints
+    weight: Fraction
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +55,41 @@ class Mixing:
         denominators = np.array([shares[link].denominator for link in links], dtype=np.int64)
         return cls(nodes, array[:, 0], array[:, 1], numerators, denominators)
 
+    @classmethod
+    def joined(cls, nodes: int, parts: Sequence[Part]) -> Mixing:
+        """From links given as arrays: what a graph of a million nodes needs. No parts, no links: W is the identity."""
+        none = np.empty(0, np.int64)
+        receivers = np.concatenate([none, *(part.receivers for part in parts)])
+        senders = np.concatenate([none, *(part.senders for part in parts)])
+        if len({part.weight for part in parts}) == 1:
+            # one number seen from everywhere: most rounds have one weight, and half of the memory is saved
+            above, below = (
+                np.broadcast_to(np.int64(part), len(senders)) for part in parts[0].weight.as_integer_ratio()
+            )
+            return cls(nodes, receivers, senders, above, below)
+        lengths = [len(part.receivers) for part in parts]
+        numerators = np.repeat(np.array([part.weight.numerator for part in parts], np.int64), lengths)
+        denominators = np.repeat(np.array([part.weight.denominator for part in parts], np.int64), lengths)
+        return cls(nodes, receivers, senders, numerators, denominators)
+
     @cached_property
     def weights(self) -> Array:
         """Shape (links,)."""
         return self.numerators / self.denominators
+
+    @cached_property
+    def layers(self) -> tuple[Ints, ...]:
+        """All links, in groups in which no receiver occurs twice: each an array of their places."""
+        order = np.argsort(self.receivers, kind="stable")
+        counts = np.bincount(self.receivers, minlength=self.nodes)
+        rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        by_rank = np.argsort(rank, kind="stable")
+        cuts = np.cumsum(np.bincount(rank))
+        return tuple(np.split(order[by_rank], cuts[:-1])) if len(rank) else ()
+
+    def transposed(self) -> Mixing:
+        """W^T, which is a mixing matrix where the columns of W sum to one."""
+        return Mixing(self.nodes, self.senders, self.receivers, self.numerators, self.denominators)
 
     def dense(self) -> Array:
         """W as a matrix of shape (nodes, nodes), rows sum to 1."""
@@ -56,10 +99,16 @@ class Mixing:
         return matrix
 
     def apply(self, x: Array) -> Array:
-        """W x for x of shape (nodes,) or (nodes, d), without a matrix."""
+        """W x for x of shape (nodes,) or (nodes, d), without a matrix where W is sparse."""
+        if x.ndim == 1:
+            flow = self.weights * (x[self.senders] - x[self.receivers])
+            return np.asarray(x + np.bincount(self.receivers, flow, self.nodes))
+        if len(self.layers) * DENSE_SHARE > self.nodes:
+            return np.asarray(self.dense() @ x)
         moved = np.array(x, dtype=np.float64)
-        weights = self.weights if x.ndim == 1 else self.weights[:, None]
-        np.add.at(moved, self.receivers, weights * (x[self.senders] - x[self.receivers]))
+        for layer in self.layers:
+            to = self.receivers[layer]
+            moved[to] += self.weights[layer, None] * (x[self.senders[layer]] - x[to])
         return moved
 
     @property
@@ -90,5 +139,12 @@ class Schedule:
 
     def union(self) -> Topology:
         """All links of a period as one undirected graph: what a federation keeps sessions for."""
-        pairs = [np.stack([mixing.receivers, mixing.senders], axis=1) for mixing in self.mixings]
-        return Topology(self.spec, self.nodes, np.concatenate([np.empty((0, 2), np.int64), *pairs]), self.seed)
+        keys = [np.empty(0, np.int64)]
+        for mixing in self.mixings:
+            low, high = np.minimum(mixing.receivers, mixing.senders), np.maximum(mixing.receivers, mixing.senders)
+            # an undirected edge comes as two links
+            chosen = slice(None) if self.directed else mixing.receivers < mixing.senders
+            keys.append((low * self.nodes + high)[chosen])
+        found = np.sort(np.concatenate(keys))
+        found = found[np.concatenate([[True], found[1:] != found[:-1]])[: len(found)]]
+        return Topology(self.spec, self.nodes, np.stack(np.divmod(found, self.nodes), axis=1), self.seed)

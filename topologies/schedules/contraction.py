@@ -1,0 +1,206 @@
+"""How much a schedule shrinks the distance to consensus: the spectral norm of D_t = W_t ... W_1 - J/n.
+
+All matrices have rows and columns that sum to one, so the norm never grows with t and the first round with a norm
+below some value is found by bisection. Three ways: in the Fourier basis where all matrices are circulant (any size, up
+to rounding); as dense matrices; and by power iteration, which finds a norm from below and proves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.eigen.dense import DENSE_LIMIT, eigenvalues
+from topologies.schedules.schedule import Array, Mixing, Schedule
+
+DOUBLINGS = 48
+"""of the number of periods, before a schedule is said never to reach consensus."""
+TOLERANCE = 1e-6
+ROUNDING = 1e-12
+"""a norm below this is taken for zero by whoever knows no better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contraction:
+    """`norm` of D over one period. `residual`: of the eigenvector of D^T D that it comes from, or the bound on all its
+    eigenvalues. `rounds`: the least t with a norm of at most epsilon, None if never; an upper bound unless
+    `rounds_exact`. `asymptotic`: the factor per round in the long run, the largest modulus of an eigenvalue of D to the
+    power 1/period, None where it is not known.
+    """
+
+    norm: float
+    rounds: int | None
+    method: str
+    residual: float
+    certified: bool
+    asymptotic: float | None
+    rounds_exact: bool = True
+
+
+class Algebra(Protocol):
+    """Products of a schedule's matrices without their common part J/n, in a basis of one's choice."""
+
+    def start(self) -> NDArray[Any]:
+        """I - J/n."""
+
+    def step(self, t: int, value: NDArray[Any]) -> NDArray[Any]:
+        """W_t times `value`."""
+
+    def times(self, left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]: ...
+
+    def above(self, value: NDArray[Any], epsilon: float) -> bool:
+        """Whether the spectral norm is larger than `epsilon`."""
+
+
+def contraction(schedule: Schedule, epsilon: float) -> Contraction:
+    """Of a schedule whose union is connected, on two nodes or more."""
+    shapes = [circulant_row(mixing) for mixing in schedule.mixings]
+    rows = [row for row in shapes if row is not None]
+    if len(rows) == schedule.period:
+        return _circulant(_Fourier(rows), schedule.period, epsilon)
+    if schedule.nodes <= DENSE_LIMIT:
+        return _dense(schedule, epsilon)
+    from topologies.schedules.power import by_power_iteration  # noqa: PLC0415 - it imports the class above
+
+    return by_power_iteration(schedule, epsilon)
+
+
+def first_below(algebra: Algebra, period: int, whole: NDArray[Any], epsilon: float) -> int | None:
+    """The least t with ||D_t|| <= epsilon; `whole` is D over one period.
+
+    Doubles the number of periods until they are enough, goes back by halves, and then round by round.
+    """
+    powers = [whole]
+    while algebra.above(powers[-1], epsilon):
+        if len(powers) > DOUBLINGS:
+            return None
+        powers.append(algebra.times(powers[-1], powers[-1]))
+    value, periods = algebra.start(), 0
+    for exponent in range(len(powers) - 2, -1, -1):
+        further = algebra.times(powers[exponent], value)
+        if algebra.above(further, epsilon):
+            value, periods = further, periods + (1 << exponent)
+    rounds = 0
+    while algebra.above(value, epsilon):
+        value = algebra.step(rounds, value)
+        rounds += 1
+    return periods * period + rounds
+
+
+def circulant_row(mixing: Mixing) -> Array | None:
+    """Row 0 of W, shape (nodes,), if W_ij depends on j - i modulo n alone; else None."""
+    n, links = mixing.nodes, len(mixing.receivers)
+    if links % n:
+        return None
+    shift = (mixing.senders - mixing.receivers) % n
+    used = np.flatnonzero(np.bincount(shift, minlength=n))
+    if len(used) * n != links:
+        return None
+    number = np.zeros(n, np.int64)
+    number[used] = np.arange(len(used))
+    seen = np.zeros(links, dtype=bool)
+    seen[number[shift] * n + mixing.receivers] = True
+    row = np.zeros(n)
+    row[shift] = mixing.weights
+    if not seen.all() or not np.array_equal(row[shift], mixing.weights):
+        return None
+    row[0] = 1.0 - row[1:].sum()
+    return row
+
+
+class _Fourier:
+    """Circulant matrices are told by their eigenvalues, all in the same basis. That of J/n is the first."""
+
+    def __init__(self, rows: list[Array]) -> None:
+        self.values = [np.fft.ifft(row, norm="forward") for row in rows]
+
+    def start(self) -> NDArray[Any]:
+        ones = np.ones(len(self.values[0]), dtype=complex)
+        ones[0] = 0.0
+        return ones
+
+    def step(self, t: int, value: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(self.values[t] * value)
+
+    def times(self, left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(left * right)
+
+    def norm(self, value: NDArray[Any]) -> float:
+        return float(np.abs(value).max())
+
+    def above(self, value: NDArray[Any], epsilon: float) -> bool:
+        return self.norm(value) > epsilon
+
+
+class _Dense:
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def start(self) -> NDArray[Any]:
+        n = self.schedule.nodes
+        return np.eye(n) - 1.0 / n
+
+    def step(self, t: int, value: NDArray[Any]) -> NDArray[Any]:
+        return self.schedule.mixing(t).apply(value)
+
+    def times(self, left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(left @ right)
+
+    def above(self, value: NDArray[Any], epsilon: float) -> bool:
+        """Bounds first; all singular values only where they leave it open."""
+        size = float(np.linalg.norm(value))
+        if size <= epsilon or size > epsilon * math.sqrt(len(value)):
+            return size > epsilon
+        x = np.random.default_rng(0).standard_normal(len(value))
+        for _ in range(8):
+            y = value @ x
+            if np.linalg.norm(y) > epsilon * np.linalg.norm(x):
+                return True
+            x = value.T @ y
+        return bool(np.linalg.eigvalsh(value.T @ value)[-1] > epsilon * epsilon)
+
+
+def _period(algebra: Algebra, period: int) -> NDArray[Any]:
+    value = algebra.start()
+    for t in range(period):
+        value = algebra.step(t, value)
+    return value
+
+
+def _circulant(algebra: _Fourier, period: int, epsilon: float) -> Contraction:
+    whole = _period(algebra, period)
+    norm = algebra.norm(whole)
+    return Contraction(
+        norm=norm,
+        rounds=first_below(algebra, period, whole, epsilon),
+        method="circulant",
+        residual=0.0,
+        certified=True,
+        asymptotic=norm ** (1.0 / period),
+    )
+
+
+def _dense(schedule: Schedule, epsilon: float) -> Contraction:
+    algebra = _Dense(schedule)
+    whole = _period(algebra, schedule.period)
+    found = eigenvalues(whole.T @ whole)
+    square = max(0.0, float(found.values[-1]))
+    return Contraction(
+        norm=math.sqrt(square),
+        rounds=first_below(algebra, schedule.period, whole, epsilon),
+        method="dense",
+        residual=found.bound,
+        certified=found.bound <= max(TOLERANCE * square, ROUNDING),
+        asymptotic=_long_run(schedule, whole),
+    )
+
+
+def _long_run(schedule: Schedule, whole: Array) -> float | None:
+    """Only of one directed matrix: of a symmetric one it is the norm, and a schedule's period already tells."""
+    if schedule.period > 1 or not schedule.directed:
+        return None
+    return float(np.abs(np.linalg.eigvals(whole)).max())

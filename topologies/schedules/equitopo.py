@@ -1,0 +1,104 @@
+"""EquiTopo: graphs made of random shifts i -> i + u, whose mixing rate does not depend on the number of nodes.
+
+Source: Song, Li, Jin, Shi, Yan, Yin, Yuan, Communication-Efficient Topologies for Decentralized Learning with O(1)
+Consensus Rate, NeurIPS 2022, arXiv:2210.07881. The basis matrix of shift u is A_u = (n-1)/n P_u + 1/n I. A schedule of
+this library repeats, so that a one-peer graph is a number of drawn rounds over and over, each shift drawn among all
+n - 1 (the paper's case M = n - 1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from topologies.schedules.exponential import shifted
+from topologies.schedules.limits import check_links, check_rounds, generator
+from topologies.schedules.schedule import Ints, Mixing, Part, Schedule
+from topologies.specs import Parameter
+
+if TYPE_CHECKING:
+    from topologies.families.family import Request
+
+FINEST = 1_000_000
+"""the largest denominator of eta: its product with the number of nodes is a whole number of 64 bits."""
+
+
+def eta_parameter() -> Parameter:
+    def read(text: str) -> Fraction:
+        # as a float first: a fraction with an exponent of nine digits would never end
+        if not 0.0 < float(text) <= 1.0 or Fraction(text).denominator > FINEST:
+            raise ValueError(text)
+        return Fraction(text)
+
+    # one half, exactly: about where the expected contraction of OD-EquiDyn is best
+    return Parameter(0.5, "a number above 0 and up to 1, of at most six decimals", read)
+
+
+def d_equi_static(wanted: Request) -> Schedule:
+    """The mean of m basis matrices, each of a shift drawn with replacement. By default m = ceil(log2 n)."""
+    n = wanted.nodes
+    m = wanted["m"] or max(1, (n - 1).bit_length())
+    check_links("d-equi-static", n, n * m)
+    drawn = Counter(_shifts("d-equi-static", wanted, m)[0].tolist())
+    parts = [shifted(n, shift, Fraction(times * (n - 1), m * n)) for shift, times in sorted(drawn.items())]
+    mixing = Mixing.joined(n, parts)
+    return Schedule(wanted.spec, n, [mixing], wanted.seed, directed=True, random=True)
+
+
+def od_equi_dyn(wanted: Request) -> Schedule:
+    """Each round W = (1 - eta) I + eta A_u for one drawn shift u: every node takes from node i + u."""
+    n = wanted.nodes
+    check_rounds("od-equi-dyn", n, wanted["rounds"])
+    shifts, _ = _shifts("od-equi-dyn", wanted, wanted["rounds"])
+    rounds = [Mixing.joined(n, [shifted(n, shift, _weight(wanted))]) for shift in shifts.tolist()]
+    return Schedule(wanted.spec, n, rounds or [Mixing.joined(n, [])], wanted.seed, directed=True, random=True)
+
+
+def ou_equi_dyn(wanted: Request) -> Schedule:
+    """Each round W = (1 - eta) I + eta ((n-1)/n M + 1/n I), where M swaps the pairs that `paired` makes of a drawn
+    shift and a drawn start, and leaves alone whom it does not pair.
+    """
+    n = wanted.nodes
+    check_rounds("ou-equi-dyn", n, wanted["rounds"])
+    shifts, starts = _shifts("ou-equi-dyn", wanted, wanted["rounds"])
+    rounds = []
+    for shift, start in zip(shifts.tolist(), starts.tolist(), strict=True):
+        left, right = paired(n, shift, start)
+        ends = np.concatenate([left, right]), np.concatenate([right, left])
+        rounds.append(Mixing.joined(n, [Part(*ends, _weight(wanted))]))
+    return Schedule(wanted.spec, n, rounds or [Mixing.joined(n, [])], wanted.seed, directed=False, random=True)
+
+
+def paired(nodes: int, shift: int, start: int) -> tuple[Ints, Ints]:
+    """Goes once around from `start` and pairs each node i with i + shift where both are still free.
+
+    Written without the loop: counted from the start, the nodes r, r + shift, r + 2 shift, ... up to the end are
+    paired two by two. A shift above n/2 first pairs the head of the circle with its tail, then what lies between
+    them by the steps of n - shift. Shape of both: (pairs,).
+    """
+    r = np.arange(nodes)
+    back = nodes - shift
+    if shift <= back:
+        left = r[(r // shift % 2 == 0) & (r + shift < nodes)]
+        right = left + shift
+    else:
+        inner = r[(r >= back) & (r // back % 2 == 1) & (r + back < nodes - back)]
+        left = np.concatenate([r[:back], inner])
+        right = np.concatenate([r[:back] + shift, inner + back])
+    return (left + start) % nodes, (right + start) % nodes
+
+
+def _weight(wanted: Request) -> Fraction:
+    return Fraction(wanted["eta"]) * Fraction(wanted.nodes - 1, wanted.nodes)
+
+
+def _shifts(family: str, wanted: Request, count: int) -> tuple[Ints, Ints]:
+    """`count` shifts from 1 to n - 1 and as many starts, drawn in turn; none of a single node."""
+    n = wanted.nodes
+    if n == 1:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    drawn = generator(family, n, wanted.seed).random((count, 2))
+    return 1 + (drawn[:, 0] * (n - 1)).astype(np.int64), (drawn[:, 1] * n).astype(np.int64)

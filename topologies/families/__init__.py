@@ -17,6 +17,7 @@ from topologies.families import (
     random,
 )
 from topologies.families.family import ClosedForm, Family, Kind, Request
+from topologies.schedules.catalog import FAMILIES as SCHEDULES
 
 __all__ = ["FAMILIES", "ClosedForm", "Family", "Kind", "Request"]
 
@@ -31,4 +32,5 @@ FAMILIES: Mapping[str, Family] = {
     **keyed.FAMILIES,
     **random.FAMILIES,
     **geometric.FAMILIES,
+    **SCHEDULES,
 }

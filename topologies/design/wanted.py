@@ -1,0 +1,164 @@
+"""What a designed graph must be, and what makes one better than another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from topologies.errors import TopologyError, nearest
+from topologies.metrics.consensus import EPSILON, rounds_to_consensus
+from topologies.weights import check_weights
+
+CRITERIA = ("rounds", "bytes", "edges")
+MODEL_BYTES = 400_000
+"""A model of 100,000 parameters in float32."""
+
+DIGITS = 9
+"""Two mixing rates that agree to so many decimals are a tie."""
+
+Key = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """`minimize`: what counts first; a tie is broken by what stands behind it.
+
+    - `rounds`: the mixing rate under `weights`, which decides the rounds to consensus; then edges.
+    - `bytes`: what all nodes send until consensus, 2 * edges * rounds * model_bytes; then the mixing rate.
+    - `edges`: cables, or sessions; then the mixing rate.
+
+    `byzantine`: with b liars each node has more than 2b neighbors, there is no bridge, and the graph is
+    (2b + 1)-robust. `budget_bytes`: the bytes until consensus, at most. `max_degree` None: no limit.
+    """
+
+    nodes: int
+    max_degree: int | None = None
+    byzantine: int = 0
+    budget_bytes: int | None = None
+    model_bytes: int = MODEL_BYTES
+    minimize: str = "rounds"
+    weights: str = "metropolis"
+    epsilon: float = EPSILON
+    seed: int = 0
+
+    @property
+    def highest(self) -> int:
+        """The largest degree that any node may have."""
+        return self.nodes - 1 if self.max_degree is None else min(self.max_degree, self.nodes - 1)
+
+    @property
+    def lowest(self) -> int:
+        """The least degree that every node must have: a bridge-free graph has no leaf."""
+        return 2 * self.byzantine + 1 if self.byzantine else 1
+
+    @property
+    def robustness(self) -> int:
+        return 2 * self.byzantine + 1 if self.byzantine else 0
+
+    def rounds(self, rate: float) -> int | None:
+        return rounds_to_consensus(min(rate, 1.0), self.epsilon)
+
+    def bytes_sent(self, rate: float, edges: int) -> int | None:
+        """By all nodes until consensus; None where it is never reached."""
+        rounds = self.rounds(rate)
+        return None if rounds is None else 2 * edges * rounds * self.model_bytes
+
+    def within_budget(self, rate: float, edges: int) -> bool:
+        sent = self.bytes_sent(rate, edges)
+        return sent is not None and (self.budget_bytes is None or sent <= self.budget_bytes)
+
+    def key(self, rate: float, edges: int) -> Key:
+        """Less is better. What is over the budget comes last, the nearest to it first."""
+        sent = self.bytes_sent(rate, edges)
+        if sent is None:
+            return (math.inf, edges, 1.0)
+        over = 0 if self.within_budget(rate, edges) else sent
+        tie = round(rate, DIGITS)
+        match self.minimize:
+            case "rounds":
+                return (over, tie, edges)
+            case "bytes":
+                return (over, sent, tie)
+            case _:
+                return (over, edges, tie)
+
+    def energy(self, rate: float, edges: int) -> float:
+        """A smooth stand-in for `key`, growing with the rate: what the search walks downhill on. In nepers."""
+        if rate >= 1.0:
+            return math.inf
+        decay = -math.log(max(rate, 1e-15))
+        smooth = max(1.0, -math.log(self.epsilon) / decay)
+        whole = self.rounds(rate) or 1
+        sent = math.log(edges * (smooth + whole))
+        match self.minimize:
+            case "rounds":
+                level = -math.log(decay) + 1e-6 * edges
+            case "bytes":
+                level = sent
+            case _:
+                level = math.log(edges) - 0.05 * math.log(decay)
+        if self.budget_bytes is not None:
+            allowed = self.budget_bytes / self.model_bytes
+            level += 10.0 * max(0.0, sent - math.log(allowed), math.log(2 * edges * whole / allowed))
+        return level
+
+
+def checked(wanted: Wanted) -> Wanted:
+    """The same, if any graph could be like this.
+
+    Raises:
+        TopologyError: no connected graph can be; the key names the requirement to change.
+    """
+    check_weights(wanted.weights)
+    if wanted.minimize not in CRITERIA:
+        allowed = nearest(wanted.minimize, CRITERIA)
+        raise TopologyError("unknown criterion", key="minimize", value=wanted.minimize, allowed=allowed)
+    rounds_to_consensus(0.5, wanted.epsilon)
+    if wanted.nodes < 2:
+        raise TopologyError("nothing to join", key="nodes", value=wanted.nodes, allowed="from 2")
+    for key in ("byzantine", "model_bytes", "max_degree", "budget_bytes"):
+        least = 0 if key == "byzantine" else 1
+        value = getattr(wanted, key)
+        if value is not None and value < least:
+            raise TopologyError("impossible value", key=_option(key), value=value, allowed=f"from {least}")
+    _check_byzantine(wanted)
+    _check_degree(wanted)
+    _check_budget(wanted)
+    return wanted
+
+
+def _check_byzantine(wanted: Wanted) -> None:
+    n, b = wanted.nodes, wanted.byzantine
+    most = ((n + 1) // 2 - 1) // 2  # the complete graph is ceil(n/2)-robust, and no graph is more
+    if b and b > most:
+        raise TopologyError(
+            f"{n} nodes cannot be ({2 * b + 1})-robust, as {b} liars among the neighbors of any node ask for",
+            key="byzantine",
+            value=b,
+            allowed=f"up to {most} on {n} nodes, or at least {4 * b + 1} nodes",
+        )
+
+
+def _check_degree(wanted: Wanted) -> None:
+    n, most = wanted.nodes, wanted.highest
+    need = wanted.lowest if wanted.byzantine else min(2, n - 1)
+    if most < need:
+        reason = f"more than {2 * wanted.byzantine} neighbors" if wanted.byzantine else "a connected graph"
+        text = f"too few for {reason}" + (f" with byzantine = {wanted.byzantine}" if wanted.byzantine else "")
+        raise TopologyError(text, key="max-degree", value=wanted.max_degree, allowed=f"from {need}")
+    if most == wanted.lowest and most * n % 2 and most > 1:
+        text = f"not all of {n} nodes can have exactly {most} neighbors, since {n} times {most} is odd"
+        raise TopologyError(text, key="max-degree", value=wanted.max_degree, allowed=f"from {most + 1}")
+
+
+def _check_budget(wanted: Wanted) -> None:
+    """A connected graph has at least n - 1 edges, and one round uses each both ways."""
+    edges = max(wanted.nodes - 1, -(-wanted.nodes * wanted.lowest // 2))
+    least = 2 * edges * wanted.model_bytes
+    if wanted.budget_bytes is not None and wanted.budget_bytes < least:
+        text = f"one round over {edges} edges, the fewest possible, already sends {least} bytes"
+        raise TopologyError(text, key="budget-bytes", value=wanted.budget_bytes, allowed=f"from {least}")
+
+
+def _option(key: str) -> str:
+    return key.replace("_", "-")

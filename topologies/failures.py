@@ -67,7 +67,7 @@ def decay(topology: Topology, remove: int, strategy: str = "random", *, edges: b
     left = [_left(graph, 0, ())]
     for k in range(1, remove + 1):
         place = choose(graph, rng)
-        failed = kept[graph.ends[place]] if edges else kept[[place]]
+        failed = graph.ends[place] if edges else kept[[place]]
         graph, kept = (_without_edge(graph, place), kept) if edges else _without_node(graph, kept, place)
         left.append(_left(graph, k, tuple(failed.tolist())))
     names = [topology.names[node] if topology.names else str(node) for node in kept]

@@ -88,6 +88,16 @@ def test_the_hub_of_a_star_is_what_degree_takes_first():
     assert (left.failed, left.components, left.largest) == ((0,), 7, 1)
 
 
+def test_the_edge_between_two_hubs_is_what_degree_takes_first():
+    stars = Topology("by hand", 8, [(0, 1), (0, 2), (0, 3), (0, 4), (4, 5), (4, 6), (4, 7)])
+    assert decay(stars, 1, "degree", edges=True).left[1].failed == (0, 4)
+
+
+def test_most_shortest_paths_of_a_line_use_its_middle():
+    assert decay(build("path", 9), 1, "betweenness").left[1].failed == (4,)
+    assert decay(build("path", 8), 1, "betweenness", edges=True).left[1].failed == (3, 4)
+
+
 def test_degree_looks_again_after_each_failure():
     """Node 0 has most; without it node 5 has, though node 1 had as many before."""
     edges = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (5, 6), (5, 7), (5, 8), (4, 5)]

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from topologies import Mixing, Schedule, Topology, TopologyError, build, build_schedule, spectrum
+from topologies.simulation.delay import Process
 from topologies.simulation.report import Asked, simulate
 from topologies.simulation.scheduled import simulate_schedule
+from topologies.simulation.start import drift
 from topologies.simulation.synchronous import mixing_step, tail
 from topologies.weights import mixing_matrix
 
@@ -106,6 +108,36 @@ def test_without_delay_it_is_the_synchronous_iteration(spec, nodes):
 def test_agreement_of_the_present_values_alone_is_no_consensus_with_delays():
     """On a complete graph all agree after one round, and older values drive them apart again."""
     assert facts("complete", 12, "delay", max_delay=3)["measured_rounds"] > 3
+
+
+class SameAge:
+    """Chance that always falls the same way."""
+
+    def __init__(self, age):
+        self.age = age
+
+    def integers(self, high, size):
+        return np.full(size, self.age)
+
+
+@pytest.mark.parametrize("age", [0, 1, 3])
+def test_a_neighbors_value_is_old_and_a_nodes_own_is_not(age):
+    topology, x = build("barbell", 8), np.random.default_rng(0).normal(size=(8, 2))
+    W = mixing_matrix(topology)
+    own = np.diag(np.diag(W))
+    values = [x] * 4
+    for _ in range(12):
+        values.append(own @ values[-1] + (W - own) @ values[-1 - age])
+    process = Process(topology, "metropolis", x, 3, SameAge(age))
+    for _ in range(12):
+        process.advance()
+    np.testing.assert_allclose(process.x, values[-1], atol=1e-14)
+
+
+def test_drift_is_told_in_root_mean_square_distances_to_the_mean():
+    x = np.array([[-2.0], [2.0], [-2.0], [2.0]])
+    assert drift(x + 1.0, x) == pytest.approx(0.5)
+    assert drift(np.hstack([x, x]) + 1.0, np.hstack([x, x])) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("mode", ["sync", "gossip", "delay"])

@@ -36,7 +36,7 @@ class Delayed:
     mean_drift: float
 
 
-class _Process:
+class Process:
     """The last values of all nodes, shape (oldest + 1, nodes, dimension), and how they go on.
 
     Only differences of values matter, so a common offset may be taken out and the rest scaled: no underflow.
@@ -92,7 +92,7 @@ def delayed(
 ) -> Delayed:
     """Ages reach up to `oldest` rounds. Exactly `rounds` rounds, else until epsilon, then the tail is measured."""
     require_whole("max-delay", oldest, 0, OLDEST)
-    process = _Process(topology, weights, x, oldest, rng)
+    process = Process(topology, weights, x, oldest, rng)
     first = disagreement(x)
     distances = [1.0]
     reached = None
@@ -107,7 +107,7 @@ def delayed(
     return Delayed(distances=tuple(distances), rounds=reached, contraction=_tail(process), mean_drift=moved)
 
 
-def _tail(process: _Process) -> float:
+def _tail(process: Process) -> float:
     logs = []
     for _ in range(FORGET + TAIL):
         process.rescale()

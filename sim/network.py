@@ -6,8 +6,8 @@ promises to bear it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -20,13 +20,16 @@ from sim.kernel import Kernel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPlan:
-    """Probabilities per message; times in seconds. `jitter_s` above 0 reorders messages."""
+    """Probabilities per message; times in seconds. `jitter_s` above 0 reorders messages; `far_s` is what every message
+    to or from a node takes longer.
+    """
 
     latency_s: float = 0.002
     jitter_s: float = 0.0
     loss: float = 0.0
     duplication: float = 0.0
     redial_s: float = 0.05
+    far_s: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -124,7 +127,7 @@ class Network:
 
     def _delay(self, edge: tuple[int, int]) -> float:
         jitter_s = 0.0 if self.quiet else self.plan.jitter_s * float(self.chance[edge].random())
-        return self.plan.latency_s + jitter_s
+        return self.plan.latency_s + jitter_s + sum(self.plan.far_s.get(end, 0.0) for end in edge)
 
 
 def _edge(a: int, b: int) -> tuple[int, int]:

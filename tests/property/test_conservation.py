@@ -2,94 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
-from p2pfl.compress import make_compressor
-from p2pfl.core.facts import Settings
-from p2pfl.core.staleness import parse_staleness
-from p2pfl.learn.interface import LocalRound
 from sim.network import LinkPlan
-from sim.world import World, WorldPlan
 
-GRAPHS = {
-    "pair": (2, ((0, 1),)),
-    "path": (3, ((0, 1), (1, 2))),
-    "triangle": (3, ((0, 1), (0, 2), (1, 2))),
-    "ring": (4, ((0, 1), (0, 3), (1, 2), (2, 3))),
-    "star": (5, ((0, 1), (0, 2), (0, 3), (0, 4))),
-}
-D = 5
-
-
-class StillLearner:
-    """Never moves its model: what remains is gossip alone."""
-
-    shape_digest = b"still-still-stil"
-
-    def __init__(self, model, samples):
-        self.model = np.asarray(model)
-        self.size = self.model.size
-        self.samples = samples
-
-    def initial(self):
-        return self.model
-
-    def train(self, start, correction, round_index):
-        return LocalRound(vector=start.copy(), steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
-
-    def evaluate(self, vector, part):
-        return None
-
-    def local_state(self):
-        return {}
-
-    def load_local_state(self, state):
-        pass
-
-    def state_dict(self, vector):
-        return {}
-
-
-def core_settings(**changes):
-    defaults = {
-        "rounds": 30,
-        "time_s": None,
-        "closing_rounds": 10,
-        "gamma": 1.0,
-        "staleness": parse_staleness("hinge-polynomial:4,0.5"),
-        "speed_limit": 1.0,
-        "start_wait_s": 2.0,
-        "linger_s": 5.0,
-        "max_wait_s": 1.0,
-        "exchanges_per_s": 200.0,
-        "audit_every": 4,
-    }
-    return Settings(**(defaults | changes))
-
-
-def make_world(graph, seed, *, link, compressor="q8", samples=None, rounds=30, **changes):
-    nodes, edges = GRAPHS[graph]
-    chance = np.random.default_rng(seed)
-    counts = samples or [int(n) for n in chance.integers(1, 200, nodes)]
-    learners = tuple(StillLearner(chance.normal(size=D) * 3, n) for n in counts)
-    return World(
-        WorldPlan(
-            edges=edges,
-            learners=learners,
-            settings=core_settings(rounds=rounds, **changes),
-            compressor=make_compressor(compressor),
-            dtype=np.float64,
-            link=link,
-            seed=seed,
-            default_round_s=0.05,
-            round_s={0: 0.02, 1: 0.3},
-        )
-    )
-
+sys.path.insert(0, str(Path(__file__).parent))
+from world_kit import GRAPHS, make_world
 
 FAULTS = st.lists(
     st.tuples(
@@ -135,7 +59,7 @@ def run_checking(world, until_s, start, *, amnesia=False):
 
 
 @settings(
-    max_examples=80,
+    max_examples=120,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -159,7 +83,7 @@ def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_no
 
 
 @settings(
-    max_examples=12,
+    max_examples=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -192,7 +116,7 @@ def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed,
 
 
 @settings(
-    max_examples=80,
+    max_examples=120,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

@@ -1,0 +1,92 @@
+"""Worlds of nodes that only gossip: a learner that never moves its model, graphs, settings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from p2pfl.compress import make_compressor
+from p2pfl.core.facts import Settings
+from p2pfl.core.staleness import parse_staleness
+from p2pfl.learn.interface import LocalRound
+from sim.world import World, WorldPlan
+
+# Nodes, and the edges of each round: of one round, or of as many as it takes until they repeat.
+GRAPHS = {
+    "pair": (2, (((0, 1),),)),
+    "path": (3, (((0, 1), (1, 2)),)),
+    "triangle": (3, (((0, 1), (0, 2), (1, 2)),)),
+    "ring": (4, (((0, 1), (0, 3), (1, 2), (2, 3)),)),
+    "star": (5, (((0, 1), (0, 2), (0, 3), (0, 4)),)),
+    "one-peer-hypercube": (4, (((0, 1), (2, 3)), ((0, 2), (1, 3)))),
+    "turning-triangle": (3, (((0, 1),), ((1, 2),), ((0, 2),))),
+    "round-robin": (5, (((0, 1), (2, 4)), ((0, 2), (3, 4)), ((0, 3), (1, 2)), ((0, 4), (1, 3)), ((1, 4), (2, 3)))),
+    "path-that-rests": (3, (((0, 1), (1, 2)), (), ((0, 1),))),
+}
+D = 5
+
+
+class StillLearner:
+    """Never moves its model: what remains is gossip alone."""
+
+    shape_digest = b"still-still-stil"
+
+    def __init__(self, model, samples):
+        self.model = np.asarray(model)
+        self.size = self.model.size
+        self.samples = samples
+
+    def initial(self):
+        return self.model
+
+    def train(self, start, correction, round_index):
+        return LocalRound(vector=start.copy(), steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
+
+    def evaluate(self, vector, part):
+        return None
+
+    def local_state(self):
+        return {}
+
+    def load_local_state(self, state):
+        pass
+
+    def state_dict(self, vector):
+        return {}
+
+
+def core_settings(**changes):
+    defaults = {
+        "rounds": 30,
+        "time_s": None,
+        "closing_rounds": 10,
+        "gamma": 1.0,
+        "staleness": parse_staleness("hinge-polynomial:4,0.5"),
+        "speed_limit": 1.0,
+        "start_wait_s": 2.0,
+        "linger_s": 5.0,
+        "max_wait_s": 1.0,
+        "exchanges_per_s": 200.0,
+        "audit_every": 4,
+    }
+    return Settings(**(defaults | changes))
+
+
+def make_world(graph, seed, *, link, compressor="q8", samples=None, rounds=30, round_s=None, **changes):
+    nodes, rounds_of_edges = GRAPHS[graph] if isinstance(graph, str) else graph
+    chance = np.random.default_rng(seed)
+    counts = samples or [int(n) for n in chance.integers(1, 200, nodes)]
+    learners = tuple(StillLearner(chance.normal(size=D) * 3, n) for n in counts)
+    return World(
+        WorldPlan(
+            edges=tuple(sorted({edge for edges in rounds_of_edges for edge in edges})),
+            schedule=rounds_of_edges if len(rounds_of_edges) > 1 else (),
+            learners=learners,
+            settings=core_settings(rounds=rounds, **changes),
+            compressor=make_compressor(compressor),
+            dtype=np.float64,
+            link=link,
+            seed=seed,
+            default_round_s=0.05,
+            round_s={0: 0.02, 1: 0.3} if round_s is None else round_s,
+        )
+    )

@@ -1,0 +1,190 @@
+"""The figures of a schedule against the matrices multiplied out."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from topologies import TopologyError, build, build_schedule
+from topologies.metrics.describe import describe
+from topologies.metrics.schedules import describe_schedule, messages
+from topologies.schedules import exact
+from topologies.schedules.contraction import circulant_row, contraction
+from topologies.schedules.power import by_power_iteration
+from topologies.schedules.schedule import Mixing, Schedule
+
+CASES = [
+    ("one-peer-exponential", 12),
+    ("one-peer-exponential", 16),
+    ("directed-exponential", 21),
+    ("d-equi-static:m=2", 24),
+    ("od-equi-dyn:rounds=4", 15),
+    ("base:k=2", 23),
+    ("one-peer-hypercube", 16),
+    ("ou-equi-dyn:rounds=7", 20),
+    ("random-matchings:rounds=5", 17),
+    ("round-robin", 9),
+    ("de-bruijn", 32),
+    ("kautz:k=3", 36),
+]
+ids = [f"{spec} {n}" for spec, n in CASES]
+
+
+def norms(schedule, rounds):
+    """||W_t ... W_1 - J/n|| for t = 0, 1, ..., by singular values."""
+    D = np.eye(schedule.nodes) - 1 / schedule.nodes
+    found = [1.0]
+    for t in range(rounds):
+        D = schedule.mixing(t).dense() @ D
+        found.append(float(np.linalg.norm(D, 2)))
+    return np.array(found)
+
+
+@pytest.mark.parametrize(("spec", "n"), CASES, ids=ids)
+@pytest.mark.parametrize("epsilon", [0.5, 1e-3, 1e-6])
+def test_rounds_to_consensus_are_the_first_with_a_norm_of_at_most_epsilon(spec, n, epsilon):
+    schedule = build_schedule(spec, n)
+    described = describe_schedule(schedule, epsilon)
+    rounds = described["rounds_to_consensus"]
+    found = norms(schedule, rounds)
+    assert found[-1] <= epsilon * (1 + 1e-9)
+    assert (found[:-1] > epsilon * (1 - 1e-9)).all()
+    sent = sum(schedule.mixing(t).messages for t in range(rounds))
+    assert described["messages_to_consensus"] == messages(schedule, rounds) == sent
+
+
+@pytest.mark.parametrize(("spec", "n"), CASES, ids=ids)
+def test_the_mixing_rate_is_the_norm_over_a_period_for_each_round(spec, n):
+    schedule = build_schedule(spec, n)
+    described = describe_schedule(schedule)
+    assert described["mixing_rate"] ** schedule.period == pytest.approx(norms(schedule, schedule.period)[-1], abs=1e-12)
+    assert described["certified"]
+
+
+@pytest.mark.parametrize(("spec", "n"), CASES, ids=ids)
+def test_power_iteration_agrees_with_the_singular_values(spec, n):
+    schedule = build_schedule(spec, n)
+    found, known = by_power_iteration(schedule, 1e-3), contraction(schedule, 1e-3)
+    assert found.norm == pytest.approx(known.norm, rel=1e-3, abs=1e-12)
+    assert found.norm <= known.norm + 1e-12
+    assert found.rounds == known.rounds
+    assert not found.certified
+
+
+def test_power_iteration_bounds_the_rounds_where_bisection_would_take_too_long(monkeypatch):
+    monkeypatch.setattr("topologies.schedules.power.WORK", 5_000)
+    schedule = build_schedule("random-matchings:rounds=5", 40)
+    found, known = by_power_iteration(schedule, 1e-6), contraction(schedule, 1e-6)
+    assert not found.rounds_exact
+    assert "bounded" in found.method
+    assert found.rounds >= known.rounds
+
+
+@pytest.mark.parametrize(("spec", "n"), [case for case in CASES if "exponential" in case[0] or "equi" in case[0]][:5])
+def test_the_row_of_a_circulant_round_makes_the_whole_matrix(spec, n):
+    for mixing in build_schedule(spec, n).mixings:
+        row = circulant_row(mixing)
+        np.testing.assert_allclose(mixing.dense(), np.stack([np.roll(row, i) for i in range(n)]), atol=1e-15)
+
+
+def test_a_round_that_only_looks_circulant_is_not_taken_for_one():
+    """As many links of each shift as nodes, but two of them from one node; and shifts with unequal weights."""
+    twice = Mixing(2, np.array([0, 0]), np.array([1, 1]), np.array([1, 1]), np.array([4, 4]))
+    unequal = Mixing.of(2, {(0, 1): Fraction(1, 2), (1, 0): Fraction(1, 3)})
+    swapped = Mixing.of(4, {(0, 1): Fraction(1, 2), (1, 0): Fraction(1, 2)})
+    assert [circulant_row(mixing) for mixing in (twice, unequal, swapped)] == [None] * 3
+
+
+def test_the_long_run_of_one_directed_matrix_is_its_second_largest_modulus():
+    described = describe_schedule(build_schedule("kautz:k=3", 36))
+    assert described["mixing_rate"] == pytest.approx(1.0)
+    assert described["asymptotic_rate"] == pytest.approx(1 / 3, abs=1e-6)
+    assert describe_schedule(build_schedule("de-bruijn", 32))["asymptotic_rate"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "n", "rounds"),
+    [("base", 25, 9), ("base", 1, 0), ("de-bruijn", 32, 5), ("kautz", 24, None), ("one-peer-exponential", 12, None)],
+)
+def test_exactness_is_told_by_whole_numbers_and_from_random_starts_alike(spec, n, rounds, monkeypatch):
+    schedule = build_schedule(spec, n)
+    assert exact.exact_after(schedule) == rounds
+    monkeypatch.setattr(exact, "RATIONAL_LIMIT", 0)
+    assert exact.exact_after(schedule) == rounds
+
+
+def test_a_schedule_that_is_nearly_exact_is_not_exact():
+    """A share of 1/2 + 2^-50 is 1/2 to all but sixteen digits."""
+    share = Fraction(2**49 + 1, 2**50)
+    mixing = Mixing.of(2, {(0, 1): share, (1, 0): share})
+    assert exact.exact_after(Schedule("", 2, [mixing], directed=False)) is None
+
+
+def test_a_fast_but_geometric_decay_is_not_exact_to_random_starts(monkeypatch):
+    monkeypatch.setattr(exact, "RATIONAL_LIMIT", 0)
+    mixing = Mixing.of(2, dict.fromkeys([(0, 1), (1, 0)], Fraction(45, 100)))
+    schedule = Schedule("", 2, [mixing] * 30, directed=False)
+    assert norms(schedule, 30)[-1] < exact.ZERO
+    assert exact.exact_after(schedule) is None
+
+
+def test_a_schedule_whose_union_is_disconnected_never_reaches_consensus():
+    described = describe_schedule(build_schedule("random-matchings:rounds=1", 10))
+    assert described["algebraic_connectivity"] == 0
+    assert described["rounds_to_consensus"] is described["messages_to_consensus"] is described["exact_after"] is None
+    assert (described["components"], described["connected"], described["mixing_rate"]) == (5, False, 1.0)
+
+
+def test_a_connected_union_that_never_mixes_is_seen_by_its_norm():
+    """Two nodes that swap for ever."""
+    swap = Mixing.of(2, {(0, 1): Fraction(1), (1, 0): Fraction(1)})
+    described = describe_schedule(Schedule("swap", 2, [swap], directed=False))
+    assert described["connected"]
+    assert described["mixing_rate"] == 1.0
+    assert described["rounds_to_consensus"] is None
+
+
+@pytest.mark.parametrize("spec", ["base", "one-peer-exponential", "od-equi-dyn", "random-matchings", "de-bruijn"])
+def test_one_node_agrees_with_itself_at_once(spec):
+    described = describe_schedule(build_schedule(spec, 1))
+    assert described["rounds_to_consensus"] == described["exact_after"] == described["messages_to_consensus"] == 0
+    assert described["connected"]
+
+
+def test_what_is_said_of_the_union_is_what_is_said_of_that_graph():
+    described, union = describe_schedule(build_schedule("round-robin", 10)), describe(build("complete", 10))
+    for key in ("edges", "connected", "diameter", "algebraic_connectivity", "laplacian_max_eigenvalue"):
+        assert described[key] == pytest.approx(union[key]), key
+
+
+def test_degrees_are_those_of_a_round():
+    assert describe_schedule(build_schedule("round-robin", 9))["degree"] == {"min": 0, "mean": 8 / 9, "max": 1}
+    assert describe_schedule(build_schedule("de-bruijn", 8))["degree"] == {"min": 1, "mean": 14 / 8, "max": 2}
+
+
+def test_a_description_is_plain_json_and_shares_the_keys_of_a_static_graph():
+    described = describe_schedule(build_schedule("ou-equi-dyn:eta=0.3", 12, 5))
+    assert json.loads(json.dumps(described)) == described
+    static = set(describe(build("ring", 12))) - {"weights", "lower_bound", "converged"}
+    promised = {"nodes", "edges", "degree", "algebraic_connectivity", "mixing_rate", "rounds_to_consensus", "certified"}
+    assert promised <= set(described) & static
+    assert (described["live"], described["random"], described["seed"], described["period"]) == (True, True, 5, 16)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, -1.0, float("nan")])
+def test_an_impossible_accuracy_is_refused(epsilon):
+    with pytest.raises(TopologyError, match="between 0 and 1"):
+        describe_schedule(build_schedule("base", 4), epsilon)
+
+
+def test_ten_thousand_nodes_are_described_without_a_dense_matrix(monkeypatch):
+    """The union's eigenvalues are another module's work."""
+    found = SimpleNamespace(low=1.0, high=1.0, method="none", certified=False)
+    monkeypatch.setattr("topologies.metrics.schedules.plain_extremes", lambda _: found)
+    described = describe_schedule(build_schedule("base", 10_000))
+    assert described["exact_after"] == described["rounds_to_consensus"] == build_schedule("base", 10_000).period
+    assert (described["mixing_rate"], described["method"], described["certified"]) == (0.0, "power iteration", False)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import networkx as nx
 import pytest
 
 from topologies import Topology, TopologyError, build
 from topologies.families import FAMILIES
+
+STATIC = [name for name, family in FAMILIES.items() if family.build]
+SIZES = {"paley": 17, "chordal-cycle": 17}
+"""16 nodes are right for all other families."""
 
 REFERENCE = {
     "ring": nx.cycle_graph(12),
@@ -33,20 +40,88 @@ def test_a_hypercube_is_the_graph_that_networkx_knows():
     assert nx.is_isomorphic(build("hypercube", 16).to_networkx(), nx.hypercube_graph(4))
 
 
-STATIC = [name for name, family in FAMILIES.items() if family.build]
+@pytest.mark.parametrize("name", STATIC)
+def test_edges_are_sorted_unique_pairs_of_nodes_and_equal_for_equal_seeds(name):
+    nodes = SIZES.get(name, 16)
+    topology = build(name, nodes, seed=3)
+    assert list(topology.edges) == sorted(set(topology.edges))
+    assert all(0 <= i < j < nodes for i, j in topology.edges)
+    assert build(name, nodes, seed=3) == topology
 
 
 @pytest.mark.parametrize("name", STATIC)
-def test_edges_are_sorted_unique_pairs_of_nodes_and_equal_for_equal_seeds(name):
-    topology = build(name, 16, seed=3)
-    assert list(topology.edges) == sorted(set(topology.edges))
-    assert all(0 <= i < j < 16 for i, j in topology.edges)
-    assert build(name, 16, seed=3) == topology
+def test_only_a_random_family_depends_on_the_seed(name, tmp_path):
+    (tmp_path / "labels.csv").write_text("".join(f"{node % 2},{1 - node % 2}\n" for node in range(20)))
+    spec = "d-cliques:size=4,labels=labels.csv" if name == "d-cliques" else name
+    nodes = {"hypercube": 16, "margulis": 16, "paley": 17, "chordal-cycle": 17}.get(name, 20)
+    drawn = {build(spec, nodes, seed, folder=tmp_path).edges for seed in range(5)}
+    assert (len(drawn) > 1) == FAMILIES[name].random
 
 
-@pytest.mark.parametrize("name", [name for name in STATIC if FAMILIES[name].random])
-def test_a_random_family_depends_on_the_seed(name):
-    assert len({build(name, 20, seed).edges for seed in range(5)}) > 1
+@pytest.mark.parametrize("name", STATIC)
+def test_what_depends_on_names_says_so(name):
+    nodes = SIZES.get(name, 16)
+    names = [f"pi{node}" for node in range(nodes)]
+    assert (build(name, nodes, names=names) != build(name, nodes)) == FAMILIES[name].by_name
+
+
+def test_another_process_with_another_hash_seed_makes_the_same_edges():
+    """What a federation rests on: every node computes the graph for itself."""
+    code = """
+import hashlib, sys
+from topologies import build
+names = [f"device-{node}" for node in range(17)]
+for spec in sys.argv[1:]:
+    nodes = 17 if spec in ("paley", "chordal-cycle") else 16
+    print(spec, hashlib.sha256(build(spec, nodes, seed=-5, names=names[:nodes]).ends.tobytes()).hexdigest())
+"""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code, *STATIC],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            timeout=60,
+        ).stdout
+        for seed in ("0", "12345")
+    ]
+    assert runs[0] == runs[1]
+    assert len(runs[0].splitlines()) == len(STATIC)
+
+
+@pytest.mark.parametrize(
+    ("spec", "edges"),
+    [
+        ("erdos-renyi:p=0.5", "2.5e+11"),
+        ("random-regular:degree=100", "5.0e+07"),
+        ("watts-strogatz:k=100", "5.0e+07"),
+        ("barabasi-albert:m=50", "5.0e+07"),
+        ("stochastic-block:between=0.5", "2.5e+11"),
+        ("geometric:radius=0.1", "1.6e+10"),
+        ("geometric:radius=3", "5.0e+11"),
+        ("keyed-rings:r=100", "1.0e+08"),
+        ("barbell:path=2", "2.5e+11"),
+        ("lollipop", "1.2e+11"),
+        ("star-of-cliques:size=300000", "1.2e+11"),
+        ("ring-of-cliques:size=30000", "1.5e+10"),
+        ("d-cliques:inter=full", "5.0e+09"),
+        ("hierarchical:gateways=100000,roots=1000", "1.0e+08"),
+    ],
+)
+def test_a_graph_too_large_to_hold_is_refused_before_it_is_made(spec, edges):
+    with pytest.raises(TopologyError, match="too many to hold") as caught:
+        build(spec, 1_000_000)
+    assert edges in str(caught.value)
+    assert caught.value.key == "nodes"
+
+
+def test_a_complete_graph_of_a_million_is_known_by_its_formula():
+    assert build("complete", 1_000_000).implicit
+
+
+def test_a_relative_file_starts_at_the_folder_that_the_caller_names(tmp_path):
+    (tmp_path / "g.edges").write_text("0 1\n", encoding="utf-8")
+    assert build("g.edges", 2, folder=tmp_path).edges == ((0, 1),)
 
 
 def test_every_degree_of_a_random_regular_graph_is_the_one_asked_for():

@@ -28,6 +28,16 @@ def test_defaults_are_filled_in():
         ("erdos-renyi:p=0.1,p=0.2", "erdos-renyi:p", "p=0.2", None),
         ("circulant:offsets=0-1", "circulant:offsets", "0-1", "joined by '-'"),
         ("ring:", "ring", "", "nothing"),
+        ("torus:dims=4x1", "torus:dims", "4x1", "joined by 'x'"),
+        ("torus:dims=4*5", "torus:dims", "4*5", "such as 4x5x6"),
+        ("torus:dim=4x5", "torus", "dim", "did you mean 'dims'"),
+        ("geometric:radius=0", "geometric:radius", "0", "above 0"),
+        ("geometric:radius=inf", "geometric:radius", "inf", "above 0"),
+        ("geometric:metric=round", "geometric:metric", "round", "flat or torus"),
+        ("d-cliques:inter=tree", "d-cliques:inter", "tree", "ring or full or small-world or fractal"),
+        ("d-cliques:labels=", "d-cliques:labels", "", "path"),
+        ("barabasi-albert:m=0", "barabasi-albert:m", "0", "from 1"),
+        ("keyed-ring", "topology", "keyed-ring", "did you mean 'keyed-rings'"),
     ],
 )
 def test_a_wrong_spec_names_key_value_and_what_is_allowed(spec, key, value, allowed):
@@ -51,6 +61,28 @@ def test_a_wrong_spec_names_key_value_and_what_is_allowed(spec, key, value, allo
         ("watts-strogatz:k=10", 9, "less than the nodes"),
         ("circulant:offsets=5", 8, "1 to 4"),
         ("barbell", 9, "even number"),
+        ("torus:dims=4x5", 24, "20, the product of dims (4x5)"),
+        ("torus:dims=4x5,rows=4", 20, "either dims, or rows and cols"),
+        ("grid", 7, "not a prime"),
+        ("grid:cols=4", 10, "cols (4)"),
+        ("random-regular:degree=5", 7, "nodes times degree even"),
+        ("complete-bipartite:a=3,b=4", 8, "a plus b equal to 8"),
+        ("complete-bipartite:a=8", 8, "both at least 1"),
+        ("complete-bipartite:b=9", 8, "both at least 1"),
+        ("complete-bipartite", 1, "at least 2"),
+        ("paley", 21, "17 or 29"),
+        ("paley", 7, "5 or 13"),
+        ("paley", 2, "such as 5"),
+        ("margulis", 10, "9 or 16"),
+        ("chordal-cycle", 15, "13 or 17"),
+        ("lollipop:clique=9", 8, "from 1 to 8"),
+        ("barbell:path=8", 8, "at least 2"),
+        ("ring-of-cliques:size=4,bridges=5", 8, "from 1 to 4"),
+        ("hierarchical:gateways=8", 8, "from 1 to 7"),
+        ("hierarchical:roots=9", 8, "from 1 to 8"),
+        ("hierarchical:gateways=2,uplinks=3", 8, "from 1 to 2"),
+        ("barabasi-albert:m=8", 8, "less than the nodes"),
+        ("stochastic-block:blocks=9", 8, "from 1 to 8"),
         ("ring", 0, "from 1"),
         ("ring", True, "from 1"),
         ("ring", 10_000_000, "2000000"),
@@ -66,3 +98,6 @@ def test_a_file_is_told_from_a_family_by_its_suffix_or_folder():
     assert is_file("graph.json")
     assert is_file("./graph")
     assert not is_file("erdos-renyi:p=0.1")
+    assert not is_file("d-cliques:labels=data/labels.json")
+    assert is_file("C:/graphs/g.json")
+    assert is_file("C:\\graphs\\g")

@@ -86,7 +86,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "grid": Family(
         rule="rows and columns without wrapping, as square as n allows, or of the given sides",
-        degree="from 1 for each side at a corner to 2",
+        degree="1 or 2 for each side",
         build=lambda wanted: box(sides("grid", wanted), around=False),
         parameters=_SIDES,
         closed=grid_form,

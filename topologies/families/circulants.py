@@ -94,15 +94,19 @@ def residues(wanted: Request) -> tuple[int, ...]:
     Raises:
         TopologyError: n is no prime that leaves 1 when divided by 4.
     """
-    n = wanted.nodes
+    n = check_paley(wanted.nodes)
+    node = np.arange(1, n // 2 + 1)
+    square = node * node % n
+    return tuple(np.unique(np.minimum(square, n - square)).tolist())
+
+
+def check_paley(n: int) -> int:
     if not _fits_paley(n):
         lower = next((m for m in range(n, 4, -1) if _fits_paley(m)), None)
         upper = next(m for m in range(n, 2 * n + 8) if _fits_paley(m))
         nearby = f"{lower} or {upper}" if lower else str(upper)
         raise impossible("Paley graph", n, f"a prime that leaves 1 when divided by 4, such as {nearby}")
-    node = np.arange(1, n // 2 + 1)
-    square = node * node % n
-    return tuple(np.unique(np.minimum(square, n - square)).tolist())
+    return n
 
 
 def _fits_paley(n: int) -> bool:
@@ -114,8 +118,7 @@ def is_prime(n: int) -> bool:
 
 
 def paley_form(wanted: Request) -> ClosedForm:
-    residues(wanted)
-    n = wanted.nodes
+    n = check_paley(wanted.nodes)
     root, degree = math.sqrt(n), (n - 1) // 2
     return ClosedForm(
         low=(n - root) / 2.0, high=(n + root) / 2.0, edges=n * degree // 2, degrees=(degree, degree), diameter=2

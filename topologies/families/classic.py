@@ -164,7 +164,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "complete-bipartite": Family(
         rule="two sides of a and b nodes; all pairs between them",
-        degree="b on the side of a, and the other way round",
+        degree="b on the side of a, a on that of b",
         build=complete_bipartite,
         parameters={
             "a": whole(None, 1, "nodes on the first side, numbered first; half of all by default"),

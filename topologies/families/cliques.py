@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -114,13 +115,13 @@ _BARBELL = Family(
     parameters={"path": whole(0, 0, "nodes between the cliques")},
     closed=barbell_form,
     expected=lambda wanted: (wanted.nodes - wanted["path"]) ** 2 / 4,
-    connectivity="without a path, m = n/2: (m + 2 - sqrt((m + 2)^2 - 8)) / 2",
+    connectivity="(m + 2 - sqrt((m + 2)^2 - 8)) / 2, m = n/2, path 0",
     source=BOOK + " and 2.3",
 )
 
 FAMILIES: Mapping[str, Family] = {
     "barbell": _BARBELL,
-    "dumbbell": _BARBELL,
+    "dumbbell": replace(_BARBELL, rule="another name of barbell"),
     "lollipop": Family(
         rule="a clique with a path hanging from it: slow to mix",
         degree="1 or 2 on the path, clique - 1 in the clique",
@@ -131,12 +132,12 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "star-of-cliques": Family(
         rule="cliques; the first node of each joined to node 0, the first of the first",
-        degree="size - 1, size at the heads, size + cliques - 2 at node 0",
+        degree="size - 1, size at heads, n / size more at node 0",
         build=star_of_cliques,
         parameters={"size": whole(5, 1, "nodes of a clique; where it does not divide n, cliques of nearly equal size")},
         closed=star_of_cliques_form,
         expected=_expected,
-        connectivity="3 or more equal cliques of m: (m + 1 - sqrt((m + 1)^2 - 4)) / 2",
+        connectivity="(m + 1 - sqrt((m + 1)^2 - 4)) / 2, m = size, dividing n, n/m > 2",
         source="Brouwer and Haemers, Spectra of Graphs, 2.3",
     ),
     "ring-of-cliques": Family(

@@ -54,8 +54,8 @@ FAMILIES: Mapping[str, Family] = {
         rule="pairs (x, y) mod m joined by shears, m^2 = n: an expander without chance",
         degree="at most 8",
         build=margulis,
-        connectivity="with loops and repeated edges kept: at least 8 - 5 sqrt 2 = 0.93 for any n",
-        source="Gabber and Galil 1981; Hoory, Linial and Wigderson 2006, 8.1",
+        connectivity="at least 8 - 5 sqrt 2 = 0.93 if repeated edges counted again",
+        source="Gabber and Galil 1981; Hoory, Linial and Wigderson 2006, 8",
     ),
     "chordal-cycle": Family(
         rule="a ring, and x joined to 1 / x modulo n; n a prime: an expander of degree 3",

@@ -56,11 +56,11 @@ FAMILIES: Mapping[str, Family] = {
         parameters={"branching": whole(2, 1, "children of a node")},
         closed=tree_form,
         connectivity="at most 2 / (n - 1) on a full binary tree",
-        source="Spielman, Spectral and Algebraic Graph Theory, 5.3",
+        source="Spielman, Spectral and Algebraic Graph Theory, Comparing Graphs",
     ),
     "hierarchical": Family(
         rule="devices dealt to gateways; gateways joined in a ring and to every root; roots in a ring",
-        degree="uplinks at a device, about uplinks n / gateways at a gateway",
+        degree="uplinks at a device, about uplinks n / gateways above",
         build=hierarchical,
         parameters={
             "gateways": whole(None, 1, "how many; sqrt n by default"),

@@ -13,19 +13,21 @@ from topologies.building import NODES_LIMIT
 from topologies.errors import TopologyError
 from topologies.graph import Ends, Topology
 
+Place = Callable[[int], str]
+"""From the number of an edge to where in the file it stands."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
     """`ends`: shape (edges, 2), as the file has them, each end a place in `labels`.
 
     `labels` is None where the format calls nodes by number alone. `declared`: the file says itself how many nodes there
-    are, so nobody else may say otherwise; else only those are known that an edge names. `place` says where in the file
-    edge k stands.
+    are, so nobody else may say otherwise; else only those are known that an edge names.
     """
 
     nodes: int
     ends: Ends
-    place: Callable[[int], str]
+    place: Place
     labels: Sequence[str] | None = None
     declared: bool = True
     spec: str | None = None
@@ -95,7 +97,7 @@ def _unknown(content: Content, where: str, label: int, total: int) -> TopologyEr
     return TopologyError("unknown node", key=key, value=found, allowed=allowed)
 
 
-def check_simple(ends: Ends, place: Callable[[int], str]) -> None:
+def check_simple(ends: Ends, place: Place) -> None:
     """Raise where an edge joins a node to itself, or is there twice in whatever direction."""
     loops = np.flatnonzero(ends[:, 0] == ends[:, 1])
     if len(loops):
@@ -109,9 +111,7 @@ def check_simple(ends: Ends, place: Callable[[int], str]) -> None:
         raise TopologyError("the same edge twice", key=place(again), allowed=f"each edge once: it is at {place(first)}")
 
 
-def by_label(
-    labels: Sequence[str], pairs: Sequence[tuple[str, str]], where: str, place: Callable[[int], str]
-) -> Content:
+def by_label(labels: Sequence[str], pairs: Sequence[tuple[str, str]], where: str, place: Place) -> Content:
     """Of a file that lists its nodes: each once, and edges between those alone."""
     known = {label: number for number, label in enumerate(labels)}
     if len(known) != len(labels):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from topologies.errors import TopologyError, nearest
-from topologies.files import edgelist, gml, matrices, metis, nodelink, xml
+from topologies.files import edgelist, gml, matrixmarket, metis, nodelink, npz, xml
 from topologies.files.content import Content
 from topologies.graph import Topology
 
@@ -30,8 +30,8 @@ FORMATS: Mapping[str, Format] = {
     "gexf": Format((".gexf",), xml.read_gexf, xml.write_gexf),
     "gml": Format((".gml",), gml.read, gml.write),
     "metis": Format((".metis", ".graph"), metis.read, metis.write),
-    "mtx": Format((".mtx",), matrices.read_matrix_market, matrices.write_matrix_market),
-    "npz": Format((".npz",), matrices.read_npz, matrices.write_npz, text=False),
+    "mtx": Format((".mtx",), matrixmarket.read, matrixmarket.write),
+    "npz": Format((".npz",), npz.read, npz.write, text=False),
 }
 
 SUFFIXES: Mapping[str, str] = {suffix: name for name, form in FORMATS.items() for suffix in form.suffixes}

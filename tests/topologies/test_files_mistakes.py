@@ -1,0 +1,253 @@
+"""A file that holds no simple undirected graph is refused, with the place; no file can do more than that."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from topologies import Topology, TopologyError
+from topologies.files import read_topology, write_topology
+from topologies.files.formats import FORMATS
+
+XML = "<graphml><graph edgedefault='undirected'>\n<node id='a'/><node id='b'/>\n{}\n</graph></graphml>"
+GEXF = "<gexf><graph>\n<nodes><node id='a'/><node id='b'/></nodes>\n<edges>{}</edges></graph></gexf>"
+GML = "graph [\nnode [ id 1 ] node [ id 2 ]\n{}\n]"
+BOMB = (
+    "<?xml version='1.0'?>\n<!DOCTYPE graphml [<!ENTITY a 'aaaaaaaaaa'>"
+    + "".join(f"<!ENTITY {y} '{f'&{x};' * 10}'>" for x, y in zip("abcdefghij", "bcdefghijk", strict=True))
+    + "]><graphml><graph><node id='&k;'/></graph></graphml>"
+)
+MTX = "%%MatrixMarket matrix coordinate {} {}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("g.edges", "", "empty file"),
+        ("g.edges", "# nothing\n", "no edges"),
+        ("g.edges", "0 1\n1 2\n\n1 0\n", r"g\.edges:4: the same edge twice.*g\.edges:1"),
+        ("g.edges", "0 1\n1 1\n", r"g\.edges:2: .*itself"),
+        ("g.edges", "0 1 2\n", r"g\.edges:1: .*weight.*'2'.*no weight, or 1"),
+        ("g.edges", "0 1 nan\n", "weight"),
+        ("g.edges", "0 1 0\n", "weight"),
+        ("g.edges", "0 1 {'weight': -1}\n", "weight"),
+        ("g.edges", "0 1 {'color': 'red'}\n", "not an edge"),
+        ("g.edges", "0 1\n0\n", r"g\.edges:2: not an edge"),
+        ("g.edges", "# nodes: 2\n0 1\n1 2\n", "3 nodes are named, where there should be 2"),
+        ("g.edges", "# nodes: 999999999999\n0 1\n", "impossible number of nodes"),
+        ("g.edges", b"0 1\n\xff 2\n", r"g\.edges:2: not UTF-8"),
+        ("g.adjlist", "0 1 2\n1 2 2\n", r"g\.adjlist:2: the same edge twice"),
+        ("g.adjlist", "0 1\n1 1\n", r"g\.adjlist:2: .*itself"),
+        ("g.adjlist", "# nothing\n", "no nodes"),
+        ("g.graphml", "no", r"g\.graphml:1: not XML"),
+        ("g.graphml", "<html/>", "not a graphml document"),
+        ("g.graphml", "<graphml/>", "no graph"),
+        ("g.graphml", BOMB, r"g\.graphml:2: a document type"),
+        ("g.gexf", BOMB.replace("graphml", "gexf"), "a document type"),
+        ("g.graphml", XML.format("<edge source='a' target='c'/>"), r"g\.graphml:3: unknown node .*'c'"),
+        ("g.graphml", XML.format("<edge source='a'/>"), r"g\.graphml:3: without 'target'"),
+        ("g.graphml", XML.format("<edge source='a' target='a'/>"), r"g\.graphml:3: .*itself"),
+        ("g.graphml", XML.format("<edge source='a' target='b' directed='true'/>"), "directed"),
+        ("g.graphml", XML.format("<edge source='a' target='b'/>\n<edge source='b' target='a'/>"), r"l:4: .*same edge"),
+        ("g.graphml", XML.format("<node id='a'/>"), "same node twice"),
+        ("g.graphml", XML.format("<hyperedge/>"), "many nodes"),
+        ("g.graphml", XML.format("<graph/>"), "second graph"),
+        ("g.graphml", XML.replace("undirected", "directed").format(""), r"g\.graphml:1: a directed graph"),
+        (
+            "g.graphml",
+            XML.replace("<graph ", "<key id='d' for='edge' attr.name='weight'/><graph ").format(
+                "<edge source='a' target='b'><data key='d'>2</data></edge>"
+            ),
+            r"g\.graphml:3: .*weight .*'2'",
+        ),
+        ("g.gexf", GEXF.format("<edge source='a' target='b' weight='0.5'/>"), r"g\.gexf:3: .*weight"),
+        ("g.gexf", GEXF.format("<edge source='a' target='b' type='directed'/>"), "directed"),
+        ("g.gexf", GEXF.replace("<graph", "<graph defaultedgetype='directed'").format(""), "directed"),
+        ("g.gml", "graph", "ends too early"),
+        ("g.gml", "graph [ node ]", "not GML"),
+        ("g.gml", "graph [ node [ id 1 ]", "ends too early"),
+        ("g.gml", "nodes [ ]", "not one graph"),
+        ("g.gml", "]", "not GML"),
+        ("g.gml", "graph [ node 3 ]", "a node that is none"),
+        ("g.gml", "graph [ node [ label 3 ] ]", "without 'id'"),
+        ("g.gml", GML.replace("node", "directed 1 node", 1).format(""), "directed"),
+        ("g.gml", GML.format("edge [ source 1 target 3 ]"), r"g\.gml:3: unknown node .*'3'"),
+        ("g.gml", GML.format("edge [ source 1 target 2 ]\nedge [ source 2 target 1 ]"), r"gml:4: .*same edge.*gml:3"),
+        ("g.gml", GML.format("edge [ source 1 target 2 weight 1.5 ]"), r"g\.gml:3: .*weight"),
+        ("g.gml", "[" * 100_000, "not GML"),
+        ("g.gml", "graph [ a " * 50_000, "not GML"),
+        ("g.json", "[" * 100_000, "not JSON"),
+        ("g.json", '{"edges": 3}', "node-link"),
+        ("g.json", '{"edges": [], "links": []}', "node-link"),
+        ("g.json", '{"nodes": [], "edges": []}', "impossible number of nodes"),
+        ("g.json", '{"nodes": [1], "edges": []}', "nodes that are none"),
+        ("g.json", '{"nodes": [{"id": null}], "edges": []}', "not a node"),
+        ("g.json", '{"nodes": [{"id": "\\ud800"}], "edges": []}', "no text"),
+        ("g.json", '{"nodes": [{"id": 1}, {"id": "1"}], "edges": []}', "same node twice"),
+        ("g.json", '{"nodes": [{"id": 0}], "edges": [{"source": 0, "target": 1}]}', r"edge 0: unknown node"),
+        ("g.json", '{"edges": [{"source": 0, "target": 1}, {"source": 1, "target": 0}]}', "edge 1: the same edge"),
+        ("g.json", '{"edges": [{"source": 0, "target": 1, "weight": NaN}]}', "weight"),
+        ("g.json", '{"edges": [{"source": 0, "target": 1, "weight": true}]}', "weight"),
+        ("g.json", '{"graph": {"spec": 3}, "nodes": [{"id": 0}], "edges": []}', "where a graph comes from"),
+        ("g.metis", "1000000000000 1\n", "impossible number of nodes"),
+        ("g.metis", "2\n", "not a head"),
+        ("g.metis", "x 1\n", "not a number"),
+        ("g.metis", "2 1\n2\n", "fewer lines than nodes"),
+        ("g.metis", "2 1\n2\n1\n1\n", r"g\.metis:4: more lines"),
+        ("g.metis", "2 2\n2\n1\n", "number of edges"),
+        ("g.metis", "2 1\n2\n\n", r"g\.metis:2: node 1 has the neighbor 2, but node 2"),
+        ("g.metis", "3 2\n2\n1\n1\n", r"g\.metis:4: node 3 has the neighbor 1, but node 1"),
+        ("g.metis", "2 1\n3\n1\n", r"g\.metis:2: unknown node"),
+        ("g.metis", "2 1\n1\n2\n", r"g\.metis:2: .*itself"),
+        ("g.metis", "2 2\n2 2\n1 1\n", r"g\.metis:2: the same edge twice"),
+        ("g.metis", "2 1 1\n2 1\n1 3\n", r"g\.metis:3: .*weight"),
+        ("g.metis", "2 1 1\n2\n1\n", "without a weight"),
+        ("g.metis", "2 1 10\n1 2\n1 1\n", "weights or sizes"),
+        ("g.metis", '% name: "a"\n2 1\n2\n1\n', "one name for each"),
+        ("g.metis", "% name: a\n2 1\n2\n1\n", "not a name"),
+        ("g.mtx", "0 1\n", "not the matrix"),
+        ("g.mtx", MTX.format("complex", "general") + "2 2 1\n1 2 1 0\n", "not the matrix"),
+        ("g.mtx", MTX.format("pattern", "general"), "sizes are missing"),
+        ("g.mtx", MTX.format("pattern", "general") + "1000000000000 1000000000000 1\n1 2\n", "impossible number"),
+        ("g.mtx", MTX.format("pattern", "general") + "3 3 1000000000000\n1 2\n", "number of entries"),
+        ("g.mtx", MTX.format("pattern", "general") + "3 4 1\n1 2\n", "as many rows"),
+        (
+            "g.mtx",
+            MTX.format("pattern", "symmetric") + "3 3 2\n2 1\n",
+            r"number of entries than the file says \(found 1\); allowed: 2",
+        ),
+        ("g.mtx", MTX.format("pattern", "symmetric") + "3 3 1\n4 1\n", r"g\.mtx:3: unknown node"),
+        ("g.mtx", MTX.format("pattern", "symmetric") + "3 3 1\n2 2\n", "itself"),
+        ("g.mtx", MTX.format("pattern", "symmetric") + "3 3 2\n2 1\n2 1\n", r"g\.mtx:4: the same edge twice.*g\.mtx:3"),
+        ("g.mtx", MTX.format("pattern", "general") + "3 3 1\n2 1\n", r"g\.mtx:3: .*node 1 has no neighbor 2"),
+        ("g.mtx", MTX.format("pattern", "general") + "3 3 1\n2 x\n", "not a number"),
+        ("g.mtx", MTX.format("pattern", "general") + "3 3 1\n2 1 1\n", "not an entry"),
+        ("g.mtx", MTX.format("real", "symmetric") + "3 3 1\n2 1 0.5\n", r"g\.mtx:3: .*weight .*0.5"),
+        ("g.mtx", MTX.format("real", "symmetric") + "3 3 1\n2 1 nan\n", "weight"),
+        ("g.npz", b"no", "not a sparse matrix"),
+        ("g.csv", "0 1\n", r"g\.csv: .*suffix.*\.graphml"),
+    ],
+)
+def test_a_file_that_is_no_simple_graph_is_refused_with_the_place(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(TopologyError, match=message):
+        read_topology(tmp_path / name)
+
+
+def test_a_folder_and_a_missing_file_are_no_graphs(tmp_path):
+    (tmp_path / "g.json").mkdir()
+    with pytest.raises(TopologyError, match="directory"):
+        read_topology(tmp_path / "g.json")
+    with pytest.raises(TopologyError, match="No such file"):
+        read_topology(tmp_path / "none.json")
+
+
+class Trap:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def archive(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def test_an_npz_file_is_never_unpickled(tmp_path):
+    arrays = {"format": "csr", "shape": [2, 2], "indices": [0], "indptr": [0, 1, 1]}
+    trap = np.array([Trap(tmp_path / "sprung")], dtype=object)
+    (tmp_path / "g.npz").write_bytes(archive(data=trap, **arrays))
+    with pytest.raises(TopologyError, match="pickle"):
+        read_topology(tmp_path / "g.npz")
+    (tmp_path / "g.npz").write_bytes(pickle.dumps(trap))
+    with pytest.raises(TopologyError, match="not a sparse matrix"):
+        read_topology(tmp_path / "g.npz")
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"format": "csr", "shape": [2, 2], "data": [1], "indices": [7], "indptr": [0, 1, 1]},
+        {"format": "csr", "shape": [2, 2], "data": [1], "indices": [0], "indptr": [0, 99, 1]},
+        {"format": "csr", "shape": [2, 2], "data": [1], "indices": [0], "indptr": [0, -5, 1]},
+        {"format": "coo", "shape": [2, 2], "data": [1], "row": [-1], "col": [0]},
+        {"format": "coo", "shape": [10**12, 10**12], "data": [1], "row": [0], "col": [1]},
+        {"format": "coo", "shape": [2, 3], "data": [1], "row": [0], "col": [1]},
+        {"format": "coo", "shape": [2, 2], "data": [1.0], "row": [0], "col": [1]},
+        {"format": "coo", "shape": [2, 2], "data": [2.0, 2.0], "row": [0, 1], "col": [1, 0]},
+        {"format": "dia", "shape": [10**12, 10**12], "data": [[1.0]], "offsets": [0]},
+        {"format": "os", "shape": [2, 2], "data": [1.0]},
+        {"data": [1.0]},
+        {
+            "format": "coo",
+            "shape": [2, 2],
+            "data": [1, 1],
+            "row": [0, 1],
+            "col": [1, 0],
+            "p2pfl_names": np.frombuffer(b"[1]", dtype=np.uint8),
+        },
+    ],
+)
+def test_an_archive_of_other_arrays_is_refused(tmp_path, arrays):
+    (tmp_path / "g.npz").write_bytes(archive(**arrays))
+    with pytest.raises(TopologyError):
+        read_topology(tmp_path / "g.npz")
+
+
+def test_an_archive_that_would_unpack_to_more_than_memory_holds_is_not_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "g.npz", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("data.npy", b"\0" * 1_000_000)
+    data = (tmp_path / "g.npz").read_bytes()
+    lying = data.replace((1_000_000).to_bytes(4, "little"), (0xFFFFFFF0).to_bytes(4, "little"))
+    (tmp_path / "g.npz").write_bytes(lying)
+    with pytest.raises(TopologyError, match="too large"):
+        read_topology(tmp_path / "g.npz")
+
+
+def test_two_nodes_of_one_name_are_not_written(tmp_path):
+    with pytest.raises(TopologyError, match="one name for each"):
+        write_topology(Topology("", 2, [(0, 1)], names=["a", "a"]), tmp_path / "g.json")
+
+
+def pieces_of(form):
+    topology = Topology("", 4, [(0, 1), (1, 2), (2, 3)], names=["0", "b", "2", "3"])
+    whole = b"".join(x if isinstance(x, bytes) else x.encode() for x in FORMATS[form].write(topology))
+    return st.tuples(st.integers(0, len(whole)), st.integers(0, 12), st.binary(max_size=6)).map(
+        lambda cut: whole[: cut[0]] + cut[2] + whole[cut[0] + cut[1] :]
+    )
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_bytes_give_a_graph_or_the_one_error(tmp_path, form, data):
+    """Files that were cut, patched or are no files of this format at all."""
+    (tmp_path / "g").write_bytes(data.draw(pieces_of(form) | st.binary(max_size=60)))
+    try:
+        read = read_topology(tmp_path / "g", form=form)
+    except TopologyError as error:
+        assert error.key  # noqa: PT017 - some of them are graphs
+    else:
+        assert len(read.names) in {0, read.nodes}
+        assert len(read.ends) == 0 or read.ends.max() < read.nodes
+        json.dumps(read.names, ensure_ascii=False).encode()
+
+
+def test_a_matrix_with_both_halves_of_every_edge_is_one_graph(tmp_path):
+    matrix = scipy.sparse.csr_matrix(np.ones((3, 3)) - np.eye(3))
+    scipy.sparse.save_npz(tmp_path / "g.npz", matrix)
+    assert read_topology(tmp_path / "g.npz").edges == ((0, 1), (0, 2), (1, 2))

@@ -9,8 +9,8 @@ import numpy as np
 
 from topologies.eigen.ladder import Extremes
 from topologies.graph import Topology, component_count
-from topologies.metrics.cuts import Cut
 from topologies.metrics.cutpoints import CutPoints, cut_points
+from topologies.metrics.cuts import Cut
 from topologies.metrics.known import (
     Bounds,
     degree_range,
@@ -81,11 +81,11 @@ def _node_bounds(topology: Topology, edges: int, low: float, points: CutPoints |
         return Bounds(1, 1, "an articulation point")
     even = math.ceil(2 * (edges + 1) / 3) if is_transitive(topology) else 1
     lower = max(1 if points is None else 2, math.ceil(low), even)
-    upper = min(edges, *_shores(topology, cut)) if cut else edges
+    upper = min(edges, *shores(topology, cut)) if cut else edges
     return Bounds(min(upper, lower), upper, "degree, spectrum and sweep cut")
 
 
-def _shores(topology: Topology, cut: Cut) -> list[int]:
+def shores(topology: Topology, cut: Cut) -> list[int]:
     """The nodes on either side that edges of the cut touch: without them the rest of their side is cut off."""
     inside = np.zeros(topology.nodes, dtype=bool)
     inside[list(cut.side)] = True
@@ -105,4 +105,3 @@ def _flows(topology: Topology, name: str, method: str) -> Bounds:
 
     value = int(getattr(nx, name)(topology.to_networkx()))
     return Bounds(value, value, method)
-

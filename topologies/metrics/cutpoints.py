@@ -30,45 +30,62 @@ def cut_points(topology: Topology, limit: int = SEARCH_LIMIT) -> CutPoints | Non
 
 
 def _search(topology: Topology) -> CutPoints:
-    """`low[v]`: the earliest node that an edge reaches from v or from below it in the search tree.
+    search = _Search(topology)
+    for root in range(topology.nodes):
+        if not search.entered[root]:
+            search.explore(root)
+    return CutPoints(bridges=tuple(sorted(search.bridges)), nodes=tuple(sorted(search.cut)))
+
+
+class _Search:
+    """`place[v]`: the next neighbor of v to look at. `entered[v]`: when v was reached.
+    `low[v]`: the earliest node that an edge reaches from v or from below it.
 
     Source: Hopcroft and Tarjan, Algorithm 447 (1973). Without recursion: a path may be a million nodes deep.
     """
-    starts, neighbors = (part.tolist() for part in topology.rows)
-    place = starts[:-1]
-    entered, low, parent = ([0] * topology.nodes for _ in range(3))
-    bridges: list[Edge] = []
-    cut: set[int] = set()
-    clock = 0
-    for root in range(topology.nodes):
-        if entered[root]:
-            continue
-        clock += 1
-        entered[root] = low[root] = clock
-        parent[root] = -1
+
+    def __init__(self, topology: Topology) -> None:
+        starts, self.neighbors = (part.tolist() for part in topology.rows)
+        self.place, self.ends = starts[:-1], starts[1:]
+        self.entered, self.low, self.parent = ([0] * topology.nodes for _ in range(3))
+        self.clock = 0
+        self.bridges: list[Edge] = []
+        self.cut: set[int] = set()
+
+    def explore(self, root: int) -> None:
+        """All that `root` reaches."""
+        place, ends, neighbors = self.place, self.ends, self.neighbors
+        entered, low, parent = self.entered, self.low, self.parent
+        self._enter(root, -1)
         node, branches = root, 0
         while node >= 0:
-            if place[node] < starts[node + 1]:
-                other = neighbors[place[node]]
-                place[node] += 1
-                if not entered[other]:
-                    clock += 1
-                    entered[other] = low[other] = clock
-                    parent[other] = node
-                    node = other
-                elif other != parent[node] and entered[other] < low[node]:
-                    low[node] = entered[other]
+            if place[node] == ends[node]:
+                branches += parent[node] == root
+                node = self._leave(node, root)
                 continue
-            above = parent[node]
-            if above >= 0:
-                low[above] = min(low[above], low[node])
-                if low[node] > entered[above]:
-                    bridges.append((min(node, above), max(node, above)))
-                if above == root:
-                    branches += 1
-                elif low[node] >= entered[above]:
-                    cut.add(above)
-            node = above
+            other = neighbors[place[node]]
+            place[node] += 1
+            if not entered[other]:
+                self._enter(other, node)
+                node = other
+            elif other != parent[node] and entered[other] < low[node]:
+                low[node] = entered[other]
         if branches > 1:
-            cut.add(root)
-    return CutPoints(bridges=tuple(sorted(bridges)), nodes=tuple(sorted(cut)))
+            self.cut.add(root)
+
+    def _enter(self, node: int, above: int) -> None:
+        self.clock += 1
+        self.entered[node] = self.low[node] = self.clock
+        self.parent[node] = above
+
+    def _leave(self, node: int, root: int) -> int:
+        """Back to the node above, which learns how far up the edges below it reach."""
+        above = self.parent[node]
+        if above < 0:
+            return above
+        self.low[above] = min(self.low[above], self.low[node])
+        if self.low[node] > self.entered[above]:
+            self.bridges.append((min(node, above), max(node, above)))
+        if above != root and self.low[node] >= self.entered[above]:
+            self.cut.add(above)
+        return above

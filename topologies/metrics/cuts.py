@@ -60,7 +60,7 @@ class Isoperimetric:
 
 def sweep_cut(topology: Topology, found: Extremes | None = None) -> Cut | None:
     """The best cut between the first k nodes and the rest, over all k and several orders: the Fiedler vector, hops
-    from a far node, the nodes' own numbers. Of a disconnected graph: one part. None for one node, or without edges held.
+    from a far node, the nodes' own numbers. Of a disconnected graph: a part. None for one node, or an implicit graph.
 
     `found` brings the Fiedler vector of a large graph; without it only a small graph is swept by it.
     Source: Spielman and Teng, Spectral partitioning works (1996); Chung, Spectral Graph Theory (1997), 2.
@@ -133,9 +133,7 @@ def _cut(topology: Topology, side: NDArray[np.int64], edges: int, order: str) ->
     )
 
 
-def isoperimetric(
-    topology: Topology, found: Extremes | None = None, cut: Cut | None = None
-) -> Isoperimetric | None:
+def isoperimetric(topology: Topology, found: Extremes | None = None, cut: Cut | None = None) -> Isoperimetric | None:
     """Of a graph with at least two nodes; None for one.
 
     Below: |dS| >= lambda_2 |S| (n - |S|) / n for every S, hence i(G) >= lambda_2 ceil(n/2) / n >= lambda_2 / 2; and

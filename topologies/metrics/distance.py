@@ -128,8 +128,8 @@ def _walk(
     topology: Topology, found: NDArray[np.int64], front: list[int], distance: int
 ) -> tuple[NDArray[np.int64], int]:
     """Goes on from a narrow front until it is wide or empty; `found` is filled in."""
-    starts, neighbors = memoryview(topology.rows[0]), memoryview(topology.rows[1])
-    hops_to = memoryview(found)
+    starts, neighbors = topology.rows[0].data, topology.rows[1].data
+    hops_to = found.data
     while front and len(front) < NARROW:
         distance += 1
         fresh = []

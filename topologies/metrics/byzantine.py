@@ -1,0 +1,150 @@
+"""How many liars a graph bears when each node discards the b largest and the b least values that it hears.
+
+Three answers, none implied by fast mixing. What a single node bears: of m neighbors it must keep one after discarding
+2b. What is guaranteed: on a (2F+1)-robust graph the honest agree, each number within the range of theirs, with up to F
+liars among the neighbors of each node. What is at most possible: without (F+1)-robustness they may not agree even if
+nobody lies. This is about agreement; how well they learn is another question.
+
+Source: LeBlanc, Zhang, Koutsoukos and Sundaram (IEEE JSAC 31, 2013), F-local model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.eigen.ladder import Extremes
+from topologies.errors import TopologyError
+from topologies.graph import Topology, components
+from topologies.metrics.connectivity import shores
+from topologies.metrics.cutpoints import CutPoints, cut_points
+from topologies.metrics.cuts import Cut, sweep_cut
+from topologies.metrics.known import Bounds, degree_range
+from topologies.metrics.robustness import Robustness, robustness
+
+CAUTION = "That a graph mixes fast does not mean that it bears liars."
+NAMED = 5
+"""nodes or edges that a warning names before it says how many more there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """Liars among the neighbors of a node. `local`: what the node of least degree bears; `guaranteed`: F for which the
+    honest agree whoever lies; `possible`: F above which they may not agree even without liars, or a node cannot mix.
+    """
+
+    local: int
+    guaranteed: Bounds
+    possible: Bounds
+
+
+def tolerance(topology: Topology, found: Robustness | None = None) -> Tolerance:
+    """`found` is the graph's robustness, where it is known already."""
+    found = found or robustness(topology)
+    local = max(0, (degree_range(topology)[0] - 1) // 2)
+    low, high = found.lower, found.upper
+    return Tolerance(
+        local=local,
+        guaranteed=Bounds(max(0, (low - 1) // 2), max(0, (high - 1) // 2), found.method),
+        possible=Bounds(min(local, max(0, low - 1)), min(local, max(0, high - 1)), found.method),
+    )
+
+
+def local_tolerance(topology: Topology) -> NDArray[np.int64]:
+    """floor((m - 1) / 2) for each node of m neighbors, 0 for one without any. Shape (nodes,)."""
+    return np.maximum(0, (topology.degrees - 1) // 2)
+
+
+def warnings(topology: Topology, liars: int, found: Extremes | None = None) -> list[str]:
+    """What is wrong with the graph for `liars` among the neighbors of a node, the gravest first; one sentence on what
+    it is and one on what to do. Empty where nothing is. `found` brings the spectrum of a large graph.
+
+    Raises:
+        TopologyError: fewer than no liars.
+    """
+    if isinstance(liars, bool) or not isinstance(liars, int) or liars < 0:
+        raise TopologyError("impossible number of liars", key="liars", value=liars, allowed="a whole number from 0")
+    if topology.nodes == 1:
+        return []
+    apart = [] if topology.implicit else _parts(components(topology))
+    points = cut_points(topology)
+    thin = sweep_cut(topology, found) if liars and not apart else None
+    texts = apart + (_bottlenecks(points) if points else []) + (_thin(topology, thin, liars) if thin else [])
+    if liars:
+        texts += _poor(topology, liars)
+    if liars and not apart:
+        texts += _fragile(robustness(topology, found, thin), liars)
+    return texts
+
+
+def _parts(parts: list[list[int]]) -> list[str]:
+    if len(parts) == 1:
+        return []
+    least = min(parts, key=len)
+    return [f"The graph is in {len(parts)} parts, one of them {_nodes(least)}. Join them: no part learns from another."]
+
+
+def _bottlenecks(points: CutPoints) -> list[str]:
+    texts = []
+    if points.bridges:
+        named = _named("edge", [f"{i}-{j}" for i, j in points.bridges])
+        what = "is a bridge: if it" if len(points.bridges) == 1 else "are bridges: if one"
+        texts.append(f"{named} {what} fails, the graph splits. Add a second way around.")
+    if points.nodes:
+        what = "is the only way" if len(points.nodes) == 1 else "are each the only way"
+        texts.append(f"{_nodes(points.nodes)} {what} between others. Join the neighbors to each other.")
+    return [_sentence(text) for text in texts]
+
+
+def _thin(topology: Topology, cut: Cut, liars: int) -> list[str]:
+    """Where the edges between two sides touch at most 2b nodes of either, the graph is at most 2b-robust."""
+    touched = min([cut.edges, *shores(topology, cut)])
+    needed = 2 * liars + 1
+    if touched >= needed or cut.edges <= 1:
+        return []
+    what = f"Only {cut.edges} edges join {_nodes(cut.side)} to the other {cut.other}"
+    return [f"{what}. With {_liars(liars)} there should be {needed} that share no node: add edges across."]
+
+
+def _poor(topology: Topology, liars: int) -> list[str]:
+    needed = 2 * liars + 1
+    poor = [] if topology.implicit else np.flatnonzero(topology.degrees < needed).tolist()
+    if not poor:
+        return []
+    has = "has" if len(poor) == 1 else "have"
+    text = f"{_nodes(poor)} {has} fewer than {needed} neighbors and cannot mix with {_liars(liars)} among them."
+    return [_sentence(f"{text} Give each {needed} or more.")]
+
+
+def _fragile(found: Robustness, liars: int) -> list[str]:
+    needed = 2 * liars + 1
+    if found.lower >= needed:
+        return []
+    if found.upper <= liars:
+        what = f"The graph is {found.upper}-robust: discarding {liars} can keep two groups apart though nobody lies"
+    elif found.upper < needed:
+        what = f"The graph is not {needed}-robust, as {_liars(liars)} in a neighborhood need, but {found.upper} at most"
+    else:
+        what = f"The graph is not proven {needed}-robust, as {_liars(liars)} in a neighborhood need, but {found.lower}"
+    return [f"{what}. Add edges, or take a denser random graph.", CAUTION]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _liars(count: int) -> str:
+    return "1 liar" if count == 1 else f"{count} liars"
+
+
+def _nodes(nodes: Sequence[int]) -> str:
+    return _named("node", [str(node) for node in nodes])
+
+
+def _named(word: str, names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    listed = ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{word}{'' if len(names) == 1 else 's'} {listed}"

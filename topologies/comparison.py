@@ -131,7 +131,7 @@ def static_row(topology: Topology, weights: str, epsilon: float) -> Row:
         "rounds": rounds,
         "messages": None if rounds is None else 2 * rounds * topology.edge_count,
         "diameter": diameter(topology),
-        "certified": found.certified,
+        "certified": bool(found.certified),
     }
 
 
@@ -150,7 +150,7 @@ def schedule_row(schedule: Schedule, epsilon: float) -> Row:
         "rounds": found["rounds_to_consensus"],
         "messages": found["messages_to_consensus"],
         "diameter": found["diameter"],
-        "certified": found["certified"] and found["connectivity_certified"],
+        "certified": bool(found["certified"] and found["connectivity_certified"]),
     }
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from topologies.errors import TopologyError, nearest
 from topologies.graph import Ends, Topology, component_labels
-from topologies.laplacian import Array
+from topologies.laplacian import Array, Laplacian
 from topologies.spectral import fiedler_vector, plain_extremes
 
 Ints = NDArray[np.int64]
@@ -103,10 +103,11 @@ def random_decays(
 def connectivity_bounds(topology: Topology, vector: Array, *, edges: bool) -> Array:
     """For each node, or edge, no less than the algebraic connectivity that is left without it.
 
-    `vector` is the Fiedler vector. Without edge ij it stays a unit vector of mean zero, with quotient
-    lambda_2 - (v_i - v_j)^2. Without node i, what is left of it loses the square of its own entry and of its new mean.
+    `vector` is the Fiedler vector, or any other unit vector of mean zero; q is its Rayleigh quotient. Without edge ij
+    it has quotient q - (v_i - v_j)^2. Without node i, what is left of it loses the square of its own entry and of its
+    new mean.
     """
-    low = plain_extremes(topology).low
+    low = Laplacian.plain(topology).quotient(vector)
     i, j = topology.ends[:, 0], topology.ends[:, 1]
     lost = (vector[i] - vector[j]) ** 2
     if edges:

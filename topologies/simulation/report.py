@@ -18,7 +18,8 @@ from topologies.simulation.synchronous import mixing_step, rounds_limit, run, ta
 from topologies.spectral import spectrum
 
 MODES = ("sync", "gossip", "delay")
-TICKS_LIMIT = 1_000_000
+GOSSIP_WORK = 1_000_000_000
+"""ticks times runs: about half a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,7 @@ def _delayed(topology: Topology, asked: Asked) -> Report:
 def _gossip(topology: Topology, asked: Asked) -> Report:
     bracket = Bracket.of(topology, asked.epsilon)
     runs = enough_runs(asked.epsilon) if asked.runs is None else asked.runs
-    limit = min(TICKS_LIMIT, math.ceil(bracket.high)) if asked.rounds is None else asked.rounds
+    limit = min(GOSSIP_WORK // max(1, runs), math.ceil(bracket.high)) if asked.rounds is None else asked.rounds
     done = gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=np.random.default_rng(asked.seed))
     ticks = done.averaging_ticks(asked.epsilon)
     facts = {

@@ -19,7 +19,9 @@ from topologies.spectral import spectrum
 
 MODES = ("sync", "gossip", "delay")
 GOSSIP_WORK = 1_000_000_000
-"""ticks times runs: about half a minute."""
+"""ticks times runs: about half a minute, where nobody says how many ticks."""
+TICKS_LIMIT, ROUNDS_LIMIT = 100_000_000, 1_000_000
+"""that can be asked for: every round is a row of the history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None)
     if mode not in MODES:
         raise TopologyError("unknown mode", key="mode", value=mode, allowed=nearest(mode, MODES))
     require_epsilon(asked.epsilon)
-    require_rounds(asked.rounds)
+    require_rounds(asked.rounds, TICKS_LIMIT if mode == "gossip" else ROUNDS_LIMIT)
     require_connected(topology)
     by_mode = {"sync": _synchronous, "gossip": _gossip, "delay": _delayed}
     return by_mode[mode](topology, asked)
@@ -158,9 +160,9 @@ def _rounds(distances: tuple[float, ...], rate: float) -> list[dict[str, Any]]:
     return [{"round": t, "distance": distance, "predicted": rate**t} for t, distance in enumerate(distances)]
 
 
-def require_rounds(rounds: int | None) -> None:
+def require_rounds(rounds: int | None, most: int = ROUNDS_LIMIT) -> None:
     if rounds is not None:
-        require_whole("rounds", rounds, 1, 100_000_000)
+        require_whole("rounds", rounds, 1, most)
 
 
 def unreached(reached: int | None, limit: int, unit: str = "rounds") -> tuple[str, ...]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies.eigen.ladder import Extremes
-from topologies.graph import Topology, component_count
+from topologies.graph import Topology
 from topologies.metrics.cutpoints import CutPoints, cut_points
 from topologies.metrics.cuts import Cut
 from topologies.metrics.known import (
     Bounds,
     degree_range,
     is_complete,
+    is_connected,
     is_transitive,
     proven_connectivity,
     spectrum_if_cheap,
@@ -45,7 +46,7 @@ def connectivity(
     if is_complete(topology):
         whole = Bounds(n - 1, n - 1, "complete")
         return Connectivity(edges=whole, nodes=whole)
-    if component_count(topology) > 1:
+    if not is_connected(topology):
         apart = Bounds(0, 0, "disconnected")
         return Connectivity(edges=apart, nodes=apart)
     low = proven_connectivity(spectrum_if_cheap(topology, found))

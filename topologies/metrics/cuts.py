@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.eigen.ladder import Extremes
-from topologies.graph import Topology, component_count, component_labels
+from topologies.graph import Topology, component_labels
 from topologies.laplacian import Array
 from topologies.metrics.distance import hops
 from topologies.metrics.known import (
@@ -22,6 +22,7 @@ from topologies.metrics.known import (
     SPECTRUM_LIMIT,
     degree_range,
     is_complete,
+    is_connected,
     is_transitive,
     proven_connectivity,
     spectrum_if_cheap,
@@ -164,7 +165,7 @@ def isoperimetric(topology: Topology, found: Extremes | None = None, cut: Cut | 
 
 def _least_cut(topology: Topology) -> int:
     """No fewer edges leave any set: the degree where every node sees the same (Mader 1971), else one."""
-    if component_count(topology) > 1:
+    if not is_connected(topology):
         return 0
     return degree_range(topology)[0] if is_transitive(topology) else 1
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from topologies.eigen.ladder import Extremes
 from topologies.families import FAMILIES
-from topologies.graph import Topology
+from topologies.graph import Topology, component_count
 from topologies.specs import is_file, parse
 from topologies.spectral import plain_extremes
 
@@ -37,6 +37,11 @@ def is_transitive(topology: Topology) -> bool:
     if topology.formula is None or is_file(topology.spec):
         return False
     return FAMILIES[parse(topology.spec).name].transitive
+
+
+def is_connected(topology: Topology) -> bool:
+    """Of an implicit graph its formula knows."""
+    return bool(topology.formula.low > 0.0) if topology.implicit else component_count(topology) == 1
 
 
 def is_complete(topology: Topology) -> bool:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from topologies.families.boxes import sides
 from topologies.families.family import Request
-from topologies.graph import Topology, component_count
+from topologies.graph import Topology
 from topologies.laplacian import Array, Laplacian
 from topologies.metrics.distance import distances, tree_sizes
-from topologies.metrics.known import is_complete, is_transitive
+from topologies.metrics.known import is_complete, is_connected, is_transitive
 from topologies.specs import parse
 
 Nodes = NDArray[np.int64]
@@ -46,7 +46,7 @@ def resistance(topology: Topology, limit: int = DENSE_LIMIT) -> Resistance | Non
         return Resistance(kirchhoff=0.0, average=0.0, largest=0.0, method="one node")
     if is_complete(topology):
         return _of(n, n - 1.0, 2.0 / n, "complete")
-    if topology.implicit or component_count(topology) > 1:
+    if topology.implicit or not is_connected(topology):
         return None
     if topology.edge_count == n - 1:
         return _tree(topology)

@@ -12,11 +12,12 @@ import math
 from dataclasses import dataclass, replace
 
 from topologies.eigen.ladder import Extremes
-from topologies.graph import Topology, component_count
+from topologies.graph import Topology
 from topologies.metrics.cuts import Cut
 from topologies.metrics.known import (
     degree_range,
     is_complete,
+    is_connected,
     is_transitive,
     proven_connectivity,
     spectrum_if_cheap,
@@ -67,7 +68,7 @@ def robustness(
     n = topology.nodes
     if is_complete(topology):
         return Robustness(lower=(n + 1) // 2, upper=(n + 1) // 2, method="complete")
-    if component_count(topology) > 1:
+    if not is_connected(topology):
         return Robustness(lower=0, upper=0, method="disconnected")
     so_far = _formulas(topology, found, most)
     if topology.implicit or so_far.exact:

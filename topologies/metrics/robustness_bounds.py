@@ -31,15 +31,11 @@ def bound_by_cuts(topology: Topology, lower: int, upper: int, cut: Cut | None = 
     passes = max(4, PASSES_WORK // max(1, topology.edge_count))
     for side in _sides(topology, cut):
         upper = min(upper, int(max(_outside(topology, side).max(), _outside(topology, ~side).max())))
-        while upper > lower:
-            rounds = min(MOST_ROUNDS, passes // 2)
-            one = _core(topology, side, upper - 1, rounds)
-            passes -= rounds
-            if one is None or not one.any():
-                break
-            two = _core(topology, ~one, upper - 1, rounds)
-            passes -= rounds
-            if two is None or not two.any():
+        while upper > lower and passes > 0:
+            one, spent = _core(topology, side, upper - 1, min(MOST_ROUNDS, passes))
+            two, more = _core(topology, ~one, upper - 1, min(MOST_ROUNDS, passes - spent))
+            passes -= spent + more
+            if not one.any() or not two.any():
                 break
             upper -= 1
         if upper <= lower or passes <= 0:
@@ -70,16 +66,16 @@ def _outside(topology: Topology, side: Side) -> NDArray[np.int64]:
     return np.bincount(i[a & ~b], minlength=n) + np.bincount(j[b & ~a], minlength=n)
 
 
-def _core(topology: Topology, side: Side, t: int, rounds: int) -> Side | None:
-    """The largest subset of `side` none of whose nodes has more than `t` neighbors outside it; None if it takes more
-    rounds to see.
+def _core(topology: Topology, side: Side, t: int, rounds: int) -> tuple[Side, int]:
+    """The largest subset of `side` none of whose nodes has more than `t` neighbors outside it, and the rounds that it
+    took; nobody if it takes more rounds to see.
     """
-    for _ in range(rounds):
+    for spent in range(1, rounds + 1):
         kept = side & (_outside(topology, side) <= t)
         if np.array_equal(kept, side):
-            return side
+            return side, spent
         side = kept
-    return None
+    return np.zeros_like(side), max(0, rounds)
 
 
 def bound_by_growth(topology: Topology, lower: int, upper: int) -> int:

@@ -1,7 +1,7 @@
 """Graphs whose links span powers of two: the directed exponential graph, its one-peer schedule, and the hypercube's.
 
 Source: Ying, Yuan, Chen, Hu, Pan, Yin, Exponential Graph is Provably Efficient for Decentralized Deep Training, 2021,
-arXiv:2110.13363: equations 5 (static) and 7 (one peer).
+arXiv:2110.13363.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topologies.eigen.ladder import extremes
+from topologies.eigen.extremes import required
+from topologies.eigen.ladder import extremes, largest
 from topologies.errors import TopologyError, nearest
 from topologies.graph import Topology, component_count
 from topologies.laplacian import Array, Laplacian
@@ -54,7 +55,7 @@ def _best_constant(topology: Topology) -> float:
         return 0.0
     if component_count(topology) > 1:
         return 1.0 / (float(topology.degrees.max()) + 1.0)
-    found = extremes(Laplacian.plain(topology))
+    found = required(extremes(Laplacian.plain(topology)))
     return 2.0 / (found.low + found.high)
 
 
@@ -73,13 +74,16 @@ def mixing_matrix(
 def contraction(topology: Topology, samples: Sequence[float] | None = None, gamma: float = 1.0) -> float:
     """max(|1 - gamma l2|, |1 - gamma lmax|) of N^-1/2 L_c N^-1/2: the factor by which one mixing step of all
     nodes shrinks the n-weighted distance to consensus. 1 on a disconnected graph; above 1 mixing diverges.
+
+    Raises:
+        NotConverged: it is not known.
     """
     laplacian = weighted(topology, "sample-weighted", samples)
     if topology.nodes == 1:
         return 0.0
     if component_count(topology) > 1:
-        return max(1.0, abs(1.0 - gamma * laplacian.largest))
-    found = extremes(laplacian)
+        return max(1.0, abs(1.0 - gamma * largest(laplacian)[0]))
+    found = required(extremes(laplacian))
     return max(abs(1.0 - gamma * found.low), abs(1.0 - gamma * found.high))
 
 

@@ -82,9 +82,9 @@ def test_a_disconnected_graph_has_lambda_2_exactly_zero_and_never_mixes(spec):
     assert (found.algebraic_connectivity, found.mixing_rate) == (0.0, 1.0)
 
 
-def test_the_dense_limit_is_an_error_that_says_so():
-    with pytest.raises(TopologyError, match="up to 2000"):
-        spectrum(build("random-regular", 2002))
+def test_beyond_the_dense_limit_another_method_takes_over():
+    found = spectrum(build("random-regular", 2002))
+    assert (found.method, found.converged, found.certified) == ("lanczos", True, True)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

@@ -1,62 +1,199 @@
-"""Which method finds the second smallest and the largest eigenvalue of a Laplacian of any size."""
+"""Which method finds the second smallest and the largest eigenvalue of a Laplacian of any size, and proves them.
+
+1. All eigenvalues of the dense matrix, up to `DENSE_LIMIT` nodes.
+2. Lanczos' method: enough for whatever mixes fast.
+3. Lanczos' method on the inverse, by elimination: small gap and small separators.
+4. LOBPCG with multigrid: small gap, too large to factor.
+5. Lanczos' method at length; if that does not converge either, the result says so.
+
+After each step the second eigenvalue is proven to be the one that was found where that is cheap (`certificate`), or, on
+demand, where it is possible at all. A proof that fails sends the search to the next step.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from topologies.eigen.dense import DENSE_LIMIT, eigenvalues
-from topologies.errors import TopologyError
+from topologies.eigen.certificate import CHEAP, LARGE, Budget, at_least, too_wide
+from topologies.eigen.dense import DENSE_LIMIT, ULP, eigenvalues
+from topologies.eigen.extremes import TOLERANCE, Extremes, from_vector, proven
+from topologies.eigen.inverse import Inverse
+from topologies.eigen.lanczos import Krylov, Ritz
+from topologies.eigen.multigrid import smallest
 from topologies.laplacian import Array, Laplacian
 
-TOLERANCE = 1e-6
-"""relative: an eigenvalue is certified when it is proven to lie within this of the one that is reported."""
+__all__ = ["TOLERANCE", "Extremes", "extremes", "largest"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extremes:
-    """The second smallest (`low`) and the largest eigenvalue (`high`) of a connected graph's Laplacian.
-
-    `residual`: norm of A x - low x for the unit vector x that was found, or the bound on the error of all eigenvalues
-    where the method gives one. `lower`: what `low` is proven not to be below, None where nothing is proven; above
-    it cannot be: a Rayleigh quotient is an upper bound. `certified`: low - lower <= TOLERANCE * low.
-    `vector`: the eigenvector of `low` (Fiedler's, for the plain Laplacian), shape (nodes,); empty where no
-    eigensolver ran.
-    """
-
-    low: float
-    high: float
-    method: str
-    residual: float
-    lower: float | None
-    certified: bool
-    converged: bool
-    products: int
-    """matrix-vector products."""
-    vector: Array
+PATIENCE = 200
+"""products after which a Ritz value that is not even known to its first digit is left to other methods."""
+MOST = 1_000
+"""products of the first attempt."""
+LONGEST = 4_000
+"""products of the last attempt."""
+INVERSE_MOST = 400
 
 
 def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
-    """Of a connected graph with at least two nodes. `certify` spends time and memory to prove the result."""
-    if laplacian.nodes > DENSE_LIMIT:
-        raise TopologyError("too large", key="nodes", value=laplacian.nodes, allowed=f"up to {DENSE_LIMIT}")
-    return dense_extremes(laplacian)
+    """Of a connected graph with at least two nodes. `certify` spends minutes and gigabytes to prove the result."""
+    budget = LARGE if certify else CHEAP
+    if laplacian.nodes <= DENSE_LIMIT:
+        return _first_good(laplacian, budget, _small(laplacian))
+    return _first_good(laplacian, budget, _large(laplacian, budget))
+
+
+def _first_good(laplacian: Laplacian, budget: Budget, attempts: Iterator[Extremes | None]) -> Extremes:
+    """The first result that converged and is not refuted; else the best, marked as not converged."""
+    best: Extremes | None = None
+    for found in attempts:
+        if found is None:
+            continue
+        judged, refuted = _judged(laplacian, budget, found)
+        if best is None or judged.certified or judged.low < best.low or (judged.converged and not best.converged):
+            best = judged
+        if best.certified or (best.converged and not refuted):
+            return best
+    assert best is not None  # noqa: S101 - both orders begin with a method that always gives something
+    return best
+
+
+def _judged(laplacian: Laplacian, budget: Budget, found: Extremes) -> tuple[Extremes, bool]:
+    """With a certificate, if one is to be had; and whether one failed that should have succeeded."""
+    if found.certified or too_wide(laplacian, found.low, budget):
+        return found, False
+    lower = (1.0 - TOLERANCE) * found.low
+    verdict = at_least(laplacian, lower, budget)
+    return (proven(found, lower), False) if verdict else (found, verdict is False)
+
+
+def _small(laplacian: Laplacian) -> Iterator[Extremes | None]:
+    """A dense solver errs by the rounding of the largest entries; the inverse has its own scale."""
+    yield (found := dense_extremes(laplacian))
+    budget = Budget(core=laplacian.nodes, fill=0.0)
+    yield inverse_extremes(laplacian, budget, Ends(found.high, found.high_residual, 0))
+
+
+def _large(laplacian: Laplacian, budget: Budget) -> Iterator[Extremes | None]:
+    krylov = krylov_of(laplacian)
+    ends, found = lanczos_extremes(laplacian, krylov)
+    yield found
+    yield inverse_extremes(laplacian, budget, ends)
+    if budget != LARGE or found is None:
+        yield multigrid_extremes(laplacian, ends)
+    krylov.extend(LONGEST)
+    yield _from_ritz(laplacian, krylov, krylov.lowest(), ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The largest eigenvalue as far as Lanczos' method got, and the products it took."""
+
+    high: float
+    residual: float
+    products: int
 
 
 def dense_extremes(laplacian: Laplacian) -> Extremes:
-    found = eigenvalues(laplacian.dense())
-    vector = np.array(found.vectors[:, 1])
-    low = laplacian.quotient(vector)
-    lower = max(0.0, float(found.values[1]) - found.bound)
-    return Extremes(
-        low=low,
-        high=float(found.values[-1]),
-        method="dense",
-        residual=found.bound,
-        lower=lower,
-        certified=low - lower <= TOLERANCE * low,
-        converged=True,
-        products=0,
-        vector=vector,
+    """The kernel is moved above all other eigenvalues, so that a tiny lambda_2 does not mix with it."""
+    above = 2.0 * laplacian.largest
+    found = eigenvalues(laplacian.dense() + above * np.outer(laplacian.kernel, laplacian.kernel))
+    high = float(found.values[-2])
+    judged = from_vector(
+        laplacian, np.array(found.vectors[:, 0]), "dense", high=high, high_residual=found.bound, products=0
     )
+    # the sum rounds each entry once more
+    bound = found.bound + 8.0 * ULP * laplacian.largest
+    judged = replace(judged, highest=min(judged.highest, high + bound))
+    return proven(judged, max(0.0, float(found.values[0]) - bound))
+
+
+def krylov_of(laplacian: Laplacian) -> Krylov:
+    matrix = laplacian.sparse()
+
+    def apply(vector: Array) -> Array:
+        return np.asarray(matrix @ vector)
+
+    return Krylov(apply, laplacian.kernel)
+
+
+def lanczos_extremes(laplacian: Laplacian, krylov: Krylov, most: int = MOST) -> tuple[Ends, Extremes | None]:
+    """Both ends from one space. None for the lower one where it is out of reach."""
+    low: Ritz | None = None
+    goal = 20
+    while True:
+        krylov.extend(goal)
+        high = krylov.highest()
+        high_done = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
+        if low is None:
+            low = _if_done(krylov.lowest())
+        hopeless = low is None and krylov.size >= PATIENCE and _far(krylov.lowest())
+        if krylov.dead or krylov.size >= most or (high_done and (low is not None or hopeless)):
+            break
+        goal = min(most, goal + max(10, goal // 4))
+    ends = Ends(high.value, high.residual, krylov.products)
+    if low is None and not krylov.dead:
+        return ends, None
+    return ends, _from_ritz(laplacian, krylov, low or krylov.lowest(), ends)
+
+
+def _if_done(ritz: Ritz) -> Ritz | None:
+    return ritz if ritz.residual <= 0.3 * TOLERANCE * ritz.value else None
+
+
+def _far(ritz: Ritz) -> bool:
+    return ritz.residual > ritz.value
+
+
+def _from_ritz(laplacian: Laplacian, krylov: Krylov, low: Ritz, ends: Ends) -> Extremes:
+    vector = krylov.vector(low)
+    found = from_vector(
+        laplacian, vector, "lanczos", high=ends.high, high_residual=ends.residual, products=krylov.products
+    )
+    probable = found.low - krylov.slack() * laplacian.largest
+    return replace(found, probable=probable if probable > 0.0 else None)
+
+
+def inverse_extremes(laplacian: Laplacian, budget: Budget, ends: Ends) -> Extremes | None:
+    """None where the inverse does not fit into the budget."""
+    inverse = Inverse.of(laplacian, budget)
+    if inverse is None:
+        return None
+    krylov = Krylov(inverse, laplacian.kernel)
+    goal = 10
+    krylov.extend(goal)
+    while (top := krylov.highest()).residual > 0.1 * TOLERANCE * top.value and krylov.size < INVERSE_MOST:
+        if krylov.dead:
+            break
+        goal += 5
+        krylov.extend(goal)
+    # once more through the inverse: what is left of the high frequencies would dominate the residual
+    vector = inverse(krylov.vector(top))
+    products = ends.products + krylov.products + 1
+    return from_vector(laplacian, vector, "inverse", high=ends.high, high_residual=ends.residual, products=products)
+
+
+def multigrid_extremes(laplacian: Laplacian, ends: Ends) -> Extremes:
+    vector, products = smallest(laplacian, TOLERANCE)
+    return from_vector(
+        laplacian, vector, "multigrid", high=ends.high, high_residual=ends.residual, products=ends.products + products
+    )
+
+
+def largest(laplacian: Laplacian) -> tuple[float, float]:
+    """The largest eigenvalue of any graph, connected or not, and its residual."""
+    if not len(laplacian.ends):
+        return 0.0, 0.0
+    if laplacian.nodes <= DENSE_LIMIT:
+        found = eigenvalues(laplacian.dense())
+        return float(found.values[-1]), found.bound
+    krylov = krylov_of(laplacian)
+    goal = 20
+    while True:
+        krylov.extend(goal)
+        high = krylov.highest()
+        near = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
+        if near or krylov.dead or krylov.size >= MOST:
+            return high.value, high.residual
+        goal += max(10, goal // 4)

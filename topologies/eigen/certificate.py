@@ -1,0 +1,230 @@
+"""Proves that no eigenvalue but the kernel's 0 lies below a number: a lower bound on lambda_2, all rounding included.
+
+L_c - sigma N has exactly one negative eigenvalue (x = 1 gives -sigma sum n) if and only if lambda_2 >= sigma. Nodes
+of few neighbors are eliminated by `elimination`, which loses nothing; the matrix of what is left, the core, is tested
+
+* densely: M + w w^T is positive definite for some w only if M has at most one negative eigenvalue; a Cholesky
+  factorization that runs to its end proves it up to its rounding error (Rump, Verification of positive definiteness,
+  2006);
+* or sparsely: the signs of the pivots of L D L^T (Sylvester), symmetric pivoting only.
+
+Either time the rounding error is bounded after the fact, entry by entry (Higham, Accuracy and Stability of Numerical
+Algorithms, theorems 9.3 and 10.3), in the measure of what is there to spare: `SPARE` times the diagonal e of the core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from topologies.eigen.elimination import UNIT, Form, eliminate, eliminate_dense
+from topologies.laplacian import Array, Laplacian
+
+SPARE = 4e-7
+"""of the core's diagonal e: rounding errors below this are covered by proving a little more than is claimed."""
+SAFETY = 2.0
+"""times the textbook bound on rounding errors, for kernels that add in their own order."""
+
+
+GRADUAL = 2_000
+"""nodes of a core that may be eliminated one by one."""
+SMALL = 32
+"""nodes of a core that is not worth making smaller."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a factorization may cost. `fill`: entries of a sparse factor, at some 50 bytes each with all copies."""
+
+    core: int
+    fill: float
+
+    @property
+    def edges(self) -> int:
+        return self.core * self.core // 2
+
+
+CHEAP = Budget(core=2_500, fill=2e7)
+"""about half a gigabyte, a few seconds."""
+LARGE = Budget(core=12_000, fill=1.2e8)
+"""up to six gigabytes, some minutes."""
+
+
+def at_least(laplacian: Laplacian, sigma: float, budget: Budget = CHEAP) -> bool | None:
+    """True only if lambda_2 >= sigma is proven, for the numbers c and n just as they are stored.
+
+    False means that it is not so, or that the proof drowns in rounding; None that it does not fit into the budget.
+    """
+    if sigma <= 0.0:
+        return True
+    form = Form.of(laplacian, sigma)
+    way = shrink(form, budget)
+    if way is None:
+        return None
+    form.e *= 1.0 + SPARE
+    if way == "dense":
+        return _dense_proof(form)
+    return _sparse_proof(form)
+
+
+def shrink(form: Form, budget: Budget, *, keep: bool = False) -> str | None:
+    """Eliminates down to a core that is "dense" or "sparse" work within the budget; None where there is none."""
+    most = max(budget.edges, 2 * len(form.c))
+    if eliminate(form, degree=8, until=SMALL, edges=most, keep=keep):
+        return "dense"
+    if form.size > budget.core and expected_fill(form) <= budget.fill:
+        return "sparse"
+    # a core this large of a graph without small separators only grows denser
+    if form.size <= 5 * budget.core:
+        eliminate(form, degree=form.size // 8, until=budget.core, edges=budget.edges, keep=keep)
+    return "dense" if form.size <= budget.core else None
+
+
+def expected_fill(form: Form) -> float:
+    """Entries of a sparse factor, from the widest level of a breadth-first search: a separator of the graph.
+
+    For a square grid of k nodes, nested dissection fills about w^2 log2(k) / 2 with w the width; twice that, for
+    minimum degree. An estimate, no bound: what is hard for it (a hub beside a grid) looks too large, and is left.
+    """
+    return len(form.c) + float(_widest_level(form)) ** 2 * float(np.log2(max(2, form.size)))
+
+
+def _widest_level(form: Form) -> int:
+    """Of a breadth-first search from a node that is far from some other."""
+    from scipy.sparse import coo_array  # noqa: PLC0415 - small graphs do without
+
+    places = np.concatenate([form.i, form.j]), np.concatenate([form.j, form.i])
+    rows = coo_array((np.ones(2 * len(form.c), np.int8), places), shape=(form.size, form.size)).tocsr()
+    last, widest = np.array([0]), 0
+    for _ in range(2):
+        seen = np.zeros(form.size, np.bool_)
+        front, widest = last[:1], 0
+        while len(front):
+            seen[front] = True
+            widest, last = max(widest, len(front)), front
+            around = np.unique(rows[front].indices)
+            front = around[~seen[around]]
+    return widest
+
+
+def too_wide(laplacian: Laplacian, low: float, budget: Budget) -> bool:
+    """No order of elimination fits into the budget: the treewidth of a graph with a large gap is large.
+
+    At least 3/4 n mu / (D + 2 mu) - 1 with mu = lambda_2 of the plain Laplacian and D the largest degree: Chandran and
+    Subramanian, A spectral lower bound for the treewidth of a graph and its consequences, 2003. mu is at least low
+    times the least n over the largest c.
+    """
+    mu = low * float(laplacian.n.min() / laplacian.c.max())
+    most = int(np.bincount(laplacian.ends.ravel()).max())
+    width = 0.75 * laplacian.nodes * mu / (most + 2.0 * mu) - 2.0
+    return width > budget.core and width * width / 2.0 > budget.fill
+
+
+def _unit(form: Form) -> Array:
+    """1 / sqrt of what is to spare at each node: an error E is covered if U |E| U has row sums below 1."""
+    return np.asarray(1.0 / np.sqrt(-form.e * (SPARE / (1.0 + SPARE))))
+
+
+def _dense_proof(form: Form) -> bool:
+    """By Cholesky as it is; where that drowns in rounding, after eliminating almost all of it."""
+    if _cholesky_proof(form):
+        return True
+    if not SMALL < form.size <= GRADUAL:
+        return False
+    return _cholesky_proof(eliminate_dense(form, until=8))
+
+
+def _cholesky_proof(form: Form) -> bool:
+    """M + 2 e e^T / |sum e| is positive definite: in the direction 1, where M is negative, it turns the sign over."""
+    if form.size <= 1:
+        return True
+    matrix, errors = _dense(form)
+    if not (matrix.diagonal() > 0.0).all():
+        return False
+    scale = np.exp2(-np.round(np.log2(matrix.diagonal()) / 2.0))
+    matrix *= scale[:, None]
+    matrix *= scale
+    try:
+        factor = np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return False
+    longest = int(np.count_nonzero(factor, axis=1).max())
+    unit = _unit(form) / scale
+    np.abs(factor, out=factor)
+    rounding = SAFETY * (longest + 2) * UNIT * (unit * (factor @ (factor.T @ unit)))
+    return bool((rounding + errors).max() < 1.0)
+
+
+def _dense(form: Form) -> tuple[Array, Array]:
+    """The matrix, and a bound on what forming it rounds: the row sums, in units of what is to spare."""
+    matrix = np.zeros((form.size, form.size))
+    matrix[form.i, form.j] = matrix[form.j, form.i] = -form.c
+    sums = form.sums
+    matrix[np.diag_indices(form.size)] = sums + form.e
+    root = form.e * np.sqrt(2.0 / -form.e.sum())
+    matrix += np.outer(root, root)
+    unit = _unit(form)
+    weights = np.bincount(form.i, form.c * unit[form.j], form.size) + np.bincount(
+        form.j, form.c * unit[form.i], form.size
+    )
+    # w w^T may be any rank-one matrix: only rounding of its products and sums counts
+    row = weights + (form.degrees + 4.0) * (sums - form.e) * unit + 4.0 * np.abs(root) * float(np.abs(root) @ unit)
+    return matrix, SAFETY * UNIT * unit * row
+
+
+def _sparse_proof(form: Form) -> bool:
+    """Exactly one negative pivot, and rounding below what is to spare."""
+    factored = factor(form)
+    if factored is None:
+        return False
+    lu, scale = factored
+    lower, upper = lu.L.tocsr(), lu.U.tocsr()
+    pivots = upper.diagonal()
+    if not np.isfinite(pivots).all() or int((pivots < 0.0).sum()) > 1 or (pivots == 0.0).any():
+        return False
+    unit = np.empty(form.size)
+    unit[lu.perm_r] = _unit(form) / scale
+    longest = int(np.diff(lower.indptr).max())
+    skew = upper - _scaled_transpose(lower, pivots)
+    for matrix in (lower, upper, skew):
+        np.abs(matrix.data, out=matrix.data)
+    right = upper @ unit
+    bound = SAFETY * (longest + 2) * UNIT * (lower @ right) + lower @ (skew @ unit)
+    sums = form.sums
+    forming = SAFETY * UNIT * (form.degrees + 4.0) * (sums - form.e) * _unit(form) ** 2
+    return bool((unit * bound).max() + forming.max() < 1.0)
+
+
+def _scaled_transpose(lower: Any, pivots: Array) -> Any:
+    """D L^T."""
+    turned = lower.T.tocsr()
+    turned.data *= np.repeat(pivots, np.diff(turned.indptr))
+    return turned
+
+
+def factor(form: Form, ground: int | None = None) -> tuple[Any, Array] | None:
+    """SuperLU of S M S for S of powers of two that make the diagonal about 1, without one node if `ground` names it.
+
+    None where it had to pivot off the diagonal, or for lack of memory. The same order for rows and columns, and
+    only then do the signs of the pivots mean anything.
+    """
+    from scipy.sparse import coo_array  # noqa: PLC0415
+    from scipy.sparse.linalg import splu  # noqa: PLC0415
+
+    diagonal = form.sums + form.e
+    scale = np.exp2(-np.round(np.log2(np.maximum(np.abs(diagonal), np.finfo(float).tiny)) / 2.0))
+    node = np.arange(form.size)
+    off = -form.c * scale[form.i] * scale[form.j]
+    places = np.concatenate([form.i, form.j, node]), np.concatenate([form.j, form.i, node])
+    values = np.concatenate([off, off, diagonal * scale * scale])
+    matrix = coo_array((values, places), shape=(form.size, form.size)).tocsc()
+    if ground is not None:
+        stay = np.flatnonzero(node != ground)
+        matrix = matrix[stay][:, stay]
+    try:
+        lu = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    except (MemoryError, RuntimeError):  # no memory; a pivot that is exactly zero
+        return None
+    return (lu, scale) if np.array_equal(lu.perm_r, lu.perm_c) else None

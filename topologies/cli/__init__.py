@@ -13,6 +13,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "compare": ("compare", "Several graphs side by side, at several sizes."),
     "simulate": ("simulate", "Consensus on a graph, measured and predicted; no learning."),
     "attack": ("attack", "What is left of a graph as nodes or edges fail."),
+    "design": ("design", "Find the best graph for so many nodes, a degree, a budget and liars."),
+    "augment": ("augment", "Add the edges that make a graph better connected."),
 }
 """Name: the module with a command `command`, and one line on it."""
 

@@ -63,16 +63,15 @@ class Wanted:
         rounds = self.rounds(rate)
         return None if rounds is None else 2 * edges * rounds * self.model_bytes
 
-    def within_budget(self, rate: float, edges: int) -> bool:
-        sent = self.bytes_sent(rate, edges)
-        return sent is not None and (self.budget_bytes is None or sent <= self.budget_bytes)
-
     def key(self, rate: float, edges: int) -> Key:
         """Less is better. What is over the budget comes last, the nearest to it first."""
-        sent = self.bytes_sent(rate, edges)
+        return self.key_of(rate, edges, self.bytes_sent(rate, edges))
+
+    def key_of(self, rate: float, edges: int, sent: int | None) -> Key:
+        """The same where the bytes `sent` are known otherwise, as those of a schedule are."""
         if sent is None:
             return (math.inf, edges, 1.0)
-        over = 0 if self.within_budget(rate, edges) else sent
+        over = sent if self.budget_bytes is not None and sent > self.budget_bytes else 0
         tie = round(rate, DIGITS)
         match self.minimize:
             case "rounds":

@@ -1,0 +1,134 @@
+"""`p2pfl topology design`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from topologies.cli import options
+from topologies.cli.info import CAUTION
+from topologies.cli.output import format_option, write_json, write_rows
+
+if TYPE_CHECKING:
+    from topologies.design.designing import Design
+
+EPILOG = f"""\b
+What counts first (--minimize), and what breaks a tie:
+  rounds  rounds to consensus by the mixing rate under --weights; then fewer edges
+  bytes   what all nodes send until consensus, 2 x edges x rounds x --model-bytes;
+          then the mixing rate
+  edges   cables, or sessions; then the mixing rate
+
+\b
+What a graph must be:
+  connected                 always
+  --max-degree D            no node has more than D neighbors
+  --byzantine B             every node has more than 2B neighbors, there is no bridge,
+                            and the graph is (2B+1)-robust: then the honest agree, each
+                            number within the range of theirs, with up to B liars among
+                            the neighbors of each. Robustness is proven for about 30
+                            nodes; where it is unknown the table says so, and such a
+                            graph ranks behind all that are known to qualify.
+  --budget-bytes S          all nodes together send at most S until consensus
+
+\b
+How it looks: up to 7 nodes at every connected graph, so that nothing is better; up to
+500 at all families with parameters that suit, and at --evaluations graphs of a search
+of its own (simulated annealing from the best four); above, at the families alone.
+The default of --evaluations takes a few seconds at 20 nodes, under a minute at 200.
+
+\b
+Schedules (--schedules) are exact and cheap while rounds are in step and nothing is
+lost. A federation is asynchronous, so they are left out unless asked for, and with
+--byzantine they never qualify.
+
+\b
+Examples:
+  p2pfl topology design -n 20 --max-degree 6 --byzantine 1 --budget-bytes 2G -o graph.json
+  p2pfl topology design -n 50 --max-degree 4 --minimize bytes --model-bytes 10M
+
+{CAUTION}
+"""
+
+
+@click.command("design", help="Finds the best graph for N nodes, and says why.", epilog=EPILOG)
+@click.option("-n", "--nodes", type=int, required=True, help="How many nodes.")
+@click.option("--max-degree", type=int, default=None, help="Most neighbors of a node.  [default: no limit]")
+@click.option("--byzantine", type=int, default=0, show_default=True, help="Liars among the neighbors of a node.")
+@click.option("--budget-bytes", type=options.Bytes(), default=None, help="Most that may be sent, such as 2G.")
+@options.model_bytes_option("400K")
+@click.option("--minimize", default="rounds", show_default=True, help="rounds, bytes or edges.")
+@options.weights_option()
+@options.epsilon_option()
+@options.seed_option()
+@click.option("--evaluations", type=click.IntRange(min=0), default=None, help="Graphs that the search tries.")
+@click.option("--schedules", is_flag=True, help="Also look at schedules.")
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many to list.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the best graph here.")
+@format_option("table", "json", "csv")
+def command(
+    *,
+    evaluations: int | None,
+    schedules: bool,
+    top: int,
+    output: Path | None,
+    form: str,
+    **requirements: Any,
+) -> None:
+    # many small matrices: numpy's threads would wait for each other, eightfold where the processor is shared
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from topologies.design.designing import design  # noqa: PLC0415 - `--help` stays instant
+    from topologies.design.wanted import Wanted  # noqa: PLC0415 - as above
+
+    found = design(Wanted(**requirements), evaluations=evaluations, schedules=schedules, top=top)
+    if output is not None and not found.winner.schedule:
+        from topologies.files import write_topology  # noqa: PLC0415 - as above
+
+        write_topology(found.winner.topology, output)
+    _write(found, top, output, form)
+
+
+def _write(found: Design, top: int, output: Path | None, form: str) -> None:
+    from topologies.design.report import line, rows  # noqa: PLC0415 - `--help` stays instant
+
+    listed = rows(found, top)
+    use = line(found.winner, output)
+    match form:
+        case "json":
+            write_json({"proven": found.proven, "evaluations": found.evaluations, "line": use, "candidates": listed})
+        case "csv":
+            write_rows(listed, form)
+        case _:
+            _write_table(listed)
+    _advise(found, use, output)
+
+
+def _write_table(listed: list[dict[str, Any]]) -> None:
+    """The figures as a table, and below it the reasons, which are too long for one."""
+    figures = [{key: value for key, value in row.items() if key != "why"} for row in listed]
+    for row in figures:
+        row["bytes"] = options.readable_bytes(row["bytes"])
+        row["qualifies"] = {True: "yes", False: "no", None: "unknown"}[row["qualifies"]]
+        if not any(other["robust"] for other in listed):
+            del row["robust"]
+    write_rows(figures, "table")
+    click.echo()
+    for row in listed:
+        click.echo(f"{row['rank'] or '-':>4}  {row['topology']}: {row['why']}")
+
+
+def _advise(found: Design, use: str | None, output: Path | None) -> None:
+    """On stderr: what to put into the federation file."""
+    best = found.winner
+    click.echo(f"\nOne model is taken as {options.readable_bytes(found.wanted.model_bytes)}.", err=True)
+    if best.schedule and output is not None:
+        click.echo(f"{output} is not written: the best is a schedule.", err=True)
+    if use is None:
+        click.echo("The best graph has no name: -o graph.json writes it to a file that a federation can use.", err=True)
+        return
+    click.echo("In the federation file, under [federation]:", err=True)
+    for text in use.split("\n"):
+        click.echo(f"  {text}", err=True)

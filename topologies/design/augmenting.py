@@ -1,0 +1,249 @@
+"""Adds edges to a graph, one at a time, where each raises its algebraic connectivity most.
+
+An edge (i, j) adds b b^T to the Laplacian, b = e_i - e_j. By its first-order gain, the squared length of b within the
+eigenspace of lambda_2, which is (v_i - v_j)^2 for a single Fiedler vector v, Ghosh and Boyd (Growing Well-connected
+Graphs, CDC 2006) choose the edge. The gain is an upper bound too, and the eigenvalue that the edge really gives is the
+root of an equation in one unknown (Golub, Some Modified Matrix Eigenvalue Problems, 1973): so candidates are evaluated
+exactly, the most promising first, until no other can be better.
+
+Where lambda_2 is m-fold, one edge lifts one of its m eigenvalues and lambda_2 itself stays: then the edge is chosen
+that lifts that one highest, so that after m edges all are lifted. A disconnected graph is the same case with
+lambda_2 = 0: its components are joined first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.eigen.dense import DENSE_LIMIT
+from topologies.errors import TopologyError
+from topologies.graph import Edge, Ends, Topology, component_count
+from topologies.laplacian import Array, Laplacian
+from topologies.metrics.consensus import EPSILON, rounds_to_consensus
+from topologies.spectral import fiedler_vector, plain_extremes, spectrum
+
+BLOCK = 256
+"""candidates whose equations are solved at once."""
+SAME = 1e-9
+"""relative: eigenvalues this close are one, and edges whose eigenvalues are this close are equally good."""
+BISECTIONS = 60
+EXTREME = 64
+"""nodes at either end of the Fiedler vector that are considered on a graph too large for all eigenvectors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The state after `edge` was added; before the first, `edge` is None. `method` says how the edge was chosen."""
+
+    edge: Edge | None
+    components: int
+    algebraic_connectivity: float
+    mixing_rate: float
+    rounds: int | None
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Augmented:
+    topology: Topology
+    steps: tuple[Step, ...]
+
+
+def augment(
+    topology: Topology,
+    count: int,
+    max_degree: int | None = None,
+    *,
+    weights: str = "metropolis",
+    epsilon: float = EPSILON,
+) -> Augmented:
+    """`count` edges more, none at a node that has `max_degree` neighbors. `steps` has `count` + 1 entries.
+
+    Up to 2,000 nodes each edge is the best single one; above, the best to first order between the extreme nodes of the
+    Fiedler vector.
+
+    Raises:
+        TopologyError: there is no place for so many edges, or a disconnected graph cannot be joined within the degree.
+    """
+    if count < 1:
+        raise TopologyError("nothing to add", key="add", value=count, allowed="from 1")
+    if max_degree is not None and max_degree < 1:
+        raise TopologyError("impossible value", key="max-degree", value=max_degree, allowed="from 1")
+    if topology.implicit:
+        _ = topology.ends  # raises
+    steps = [_step(topology, None, "as given", weights, epsilon)]
+    for done in range(count):
+        edge, method = best_edge(topology, max_degree, done)
+        topology = with_edge(topology, edge)
+        steps.append(_step(topology, edge, method, weights, epsilon))
+    topology.spec = f"{topology.spec} and {count} more"
+    return Augmented(topology=topology, steps=tuple(steps))
+
+
+def with_edge(topology: Topology, edge: Edge) -> Topology:
+    ends = np.concatenate([topology.ends, [edge]])
+    return Topology(topology.spec, topology.nodes, ends, topology.seed, names=topology.names)
+
+
+def _step(topology: Topology, edge: Edge | None, method: str, weights: str, epsilon: float) -> Step:
+    found = spectrum(topology, weights)
+    return Step(
+        edge=edge,
+        components=component_count(topology),
+        algebraic_connectivity=found.algebraic_connectivity,
+        mixing_rate=found.mixing_rate,
+        rounds=rounds_to_consensus(found.mixing_rate, epsilon) if topology.nodes > 1 else 0,
+        method=method,
+    )
+
+
+def best_edge(topology: Topology, max_degree: int | None = None, done: int = 0) -> tuple[Edge, str]:
+    """The edge to add, and how it was found; the first of equals. `done` is told in the error.
+
+    Raises:
+        TopologyError: there is no place for an edge.
+    """
+    apart = component_count(topology) > 1
+    if topology.nodes > DENSE_LIMIT and not apart:
+        return _by_extremes(topology, max_degree, done), "first order"
+    if topology.nodes > DENSE_LIMIT:
+        text = "too large to join its components"
+        raise TopologyError(text, key="nodes", value=topology.nodes, allowed=f"up to {DENSE_LIMIT}, or connected")
+    pairs = _places(topology, max_degree, done)
+    values, vectors = np.linalg.eigh(Laplacian.plain(topology).dense())
+    first, width = _space(values, topology.nodes - 1, component_count(topology))
+    gains = _gains(vectors[:, first : first + width], pairs)
+    order = np.argsort(-np.round(gains / max(gains.max(), 1e-300), 9), kind="stable")
+    if apart and gains.max() < SAME:
+        raise TopologyError("no two components can be joined", key="max-degree", value=max_degree, allowed="a larger one")
+    best = _exact(values, vectors, (first, width), pairs[order], gains[order])
+    i, j = pairs[order[best]].tolist()
+    how = "joins two components" if apart else "exact" if width == 1 else f"exact, one of {width} equal eigenvalues"
+    return (i, j), how
+
+
+def _space(values: Array, last: int, parts: int) -> tuple[int, int]:
+    """Where the eigenvalues equal to lambda_2 begin, and how many they are. Of several components all are 0."""
+    if parts > 1:
+        return 0, parts
+    width = int(np.count_nonzero(values[1:] <= values[1] + SAME * max(1.0, values[last])))
+    return 1, width
+
+
+def _gains(basis: Array, pairs: Ends) -> Array:
+    """The squared length of b in the space. `basis` has shape (n, width), the result (pairs,)."""
+    gains = np.zeros(len(pairs))
+    for vector in basis.T:
+        gains += (vector[pairs[:, 0]] - vector[pairs[:, 1]]) ** 2
+    return gains
+
+
+def _places(topology: Topology, max_degree: int | None, done: int) -> Ends:
+    """All pairs that may be joined, ascending."""
+    free = np.ones((topology.nodes, topology.nodes), dtype=bool)
+    free[topology.ends[:, 0], topology.ends[:, 1]] = False
+    if max_degree is not None:
+        full = topology.degrees >= max_degree
+        free[full] = False
+        free[:, full] = False
+    pairs = np.argwhere(np.triu(free, 1))
+    if not len(pairs):
+        raise _nothing(topology, max_degree, done)
+    return pairs
+
+
+def _nothing(topology: Topology, max_degree: int | None, done: int) -> TopologyError:
+    n = topology.nodes
+    if topology.edge_count == n * (n - 1) // 2:
+        return TopologyError("every pair of nodes is joined", key="add", value=done + 1, allowed=f"up to {done}")
+    text = "no two nodes that are not joined have room for another neighbor"
+    return TopologyError(text, key="max-degree", value=max_degree, allowed=f"a larger one, or add up to {done}")
+
+
+def _exact(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, gains: Array) -> int:
+    """The place in `pairs`, which are ordered by falling `gains`, of the edge that lifts an eigenvalue highest."""
+    start, width = space
+    low = float(values[start])
+    best, place = -1.0, 0
+    for begin in range(0, len(pairs), BLOCK):
+        if begin and low + float(gains[begin]) <= best * (1.0 + SAME):
+            break  # a gain bounds what it promises
+        block = slice(begin, begin + BLOCK)
+        lifted = _lifted(values, vectors, space, pairs[block], gains[block])
+        found = int(np.argmax(lifted >= lifted.max() * (1.0 - SAME)))
+        if lifted[found] > best * (1.0 + SAME):
+            best, place = float(lifted[found]), begin + found
+    return place
+
+
+def _lifted(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, gains: Array) -> Array:
+    """To what value each edge lifts one eigenvalue of the space. Shape (pairs,).
+
+    The root x between low and the next eigenvalue of 1 = sum over k of (b . v_k)^2 / (x - values_k), whose right side
+    falls from infinity; where it is still above 1 at the next eigenvalue, it is that one.
+    """
+    start, width = space
+    low = float(values[start])
+    above = values[start + width :]
+    parts = (vectors[pairs[:, 0], start + width :] - vectors[pairs[:, 1], start + width :]) ** 2
+    bottom = np.full(len(pairs), low)
+    top = low + gains
+    if len(above):
+        top = np.minimum(top, above[0])
+    for _ in range(BISECTIONS):
+        middle = (bottom + top) / 2.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            total = gains / (middle - low) + (parts / (middle[:, None] - above)).sum(axis=1)
+        right = total > 1.0
+        bottom, top = np.where(right, middle, bottom), np.where(right, top, middle)
+    return np.asarray((bottom + top) / 2.0)
+
+
+def _by_extremes(topology: Topology, max_degree: int | None, done: int) -> Edge:
+    """The largest (v_i - v_j)^2 among pairs of extreme nodes that are not joined."""
+    vector = fiedler_vector(topology)
+    order = np.argsort(vector, kind="stable")
+    if max_degree is not None:
+        order = order[topology.degrees[order] < max_degree]
+    joined = set(map(tuple, topology.ends[np.isin(topology.ends, order).all(axis=1)].tolist()))
+    pairs = sorted((_pair(i, j) for i, j in _ends_of(order)), key=lambda p: (-((vector[p[0]] - vector[p[1]]) ** 2), p))
+    for pair in pairs:
+        if pair not in joined:
+            return pair
+    raise _nothing(topology, max_degree, done)
+
+
+def _ends_of(order: NDArray[np.int64]) -> Iterator[Edge]:
+    below, above = order[:EXTREME].tolist(), order[-EXTREME:].tolist()
+    return ((i, j) for i in below for j in above if i != j)
+
+
+def _pair(i: int, j: int) -> Edge:
+    return (i, j) if i < j else (j, i)
+
+
+def by_chance(topology: Topology, count: int, max_degree: int | None, seed: int, draws: int) -> float:
+    """The mean algebraic connectivity over `draws` with `count` random edges added, or as many as have room."""
+    rng = np.random.default_rng([seed, 0xED6E])
+    return float(np.mean([_one_draw(topology, count, max_degree, rng) for _ in range(draws)]))
+
+
+def _one_draw(topology: Topology, count: int, max_degree: int | None, rng: np.random.Generator) -> float:
+    n = topology.nodes
+    joined = set(map(tuple, topology.ends.tolist()))
+    room = np.full(n, n) if max_degree is None else max_degree - topology.degrees
+    fresh: list[Edge] = []
+    for _ in range(1_000 * count):
+        if len(fresh) == count:
+            break
+        i, j = sorted(rng.integers(0, n, size=2).tolist())
+        if i != j and (i, j) not in joined and min(room[i], room[j]) > 0:
+            fresh.append((i, j))
+            joined.add((i, j))
+            room[[i, j]] -= 1
+    ends = np.concatenate([topology.ends, np.array(fresh, dtype=np.int64).reshape(-1, 2)])
+    return plain_extremes(Topology(topology.spec, n, ends)).low

@@ -1,0 +1,143 @@
+"""The best graph for a purpose: known families, then a search of our own, ranked and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from topologies.design.candidates import SEARCHED, Candidate, candidate, known_graphs, known_schedules
+from topologies.design.search import SEARCH_LIMIT, evaluations_for, search
+from topologies.design.wanted import DIGITS, Wanted, checked
+from topologies.errors import TopologyError
+from topologies.graph import Ends, Topology
+from topologies.metrics.known import degree_range
+
+ATLAS_NODES = 7
+"""up to so many nodes every connected graph is tried (Read and Wilson, An Atlas of Graphs, 1998)."""
+STARTS = 4
+FOUND = 12
+"""graphs of the search that are judged: the best, each with another number of edges."""
+JUDGED = 60
+"""graphs whose robustness is looked at, the best first: a third of a second each at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """`qualified`: what meets all requirements, the best first; what may meet them, its robustness being unknown, comes
+    after what is known to. `failed`: the others, by the criterion. `proven`: no graph at all is better than the winner.
+    """
+
+    wanted: Wanted
+    qualified: tuple[Candidate, ...]
+    failed: tuple[Candidate, ...]
+    proven: bool
+    evaluations: int
+
+    @property
+    def winner(self) -> Candidate:
+        return self.qualified[0]
+
+
+def design(wanted: Wanted, *, evaluations: int | None = None, schedules: bool = False, top: int = 10) -> Design:
+    """Up to 7 nodes the true optimum; up to 500 families and a search that tries `evaluations` graphs; above, families
+    alone. The same arguments give the same result.
+
+    Raises:
+        TopologyError: nothing can meet the requirements, or nothing that was found does.
+    """
+    checked(wanted)
+    effort = evaluations_for(wanted.nodes) if evaluations is None else evaluations
+    known = sorted(known_graphs(wanted), key=lambda found: found.key)
+    everything = wanted.nodes <= ATLAS_NODES
+    if everything:
+        own = list(_atlas(wanted))
+    else:
+        own = list(_searched(wanted, known, effort)) if wanted.nodes <= SEARCH_LIMIT and effort > 0 else []
+    entries = [*known, *own]
+    if schedules:
+        entries += known_schedules(wanted)
+    qualified, failed = _judged(sorted(entries, key=lambda found: (found.key, found.schedule, not found.named)), top)
+    if not qualified:
+        raise _nothing(wanted, failed)
+    proven = everything and not qualified[0].schedule
+    return Design(wanted=wanted, qualified=qualified, failed=failed, proven=proven, evaluations=effort)
+
+
+def _atlas(wanted: Wanted) -> Iterator[Candidate]:
+    """The best connected graphs within the bounds on degrees."""
+    import networkx as nx  # noqa: PLC0415 - slow to import
+
+    for graph in nx.graph_atlas_g():
+        degrees = [degree for _, degree in graph.degree]
+        right = len(degrees) == wanted.nodes and min(degrees) >= wanted.lowest and max(degrees) <= wanted.highest
+        if right and nx.is_connected(graph):
+            yield _own(wanted, np.array(graph.edges))
+
+
+def _searched(wanted: Wanted, known: Sequence[Candidate], evaluations: int) -> Iterator[Candidate]:
+    starts: dict[int, Ends] = {}
+    for found in known:
+        least, most = degree_range(found.topology)
+        if len(starts) < STARTS and least >= wanted.lowest and most <= wanted.highest:
+            starts.setdefault(found.topology.edge_count, found.topology.ends)
+    for _, _, ends in search(wanted, list(starts.values()), evaluations).ranked()[:FOUND]:
+        yield _own(wanted, ends)
+
+
+def _own(wanted: Wanted, ends: Ends) -> Candidate:
+    return candidate(wanted, Topology(f"{SEARCHED}:edges={len(ends)}", wanted.nodes, ends, wanted.seed))
+
+
+def _judged(entries: Sequence[Candidate], top: int) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
+    """Qualified and failed; what was not looked at, because enough was found, is left out.
+
+    Of those with the same figures the first is kept: the one that has a name.
+    """
+    proven, unknown, failed = [], [], []
+    seen: set[tuple[str, float, int]] = set()
+    looks = 0
+    for entry in entries:
+        if not entry.failures:
+            if len(proven) >= top or looks >= (JUDGED if entry.topology.nodes > ATLAS_NODES else len(entries)):
+                continue
+            looks += 1
+        fails = bool(entry.failures or entry.fragile)
+        group = failed if fails else proven if entry.proven else unknown
+        figures = ("failed" if fails else "", round(entry.rate, DIGITS), entry.topology.edge_count)
+        if figures not in seen:
+            seen.add(figures)
+            group.append(entry)
+    return (*proven, *unknown), tuple(failed)
+
+
+def _nothing(wanted: Wanted, failed: Sequence[Candidate]) -> TopologyError:
+    """Says how near the nearest came."""
+    right = [found for found in failed if not _but_for(found, "budget-bytes")]
+    if wanted.budget_bytes is not None and right:
+        nearest = min(right, key=lambda found: found.sent or 0)
+        if nearest.sent is not None and nearest.sent > wanted.budget_bytes:
+            over = 100.0 * (nearest.sent / wanted.budget_bytes - 1.0)
+            text = f"no graph was found that sends so little: {nearest.spec} comes nearest with {over:.3g} % more"
+            allowed = f"{nearest.sent} was reached; or a smaller model-bytes, or a larger epsilon"
+            return TopologyError(text, key="budget-bytes", value=wanted.budget_bytes, allowed=allowed)
+    most = max((found.robust.upper for found in failed if not found.failures and found.robust), default=0)
+    text = f"no graph was found with at most {wanted.highest} neighbors that is {wanted.robustness}-robust"
+    text += f", as byzantine = {wanted.byzantine} asks for" + (f"; the best is {most}-robust" if most else "")
+    return TopologyError(text, key="byzantine", value=wanted.byzantine, allowed=_enough(wanted, most))
+
+
+def _but_for(found: Candidate, key: str) -> bool:
+    """Whether it fails in more than one respect, or in another one than `key`."""
+    return len(found.failures) != 1 or key not in found.failures[0]
+
+
+def _enough(wanted: Wanted, most: int) -> str:
+    """What would do: a larger degree, or fewer liars."""
+    fewer = f"byzantine = {max(0, (most - 1) // 2)}"
+    for degree in range(wanted.highest + 1, min(wanted.nodes, wanted.highest + 9)):
+        relaxed = Wanted(nodes=wanted.nodes, max_degree=degree, byzantine=wanted.byzantine, seed=wanted.seed)
+        if any(entry.proven for entry in known_graphs(relaxed) if not entry.failures):
+            return f"max-degree = {degree}, or {fewer}"
+    return f"a larger max-degree, or {fewer}"

@@ -1,0 +1,169 @@
+"""What the literature proves about graphs, and `topologies.metrics` relies on: one claim in each test."""
+
+from __future__ import annotations
+
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from topologies import Topology, build
+from topologies.metrics import cuts
+from topologies.metrics.byzantine import tolerance
+from topologies.metrics.connectivity import connectivity
+from topologies.metrics.cuts import isoperimetric
+from topologies.metrics.distance import distances
+from topologies.metrics.resistance import resistance
+from topologies.metrics.robustness import robustness
+from topologies.spectral import plain_extremes
+
+REGULAR = [("ring", 8), ("torus", 12), ("torus", 16), ("hypercube", 16), ("circulant:offsets=1-3", 11), ("paley", 13)]
+
+
+def drawn(seed, nodes=11):
+    graph = nx.gnp_random_graph(nodes, 0.5, seed=seed)
+    return graph, Topology("by hand", nodes, list(graph.edges))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lambda_2_is_not_above_the_vertex_connectivity(seed):
+    """Fiedler, Algebraic connectivity of graphs (1973), 4.1: of a graph that is not complete."""
+    graph, topology = drawn(seed)
+    assert plain_extremes(topology).low <= nx.node_connectivity(graph) + 1e-9
+    assert plain_extremes(build("complete", 6)).low > 5
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_isoperimetric_number_is_held_by_the_spectrum(seed):
+    """Mohar, Isoperimetric numbers of graphs (1989): lambda_2 / 2 <= i(G) <= sqrt(lambda_2 (2 d_max - lambda_2))."""
+    _, topology = drawn(seed)
+    low, most = plain_extremes(topology).low, int(topology.degrees.max())
+    exact = isoperimetric(topology)
+    assert exact.method == "all sets"
+    assert low / 2 - 1e-9 <= exact.upper <= math.sqrt(low * (2 * most - low)) + 1e-9
+
+
+@pytest.mark.parametrize(("spec", "nodes"), REGULAR)
+def test_a_graph_that_looks_the_same_from_everywhere_loses_no_edge_connectivity(spec, nodes):
+    """Mader 1971: it is the degree. Watkins 1970: the vertex connectivity is at least two thirds of degree + 1."""
+    topology = build(spec, nodes)
+    graph, degree = topology.to_networkx(), int(topology.degrees[0])
+    assert nx.edge_connectivity(graph) == degree == connectivity(topology).edges.lower
+    assert nx.node_connectivity(graph) >= 2 * (degree + 1) / 3
+
+
+@pytest.mark.parametrize(("spec", "nodes"), [("watts-strogatz", 30), ("barbell", 12), ("torus", 20)])
+def test_the_kirchhoff_index_is_n_times_the_sum_of_reciprocal_eigenvalues(spec, nodes):
+    """Klein and Randic 1993; Ghosh, Boyd and Saberi 2008, equation (15): the total effective resistance."""
+    topology = build(spec, nodes)
+    values = np.linalg.eigvalsh(nx.laplacian_matrix(topology.to_networkx(), range(nodes)).toarray().astype(float))
+    assert resistance(topology).kirchhoff == pytest.approx(nodes * (1 / values[1:]).sum())
+
+
+def test_resistance_is_at_most_distance_and_equal_on_trees():
+    """Klein and Randic 1993, on resistance distance."""
+    tree, ring = build("tree", 15), build("ring", 9)
+    assert resistance(tree).average == pytest.approx(distances(tree).average)
+    assert resistance(ring).average < distances(ring).average
+
+
+@pytest.mark.parametrize("nodes", range(1, 9))
+def test_a_complete_graph_is_the_most_robust(nodes):
+    """LeBlanc et al. 2013: ceil(n/2), and no graph on n nodes is more."""
+    found = robustness(build("complete", nodes))
+    assert (found.lower, found.upper) == (math.ceil(nodes / 2),) * 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes"),
+    [("ring", 4), ("ring", 9), ("star", 7), ("path", 6), ("hypercube", 16), ("hypercube", 32), ("torus", 36)],
+)
+def test_graphs_that_mix_well_may_be_1_robust(spec, nodes):
+    """LeBlanc et al. 2013 and Usevitch and Panagou 2018: degree and connectivity do not make a graph robust."""
+    found = robustness(build(spec, nodes))
+    assert (found.lower, found.upper) == (1, 1)
+
+
+def test_a_ring_of_three_is_complete_and_2_robust():
+    assert robustness(build("ring", 3)).lower == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_growing_by_nodes_with_r_edges_keeps_r_robustness(seed):
+    """LeBlanc et al. 2013, on preferential attachment: from K_5, which is 3-robust."""
+    rng = np.random.default_rng(seed)
+    edges = [*build("complete", 5).edges]
+    for node in range(5, 14):
+        edges += [(int(other), node) for other in rng.choice(node, 3, replace=False)]
+    assert robustness(Topology("by hand", 14, edges)).lower >= 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_more_than_r_minus_1_edges_for_each_node_of_any_set_make_a_graph_r_robust(seed, monkeypatch):
+    """Shahrivar, Pirani and Sundaram, arXiv:1508.03650: i(G) > r - 1 implies r-robust."""
+    _, topology = drawn(seed)
+    monkeypatch.setattr(cuts, "EXHAUSTIVE_LIMIT", 14)
+    found = robustness(topology)
+    assert found.exact
+    assert found.lower >= math.ceil(isoperimetric(topology).lower - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_r_robust_graph_is_r_connected(seed):
+    """LeBlanc et al. 2013: robustness is a stronger property than connectivity."""
+    graph, topology = drawn(seed)
+    assert robustness(topology).lower <= nx.node_connectivity(graph)
+
+
+@pytest.mark.parametrize(("spec", "nodes"), [("random-regular:degree=4", 14), ("random-regular:degree=6", 14)])
+def test_the_integer_program_finds_the_same_robustness(spec, nodes):
+    """Usevitch and Panagou, arXiv:1810.01784: minimize t with L b1 <= t, L b2 <= t for disjoint nonempty b1, b2."""
+    optimize = pytest.importorskip("scipy.optimize")
+    topology = build(spec, nodes)
+    L = nx.laplacian_matrix(topology.to_networkx(), range(nodes)).toarray().astype(float)
+    one, none, eye, zero = np.ones((nodes, 1)), np.zeros((nodes, 1)), np.eye(nodes), np.zeros((nodes, nodes))
+    some = np.hstack([np.zeros((2, 1)), np.kron(np.eye(2), np.ones(nodes))])
+    A = np.vstack([np.hstack([-one, L, zero]), np.hstack([-one, zero, L]), np.hstack([none, eye, eye]), some])
+    upper = np.concatenate([np.zeros(2 * nodes), np.ones(nodes), [nodes, nodes]])
+    lower = np.concatenate([np.full(3 * nodes, -np.inf), [1, 1]])
+    cost, whole = np.eye(2 * nodes + 1)[0], np.ones(2 * nodes + 1)
+    found = optimize.milp(
+        cost,
+        constraints=optimize.LinearConstraint(A, lower, upper),
+        integrality=whole,
+        bounds=optimize.Bounds(0, np.concatenate([[nodes], np.ones(2 * nodes)])),
+    )
+    assert round(found.fun) == robustness(topology).lower == robustness(topology).upper
+
+
+def agree(topology, liars, start, rounds=300):
+    """W-MSR with F = 1: each honest node discards the highest above its own value and the lowest below it."""
+    values, rows = np.array(start, dtype=float), topology.adjacency()
+    for turn in range(rounds):
+        fresh = values.copy()
+        for node, row in enumerate(rows):
+            above = sorted(values[other] for other in row if values[other] > values[node])[:-1]
+            below = sorted(values[other] for other in row if values[other] < values[node])[1:]
+            same = [values[other] for other in row if values[other] == values[node]]
+            fresh[node] = np.mean([values[node], *above, *below, *same])
+        fresh[liars] = 10.0 * (-1.0) ** turn
+        values = fresh
+    honest = np.delete(values, liars)
+    return float(np.ptp(honest)), float(honest.min()), float(honest.max())
+
+
+def test_a_3_robust_graph_agrees_with_one_liar_and_within_the_honest_range():
+    """LeBlanc et al. 2013, F-local model: (2F + 1)-robustness is enough."""
+    topology = build("random-regular:degree=8", 20)
+    assert tolerance(topology).guaranteed.lower == 1
+    spread, low, high = agree(topology, [7], np.linspace(0.0, 1.0, 20))
+    assert spread < 1e-6
+    assert low >= 0.0
+    assert high <= 1.0
+
+
+def test_a_1_robust_hypercube_does_not_agree_though_nobody_lies():
+    """LeBlanc et al. 2013, F-local model: without (F + 1)-robustness two groups can ignore each other."""
+    spread, _, _ = agree(build("hypercube", 16), [], np.arange(16) // 8)
+    assert spread == 1.0

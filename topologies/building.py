@@ -15,8 +15,8 @@ from topologies.specs import is_file, parse
 NODES_LIMIT = 2_000_000
 EDGES_LIMIT = 50_000_000
 """more than these are not held in memory: such a graph is known by its formulas, or not at all."""
-DRAWN_LIMIT = 10_000_000
-"""as many edges of a random graph are drawn one by one in about a minute; more are refused."""
+ONE_BY_ONE_LIMIT = 10_000_000
+"""as many edges of a random graph are drawn by networkx in about a minute; more are refused."""
 
 
 def kind(spec: str) -> Kind:
@@ -103,7 +103,7 @@ def _asked(spec: str, nodes: int, seed: int, names: Sequence[str], folder: Path 
 
 
 def _check_edges(family: Family, wanted: Request) -> None:
-    limit = DRAWN_LIMIT if family.random else EDGES_LIMIT
+    limit = ONE_BY_ONE_LIMIT if family.one_by_one else EDGES_LIMIT
     edges = family.expected(wanted) if family.expected else 0
     if edges > limit:
         raise TopologyError(

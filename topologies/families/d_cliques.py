@@ -28,10 +28,10 @@ def d_cliques(wanted: Request) -> Ends:
     """Without a file of labels the nodes are dealt to the cliques in order, 0 .. M-1 being the first."""
     starts = _starts(wanted)
     members = np.arange(wanted.nodes)
-    if wanted["labels"] is not None and len(starts) > 2:
+    if wanted["labels"] is not None:
         counts = read_counts(wanted.folder / wanted["labels"], wanted.nodes, wanted.names)
         steps = max(1_000, 10 * wanted.nodes) if wanted["steps"] is None else wanted["steps"]
-        members = greedy_swap(counts, starts, steps, wanted.seed)
+        members = greedy_swap(counts, starts, steps if len(starts) > 2 else 0, wanted.seed)
     groups = [part.tolist() for part in np.split(members, starts[1:-1])]
     between = np.array(sorted(_BETWEEN[wanted["inter"]](groups)), dtype=np.int64).reshape(-1, 2)
     return together(members[cliques(starts)], between)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
 
 from topologies.families.family import Family, Request, unfit
-from topologies.families.parts import even
+from topologies.families.parts import even, together
+from topologies.graph import Ends
 from topologies.specs import fraction, whole
 
 Pairs = Iterable[Sequence[int]]
@@ -53,18 +58,26 @@ def barabasi_albert(wanted: Request) -> Pairs:
     return graph
 
 
-def stochastic_block(wanted: Request) -> Pairs:
+def stochastic_block(wanted: Request) -> Ends:
     """Blocks of consecutive nodes, as even as can be."""
-    blocks, inside, between = wanted["blocks"], wanted["inside"], wanted["between"]
-    if blocks > wanted.nodes:
-        raise unfit("stochastic-block:blocks", blocks, wanted.nodes, f"from 1 to {wanted.nodes}")
+    n, blocks = wanted.nodes, wanted["blocks"]
+    if blocks > n:
+        raise unfit("stochastic-block:blocks", blocks, n, f"from 1 to {n}")
     import networkx as nx  # noqa: PLC0415 - slow to import
-    import numpy as np  # noqa: PLC0415 - the sizes only
 
-    sizes = np.diff(even(wanted.nodes, blocks)).tolist()
-    chances = np.where(np.eye(blocks, dtype=bool), inside, between).tolist()
-    graph: Pairs = nx.stochastic_block_model(sizes, chances, seed=wanted.seed).edges
-    return graph
+    # networkx's own model looks at every pair of nodes; this takes as long as there are edges
+    rng, starts = Random(wanted.seed), even(n, blocks)
+    everywhere = _ends(nx.fast_gnp_random_graph(n, wanted["between"], seed=rng))
+    block = np.searchsorted(starts, everywhere, side="right")
+    inside = [
+        start + _ends(nx.fast_gnp_random_graph(size, wanted["inside"], seed=rng))
+        for start, size in zip(starts.tolist(), np.diff(starts).tolist(), strict=False)
+    ]
+    return together(everywhere[block[:, 0] != block[:, 1]], *inside)
+
+
+def _ends(graph: Any) -> Ends:
+    return np.array(list(graph.edges), dtype=np.int64).reshape(-1, 2)
 
 
 def _expected_blocks(wanted: Request) -> float:
@@ -83,6 +96,7 @@ FAMILIES: Mapping[str, Family] = {
         connectivity="about degree - 2 sqrt(degree - 1)",
         source="Friedman 2008, arXiv:cs/0405020",
         random=True,
+        one_by_one=True,
     ),
     "erdos-renyi": Family(
         rule="each pair joined with probability p",
@@ -92,6 +106,7 @@ FAMILIES: Mapping[str, Family] = {
         expected=lambda wanted: math.comb(wanted.nodes, 2) * float(wanted["p"]),
         source="Gilbert 1959, doi:10.1214/aoms/1177706098",
         random=True,
+        one_by_one=True,
     ),
     "watts-strogatz": Family(
         rule="a ring of degree k, each edge rewired with probability p",
@@ -101,6 +116,7 @@ FAMILIES: Mapping[str, Family] = {
         expected=lambda wanted: wanted.nodes * float(wanted["k"]) / 2,
         source="Watts and Strogatz 1998, doi:10.1038/30918",
         random=True,
+        one_by_one=True,
     ),
     "barabasi-albert": Family(
         rule="each new node joined to m earlier ones, the likelier the more edges they have: hubs",
@@ -110,6 +126,7 @@ FAMILIES: Mapping[str, Family] = {
         expected=lambda wanted: float(wanted.nodes * wanted["m"]),
         source="Barabasi and Albert 1999, arXiv:cond-mat/9910332",
         random=True,
+        one_by_one=True,
     ),
     "stochastic-block": Family(
         rule="blocks of nodes; a pair joined with one probability inside a block, with another between",
@@ -123,5 +140,6 @@ FAMILIES: Mapping[str, Family] = {
         expected=_expected_blocks,
         source="Holland, Laskey and Leinhardt 1983, doi:10.1016/0378-8733(83)90021-7",
         random=True,
+        one_by_one=True,
     ),
 }

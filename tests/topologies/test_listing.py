@@ -1,0 +1,88 @@
+"""`topology list`: complete in every format, and readable in a hundred columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from topologies import TopologyError
+from topologies.cli import topology
+from topologies.families import FAMILIES
+from topologies.specs import parse
+
+
+def listed(*arguments):
+    result = CliRunner().invoke(topology, ["list", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_the_page_fits_a_hundred_columns_without_colors_or_trailing_spaces_in_a_pipe():
+    lines = listed().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "\x1b" not in listed()
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_the_page_shows_every_family_once_under_what_a_federation_can_run():
+    page = listed()
+    groups = page.split("\n\ntopology ")
+    kinds = [
+        kind for kind in ("static", "schedule", "directed") if any(f.kind.value == kind for f in FAMILIES.values())
+    ]
+    assert len(groups) == len(kinds) + 1
+    for kind, group in zip(kinds, groups[1:], strict=True):
+        specs = [
+            parse(line.split()[0]).name for line in group.splitlines()[1:] if line[:1].isalpha() and _is_spec(line)
+        ]
+        assert specs == [name for name, family in FAMILIES.items() if family.kind.value == kind]
+
+
+def _is_spec(line):
+    return line.split()[0].partition(":")[0] in FAMILIES
+
+
+def test_every_source_is_in_the_list_at_the_end():
+    page = listed().partition("\nSources\n")[2]
+    assert all(family.source in page for family in FAMILIES.values())
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_every_fact_about_every_family_is_in_the_data(form):
+    text = listed("--format", form)
+    rows = json.loads(text) if form == "json" else list(csv.DictReader(io.StringIO(text)))
+    assert [row["name"] for row in rows] == list(FAMILIES)
+    for row, family in zip(rows, FAMILIES.values(), strict=True):
+        assert (row["rule"], row["degree"], row["source"]) == (family.rule, family.degree, family.source)
+        assert row["algebraic_connectivity"] == family.connectivity
+        assert row["live"] in ({True, "yes"} if family.kind.value != "directed" else {False, "no"})
+        assert all(key in row["parameters"] for key in family.parameters)
+
+
+def test_every_spec_that_is_shown_can_be_typed():
+    for row in json.loads(listed("--format", "json")):
+        assert parse(row["spec"]).name == row["name"]
+
+
+def test_every_family_has_a_rule_a_degree_and_a_source_and_random_parameters_a_meaning():
+    for row in json.loads(listed("--format", "json")):
+        assert row["rule"]
+        assert row["degree"]
+        assert row["source"]
+
+
+def test_one_family_is_told_in_full_with_what_its_parameters_mean_and_allow():
+    page = listed("torus")
+    assert "parameter dims" in page
+    assert "such as 4x5x6" in page
+    assert "live                    yes" in page
+    assert json.loads(listed("torus", "--format", "json"))["allowed"]["rows"] == "a whole number from 2"
+
+
+def test_an_unknown_family_is_refused_with_the_nearest():
+    with pytest.raises(TopologyError, match="did you mean 'torus'"):
+        listed("toruss")

@@ -69,6 +69,25 @@ def test_connectivity_of_large_regular_families_is_exact_without_flows(spec, nod
     assert (found.nodes.lower, found.nodes.upper) == (vertices, vertices)
 
 
+@pytest.mark.parametrize("joined", range(2, 6))
+def test_the_spectrum_bounds_the_edges_between_two_cliques(joined, monkeypatch):
+    monkeypatch.setattr(connectivity_module, "EDGE_FLOWS_WORK", 0)
+    clique = build("complete", 6).edges
+    edges = [*clique, *((i + 6, j + 6) for i, j in clique), *((i, i + 6) for i in range(joined))]
+    found = connectivity(Topology("by hand", 12, edges)).edges
+    assert 2 <= found.lower <= joined < found.upper + 1
+    assert joined < 4 or found.lower == joined
+
+
+def test_the_spectrum_bounds_the_nodes_between_two_cliques(monkeypatch):
+    """Three nodes joined to all of two complete graphs: lambda_2 and the vertex connectivity are 3, degrees 6."""
+    monkeypatch.setattr(connectivity_module, "NODE_FLOWS_WORK", 0)
+    clique = build("complete", 4).edges
+    edges = [*clique, *((i + 4, j + 4) for i, j in clique), *((i, j) for i in range(8, 11) for j in range(8))]
+    found = connectivity(Topology("by hand", 11, edges)).nodes
+    assert (found.lower, found.upper) == (3, 6)
+
+
 @pytest.mark.parametrize(("nodes", "expected"), [(1, 0), (2, 1)])
 def test_one_and_two_nodes_have_a_connectivity(nodes, expected):
     found = connectivity(build("path", nodes))

@@ -42,6 +42,15 @@ def test_a_range_from_searches_holds_the_diameter(seed, monkeypatch):
     assert found.lower <= nx.diameter(graph) <= found.upper
 
 
+@pytest.mark.parametrize("searches", [1, 2, 3, 50])
+@pytest.mark.parametrize("spec", ["path", "ring", "star", "tree", "lollipop"])
+def test_a_range_from_searches_holds_extreme_diameters(spec, searches, monkeypatch):
+    monkeypatch.setattr(distance, "MOST_SEARCHES", searches)
+    topology = build(spec, 24)
+    found = bound_diameter(topology, hops(topology, 0))
+    assert found.lower <= nx.diameter(topology.to_networkx()) <= found.upper
+
+
 def test_many_searches_close_the_range(monkeypatch):
     monkeypatch.setattr(distance, "EXACT_LIMIT", 0)
     topology = build("watts-strogatz", 300)

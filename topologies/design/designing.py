@@ -19,8 +19,11 @@ ATLAS_NODES = 7
 STARTS = 4
 FOUND = 12
 """graphs of the search that are judged: the best, each with another number of edges."""
-JUDGED = 60
+JUDGED = 30
 """graphs whose robustness is looked at, the best first: a third of a second each at most."""
+
+ADVISED = 40
+"""up to so many nodes an error says which degree would do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +139,8 @@ def _but_for(found: Candidate, key: str) -> bool:
 def _enough(wanted: Wanted, most: int) -> str:
     """What would do: a larger degree, or fewer liars."""
     fewer = f"byzantine = {max(0, (most - 1) // 2)}"
-    for degree in range(wanted.highest + 1, min(wanted.nodes, wanted.highest + 9)):
+    highest = wanted.highest + 8 if wanted.nodes <= ADVISED else wanted.highest
+    for degree in range(wanted.highest + 1, min(wanted.nodes, highest + 1)):
         relaxed = Wanted(nodes=wanted.nodes, max_degree=degree, byzantine=wanted.byzantine, seed=wanted.seed)
         if any(entry.proven for entry in known_graphs(relaxed) if not entry.failures):
             return f"max-degree = {degree}, or {fewer}"

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from topologies.graph import Ends, Topology
 from topologies.laplacian import Array
+from topologies.spectral import spectrum
+
+DENSE_LIMIT = 500
+"""nodes: up to so many all eigenvalues are found faster than the two that matter."""
 
 
 def weighted_laplacian(adjacency: Array, weights: str) -> Array:
@@ -40,3 +45,17 @@ def mixing_rate(adjacency: Array, weights: str) -> float:
     if values[1] < 1e-10 * max(1.0, values[-1]):
         return 1.0
     return rate_between(float(values[1]), float(values[-1]), weights)
+
+
+def rate_of(topology: Topology, weights: str) -> float:
+    """As `spectrum` finds it, without what it proves."""
+    if topology.formula is not None or topology.nodes > DENSE_LIMIT:
+        return spectrum(topology, weights).mixing_rate
+    return mixing_rate(adjacency_of(topology.nodes, topology.ends), weights)
+
+
+def adjacency_of(nodes: int, ends: Ends) -> Array:
+    """Zeros and ones, shape (nodes, nodes)."""
+    adjacency = np.zeros((nodes, nodes))
+    adjacency[ends[:, 0], ends[:, 1]] = adjacency[ends[:, 1], ends[:, 0]] = 1.0
+    return adjacency

@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from topologies.design.rates import mixing_rate, weighted_laplacian
+from topologies.design.rates import adjacency_of, mixing_rate, weighted_laplacian
 from topologies.design.walk import Walk
 from topologies.design.wanted import Key, Wanted
 from topologies.graph import Ends
@@ -63,9 +63,7 @@ def search(wanted: Wanted, starts: Sequence[Ends], evaluations: int) -> Best:
 
 
 def _walk(wanted: Wanted, ends: Ends) -> Walk:
-    adjacency = np.zeros((wanted.nodes, wanted.nodes))
-    adjacency[ends[:, 0], ends[:, 1]] = adjacency[ends[:, 1], ends[:, 0]] = 1.0
-    return Walk(adjacency, wanted.weights, wanted.lowest, wanted.highest)
+    return Walk(adjacency_of(wanted.nodes, ends), wanted.weights, wanted.lowest, wanted.highest)
 
 
 def _anneal(walk: Walk, wanted: Wanted, best: Best, rng: Random, evaluations: int, hot: float) -> None:

@@ -1,0 +1,79 @@
+"""`p2pfl topology design`, as a command."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from topologies import build, describe
+from topologies.cli import topology
+from topologies.metrics.robustness import Robustness
+
+ASKED = ("design", "-n", "12", "--max-degree", "4", "--evaluations", "300")
+
+
+def call(*arguments):
+    return CliRunner().invoke(topology, arguments, catch_exceptions=False)
+
+
+def test_the_file_that_is_written_holds_the_winner_as_the_table_has_it(tmp_path):
+    path = tmp_path / "graph.json"
+    result = call(*ASKED, "--format", "json", "-o", str(path))
+    document = json.loads(result.stdout)
+    best = document["candidates"][0]
+    described = describe(build(str(path), 12))
+    assert best["rank"] == 1
+    assert described["mixing_rate"] == pytest.approx(best["mixing_rate"], abs=1e-12)
+    assert (described["edges"], described["diameter"]) == (best["edges"], best["diameter"])
+    assert described["rounds_to_consensus"] == best["rounds"]
+    assert described["degree"]["max"] == best["degree_max"] <= 4
+    assert document["line"] == f'topology = "{path.as_posix()}"'
+    assert document["line"] in result.stderr
+
+
+def test_a_winner_with_a_name_needs_no_file_and_one_without_says_so():
+    named = call("design", "-n", "6", "--max-degree", "2")
+    nameless = call("design", "-n", "7", "--max-degree", "3")
+    assert '  topology = "ring"\n' in named.stderr
+    assert "-o graph.json" in nameless.stderr
+
+
+def test_the_line_of_a_random_family_brings_its_seed():
+    line = json.loads(call("design", "-n", "600", "--max-degree", "3", "--format", "json").stdout)["line"]
+    assert line == 'topology = "random-regular:degree=3"\nseed = 0'
+
+
+def test_a_schedule_that_wins_is_named_and_no_file_is_written(tmp_path):
+    path = tmp_path / "graph.json"
+    result = call("design", "-n", "16", "--max-degree", "4", "--evaluations", "100", "--schedules", "-o", str(path))
+    assert not path.exists()
+    assert "is not written: the best is a schedule" in result.stderr
+    assert "only while rounds are in step" in result.stdout
+
+
+def test_every_row_has_its_reason_in_every_form():
+    table = call(*ASKED, "--top", "3").stdout
+    as_csv = list(csv.DictReader(io.StringIO(call(*ASKED, "--top", "3", "--format", "csv").stdout)))
+    as_json = json.loads(call(*ASKED, "--top", "3", "--format", "json").stdout)["candidates"]
+    assert [row["why"] for row in as_csv] == [row["why"] for row in as_json]
+    assert sum(row["rank"] is not None for row in as_json) == 3
+    assert all(f"{row['topology']}: {row['why']}" in table for row in as_json)
+    assert "complete: does not qualify: a node has 11 neighbors, and max-degree allows 4" in table
+
+
+def test_differences_are_counted_from_the_winner():
+    rows = json.loads(call(*ASKED, "--format", "json").stdout)["candidates"]
+    best, other = rows[0], next(row for row in rows[1:] if row["rank"] and row["rounds"] > rows[0]["rounds"] + 1)
+    assert f"{other['rounds'] - best['rounds']} more rounds" in other["why"]
+
+
+def test_unknown_robustness_is_said(monkeypatch):
+    unknown = Robustness(lower=2, upper=3, method="told")
+    monkeypatch.setattr("topologies.design.candidates.robustness", lambda topology: unknown)
+    result = call("design", "-n", "14", "--max-degree", "6", "--byzantine", "1", "--evaluations", "50")
+    assert "2..3" in result.stdout
+    assert "whether it is robust enough is unknown" in result.stdout

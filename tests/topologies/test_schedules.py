@@ -236,6 +236,13 @@ def test_links_of_different_weights_are_joined_in_one_round():
     assert all(W[i, j] == w for (i, j), w in same.items())
 
 
+def test_links_of_different_weights_are_applied_to_many_vectors_at_once_each_with_its_own():
+    mixing = next(mixing for mixing in build_schedule("base", 103).mixings if len(set(mixing.weights)) > 1)
+    assert len(mixing.layers) == 1
+    x = np.random.default_rng(0).normal(size=(103, 4))
+    np.testing.assert_allclose(mixing.apply(x), mixing.dense() @ x, atol=1e-14)
+
+
 def test_a_round_without_links_changes_nothing():
     mixing = Mixing.joined(4, [])
     x = np.arange(4.0)

@@ -13,7 +13,7 @@ from topologies import TopologyError, build, build_schedule
 from topologies.metrics.describe import describe
 from topologies.metrics.schedules import describe_schedule, messages
 from topologies.schedules import exact
-from topologies.schedules.contraction import circulant_row, contraction
+from topologies.schedules.contraction import _Dense, circulant_row, contraction
 from topologies.schedules.power import by_power_iteration
 from topologies.schedules.schedule import Mixing, Schedule
 
@@ -55,6 +55,26 @@ def test_rounds_to_consensus_are_the_first_with_a_norm_of_at_most_epsilon(spec, 
     assert (found[:-1] > epsilon * (1 - 1e-9)).all()
     sent = sum(schedule.mixing(t).messages for t in range(rounds))
     assert described["messages_to_consensus"] == messages(schedule, rounds) == sent
+
+
+def test_a_rate_that_rounding_hides_is_not_certified():
+    """After three hundred rounds of matchings the norm is what the multiplications left."""
+    described = describe_schedule(build_schedule("random-matchings:rounds=300", 24))
+    assert described["mixing_rate"] ** 300 < 1e-12
+    assert described["exact_after"] is None
+    assert not described["certified"]
+
+
+def test_a_schedule_that_is_exact_before_its_period_ends_has_a_rate_of_zero():
+    described = describe_schedule(build_schedule("od-equi-dyn:eta=1,rounds=5", 2))
+    assert (described["exact_after"], described["mixing_rate"], described["certified"]) == (1, 0.0, True)
+
+
+@pytest.mark.parametrize("largest", [0.99999, 1.00001])
+def test_a_norm_close_to_epsilon_is_told_by_singular_values_where_bounds_leave_it_open(largest):
+    """Many singular values just below the largest: a few turns of power iteration do not find it."""
+    D = np.diag([largest, *[0.9999] * 40]) * 1e-3
+    assert _Dense(build_schedule("base", 41)).above(D, 1e-3) == (largest > 1)
 
 
 @pytest.mark.parametrize(("spec", "n"), CASES, ids=ids)

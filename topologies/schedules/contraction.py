@@ -21,7 +21,9 @@ DOUBLINGS = 48
 """of the number of periods, before a schedule is said never to reach consensus."""
 TOLERANCE = 1e-6
 ROUNDING = 1e-12
-"""a norm below this is taken for zero by whoever knows no better."""
+"""a norm below this may be zero: the matrices were multiplied with an error of that size."""
+RELIABLE = 1e-9
+"""a norm above this is known to TOLERANCE in spite of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +196,7 @@ def _dense(schedule: Schedule, epsilon: float) -> Contraction:
         rounds=first_below(algebra, schedule.period, whole, epsilon),
         method="dense",
         residual=found.bound,
-        certified=found.bound <= max(TOLERANCE * square, ROUNDING),
+        certified=square > RELIABLE**2 and found.bound <= TOLERANCE * square,
         asymptotic=_long_run(schedule, whole),
     )
 

@@ -15,6 +15,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "attack": ("attack", "What is left of a graph as nodes or edges fail."),
     "design": ("design", "Find the best graph for so many nodes, a degree, a budget and liars."),
     "augment": ("augment", "Add the edges that make a graph better connected."),
+    "convert": ("convert", "A graph in another file format."),
+    "plot": ("plot", "A picture of one graph, or a map of many."),
 }
 """Name: the module with a command `command`, and one line on it."""
 

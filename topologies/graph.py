@@ -147,7 +147,7 @@ def components(topology: Topology) -> list[list[int]]:
 
 
 def component_count(topology: Topology) -> int:
-    if topology.implicit:
+    if topology.formula is not None and topology.formula.low > 0.0:
         return 1
     return int(np.count_nonzero(component_labels(topology) == np.arange(topology.nodes)))
 

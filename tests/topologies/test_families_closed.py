@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal, localcontext
 
 import networkx as nx
 import numpy as np
@@ -80,9 +81,9 @@ def test_a_closed_form_is_exact_at_every_size(spec):
             continue
         known += 1
         values = np.linalg.eigvalsh(Laplacian.plain(topology).dense())
-        assert form.high == pytest.approx(values[-1], rel=1e-12)
+        assert form.high == pytest.approx(values[-1], rel=1e-12, abs=0)
         assert form.low == pytest.approx(values[1], abs=1e-12 * max(1.0, values[-1]))
-        assert (form.low == 0.0) == (component_count(topology) > 1)
+        assert (form.low > 0.0) == nx.is_connected(topology.to_networkx())
         assert form.edges == topology.edge_count
         assert form.degrees == (topology.degrees.min(), topology.degrees.max())
         if form.diameter is not None:
@@ -112,21 +113,29 @@ def gap(turns, nodes):
 @pytest.mark.parametrize("nodes", [99_991, 100_000, 1_000_000])
 def test_a_tiny_lambda_2_keeps_its_digits(nodes):
     """Written as a difference of cosines it would lose ten of sixteen."""
-    assert formula("ring", nodes).low == pytest.approx(float(gap(1, nodes)), rel=1e-13)
-    assert formula("path", nodes).low == pytest.approx(float(gap(0.5, nodes)), rel=1e-13)
-    assert formula("wheel", nodes).low == pytest.approx(1 + float(gap(1, nodes - 1)), rel=1e-15)
+    assert formula("ring", nodes).low == pytest.approx(float(gap(1, nodes)), rel=1e-13, abs=0)
+    assert formula("path", nodes).low == pytest.approx(float(gap(0.5, nodes)), rel=1e-13, abs=0)
+    assert formula("wheel", nodes).low == pytest.approx(1 + float(gap(1, nodes - 1)), rel=1e-15, abs=0)
     k = np.arange(1, nodes // 2 + 1)
     steps = (7_001, 9_000, 31_415)
     expected = float(sum(gap(k * step, nodes) for step in steps).min())
     text = "-".join(map(str, steps))
-    assert formula(f"circulant:offsets={text}", nodes).low == pytest.approx(expected, rel=1e-12)
+    assert formula(f"circulant:offsets={text}", nodes).low == pytest.approx(expected, rel=1e-12, abs=0)
 
 
-def test_a_bridge_between_large_cliques_keeps_its_digits():
-    """(m + 2 - sqrt((m + 2)^2 - 8)) / 2 is 2 / m - 4 / m^2 and so on."""
-    m = 500_000
-    assert formula("barbell", 2 * m).low == pytest.approx(2 / m - 4 / m**2, rel=1e-10)
-    assert formula(f"star-of-cliques:size={m // 2}", 2 * m).low == pytest.approx(1 / (m // 2 + 1), rel=1e-9)
+def test_an_offset_that_comes_round_from_behind_keeps_its_digits():
+    """With offset 3 on a million nodes the smallest eigenvalue is that of k = 333333, whose turn is n - 1."""
+    assert formula("circulant:offsets=3", 1_000_000).low == pytest.approx(float(gap(1, 1_000_000)), rel=1e-13, abs=0)
+
+
+@pytest.mark.parametrize("m", [2, 3, 10, 1_000, 500_000])
+def test_a_bridge_between_cliques_keeps_its_digits(m):
+    """Both are smaller roots of a quadratic, here in sixty digits."""
+    with localcontext(prec=60):
+        barbell = (m + 2 - (Decimal(m + 2) ** 2 - 8).sqrt()) / 2
+        star = (m + 1 - (Decimal(m + 1) ** 2 - 4).sqrt()) / 2
+    assert formula("barbell", 2 * m).low == pytest.approx(float(barbell), rel=1e-14, abs=0)
+    assert formula(f"star-of-cliques:size={m}", 3 * m).low == pytest.approx(float(star), rel=1e-14, abs=0)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +151,16 @@ def test_a_bridge_between_large_cliques_keeps_its_digits():
 )
 def test_a_formula_holds_at_a_million_nodes(spec, nodes, low, high):
     form = formula(spec, nodes)
-    assert form.low == pytest.approx(low, rel=1e-5)
-    assert form.high == pytest.approx(high, rel=1e-9)
+    assert form.low == pytest.approx(low, rel=1e-5, abs=0)
+    assert form.high == pytest.approx(high, rel=1e-9, abs=0)
     if form.edges > EDGES_LIMIT:
         assert build(spec, nodes).implicit
+
+
+def test_a_disconnected_graph_too_large_to_hold_is_not_called_connected():
+    offsets = "-".join(str(2 * k) for k in range(1, 2_600))
+    topology = build(f"circulant:offsets={offsets}", 20_000)
+    assert topology.implicit
+    assert topology.formula.low == 0.0
+    with pytest.raises(TopologyError, match="more than can be held"):
+        component_count(topology)

@@ -45,13 +45,9 @@ def circulant_form(nodes: int, steps: Iterable[int]) -> ClosedForm:
         turn = np.minimum(turn, nodes - turn)  # sin near pi would lose the digits that sin near 0 keeps
         values += (2.0 if half else 4.0) * np.sin(np.pi * turn / nodes) ** 2
         degree += 1 if half else 2
-    apart = math.gcd(nodes, *steps) > 1
-    return ClosedForm(
-        low=0.0 if apart else float(values.min()),
-        high=float(values.max()),
-        edges=nodes * degree // 2,
-        degrees=(degree, degree),
-    )
+    # where all offsets share a divisor with n, some k has only turns of 0, and lambda_2 is 0 without rounding
+    low, high = float(values.min()), float(values.max())
+    return ClosedForm(low=low, high=high, edges=nodes * degree // 2, degrees=(degree, degree))
 
 
 def fitting(wanted: Request) -> tuple[int, ...]:

@@ -183,8 +183,11 @@ def _member_row(federation: Federation, member: Member, findings: Findings) -> d
 
 
 def _graph(federation: Federation, findings: Findings) -> dict[str, Any]:
-    """`contraction` is with the nodes' samples where all of them are known, else as if they were equal."""
-    from topologies import Topology, TopologyError, contraction, describe  # noqa: PLC0415 - `--help` stays instant
+    """`contraction` is with the nodes' samples where all of them are known, else as if they were equal. Of a schedule
+    it is that of one round, the other figures are those of the union of all rounds.
+    """
+    from p2pfl.runtime.contraction import predicted  # noqa: PLC0415 - `--help` stays instant
+    from topologies import Topology, TopologyError, describe  # noqa: PLC0415 - as above
 
     nodes = len(federation.members)
     topology = Topology(federation.topology, nodes, federation.edges, federation.seed)
@@ -192,7 +195,7 @@ def _graph(federation: Federation, findings: Findings) -> dict[str, Any]:
     samples = [findings.learners[index].samples for index in range(nodes)] if known else None
     try:
         described = describe(topology, "sample-weighted")
-        shrinks = contraction(topology, samples, federation.gossip.gamma)
+        shrinks = predicted(federation, samples)
     except TopologyError as error:
         findings.warnings.append(f"the graph was not analyzed: {error}")
         return {"topology": federation.topology, "nodes": nodes, "edges": len(federation.edges)}
@@ -204,22 +207,27 @@ def _graph(federation: Federation, findings: Findings) -> dict[str, Any]:
 def _traffic(federation: Federation, findings: Findings) -> dict[str, Any] | None:
     """A node sends a compressed model to each neighbor in its round, and another when that neighbor asks in its own.
 
-    So the figures are bounds: one exchange on every edge, and two.
+    So the figures are bounds: one exchange on every edge, and two. Of a schedule: on the edges of a round, on average.
     """
     from p2pfl.compress.catalog import make_compressor  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.core.turns import most_at_once, turns_of  # noqa: PLC0415 - as above
 
     sizes = [learner.size for learner in findings.learners.values()]
     if not sizes:
         return None
     payload = make_compressor(federation.gossip.compressor).size_bytes(sizes[0])
-    most = max(len(federation.neighbors(member.index)) for member in federation.members)
+    indices = [member.index for member in federation.members]
+    most = max(len(federation.neighbors(index)) for index in indices)
+    if federation.schedule:
+        most = max(most_at_once(turns_of(index, federation.schedule)) for index in indices)
+    in_all = 2 * federation.edges_at_once * payload
     return {
         "parameters": sizes[0],
         "model_bytes": VALUE_BYTES * sizes[0],
         "compressor": federation.gossip.compressor,
         "message_bytes": payload,
         "bytes_per_round_busiest_node": [most * payload, 2 * most * payload],
-        "bytes_per_round_all_nodes": [2 * len(federation.edges) * payload, 4 * len(federation.edges) * payload],
+        "bytes_per_round_all_nodes": [round(in_all), round(2 * in_all)],
     }
 
 

@@ -58,6 +58,7 @@ class Edge:
     first_heard: int | None = None
     """the neighbor's version in its first greeting since this node started."""
     peer_closing: int | None = None
+    closing_heard_at: float = float("-inf")
     peer_level: float = 0.0
     """infinite once the neighbor has begun."""
     peer_done: bool = False
@@ -184,6 +185,28 @@ class Edge:
             return []
         return [Send(peer=self.peer, session=self.greeting.number, message=message)]
 
+    # -- closing rounds in a schedule ---------------------------------------------------------------------------------
+
+    @property
+    def keeps_step(self) -> bool:
+        """In the closing rounds of a schedule a pair exchanges once, when both are in the same round.
+
+        While they train, each end is answered at once, in whatever round the other is, and what was mixed in another
+        order than the schedule's has only mixed less. The closing rounds wait for the neighbors anyway: there, one
+        period of a schedule that averages exactly shall do so.
+        """
+        return self.turns.period > 1 and self.facts.closing is not None and not self.facts.done
+
+    @property
+    def awaits_peer(self) -> bool:
+        """Whether the neighbor has yet to begin the closing round that this end is in."""
+        return self.keeps_step and not self.has_closed(self.facts.closing or 0)
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether the neighbor is in a closing round that this end has yet to begin."""
+        return self.keeps_step and not self.peer_done and (self.peer_closing or 0) > (self.facts.closing or 0)
+
     # -- wanting an exchange --------------------------------------------------------------------------------------
 
     @property
@@ -219,12 +242,12 @@ class Edge:
     def hear_ready(self, ready: Ready, now: float) -> list[Effect]:
         self.peer_version = max(self.peer_version, ready.version)
         self.peer_level = max(self.peer_level, _level(ready.level))
-        if ready.closing is not None:
-            self.peer_closing = max(self.peer_closing or 0, ready.closing)
+        if ready.closing is not None and (self.peer_closing is None or ready.closing > self.peer_closing):
+            self.peer_closing = ready.closing
+            self.closing_heard_at = now
         # Both ends know the edge's turns: what is said in another round tells something, and asks for nothing.
-        if not self.initiator or not self.turns.active(ready.version):
-            return []
-        self.peer_ready = max(self.peer_ready or 0, ready.version)
+        if self.turns.active(ready.version):
+            self.peer_ready = max(self.peer_ready or 0, ready.version)
         return self.exchange_if_wanted(now)
 
     def hear_done(self, done: Done) -> None:
@@ -262,11 +285,14 @@ class Edge:
         An edge without replicas is filled in whatever round: an exchange that fills them moves no model, and the
         edge's next turn would be spent on it.
         """
-        wish, self.peer_ready = self.peer_ready, None
         heard = self.record.heard
-        if heard is None or not self.served:
+        own = heard is None or not (self.served or self.awaits_peer)
+        if not own and self._is_awaited:
+            return False
+        wish, self.peer_ready = self.peer_ready, None
+        if own:
             return True
-        unheard = wish is not None and heard < wish
+        unheard = wish is not None and (heard is None or heard < wish)
         return unheard and self.bucket.take(now) == 0.0
 
     def _offer(self) -> float:

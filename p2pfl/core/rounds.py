@@ -104,6 +104,8 @@ class Rounds:
         self.facts.version = event.version
         self.facts.rounds = event.rounds
         self.facts.samples = event.samples
+        if self.phase is Phase.CLOSING:
+            self.facts.closing = self.closed + 1
         effects: list[Effect] = []
         if event.failed:
             self.failed_rounds += 1
@@ -157,7 +159,12 @@ class Rounds:
 
     def _patience_end(self, edge: Edge) -> float:
         wait_s = min(edge.patience.wait_s(), self._usual_wait_s())
-        return self.tick_from + (max(wait_s, LEAST_JOIN_TICK_S) if self.phase is Phase.JOINING else wait_s)
+        if self.phase is Phase.JOINING:
+            return self.tick_from + max(wait_s, LEAST_JOIN_TICK_S)
+        if edge.keeps_step:  # the exchange begins when both ends are there; `_close` waits for the other end as long
+            both_from = max(self.tick_from, edge.closing_heard_at)
+            return self.phase_from + self.settings.linger_s if edge.awaits_peer else both_from + wait_s
+        return self.tick_from + wait_s
 
     def _usual_wait_s(self) -> float:
         """One edge that is much slower than the others must not set the pace of all.
@@ -286,7 +293,6 @@ class Rounds:
         behind = any(edge.is_open and not edge.has_closed(closed) for edge in self.edges.values())
         if behind and now < self.phase_from + self.settings.linger_s:
             return []
-        self.facts.closing = closed + 1
         return [self._commit(trained=False, rho=0.0, now=now)]
 
     @property

@@ -14,11 +14,12 @@ import numpy as np
 from p2pfl.config.model import Federation
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
+from p2pfl.runtime.contraction import predicted
 from p2pfl.runtime.fleet import Child, Fleet, Line
 from p2pfl.runtime.parts import replay
 from p2pfl.runtime.sketch import consensus_distance
 from p2pfl.storage import peek
-from topologies import Topology, contraction, describe
+from topologies import Topology, describe
 
 FLOOR = 1e-3
 """closing rounds count for the measured contraction until the distance has fallen to this share of the first."""
@@ -124,19 +125,20 @@ def _staleness(rows: Sequence[Line]) -> dict[str, float] | None:
 
 
 def _contraction(federation: Federation, rows: Sequence[Line], children: Sequence[Child]) -> Line:
-    """Predicted for one synchronous exchange on every edge; measured in the closing rounds, per exchange on an edge."""
+    """Predicted for one synchronous exchange on every edge; measured in the closing rounds, per exchange on an edge.
+
+    In a schedule: on every edge of one of its rounds.
+    """
     samples = [row["samples"] for row in rows]
-    topology = Topology(federation.topology, len(rows), federation.edges, federation.seed)
-    known = samples if all(samples) else None
     return {
-        "predicted": contraction(topology, known, federation.gossip.gamma),
-        "measured": _measured(children, len(federation.edges)),
-        "per": "one exchange on every edge",
+        "predicted": predicted(federation, samples if all(samples) else None),
+        "measured": _measured(children, federation.edges_at_once),
+        "per": "one exchange on every edge of a round" if federation.schedule else "one exchange on every edge",
     }
 
 
-def _measured(children: Sequence[Child], edges: int) -> float | None:
-    """From sketches in the closing rounds: how much closer the nodes came, per exchange on every edge."""
+def _measured(children: Sequence[Child], edges: float) -> float | None:
+    """From sketches in the closing rounds: how much closer the nodes came, per exchange on so many edges."""
     closing = [_closing_lines(child) for child in children]
     ticks = sorted(set.intersection(*(set(lines) for lines in closing))) if closing else []
     points = []
@@ -162,5 +164,6 @@ def _config(federation: Federation) -> Line:
         "training": dataclasses.asdict(federation.training),
         "gossip": dataclasses.asdict(federation.gossip),
         "edges": [list(edge) for edge in federation.edges],
+        "schedule": [[list(edge) for edge in edges] for edges in federation.schedule],
         "names": [member.name for member in federation.members],
     }

@@ -156,6 +156,74 @@ def test_in_the_closing_rounds_every_neighbor_is_told_and_only_the_active_one_ex
     assert [op.peer for op in only(effects, Freeze)] == [3]
 
 
+def closing(index, peer, **changes):
+    """A node whose edge has its turn in every even version, in closing round 1 of version 5; and the session open."""
+    node = Node(
+        index=index,
+        neighbors=[peer],
+        turns={peer: Turns(2, (0,))},
+        settings=settings(start_wait_s=0.0, rounds=4, closing_rounds=9, linger_s=20.0, **changes),
+        samples=SAMPLES,
+        fresh=False,
+        version=4,
+        rounds=4,
+    )
+    first = started(node)
+    effects = open_session(node, peer, greeting=hello(version=4, closing=0))
+    if index < peer:
+        exchange_as_initiator(node, effects)
+    assert only(commit(node, first, 1.0), CommitRound) == []
+    return node
+
+
+def test_in_a_closing_round_the_initiator_waits_until_the_neighbor_has_begun_the_same_one():
+    node = closing(0, 1)
+    effects = commit(node, say(node, 1, Ready(version=5, closing=1), 1.1), 1.2)
+    assert only(effects, Freeze, CommitRound) == []
+    assert only(node.wake(15.0), Freeze, CommitRound) == []
+    (op,) = only(say(node, 1, Ready(version=6, closing=2), 15.0), Freeze)
+    assert op.version == 6
+    assert only(exchange_as_initiator(node, [op], 15.0, version=6), CommitRound)
+
+
+def test_a_wish_from_the_next_closing_round_is_met_when_this_end_begins_it():
+    """Once: the pair averages what both have then."""
+    node = closing(0, 1)
+    effects = say(node, 1, Ready(version=6, closing=2), 1.1)
+    assert only(effects, Freeze) == []
+    effects = commit(node, effects, 1.2)
+    assert [op.version for op in only(effects, Freeze)] == [6]
+    assert only(exchange_as_initiator(node, effects, 1.2, version=6), Freeze) == []
+
+
+def test_a_neighbor_with_other_versions_is_met_in_the_closing_round_that_it_shares():
+    """A node that has joined counts other versions: its rounds of the schedule are others."""
+    node = closing(0, 1)
+    effects = say(node, 1, Ready(version=8, closing=1), 1.1)
+    exchange_as_initiator(node, effects, 1.1, version=8)
+    assert only(commit(node, effects, 1.2), Freeze) == []
+    assert [op.version for op in only(say(node, 1, Ready(version=9, closing=2), 1.3), Freeze)] == [6]
+
+
+def test_a_responder_waits_for_its_turn_in_a_closing_round_until_the_neighbor_has_begun_it():
+    node = closing(1, 0)
+    effects = commit(node, say(node, 0, Ready(version=5, closing=1), 1.1), 1.2)
+    assert _told(effects) == [(6, 2)]
+    assert only(node.wake(15.0), CommitRound) == []
+    say(node, 0, Ready(version=6, closing=2), 15.0)
+    assert only(node.wake(node.rounds.deadline() - 1e-6), CommitRound) == []
+    _, effects = apply_request(node, say(node, 0, request(version=6), 15.1), 15.1)
+    assert only(effects, CommitRound)
+
+
+def test_no_closing_round_waits_for_a_neighbor_longer_than_a_finished_node_lingers():
+    for index in (0, 1):
+        node = closing(index, 1 - index)
+        commit(node, say(node, 1 - index, Ready(version=5, closing=1), 1.1), 1.2)
+        assert only(node.wake(19.9), CommitRound) == []
+        assert only(node.wake(20.0), CommitRound)
+
+
 def _told(effects):
     return [(message.version, message.closing) for message in sent(effects) if isinstance(message, Ready)]
 

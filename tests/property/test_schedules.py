@@ -101,3 +101,14 @@ def test_a_node_that_lost_its_disk_joins_in_a_schedule_too():
     assert [alarm.kind for alarm in world.hosts[5].alarms].count("joined") == 1
     np.testing.assert_allclose(world.total(), start + world.booked, rtol=1e-9)
     assert farthest(world, world.mean()) < 1e-3
+
+
+def test_one_period_of_closing_rounds_averages_exactly_where_the_schedule_does():
+    """However fast each node trains: in the closing rounds each pair exchanges once, when both are there."""
+    speeds = {node: 0.01 * 1.7**node for node in range(8)}
+    plan = {"compressor": "none", "samples": [100] * 8, "round_s": speeds}
+    world = make_world(hypercube(8), 4, link=LinkPlan(), rounds=1, closing_rounds=3, **plan)
+    target = world.mean()
+    world.run(until_s=30.0)
+    assert all(host.finished for host in world.hosts)
+    assert farthest(world, target) < 1e-5

@@ -1,0 +1,67 @@
+"""The predicted contraction of a schedule is what its rounds do one after the other, with the weights of nodes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from p2pfl.runtime.contraction import predicted
+from topologies import build, contraction
+
+HYPERCUBE = (((0, 1), (2, 3)), ((0, 2), (1, 3)))
+UNEVEN = (((0, 1), (0, 2)), ((1, 2), (2, 3)), ((0, 3),))
+
+
+def federation(rounds, nodes=4, gamma=1.0):
+    """What `predicted` reads of one."""
+    edges = tuple(sorted({edge for one in rounds for edge in one}))
+    return SimpleNamespace(
+        topology="made by hand",
+        members=range(nodes),
+        edges=edges,
+        schedule=rounds if len(rounds) > 1 else (),
+        seed=0,
+        gossip=SimpleNamespace(gamma=gamma),
+    )
+
+
+def one_period(rounds, degrees, n, x, gamma):
+    """What x is after each round in turn, every edge of it at once: (nodes, d)."""
+    for edges in rounds:
+        moved = x.copy()
+        for i, j in edges:
+            flow = gamma * min(n[i] / (degrees[i] + 1), n[j] / (degrees[j] + 1)) * (x[i] - x[j])
+            moved[i] -= flow / n[i]
+            moved[j] += flow / n[j]
+        x = moved
+    return x
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.6])
+def test_no_start_shrinks_less_in_a_period_than_predicted_and_the_worst_one_by_that_much(gamma):
+    n = np.array([10.0, 60.0, 25.0, 200.0])
+    degrees = [2, 1, 2, 1]
+    factor = predicted(federation(UNEVEN, gamma=gamma), n)
+    root = np.sqrt(n)[:, None]
+    starts = np.random.default_rng(0).normal(size=(4, 20_000))
+    starts -= np.average(starts, axis=0, weights=n)
+    after = one_period(UNEVEN, degrees, n, starts, gamma)
+    ratios = np.linalg.norm(root * after, axis=0) / np.linalg.norm(root * starts, axis=0)
+    assert ratios.max() <= factor**3 + 1e-12
+    assert ratios.max() == pytest.approx(factor**3, rel=0.01)
+
+
+def test_pairs_of_equal_nodes_on_a_hypercube_have_the_mean_after_one_period():
+    assert predicted(federation(HYPERCUBE), None) == pytest.approx(0.0, abs=1e-7)
+    assert predicted(federation(HYPERCUBE), [30, 30, 30, 60]) > 0.1
+
+
+def test_a_union_that_falls_apart_does_not_contract():
+    assert predicted(federation((((0, 1),), ((2, 3),))), None) == 1.0
+
+
+def test_a_graph_that_stands_still_has_the_contraction_of_the_library():
+    ring = federation((build("ring", 4).edges,))
+    assert predicted(ring, [1, 2, 3, 4]) == contraction(build("ring", 4), [1, 2, 3, 4])

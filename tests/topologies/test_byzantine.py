@@ -56,6 +56,11 @@ def test_a_thin_cut_is_warned_of_when_somebody_may_lie():
     assert "Only" not in said(two_cliques(3), 1)
 
 
+def test_a_cut_of_three_edges_that_meet_in_two_nodes_is_thin():
+    topology = Topology("by hand", 12, [*two_cliques(2).edges, (0, 7)])
+    assert "all by way of 2 of the nodes" in said(topology, 1)
+
+
 def two_cliques(joined):
     clique = build("complete", 6).edges
     between = [(i, i + 6) for i in range(joined)]

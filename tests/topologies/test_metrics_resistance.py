@@ -1,4 +1,4 @@
-"""Effective resistances against the pseudo-inverse of networkx's Laplacian."""
+"""Effective resistances against the pseudo-inverse of the Laplacian."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ GRAPHS = [
 
 
 def resistances(topology):
-    inverse = np.linalg.pinv(nx.laplacian_matrix(topology.to_networkx(), range(topology.nodes)).toarray().astype(float))
+    adjacency = nx.to_numpy_array(topology.to_networkx(), range(topology.nodes))
+    inverse = np.linalg.pinv(np.diag(adjacency.sum(axis=0)) - adjacency)
     own = np.diag(inverse)
     return own[:, None] + own - 2 * inverse
 

@@ -90,7 +90,7 @@ def _parts(parts: list[list[int]]) -> list[str]:
 def _bottlenecks(points: CutPoints) -> list[str]:
     texts = []
     if points.bridges:
-        named = _named("edge", [f"{i}-{j}" for i, j in points.bridges])
+        named = _named("edge", [f"{i}-{j}" for i, j in points.bridges[:NAMED]], len(points.bridges))
         what = "is a bridge: if it" if len(points.bridges) == 1 else "are bridges: if one"
         texts.append(f"{named} {what} fails, the graph splits. Add a second way around.")
     if points.nodes:
@@ -105,7 +105,8 @@ def _thin(topology: Topology, cut: Cut, liars: int) -> list[str]:
     needed = 2 * liars + 1
     if touched >= needed or cut.edges <= 1:
         return []
-    what = f"Only {cut.edges} edges join {_nodes(cut.side)} to the other {cut.other}"
+    what = f"{cut.edges} edges join {_nodes(cut.side)} to the other {cut.other}"
+    what = f"Only {what}" if touched == cut.edges else f"The {what}, all by way of {touched} of the nodes"
     return [f"{what}. With {_liars(liars)} there should be {needed} that share no node: add edges across."]
 
 
@@ -141,10 +142,9 @@ def _liars(count: int) -> str:
 
 
 def _nodes(nodes: Sequence[int]) -> str:
-    return _named("node", [str(node) for node in nodes])
+    return _named("node", [str(node) for node in nodes[:NAMED]], len(nodes))
 
 
-def _named(word: str, names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    listed = ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"{word}{'' if len(names) == 1 else 's'} {listed}"
+def _named(word: str, first: Sequence[str], count: int) -> str:
+    more = f" and {count - len(first)} more" if count > len(first) else ""
+    return f"{word}{'' if count == 1 else 's'} {', '.join(first)}{more}"

@@ -24,6 +24,11 @@ def kind(spec: str) -> Kind:
     return Kind.STATIC if is_file(spec) else FAMILIES[parse(spec).name].kind
 
 
+def is_static(spec: str) -> bool:
+    """Whether `resolve` can give it: a file, standard input (`-`), or a family of one undirected graph."""
+    return spec == "-" or kind(spec) is Kind.STATIC
+
+
 def build(
     spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = (), folder: Path | str | None = None
 ) -> Topology:

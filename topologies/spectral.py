@@ -40,16 +40,19 @@ class Spectrum:
     mixing_converged: bool
 
 
-def spectrum(topology: Topology, weights: str = "metropolis", *, certify: bool = False) -> Spectrum:
+def spectrum(
+    topology: Topology, weights: str = "metropolis", *, certify: bool = False, found: Extremes | None = None
+) -> Spectrum:
     """The spectrum of the Laplacian, and the mixing rate under `weights`.
 
-    `certify` spends time and memory to prove a result that is otherwise reported as uncertified.
+    `certify` spends time and memory to prove a result that is otherwise reported as uncertified. `found` brings
+    `plain_extremes` where they are known already.
 
     Raises:
         TopologyError: unknown weights.
     """
     check_weights(weights)
-    found = plain_extremes(topology, certify=certify)
+    found = found or plain_extremes(topology, certify=certify)
     rate = _mixing_rate(topology, weights, found, certify=certify)
     return Spectrum(
         algebraic_connectivity=found.low,

@@ -2,35 +2,126 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from topologies.cli.output import format_option, write_facts, write_json
+from topologies.cli import options
+from topologies.cli.output import cell, format_option, write_facts, write_json
 
-SPEC_HELP = "SPEC is a name with its parameters, such as watts-strogatz:k=4,p=0.1, or the path of a graph file."
 CAUTION = "How fast a graph mixes does not alone say how well a network learns on it (Vogels et al., 2022)."
+MEANING = """\b
+What the words mean:
+  algebraic connectivity   lambda_2, the second smallest eigenvalue of the Laplacian: 0 where disconnected
+  certified                lambda_2 is proven to within a millionth; --certify tries harder to prove it
+  mixing rate              what one round of averaging shrinks the distance to consensus by
+  thinnest cut             the two sides of the narrowest place that was found
+  robustness               r: of any two separate groups one has a node with r neighbors outside (LeBlanc 2013)
+  liars per node           with so many lying neighbors a node still mixes; the honest agree for certain (guaranteed)
+  a to b                   the value lies in between, and is not known better
+
+\b
+Exit codes: 2 a mistake, 4 an eigenvalue did not converge, or --certify could not prove it.
+
+\b
+Examples:
+  p2pfl topology info torus -n 36
+  p2pfl topology info graph.json --model-bytes 400K --format json
+  p2pfl topology info base:k=1 -n 25
+"""
 
 
-@click.command("info", help=f"What the graph SPEC is like on N nodes.\n\n{SPEC_HELP}", epilog=CAUTION)
-@click.argument("spec")
-@click.option("-n", "--nodes", type=int, required=True, help="How many nodes.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For the random families.")
-@click.option(
-    "--weights",
-    default="metropolis",
-    show_default=True,
-    help="Mixing weights: metropolis, max-degree, best-constant or sample-weighted.",
+@click.command(
+    "info",
+    help=f"What the graph SPEC is like: how connected, how fast it mixes, what it bears.\n\n{options.SPEC_HELP}",
+    epilog=f"{MEANING}\n\n{CAUTION}",
 )
-@click.option(
-    "--epsilon",
-    type=float,
-    default=1e-3,
-    show_default=True,
-    help="Consensus means the distance to it shrank to this fraction.",
-)
+@options.spec_argument()
+@options.nodes_option()
+@options.seed_option()
+@options.weights_option()
+@options.epsilon_option()
+@options.model_bytes_option()
+@click.option("--certify", is_flag=True, help="Prove lambda_2, with minutes and gigabytes if need be.")
 @format_option("table", "json")
-def command(*, spec: str, nodes: int, seed: int, weights: str, epsilon: float, form: str) -> None:
-    from topologies.building import build  # noqa: PLC0415 - `--help` stays instant
-    from topologies.metrics.describe import describe  # noqa: PLC0415 - `--help` stays instant
+def command(
+    *,
+    spec: str,
+    nodes: int | None,
+    seed: int,
+    weights: str,
+    epsilon: float,
+    model_bytes: int | None,
+    certify: bool,
+    form: str,
+) -> int:
+    from topologies.weights import check_weights  # noqa: PLC0415 - `--help` stays instant
 
-    described = describe(build(spec, nodes, seed), weights, epsilon)
-    write_json(described) if form == "json" else write_facts(described)
+    check_weights(weights)
+    described = _described(spec, nodes, seed, weights, epsilon, certify=certify, model_bytes=model_bytes)
+    write_json(described) if form == "json" else write_facts(_readable(described))
+    return _verdict(described, certify=certify)
+
+
+def _described(
+    spec: str,
+    nodes: int | None,
+    seed: int,
+    weights: str,
+    epsilon: float,
+    *,
+    certify: bool,
+    model_bytes: int | None,
+) -> dict[str, Any]:
+    from topologies.building import build_schedule, is_static, resolve  # noqa: PLC0415 - `--help` stays instant
+
+    if is_static(spec) or nodes is None:
+        from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
+
+        return survey(resolve(spec, nodes, seed), weights, epsilon, certify=certify, model_bytes=model_bytes)
+    from topologies.metrics.schedules import describe_schedule  # noqa: PLC0415 - as above
+
+    described = describe_schedule(build_schedule(spec, nodes, seed), epsilon)
+    if model_bytes is not None:
+        messages = described["messages_to_consensus"]
+        described["bytes_to_consensus"] = None if messages is None else messages * model_bytes
+        described["bytes_per_round_busiest_node"] = described["degree"]["max"] * model_bytes
+    return described
+
+
+def _readable(described: dict[str, Any]) -> dict[str, Any]:
+    """For people: ranges in words, sizes with units, and nothing said twice."""
+    facts = {key: _range(value) if _is_range(value) else value for key, value in described.items()}
+    facts["diameter"] = facts.pop("diameter_bounds", facts["diameter"])
+    for key in ("probable_lower_bound", "lower_bound"):
+        if facts["certified"] or facts.get(key) is None:
+            facts.pop(key, None)
+    for key in ("bytes_to_consensus", "bytes_per_round_busiest_node"):
+        if facts.get(key) is not None:
+            facts[key] = options.readable_bytes(facts[key])
+    if "liars_per_node" in facts:
+        facts["liars_per_node"] = {
+            key.replace("_", " "): _range(value) if _is_range(value) else value
+            for key, value in facts["liars_per_node"].items()
+        }
+    return facts
+
+
+def _is_range(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value)
+
+
+def _range(ends: list[float]) -> str:
+    low, high = (cell(end) for end in ends)
+    return low if low == high else f"{low} to {high}"
+
+
+def _verdict(described: dict[str, Any], *, certify: bool) -> int:
+    """4 where lambda_2 is not known, or not proven though that was asked for."""
+    if not described.get("converged", True):
+        click.echo("error: no eigenvalue converged: the algebraic connectivity is at most what is printed", err=True)
+        return 4
+    if certify and not described["certified"]:
+        click.echo("error: not certified: a proof was beyond its limits, or failed", err=True)
+        return 4
+    return 0

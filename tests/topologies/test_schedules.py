@@ -9,6 +9,7 @@ import pytest
 from topologies import TopologyError, build, build_schedule
 from topologies.building import kind
 from topologies.families import FAMILIES, Kind
+from topologies.schedules.contraction import contraction
 from topologies.schedules.equitopo import paired
 from topologies.schedules.exact import product
 from topologies.schedules.limits import LINKS_LIMIT
@@ -145,6 +146,12 @@ def test_in_a_round_robin_every_pair_meets_once(n):
     assert sum(mixing.messages for mixing in schedule.mixings) == n * (n - 1)
     assert schedule.union() == build("complete", n)
     assert all(np.bincount(mixing.receivers).max() == 1 for mixing in schedule.mixings)
+
+
+def test_a_round_robin_mixes_about_as_fast_as_random_matchings():
+    """In the order of the circle it takes thousands of rounds."""
+    robin, drawn = (contraction(build_schedule(spec, 101), 1e-3) for spec in ("round-robin", "random-matchings"))
+    assert robin.rounds < 2 * drawn.rounds
 
 
 @pytest.mark.parametrize(("spec", "n", "letters"), [("kautz", 24, 2), ("kautz:k=3", 36, 3), ("de-bruijn:k=3", 27, 3)])

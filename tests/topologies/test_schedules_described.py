@@ -66,8 +66,9 @@ def test_a_rate_that_rounding_hides_is_not_certified():
 
 
 def test_a_schedule_that_is_exact_before_its_period_ends_has_a_rate_of_zero():
-    described = describe_schedule(build_schedule("od-equi-dyn:eta=1,rounds=5", 2))
-    assert (described["exact_after"], described["mixing_rate"], described["certified"]) == (1, 0.0, True)
+    schedule = Schedule("", 7, 3 * build_schedule("base", 7).mixings, directed=False)
+    described = describe_schedule(schedule)
+    assert (described["exact_after"], described["mixing_rate"], described["certified"]) == (5, 0.0, True)
 
 
 @pytest.mark.parametrize("largest", [0.99999, 1.00001])

@@ -95,7 +95,7 @@ FAMILIES: Mapping[str, Family] = {
         random=True,
     ),
     "round-robin": Family(
-        rule="every pair meets once in n - 1 rounds, n where it is odd",
+        rule="every pair meets once in n - 1 rounds, n where it is odd, in a mixed order",
         degree="1 in a round, one node of an odd number rests",
         schedule=matchings.round_robin,
         source="Kirkman 1847, On a problem in combinations",

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.eigen.dense import DENSE_LIMIT, eigenvalues
+from topologies.eigen.dense import eigenvalues
 from topologies.schedules.schedule import Array, Mixing, Schedule
 
+DENSE_LIMIT = 2_000
 DOUBLINGS = 48
 """of the number of periods, before a schedule is said never to reach consensus."""
 TOLERANCE = 1e-6

@@ -32,7 +32,7 @@ def laplacian(topology):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_lambda_2_is_not_above_the_vertex_connectivity(seed):
-    """Fiedler, Algebraic connectivity of graphs (1973), 4.1: of a graph that is not complete."""
+    """Fiedler, Algebraic connectivity of graphs (1973): of a graph that is not complete."""
     graph, topology = drawn(seed)
     assert plain_extremes(topology).low <= nx.node_connectivity(graph) + 1e-9
     assert plain_extremes(build("complete", 6)).low > 5
@@ -59,7 +59,7 @@ def test_a_graph_that_looks_the_same_from_everywhere_loses_no_edge_connectivity(
 
 @pytest.mark.parametrize(("spec", "nodes"), [("watts-strogatz", 30), ("barbell", 12), ("torus", 20)])
 def test_the_kirchhoff_index_is_n_times_the_sum_of_reciprocal_eigenvalues(spec, nodes):
-    """Klein and Randic 1993; Ghosh, Boyd and Saberi 2008, equation (15): the total effective resistance."""
+    """Klein and Randic 1993; Ghosh, Boyd and Saberi 2008: the total effective resistance."""
     topology = build(spec, nodes)
     values = np.linalg.eigvalsh(laplacian(topology))
     assert resistance(topology).kirchhoff == pytest.approx(nodes * (1 / values[1:]).sum())

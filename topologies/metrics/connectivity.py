@@ -39,7 +39,7 @@ def connectivity(
 ) -> Connectivity:
     """Exact up to a few hundred nodes, and wherever the bounds meet. What is known already may be brought along.
 
-    lambda_2 <= kappa (not of a complete graph) <= edge connectivity <= least degree: Fiedler 1973, 4.1. A graph in
+    lambda_2 <= kappa (not of a complete graph) <= edge connectivity <= least degree: Fiedler 1973. A graph in
     which every node sees the same has edge connectivity d (Mader 1971) and kappa >= 2 (d + 1) / 3 (Watkins 1970).
     """
     n, (least, _) = topology.nodes, degree_range(topology)

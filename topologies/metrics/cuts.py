@@ -64,7 +64,7 @@ def sweep_cut(topology: Topology, found: Extremes | None = None) -> Cut | None:
     from a far node, the nodes' own numbers. Of a disconnected graph: a part. None for one node, or an implicit graph.
 
     `found` brings the Fiedler vector of a large graph; without it only a small graph is swept by it.
-    Source: Spielman and Teng, Spectral partitioning works (1996); Chung, Spectral Graph Theory (1997), 2.
+    Source: Spielman and Teng, Spectral partitioning works (1996).
     """
     if topology.implicit or topology.nodes < 2:
         return None
@@ -140,7 +140,7 @@ def isoperimetric(topology: Topology, found: Extremes | None = None, cut: Cut | 
     Below: |dS| >= lambda_2 |S| (n - |S|) / n for every S, hence i(G) >= lambda_2 ceil(n/2) / n >= lambda_2 / 2; and
     the edge connectivity over floor(n/2).
     Above: sqrt(lambda_2 (2 d_max - lambda_2)), not for K_1, K_2, K_3, and the best cut that is known.
-    Source: Mohar, Isoperimetric numbers of graphs (J. Comb. Theory B 47, 1989), theorem 4.2 and section 4.
+    Source: Mohar, Isoperimetric numbers of graphs (J. Comb. Theory B 47, 1989).
     """
     n = topology.nodes
     if n < 2:

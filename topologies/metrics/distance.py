@@ -80,7 +80,7 @@ def bound_diameter(topology: Topology, first: NDArray[np.int64]) -> Bounds:
     d + e. Searches alternate between where it may be largest and where it may be least.
 
     `first`: the hops from node 0 of a connected graph, (nodes,).
-    Source: Takes and Kosters, Determining the diameter of small world networks (CIKM 2011), algorithm 1.
+    Source: Takes and Kosters, Determining the diameter of small world networks (CIKM 2011).
     """
     arcs = 2 * topology.edge_count + topology.nodes
     searches = min(MOST_SEARCHES, max(FEWEST_SEARCHES, SEARCH_WORK // arcs))

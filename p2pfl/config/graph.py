@@ -16,7 +16,6 @@ from topologies.building import kind
 from topologies.families import FAMILIES, Kind
 from topologies.graph import components, ordered
 from topologies.schedules.schedule import Mixing
-from topologies.specs import is_file
 
 KEY = "federation.topology"
 
@@ -30,19 +29,18 @@ class DisconnectedGraph(UserError):  # noqa: N818 - it names the state of the gr
 def federation_graph(spec: str, names: Sequence[str], seed: int, folder: Path) -> tuple[Topology, tuple[Edges, ...]]:
     """The graph of all sessions, and for a schedule the edges of each round of its period, else nothing.
 
-    A graph file is looked up in `folder`, and may call the nodes by name.
+    A file is looked up in `folder`, and may call the nodes by name.
 
     Raises:
         TopologyError: there is no such graph, or it is directed.
     """
-    place = str(folder / spec) if is_file(spec) else spec
-    found = kind(place)
+    found = kind(spec)
     if found is Kind.DIRECTED:
         text = "is directed, and stays inside the topology library: in a federation both ends of an edge learn"
         raise TopologyError(text, value=spec, allowed=_undirected())
     if found is Kind.STATIC:
-        return build(place, len(names), seed, names=names), ()
-    schedule = build_schedule(place, len(names), seed, names=names)
+        return build(spec, len(names), seed, names=names, folder=folder), ()
+    schedule = build_schedule(spec, len(names), seed, names=names, folder=folder)
     return schedule.union(), tuple(_edges(mixing) for mixing in schedule.mixings)
 
 

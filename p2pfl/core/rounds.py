@@ -145,7 +145,7 @@ class Rounds:
         if self.started_at is None or self.working or self.phase is Phase.FINISHED:
             return None
         if self.settling:
-            return max((self._patience_end(edge) for edge in self._unserved()), default=self.tick_from)
+            return max((self._patience_end(edge) for edge in self._unserved()), default=self._rest_end())
         if self.phase is Phase.WAITING:
             return self.phase_from + self._start_wait_s()
         if self.phase is Phase.JOINING:
@@ -171,15 +171,31 @@ class Rounds:
 
         It is waited for as long as a round trains, as the (lower) median edge would be, or a quarter of a second.
         """
+        median_s = self._usual_exchange_s(self.settings.max_wait_s)
+        return max(self.training_s, PATIENCE_MULTIPLE * median_s, LEAST_USUAL_WAIT_S)
+
+    def _usual_exchange_s(self, default_s: float) -> float:
+        """The lower median over the live edges."""
         known = sorted(
             edge.patience.exchange_s for edge in self.edges.values() if edge.is_open and edge.patience.exchange_s
         )
-        median_s = known[(len(known) - 1) // 2] if known else self.settings.max_wait_s
-        return max(self.training_s, PATIENCE_MULTIPLE * median_s, LEAST_USUAL_WAIT_S)
+        return known[(len(known) - 1) // 2] if known else default_s
+
+    def _rest_end(self) -> float:
+        """Where a schedule has no edge for this node's round, the round rests for as long as an exchange takes.
+
+        Otherwise the nodes that rest most would be done with training first, and what the others learn later would
+        weigh most.
+        """
+        edges = self.edges.values()
+        rests = not any(edge.turns.active(self.facts.version) for edge in edges)
+        if self.phase is not Phase.TRAINING or not rests:
+            return self.tick_from
+        return self.tick_from + min(self._usual_exchange_s(0.0), self.settings.max_wait_s)
 
     def _settled(self, now: float) -> bool:
         late = self._unserved()
-        if any(now < self._patience_end(edge) for edge in late):
+        if any(now < self._patience_end(edge) for edge in late) or now < self._rest_end():
             return False
         for edge in late:
             edge.patience.missed()

@@ -69,7 +69,7 @@ class Status:
         return sum(edge.exchanges for edge in self.core.edges.values())
 
     def staleness(self) -> dict[str, float]:
-        """Mean and maximum over all exchanges that were weighed, in own rounds."""
+        """Mean and maximum over all exchanges that were weighed, in own rounds in which the edge has its turn."""
         edges = self.core.edges.values()
         weighed = sum(edge.staleness_count for edge in edges)
         return {

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from p2pfl.config.load import load_federation
 from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.runtime.contraction import predicted
 from topologies import build, contraction
 
 
@@ -43,6 +45,20 @@ def test_a_round_sends_one_compressed_model_to_each_neighbor(p2pfl, ward, change
     assert traffic["message_bytes"] == 4 * 2_410
     assert traffic["bytes_per_round_busiest_node"] == [2 * traffic["message_bytes"], 4 * traffic["message_bytes"]]
     assert traffic["bytes_per_round_all_nodes"] == [8 * traffic["message_bytes"], 16 * traffic["message_bytes"]]
+
+
+def test_of_a_schedule_the_graph_is_the_union_and_traffic_and_contraction_are_those_of_a_round(p2pfl, ward, change):
+    change("federation.toml", 'topology = "ring"', 'topology = "one-peer-hypercube"')
+    outcome = p2pfl("check", ward, "--format", "json")
+    assert outcome.code == 0
+    report = report_of(outcome)
+    assert (report["graph"]["edges"], report["graph"]["algebraic_connectivity"]) == (4, pytest.approx(2.0))
+    samples = [member["samples"] for member in report["members"]]
+    assert report["graph"]["contraction"] == pytest.approx(predicted(load_federation(ward), samples))
+    assert report["graph"]["contraction"] < contraction(build("ring", 4), samples)
+    message = report["traffic"]["message_bytes"]
+    assert report["traffic"]["bytes_per_round_busiest_node"] == [message, 2 * message]
+    assert report["traffic"]["bytes_per_round_all_nodes"] == [4 * message, 8 * message]
 
 
 def test_mean_is_said_to_be_no_protection(p2pfl, ward):

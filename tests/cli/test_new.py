@@ -46,6 +46,15 @@ def test_a_graph_file_is_copied(p2pfl, tmp_path):
     assert load_federation(tmp_path / "ward").edges == ((0, 1), (1, 2))
 
 
+@pytest.mark.parametrize("topology", ["one-peer-hypercube", "base:k=1", "random-matchings:rounds=8"])
+def test_a_schedule_is_checked_and_written(p2pfl, tmp_path, topology):
+    assert p2pfl("new", "ward", "--nodes", "8", "--topology", topology).code == 0
+    federation = load_federation(tmp_path / "ward")
+    assert federation.topology == topology
+    assert {edge for edges in federation.schedule for edge in edges} == set(federation.edges)
+    assert max(map(len, federation.schedule)) == 4
+
+
 def test_two_calls_make_different_keys(p2pfl, tmp_path):
     p2pfl("new", "one")
     p2pfl("new", "two")
@@ -67,6 +76,8 @@ def test_an_empty_folder_is_filled(p2pfl, tmp_path):
         (["--topology", "torus", "--nodes", "7"], 2, "not a prime"),
         (["--topology", "circulant:offsets=2", "--nodes", "4"], 3, "not connected"),
         (["--topology", "none.json"], 2, "none.json"),
+        (["--topology", "one-peer-exponential", "--nodes", "8"], 2, "an undirected schedule: base"),
+        (["--topology", "random-matchings:rounds=1", "--nodes", "8"], 3, "not connected"),
         (["--base-port", "65534"], 2, "--base-port"),
         (["--name", "a b"], 2, "--name"),
         (["--task", "mine"], 2, "'own', 'digits'"),

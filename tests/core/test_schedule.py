@@ -17,6 +17,7 @@ from p2pfl.core.turns import Turns
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (
     SAMPLES,
+    apply_reply,
     apply_request,
     commit,
     exchange_as_initiator,
@@ -24,6 +25,7 @@ from core_kit import (
     hello,
     only,
     open_session,
+    reply_to,
     request,
     say,
     sent,
@@ -82,11 +84,28 @@ def test_the_next_round_waits_for_the_edges_of_its_own_round_alone():
     assert only(exchange_as_initiator(node, effects, 1.01), StartRound) == [StartRound(index=1, corrected=True)]
 
 
-def test_a_round_in_which_no_edge_has_its_turn_is_followed_at_once_by_the_next():
-    node = filled_initiator(1)
+def test_a_round_in_which_no_edge_has_its_turn_rests_as_long_as_an_exchange_takes():
+    """Or nodes that rest more often than others would train ahead of them."""
+    node = alternating(0, 1)
+    started(node)
+    asked, _ = freeze(node, open_session(node, 1))
+    apply_reply(node, say(node, 1, reply_to(asked), 0.3), 0.3)
     effects = ticked(node, 1.0)
-    assert only(effects, Freeze) == []
-    assert only(effects, StartRound) == [StartRound(index=1, corrected=True)]
+    assert only(effects, Freeze, StartRound) == []
+    assert node.rounds.deadline() == 1.3
+    assert only(node.wake(1.3), StartRound) == [StartRound(index=1, corrected=True)]
+
+
+def test_a_neighbor_without_a_session_costs_nothing_in_its_round_or_in_another():
+    node = alternating(0, 1, 2)
+    started(node)
+    for peer in (1, 2):
+        asked, _ = freeze(node, open_session(node, peer))
+        apply_reply(node, say(node, peer, reply_to(asked), 0.3), 0.3)
+    node.handle(SessionClosed(peer=2, session=1), 0.5)
+    assert only(ticked(node, 1.0), StartRound) == [StartRound(index=1, corrected=True)]
+    node.handle(SessionClosed(peer=1, session=1), 1.5)
+    assert only(ticked(node, 2.0), StartRound) == [StartRound(index=2, corrected=False)]
 
 
 def test_after_a_whole_period_the_first_edge_has_its_turn_again():

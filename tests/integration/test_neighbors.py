@@ -74,6 +74,16 @@ async def test_a_node_of_another_federation_is_refused_and_named_once_and_the_ot
     _assert_said_once(caplog, "differs from ours in: training;", odd="node 2", others=2)
 
 
+async def test_a_node_with_other_rounds_of_the_same_edges_is_refused_by_name_of_the_edges(ward, start, finish, caplog):
+    field = ward(4, federation={"topology": "round-robin"}, gossip={"start_wait_s": 0.5, "linger_s": 0.5})
+    field.write("other.toml", federation={"topology": "complete"})
+    nodes = start(field, 0, 1, 3)
+    odd = start(field, 2, file="other.toml")
+    await finish(nodes, rounds=20)
+    await finish(odd, rounds=20)
+    _assert_said_once(caplog, "differs from ours in: edges;", odd="node 2", others=3)
+
+
 async def test_a_node_with_another_model_is_refused_by_name_of_the_model(ward, start, finish, caplog):
     field = ward(3, task={"name": "own.py:task"}, gossip={"start_wait_s": 0.5, "linger_s": 0.5})
     field.write("other/federation.toml")

@@ -43,6 +43,18 @@ async def test_a_node_that_was_broken_off_loses_no_exchange(ward, start, finish)
     assert [all_resyncs(result) for result in await finish(nodes, rounds=40)] == [[0, 0]] * 3
 
 
+async def test_in_a_schedule_too_a_node_that_was_broken_off_loses_no_exchange(ward, start, finish):
+    field = ward(4, federation={"topology": "one-peer-hypercube"}, training={"rounds": 40}, task=PACED)
+    nodes = start(field)
+    for at in (5, 12):
+        await nodes[0].until(lambda at=at: nodes[0].rounds >= at)
+        await nodes[0].break_off()
+        nodes[0] = start(field, 0)[0]
+        await nodes[0].until(lambda: nodes[0].status)
+        assert nodes[0].rounds >= at - 1
+    assert [all_resyncs(result) for result in await finish(nodes, rounds=40)] == [[0, 0]] * 4
+
+
 async def test_in_snapshot_durability_a_restart_resynchronizes_every_edge_and_counts_it(ward, start, finish):
     field = ward(3, training={"rounds": 60}, task=PACED)
     field.write_node("node1", durability="snapshot", snapshot_s=0.1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import networkx as nx
 import numpy as np
@@ -61,7 +61,7 @@ def test_it_is_at_least_as_good_as_random_edges_and_never_goes_down(spec, nodes,
     for count in (2, 4):
         steps = augment(given, count).steps
         reached = [step.algebraic_connectivity for step in steps]
-        assert all(b >= a - 1e-9 for a, b in zip(reached, reached[1:], strict=False))
+        assert all(b >= a - 1e-9 for a, b in pairwise(reached))
         assert reached[-1] >= by_chance(given, count, None, seed, 20) - 1e-9
 
 
@@ -92,19 +92,19 @@ def test_no_node_goes_beyond_the_degree():
 
 
 @pytest.mark.parametrize(
-    ("spec", "nodes", "count", "highest", "key", "said"),
+    ("given", "count", "highest", "key", "said"),
     [
-        ("complete", 5, 1, None, "add", "up to 0"),
-        ("ring", 5, 6, None, "add", "up to 5"),
-        ("ring", 5, 1, 2, "max-degree", "add up to 0"),
-        ("circulant:offsets=2", 8, 1, 2, "max-degree", "a larger one"),
-        ("ring", 5, 0, None, "add", "from 1"),
-        ("ring", 5, 1, 0, "max-degree", "from 1"),
+        (("complete", 5), 1, None, "add", "up to 0"),
+        (("ring", 5), 6, None, "add", "up to 5"),
+        (("ring", 5), 1, 2, "max-degree", "add up to 0"),
+        (("circulant:offsets=2", 8), 1, 2, "max-degree", "a larger one"),
+        (("ring", 5), 0, None, "add", "from 1"),
+        (("ring", 5), 1, 0, "max-degree", "from 1"),
     ],
 )
-def test_where_no_edge_has_room_the_error_says_what_would_do(spec, nodes, count, highest, key, said):
+def test_where_no_edge_has_room_the_error_says_what_would_do(given, count, highest, key, said):
     with pytest.raises(TopologyError) as caught:
-        augment(build(spec, nodes), count, highest)
+        augment(build(*given), count, highest)
     assert caught.value.key == key
     assert said in str(caught.value)
 

@@ -59,7 +59,9 @@ def value(minimize, rate, edges):
 
 def best_value(nodes, highest, minimize, weights):
     return min(
-        value(minimize, rates[weights], edges) for _, degrees, edges, rates in all_graphs(nodes) if degrees[-1] <= highest
+        value(minimize, rates[weights], edges)
+        for _, degrees, edges, rates in all_graphs(nodes)
+        if degrees[-1] <= highest
     )
 
 
@@ -92,13 +94,15 @@ def test_on_seven_nodes_too(minimize):
         assert_close(reached(found), best_value(7, highest, minimize, weights))
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_the_search_by_itself_finds_the_best_rate_of_all_graphs_of_six_and_seven_nodes(weights):
+@pytest.mark.parametrize("weights", ["metropolis", "best-constant"])
+@pytest.mark.parametrize(("nodes", "highest"), [(6, 3), (6, 4), (7, 3), (7, 4)])
+def test_the_search_by_itself_finds_the_best_of_all_graphs_of_six_and_seven_nodes(nodes, highest, weights):
     """It never looks at the atlas, so that what it finds on larger graphs can be trusted a little."""
-    for nodes, highest in [(6, 3), (6, 4), (7, 3), (7, 4)]:
-        wanted = Wanted(nodes=nodes, max_degree=highest, weights=weights)
-        _, rate, ends = search(wanted, [build("ring", nodes).ends, build("path", nodes).ends], 3_000).ranked()[0]
-        assert (round(rate, 9), len(ends)) == pytest.approx(best_value(nodes, highest, "rounds", weights), abs=1e-9)
+    degree = highest - highest * nodes % 2
+    specs = [("ring", 0), ("path", 0), *((f"random-regular:degree={degree}", seed) for seed in (1, 2))]
+    wanted = Wanted(nodes=nodes, max_degree=highest, weights=weights)
+    _, rate, ends = search(wanted, [build(spec, nodes, seed).ends for spec, seed in specs], 3_000).ranked()[0]
+    assert_close((rate, len(ends)), best_value(nodes, highest, "rounds", weights))
 
 
 @pytest.mark.parametrize("liars", [1])
@@ -193,7 +197,7 @@ def test_a_graph_whose_robustness_is_unknown_stands_behind_those_known_to_qualif
     known = [entry.proven for entry in found.qualified]
     assert known == sorted(known, reverse=True)
     assert True in known
-    assert found.qualified[-1].key < found.winner.key
+    assert min(entry.key for entry in found.qualified) < found.winner.key
 
 
 def test_schedules_are_looked_at_only_when_asked_for_and_never_with_liars():

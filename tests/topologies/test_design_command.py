@@ -73,7 +73,7 @@ def test_differences_are_counted_from_the_winner():
 
 def test_unknown_robustness_is_said(monkeypatch):
     unknown = Robustness(lower=2, upper=3, method="told")
-    monkeypatch.setattr("topologies.design.candidates.robustness", lambda topology: unknown)
+    monkeypatch.setattr("topologies.design.candidates.robustness", lambda _: unknown)
     result = call("design", "-n", "14", "--max-degree", "6", "--byzantine", "1", "--evaluations", "50")
     assert "2..3" in result.stdout
     assert "whether it is robust enough is unknown" in result.stdout

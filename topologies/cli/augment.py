@@ -29,9 +29,7 @@ Examples:
 """
 
 
-@click.command(
-    "augment", help=f"Adds the edges that help the graph SPEC most.\n\n{options.SPEC_HELP}", epilog=EPILOG
-)
+@click.command("augment", help=f"Adds the edges that help the graph SPEC most.\n\n{options.SPEC_HELP}", epilog=EPILOG)
 @options.spec_argument()
 @options.nodes_option()
 @click.option("--add", "count", type=int, required=True, help="How many edges.")

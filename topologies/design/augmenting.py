@@ -119,7 +119,9 @@ def best_edge(topology: Topology, max_degree: int | None = None, done: int = 0) 
     gains = _gains(vectors[:, first : first + width], pairs)
     order = np.argsort(-np.round(gains / max(gains.max(), 1e-300), 9), kind="stable")
     if apart and gains.max() < SAME:
-        raise TopologyError("no two components can be joined", key="max-degree", value=max_degree, allowed="a larger one")
+        raise TopologyError(
+            "no two components can be joined", key="max-degree", value=max_degree, allowed="a larger one"
+        )
     best = _exact(values, vectors, (first, width), pairs[order], gains[order])
     i, j = pairs[order[best]].tolist()
     how = "joins two components" if apart else "exact" if width == 1 else f"exact, one of {width} equal eigenvalues"
@@ -166,8 +168,7 @@ def _nothing(topology: Topology, max_degree: int | None, done: int) -> TopologyE
 
 def _exact(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, gains: Array) -> int:
     """The place in `pairs`, which are ordered by falling `gains`, of the edge that lifts an eigenvalue highest."""
-    start, width = space
-    low = float(values[start])
+    low = float(values[space[0]])
     best, place = -1.0, 0
     for begin in range(0, len(pairs), BLOCK):
         if begin and low + float(gains[begin]) <= best * (1.0 + SAME):

@@ -98,7 +98,9 @@ def _judged(entries: Sequence[Candidate], top: int) -> tuple[tuple[Candidate, ..
 
     Of those with the same figures the first is kept: the one that has a name.
     """
-    proven, unknown, failed = [], [], []
+    proven: list[Candidate] = []
+    unknown: list[Candidate] = []
+    failed: list[Candidate] = []
     seen: set[tuple[str, float, int]] = set()
     looks = 0
     for entry in entries:

@@ -8,6 +8,7 @@ from typing import Any
 
 from topologies.design.candidates import Candidate
 from topologies.design.designing import Design
+from topologies.design.wanted import DIGITS
 from topologies.metrics.distance import diameter
 from topologies.metrics.known import degree_range
 
@@ -86,8 +87,9 @@ def _differences(entry: Candidate, best: Candidate) -> Sequence[str]:
         share = 100.0 * (entry.sent / best.sent - 1.0)
         found.append(f"sends {abs(share):.2g} % {'more' if share > 0 else 'less'}")
     said = [part for part in found if part]
-    if not said or entry.rounds == best.rounds and entry.rate != best.rate and not entry.schedule:
-        said.append("mixes a little slower" if entry.rate > best.rate else "mixes as fast")
+    slower = round(entry.rate - best.rate, DIGITS)
+    if not entry.schedule and entry.rounds == best.rounds and (slower or not said):
+        said.append("mixes a little slower" if slower > 0 else "mixes a little faster" if slower else "mixes as fast")
     return said
 
 

@@ -44,7 +44,7 @@ class Walk:
         low, high = float(values[1]), float(values[-1])
         self.rate = 1.0 if low < 1e-10 * max(1.0, high) else rate_between(low, high, self.weights)
         self._low, self._high = np.array(vectors[:, 1]), np.array(vectors[:, -1])
-        self._points = self._low.tolist(), self._high.tolist()
+        self._points: tuple[list[float], list[float]] = self._low.tolist(), self._high.tolist()
         if self.weights == "best-constant":
             self._pull = high, low
         else:
@@ -54,7 +54,9 @@ class Walk:
         """How much the edge, if it is there, lowers the rate: to first order and up to a constant."""
         i, j = edge
         low, high = self._points
-        return self._pull[0] * (low[i] - low[j]) ** 2 - self._pull[1] * (high[i] - high[j]) ** 2
+        lifts: float = self._pull[0] * (low[i] - low[j]) ** 2
+        stretches: float = self._pull[1] * (high[i] - high[j]) ** 2
+        return lifts - stretches
 
     def at_least(self, laplacian: Array) -> float:
         """A lower bound on another graph's rate: the Rayleigh quotients of the vectors of this one."""

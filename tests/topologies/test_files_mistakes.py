@@ -97,6 +97,8 @@ MTX = "%%MatrixMarket matrix coordinate {} {}\n"
         ("g.json", '{"edges": [{"source": 0, "target": 1, "weight": NaN}]}', "weight"),
         ("g.json", '{"edges": [{"source": 0, "target": 1, "weight": true}]}', "weight"),
         ("g.json", '{"graph": {"spec": 3}, "nodes": [{"id": 0}], "edges": []}', "where a graph comes from"),
+        ("g.json", '{"graph": {"spec": "\\u001b[31m"}, "nodes": [{"id": 0}], "edges": []}', "not a spec"),
+        ("g.json", '{"edges": [' + "[" * 900 + "]" * 900 + "]}", r"not an edge \(found 'a list of 1'\)"),
         ("g.metis", "1000000000000 1\n", "impossible number of nodes"),
         ("g.metis", "2\n", "not a head"),
         ("g.metis", "x 1\n", "not a number"),

@@ -76,6 +76,13 @@ def test_json_keeps_spec_and_seed_but_no_closed_form(tmp_path):
     assert (read.spec, read.seed, read.formula) == ("torus", 7, None)
 
 
+def test_the_path_of_a_file_that_was_converted_does_not_become_a_spec(tmp_path):
+    (tmp_path / "secret.edges").write_text("0 1\n")
+    write_topology(read_topology(tmp_path / "secret.edges"), tmp_path / "g.json")
+    assert "secret" not in (tmp_path / "g.json").read_text()
+    assert read_topology(tmp_path / "g.json").spec == str(tmp_path / "g.json")
+
+
 @pytest.mark.parametrize("form", ["edgelist", "adjlist", "graphml", "gexf", "gml", "json", "mtx", "npz"])
 def test_the_usual_libraries_read_what_is_written(tmp_path, form):
     topology = Topology("", 5, [(0, 1), (1, 2), (2, 3)], names=["v", "w", "x", "y", "z"])

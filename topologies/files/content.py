@@ -92,7 +92,7 @@ def as_number(label: str) -> int:
 def _unknown(content: Content, where: str, label: int, total: int) -> TopologyError:
     edges = np.flatnonzero((content.ends == label).any(axis=1))
     key = content.place(int(edges[0])) if len(edges) else where
-    found = None if content.labels is None else content.labels[label]
+    found = None if content.labels is None else brief(content.labels[label])
     allowed = f"numbers from 0 to {total - 1}, or the names of the nodes"
     return TopologyError("unknown node", key=key, value=found, allowed=allowed)
 
@@ -116,11 +116,13 @@ def by_label(labels: Sequence[str], pairs: Sequence[tuple[str, str]], where: str
     known = {label: number for number, label in enumerate(labels)}
     if len(known) != len(labels):
         twice = next(label for number, label in enumerate(labels) if known[label] != number)
-        raise TopologyError("the same node twice", key=where, value=twice, allowed="each node once")
+        raise TopologyError("the same node twice", key=where, value=brief(twice), allowed="each node once")
     for number, pair in enumerate(pairs):
         for end in pair:
             if end not in known:
-                raise TopologyError("unknown node", key=place(number), value=end, allowed="the nodes that are listed")
+                raise TopologyError(
+                    "unknown node", key=place(number), value=brief(end), allowed="the nodes that are listed"
+                )
     return Content(
         nodes=len(labels), ends=as_ends([known[end] for pair in pairs for end in pair]), place=place, labels=labels
     )
@@ -153,7 +155,14 @@ def check_weight(weight: object, where: str) -> None:
     except (TypeError, ValueError, OverflowError):
         plain = False
     if not plain:
-        raise TopologyError("an edge with a weight", key=where, value=weight, allowed="no weight, or 1")
+        raise TopologyError("an edge with a weight", key=where, value=brief(weight), allowed="no weight, or 1")
+
+
+def brief(value: object) -> object:
+    """What an error shows of a value in a file, which may be of any length and depth."""
+    if isinstance(value, list | dict):
+        return f"a {type(value).__name__} of {len(value)}"
+    return value if isinstance(value, float | None) else str(value)[:80]
 
 
 def labels_of(topology: Topology) -> list[str]:
@@ -185,4 +194,4 @@ def whole(word: str, where: str, least: int = 0) -> int:
     """
     if word.isascii() and word.isdigit() and len(word) <= 18 and int(word) >= least:
         return int(word)
-    raise TopologyError("not a number", key=where, value=word, allowed=f"a whole number from {least}")
+    raise TopologyError("not a number", key=where, value=brief(word), allowed=f"a whole number from {least}")

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from topologies.errors import TopologyError
-from topologies.files.content import Content, by_label, check_text, check_weight, decoded, labels_of
+from topologies.files.content import Content, brief, by_label, check_text, check_weight, decoded, labels_of
 from topologies.graph import Topology
+from topologies.specs import is_file
 
+SPEC_LIMIT = 10_000
 _SHAPE = 'an object with "nodes" and "edges"'
 
 
@@ -58,7 +60,7 @@ def _links(document: dict[str, Any], where: str) -> list[Any]:
 def _ends(where: str, link: Any) -> tuple[str, str]:
     if not (isinstance(link, dict) and "source" in link and "target" in link):
         allowed = 'an object with "source" and "target"'
-        raise TopologyError("not an edge", key=where, value=link, allowed=allowed)
+        raise TopologyError("not an edge", key=where, value=brief(link), allowed=allowed)
     if "weight" in link:
         check_weight(link["weight"], where)
     return _label(link["source"], where), _label(link["target"], where)
@@ -78,7 +80,7 @@ def _label(value: Any, where: str) -> str:
     if isinstance(value, list) and all(isinstance(part, str | int) for part in value):
         return str(tuple(value))
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise TopologyError("not a node", key=where, value=value, allowed="a name or a number")
+        raise TopologyError("not a node", key=where, value=brief(value), allowed="a name or a number")
     return str(value)
 
 
@@ -88,14 +90,22 @@ def _origin(document: dict[str, Any], where: str) -> tuple[str | None, int]:
     known = known if isinstance(known, dict) else {}
     spec, seed = known.get("spec"), known.get("seed", 0)
     if not isinstance(spec, str | None) or isinstance(seed, bool) or not isinstance(seed, int):
-        raise TopologyError("not where a graph comes from", key=where, value=known, allowed='"spec" text, "seed" whole')
+        raise TopologyError("not where a graph comes from", key=where, allowed='"spec": a text, "seed": a whole number')
+    if spec is not None and not _is_spec(spec):
+        allowed = f"a family with its parameters, up to {SPEC_LIMIT} printable signs"
+        raise TopologyError("not a spec", key=where, value=brief(spec), allowed=allowed)
     return spec, seed
+
+
+def _is_spec(spec: str) -> bool:
+    """Not the path of the file that a graph was read from, which says nothing to others."""
+    return bool(spec) and spec.isprintable() and len(spec) <= SPEC_LIMIT and not is_file(spec)
 
 
 def write(topology: Topology) -> Iterator[str]:
     labels: list[str] | list[int] = labels_of(topology) if topology.names else list(range(topology.nodes))
     called = [json.dumps(label, ensure_ascii=False) for label in labels]
-    origin = json.dumps({"spec": topology.spec, "seed": topology.seed})
+    origin = json.dumps({"spec": topology.spec, "seed": topology.seed} if _is_spec(topology.spec) else {})
     yield f'{{"directed": false, "multigraph": false, "graph": {origin},\n"nodes": ['
     yield ",\n".join(f'{{"id": {label}}}' for label in called)
     yield '],\n"edges": ['

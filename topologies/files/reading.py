@@ -41,7 +41,7 @@ def read_edges(path: Path, nodes: int, names: Sequence[str] = ()) -> Ends:
 
 
 def _content(path: Path, form: str | None) -> tuple[str, Content]:
-    where = "stdin" if path == STREAM else str(path)
+    where = "/dev/stdin" if path == STREAM else str(path)
     found = format_of(path, form)
     try:
         data = _bytes(path)
@@ -50,7 +50,7 @@ def _content(path: Path, form: str | None) -> tuple[str, Content]:
         raise TopologyError(text, key="topology", value=where, allowed="a graph file") from None
     if len(data) > BYTES_LIMIT:
         raise TopologyError("too large a file", key="topology", value=where, allowed=f"up to {BYTES_LIMIT} bytes")
-    if not data.strip():
+    if not data or data.isspace():
         raise TopologyError("an empty file", key="topology", value=where, allowed="a graph file")
     return where, found.read(data, where)
 

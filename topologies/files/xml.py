@@ -11,7 +11,7 @@ from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
 from topologies.errors import TopologyError
-from topologies.files.content import Content, by_label, check_weight, decoded, labels_of
+from topologies.files.content import Content, brief, by_label, check_weight, decoded, labels_of
 from topologies.graph import Topology
 
 Attributes = Mapping[str, str]
@@ -54,7 +54,7 @@ class _Reader:
 
     def mistake(self, text: str, allowed: str, value: object = None) -> TopologyError:
         place = f"{self.where}:{self.parser.CurrentLineNumber}"
-        return TopologyError(text, key=place, value=value, allowed=allowed)
+        return TopologyError(text, key=place, value=brief(value), allowed=allowed)
 
     def doctype(self, *_: object) -> None:
         raise self.mistake("a document type", "XML without <!DOCTYPE>: its entities could grow without end")

@@ -209,6 +209,7 @@ def test_numbers_under_a_head_called_node_are_names(tmp_path):
     [
         ("1,2\n3,4\n", r"not one row for each node \(found 2\); allowed: 3 rows"),
         ("", "found 0"),
+        ("node,0,1\na,1,2\nb,3,4\n", "found 2"),
         ("1,2\n3,x\n5,6\n", r"l\.csv:2: not counts of labels \(found '3,x'\); allowed: 2 whole numbers"),
         ("1,2\n3\n5,6\n", r"l\.csv:2"),
         ("1,2\n0,0\n5,6\n", r"l\.csv:2.*not all of them 0"),

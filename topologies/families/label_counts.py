@@ -1,7 +1,8 @@
 """Reads how many samples of each label each node has: CSV, one row for each node, whole numbers in the columns.
 
-One row more than there are nodes is a header. The first column holds the nodes' names where it is called `name` or
-`node`, or holds anything but numbers; then these decide which row is whose, else the order does.
+A first row that begins with `name` or `node`, or is one more than there are nodes, is a header. The first column holds
+the nodes' names where it is headed so, or holds anything but numbers; then these decide which row is whose, else the
+order does.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ def read_counts(path: Path, nodes: int, names: Sequence[str] = ()) -> NDArray[np
         TopologyError: the file cannot be read, or is not one row of counts for each node, each with a sample at least.
     """
     rows = _rows(path)
-    header = rows[0][1] if len(rows) == nodes + 1 else [""]
-    rows = rows[-nodes:] if header != [""] else rows
+    first = rows[0][1] if rows else [""]
+    titled = first[0].lower() in {"name", "node"} and first[0] not in names
+    rows = rows[1:] if titled or len(rows) == nodes + 1 else rows
     if len(rows) != nodes:
         allowed = f"{nodes} rows, and a header"
         raise TopologyError(f"{path}: not one row for each node", key=KEY, value=len(rows), allowed=allowed)
-    named = header[0].lower() in {"name", "node"} or any(not _is_count(cells[0]) for _, cells in rows)
+    named = titled or any(not _is_count(cells[0]) for _, cells in rows)
     counts = np.array([_counts(path, line, cells[named:], len(rows[0][1]) - named) for line, cells in rows])
     called = names or [str(node) for node in range(nodes)]
     if named and (names or {cells[0] for _, cells in rows} == set(called)):

@@ -1,7 +1,7 @@
 """Tori and grids: products of rings, or of paths. An eigenvalue of a product is a sum of one of each factor, so
 lambda_2 is that of the longest side and lambda_max the sum over all sides.
 
-Source: Brouwer and Haemers, Spectra of Graphs (2012), section 1.4.6.
+Source: Brouwer and Haemers, Spectra of Graphs (2012), section 1.4.
 """
 
 from __future__ import annotations

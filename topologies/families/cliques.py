@@ -1,7 +1,7 @@
 """Cliques joined by few edges: good inside, a bottleneck between. Blocks of consecutive nodes, as even as can be.
 
 The closed forms are those of the equitable partition into heads and others: Brouwer and Haemers, Spectra of Graphs
-(2012), section 2.3.
+(2012).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ _BARBELL = Family(
     closed=barbell_form,
     expected=lambda wanted: (wanted.nodes - wanted["path"]) ** 2 / 4,
     connectivity="(m + 2 - sqrt((m + 2)^2 - 8)) / 2, m = n/2, path 0",
-    source=BOOK + " and 2.3",
+    source=BOOK + " and equitable partitions",
 )
 
 FAMILIES: Mapping[str, Family] = {
@@ -138,7 +138,7 @@ FAMILIES: Mapping[str, Family] = {
         closed=star_of_cliques_form,
         expected=_expected,
         connectivity="(m + 1 - sqrt((m + 1)^2 - 4)) / 2, m = size, dividing n, n/m > 2",
-        source="Brouwer and Haemers, Spectra of Graphs, 2.3",
+        source="Brouwer and Haemers, Spectra of Graphs, equitable partitions",
     ),
     "ring-of-cliques": Family(
         rule="cliques in a ring; so many bridges to the next, each between nodes of its own",

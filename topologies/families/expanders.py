@@ -55,7 +55,7 @@ FAMILIES: Mapping[str, Family] = {
         degree="at most 8",
         build=margulis,
         connectivity="at least 8 - 5 sqrt 2 = 0.93 if repeated edges counted again",
-        source="Gabber and Galil 1981; Hoory, Linial and Wigderson 2006, 8",
+        source="Gabber and Galil 1981; Hoory, Linial and Wigderson 2006",
     ),
     "chordal-cycle": Family(
         rule="a ring, and x joined to 1 / x modulo n; n a prime: an expander of degree 3",

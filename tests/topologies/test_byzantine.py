@@ -91,3 +91,10 @@ def test_what_is_not_robust_enough_is_said_with_the_caution(spec, nodes, liars, 
 def test_an_impossible_number_of_liars_is_refused(liars):
     with pytest.raises(TopologyError, match="liars"):
         warnings(build("ring", 4), liars)
+
+
+def test_warnings_call_nodes_by_the_names_that_they_have():
+    named = Topology("", 4, ((0, 1), (1, 2), (2, 3), (1, 3)), names=["ada", "bob", "eve", "joe"])
+    bridge, only_way = warnings(named, 0)
+    assert "ada-bob" in bridge
+    assert "bob" in only_way

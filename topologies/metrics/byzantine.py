@@ -60,7 +60,8 @@ def local_tolerance(topology: Topology) -> NDArray[np.int64]:
 
 def warnings(topology: Topology, liars: int, found: Extremes | None = None) -> list[str]:
     """What is wrong with the graph for `liars` among the neighbors of a node, the gravest first; one sentence on what
-    it is and one on what to do. Empty where nothing is. `found` brings the spectrum of a large graph.
+    it is and one on what to do, with the names of the nodes where the graph has them. Empty where nothing is. `found`
+    brings the spectrum of a large graph.
 
     Raises:
         TopologyError: fewer than no liars.
@@ -69,10 +70,10 @@ def warnings(topology: Topology, liars: int, found: Extremes | None = None) -> l
         raise TopologyError("impossible number of liars", key="liars", value=liars, allowed="a whole number from 0")
     if topology.nodes == 1:
         return []
-    apart = [] if topology.implicit else _parts(components(topology))
+    apart = [] if topology.implicit else _parts(topology, components(topology))
     points = cut_points(topology)
     thin = sweep_cut(topology, found) if liars and not apart else None
-    texts = apart + (_bottlenecks(points) if points else []) + (_thin(topology, thin, liars) if thin else [])
+    texts = apart + (_bottlenecks(topology, points) if points else []) + (_thin(topology, thin, liars) if thin else [])
     if liars:
         texts += _poor(topology, liars)
     if liars and not apart:
@@ -80,22 +81,24 @@ def warnings(topology: Topology, liars: int, found: Extremes | None = None) -> l
     return texts
 
 
-def _parts(parts: list[list[int]]) -> list[str]:
+def _parts(topology: Topology, parts: list[list[int]]) -> list[str]:
     if len(parts) == 1:
         return []
     least = min(parts, key=len)
-    return [f"The graph is in {len(parts)} parts, one of them {_nodes(least)}. Join them: no part learns from another."]
+    named = _nodes(topology, least)
+    return [f"The graph is in {len(parts)} parts, one of them {named}. Join them: no part learns from another."]
 
 
-def _bottlenecks(points: CutPoints) -> list[str]:
+def _bottlenecks(topology: Topology, points: CutPoints) -> list[str]:
     texts = []
     if points.bridges:
-        named = _named("edge", [f"{i}-{j}" for i, j in points.bridges[:NAMED]], len(points.bridges))
+        first = [f"{_name(topology, i)}-{_name(topology, j)}" for i, j in points.bridges[:NAMED]]
+        named = _named("edge", first, len(points.bridges))
         what = "is a bridge: if it" if len(points.bridges) == 1 else "are bridges: if one"
         texts.append(f"{named} {what} fails, the graph splits. Add a second way around.")
     if points.nodes:
         what = "is the only way" if len(points.nodes) == 1 else "are each the only way"
-        texts.append(f"{_nodes(points.nodes)} {what} between others. Join the neighbors to each other.")
+        texts.append(f"{_nodes(topology, points.nodes)} {what} between others. Join the neighbors to each other.")
     return [_sentence(text) for text in texts]
 
 
@@ -105,7 +108,7 @@ def _thin(topology: Topology, cut: Cut, liars: int) -> list[str]:
     needed = 2 * liars + 1
     if touched >= needed or cut.edges <= 1:
         return []
-    what = f"{cut.edges} edges join {_nodes(cut.side)} to the other {cut.other}"
+    what = f"{cut.edges} edges join {_nodes(topology, cut.side)} to the other {cut.other}"
     what = f"Only {what}" if touched == cut.edges else f"The {what}, all by way of {touched} of the nodes"
     return [f"{what}. With {_liars(liars)} there should be {needed} that share no node: add edges across."]
 
@@ -116,7 +119,9 @@ def _poor(topology: Topology, liars: int) -> list[str]:
     if not poor:
         return []
     has = "has" if len(poor) == 1 else "have"
-    text = f"{_nodes(poor)} {has} fewer than {needed} neighbors and cannot mix with {_liars(liars)} among them."
+    text = (
+        f"{_nodes(topology, poor)} {has} fewer than {needed} neighbors and cannot mix with {_liars(liars)} among them."
+    )
     return [_sentence(f"{text} Give each {needed} or more.")]
 
 
@@ -141,8 +146,12 @@ def _liars(count: int) -> str:
     return "1 liar" if count == 1 else f"{count} liars"
 
 
-def _nodes(nodes: Sequence[int]) -> str:
-    return _named("node", [str(node) for node in nodes[:NAMED]], len(nodes))
+def _nodes(topology: Topology, nodes: Sequence[int]) -> str:
+    return _named("node", [_name(topology, node) for node in nodes[:NAMED]], len(nodes))
+
+
+def _name(topology: Topology, node: int) -> str:
+    return topology.names[node] if topology.names else str(node)
 
 
 def _named(word: str, first: Sequence[str], count: int) -> str:

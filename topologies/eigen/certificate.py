@@ -14,7 +14,8 @@ Algorithms, theorems 9.3 and 10.3), in the measure of what is there to spare: `S
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ import numpy as np
 from topologies.eigen.elimination import UNIT, Form, eliminate, eliminate_dense
 from topologies.laplacian import Array, Laplacian
 
-SPARE = 4e-7
-"""of the core's diagonal e: rounding errors below this are covered by proving a little more than is claimed."""
+SPARE = 0.4
+"""of the tolerance, times the core's diagonal e: rounding below this is covered, by proving more than is claimed."""
 SAFETY = 2.0
 """times the textbook bound on rounding errors, for kernels that add in their own order."""
 
@@ -43,7 +44,8 @@ class Budget:
 
     @property
     def edges(self) -> int:
-        return self.core * self.core // 2
+        """At most, while eliminating."""
+        return min(self.core * self.core // 2, 30_000_000)
 
 
 CHEAP = Budget(core=2_500, fill=2e7)
@@ -52,34 +54,41 @@ LARGE = Budget(core=12_000, fill=1.2e8)
 """up to six gigabytes, some minutes."""
 
 
-def at_least(laplacian: Laplacian, sigma: float, budget: Budget = CHEAP) -> bool | None:
+def at_least(laplacian: Laplacian, sigma: float, budget: Budget = CHEAP, tolerance: float = 1e-6) -> bool | None:
     """True only if lambda_2 >= sigma is proven, for the numbers c and n just as they are stored.
 
-    False means that it is not so, or that the proof drowns in rounding; None that it does not fit into the budget.
+    False means that it is not so, or that the proof drowns in rounding; None that it does not fit into the budget. It
+    needs lambda_2 to be above sigma by the relative `tolerance`, and bears the more rounding the larger that is.
     """
     if sigma <= 0.0:
         return True
-    form = Form.of(laplacian, sigma)
-    way = shrink(form, budget)
-    if way is None:
+    core = shrink(Form.of(laplacian, sigma), budget)
+    if core is None:
         return None
-    form.e *= 1.0 + SPARE
-    if way == "dense":
-        return _dense_proof(form)
-    return _sparse_proof(form)
+    form, dense = core
+    spare = SPARE * tolerance
+    unit = 1.0 / np.sqrt(-form.e * spare)
+    form.e = form.e * (1.0 + spare)
+    return _dense_proof(form, spare) if dense else _sparse_proof(form, unit)
 
 
-def shrink(form: Form, budget: Budget, *, keep: bool = False) -> str | None:
-    """Eliminates down to a core that is "dense" or "sparse" work within the budget; None where there is none."""
+def shrink(form: Form, budget: Budget, *, keep: bool = False) -> tuple[Form, bool] | None:
+    """Eliminates down to a core that can be factored within the budget, and whether it is to be taken as dense.
+
+    None where there is no such core. For a sparse factorization only the simplest nodes go beforehand: its own order
+    does better on a grid than ours.
+    """
     most = max(budget.edges, 2 * len(form.c))
+    eliminate(form, degree=3, until=SMALL, edges=most, keep=keep)
+    thin = replace(form, steps=list(form.steps))
     if eliminate(form, degree=8, until=SMALL, edges=most, keep=keep):
-        return "dense"
-    if form.size > budget.core and expected_fill(form) <= budget.fill:
-        return "sparse"
+        return form, True
+    if form.size > budget.core and expected_fill(thin) <= budget.fill:
+        return thin, False
     # a core this large of a graph without small separators only grows denser
     if form.size <= 5 * budget.core:
         eliminate(form, degree=form.size // 8, until=budget.core, edges=budget.edges, keep=keep)
-    return "dense" if form.size <= budget.core else None
+    return (form, True) if form.size <= budget.core else None
 
 
 def expected_fill(form: Form) -> float:
@@ -122,25 +131,20 @@ def too_wide(laplacian: Laplacian, low: float, budget: Budget) -> bool:
     return width > budget.core and width * width / 2.0 > budget.fill
 
 
-def _unit(form: Form) -> Array:
-    """1 / sqrt of what is to spare at each node: an error E is covered if U |E| U has row sums below 1."""
-    return np.asarray(1.0 / np.sqrt(-form.e * (SPARE / (1.0 + SPARE))))
-
-
-def _dense_proof(form: Form) -> bool:
-    """By Cholesky as it is; where that drowns in rounding, after eliminating almost all of it."""
-    if _cholesky_proof(form):
+def _dense_proof(form: Form, spare: float) -> bool:
+    """By Cholesky as it is; where that drowns in rounding, after eliminating what can be."""
+    if _cholesky_proof(form, spare):
         return True
-    if not SMALL < form.size <= GRADUAL:
-        return False
-    return _cholesky_proof(eliminate_dense(form, until=8))
+    return form.size <= GRADUAL and _cholesky_proof(eliminate_dense(form), spare)
 
 
-def _cholesky_proof(form: Form) -> bool:
+def _cholesky_proof(form: Form, spare: float) -> bool:
     """M + 2 e e^T / |sum e| is positive definite: in the direction 1, where M is negative, it turns the sign over."""
     if form.size <= 1:
         return True
-    matrix, errors = _dense(form)
+    # an error E is covered if U |E| U has row sums below 1: here U^-2 is what is to spare at each node
+    unit = 1.0 / np.sqrt(-form.e * (spare / (1.0 + spare)))
+    matrix, errors = _dense(form, unit)
     if not (matrix.diagonal() > 0.0).all():
         return False
     scale = np.exp2(-np.round(np.log2(matrix.diagonal()) / 2.0))
@@ -151,13 +155,13 @@ def _cholesky_proof(form: Form) -> bool:
     except np.linalg.LinAlgError:
         return False
     longest = int(np.count_nonzero(factor, axis=1).max())
-    unit = _unit(form) / scale
+    unit /= scale
     np.abs(factor, out=factor)
     rounding = SAFETY * (longest + 2) * UNIT * (unit * (factor @ (factor.T @ unit)))
     return bool((rounding + errors).max() < 1.0)
 
 
-def _dense(form: Form) -> tuple[Array, Array]:
+def _dense(form: Form, unit: Array) -> tuple[Array, Array]:
     """The matrix, and a bound on what forming it rounds: the row sums, in units of what is to spare."""
     matrix = np.zeros((form.size, form.size))
     matrix[form.i, form.j] = matrix[form.j, form.i] = -form.c
@@ -165,7 +169,6 @@ def _dense(form: Form) -> tuple[Array, Array]:
     matrix[np.diag_indices(form.size)] = sums + form.e
     root = form.e * np.sqrt(2.0 / -form.e.sum())
     matrix += np.outer(root, root)
-    unit = _unit(form)
     weights = np.bincount(form.i, form.c * unit[form.j], form.size) + np.bincount(
         form.j, form.c * unit[form.i], form.size
     )
@@ -174,34 +177,43 @@ def _dense(form: Form) -> tuple[Array, Array]:
     return matrix, SAFETY * UNIT * unit * row
 
 
-def _sparse_proof(form: Form) -> bool:
+def _sparse_proof(form: Form, unit: Array) -> bool:
     """Exactly one negative pivot, and rounding below what is to spare."""
     factored = factor(form)
     if factored is None:
         return False
     lu, scale = factored
-    lower, upper = lu.L.tocsr(), lu.U.tocsr()
+    turned = np.empty(form.size)
+    turned[lu.perm_r] = unit / scale
+    lower, upper = lu.L, lu.U
+    del lu, factored
     pivots = upper.diagonal()
     if not np.isfinite(pivots).all() or int((pivots < 0.0).sum()) > 1 or (pivots == 0.0).any():
         return False
-    unit = np.empty(form.size)
-    unit[lu.perm_r] = _unit(form) / scale
-    longest = int(np.diff(lower.indptr).max())
-    skew = upper - _scaled_transpose(lower, pivots)
+    length = (np.bincount(lower.indices) + 2.0) * SAFETY * UNIT
+    skew = lower.T.tocsc()
+    skew.data *= pivots[skew.indices]
+    skew = upper - skew
     for matrix in (lower, upper, skew):
         np.abs(matrix.data, out=matrix.data)
-    right = upper @ unit
-    bound = SAFETY * (longest + 2) * UNIT * (lower @ right) + lower @ (skew @ unit)
-    sums = form.sums
-    forming = SAFETY * UNIT * (form.degrees + 4.0) * (sums - form.e) * _unit(form) ** 2
-    return bool((unit * bound).max() + forming.max() < 1.0)
+    forming = SAFETY * UNIT * (form.degrees + 4.0) * (form.sums - form.e) * unit**2
+
+    def errors(z: Array) -> Array:
+        x = turned * z
+        return np.asarray(turned * (length * (lower @ (upper @ x)) + lower @ (skew @ x)))
+
+    return _radius(errors, form.size) + float(forming.max()) < 1.0
 
 
-def _scaled_transpose(lower: Any, pivots: Array) -> Any:
-    """D L^T."""
-    turned = lower.T.tocsr()
-    turned.data *= np.repeat(pivots, np.diff(turned.indptr))
-    return turned
+def _radius(errors: Callable[[Array], Array], size: int) -> float:
+    """A bound on the spectral radius of a nonnegative matrix: max (B z)_i / z_i for any z > 0 (Collatz, 1942)."""
+    z = np.ones(size)
+    least = np.inf
+    for _ in range(8):
+        grown = errors(z)
+        least = min(least, float((grown / z).max()))
+        z = grown / grown.max() + 1e-3
+    return least
 
 
 def factor(form: Form, ground: int | None = None) -> tuple[Any, Array] | None:

@@ -29,9 +29,13 @@ def eigenvalues(matrix: NDArray[np.float64]) -> Eigenvalues:
     """All eigenvalues of a symmetric (n, n) matrix.
 
     The bound is ||A V - V D|| / sigma_min(V) (Kahan; Parlett, The Symmetric Eigenvalue Problem, 11.10), with
-    sigma_min(V)^2 >= 1 - ||V^T V - I||. It holds for all eigenvalues in order, so it certifies their rank.
+    sigma_min(V)^2 >= 1 - ||V^T V - I||. It holds for all eigenvalues in order, so it certifies their rank. To each
+    norm that is computed comes what computing it may have rounded away: n units of ||A|| ||V||.
     """
     values, vectors = np.linalg.eigh(matrix)
+    size = len(values)
+    rounded = (size + 2) * ULP / 2.0
     residual = float(np.linalg.norm(matrix @ vectors - vectors * values))
-    skew = float(np.linalg.norm(vectors.T @ vectors - np.eye(len(values))))
+    residual += 1.01 * rounded * math.sqrt(size) * float(np.linalg.norm(matrix))
+    skew = float(np.linalg.norm(vectors.T @ vectors - np.eye(size))) + 1.01 * rounded * size
     return Eigenvalues(values, vectors, residual / math.sqrt(1.0 - skew) if skew < 1.0 else math.inf)

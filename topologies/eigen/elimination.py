@@ -180,17 +180,20 @@ def _merged(a: Whole, b: Whole, c: Array, size: int) -> tuple[Whole, Whole, Arra
     return key // size, key % size, total
 
 
-def eliminate_dense(form: Form, *, until: int) -> Form:
-    """One node after the other, the one furthest from a change of sign first, in a full matrix of the weights."""
+def eliminate_dense(form: Form) -> Form:
+    """One node after the other, the one furthest from a change of sign first, in a full matrix of the weights.
+
+    Ends with one node where all goes well.
+    """
     c = np.zeros((form.size, form.size))
     c[form.i, form.j] = c[form.j, form.i] = form.c
     e, nodes = form.e.copy(), form.nodes
-    while len(e) > until:
+    while len(e) > 1:
         sums = c.sum(axis=1)
         if not (sums > 0.0).all():
             break
         v = int(np.argmin(-e / sums))
-        if -e[v] > 0.5 * sums[v]:
+        if -e[v] > (1.0 - CLOSE) * sums[v]:
             break
         slack = (len(e) + 4) * UNIT
         least = (sums[v] * (1.0 - slack) + e[v]) * (1.0 - 2.0 * UNIT)

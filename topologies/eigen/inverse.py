@@ -27,12 +27,12 @@ class Inverse:
     @classmethod
     def of(cls, laplacian: Laplacian, budget: Budget) -> Inverse | None:
         """None where the factors would not fit into the budget."""
-        form = Form.of(laplacian)
-        way = shrink(form, budget, keep=True)
-        if way is None:
+        core = shrink(Form.of(laplacian), budget, keep=True)
+        if core is None:
             return None
-        core = _dense_core(form) if way == "dense" else _sparse_core(form)
-        return cls(laplacian, form, core) if core else None
+        form, dense = core
+        solve = _dense_core(form) if dense else _sparse_core(form)
+        return cls(laplacian, form, solve) if solve else None
 
     def __call__(self, y: Array) -> Array:
         b = self._root * y

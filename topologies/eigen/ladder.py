@@ -34,6 +34,8 @@ MOST = 1_000
 LONGEST = 4_000
 """products of the last attempt."""
 INVERSE_MOST = 400
+WEAKER = (1e-4, 1e-2)
+"""what to prove where `TOLERANCE` drowns in rounding: an interval, no certificate."""
 
 
 def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
@@ -45,27 +47,35 @@ def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
 
 
 def _first_good(laplacian: Laplacian, budget: Budget, attempts: Iterator[Extremes | None]) -> Extremes:
-    """The first result that converged and is not refuted; else the best, marked as not converged."""
+    """The first result that converged and is not refuted, or that two methods agree on; else the best there is."""
     best: Extremes | None = None
     for found in attempts:
         if found is None:
             continue
         judged, refuted = _judged(laplacian, budget, found)
-        if best is None or judged.certified or judged.low < best.low or (judged.converged and not best.converged):
+        same = best is not None and abs(best.low - judged.low) <= TOLERANCE * judged.low
+        agreed = best is not None and same and best.converged and judged.converged
+        better = best is None or (judged.converged > best.converged if same else judged.low < best.low)
+        if best is None or judged.certified or better:
             best = judged
-        if best.certified or (best.converged and not refuted):
+        if best.certified or (judged.converged and not refuted) or agreed:
             return best
     assert best is not None  # noqa: S101 - both orders begin with a method that always gives something
     return best
 
 
 def _judged(laplacian: Laplacian, budget: Budget, found: Extremes) -> tuple[Extremes, bool]:
-    """With a certificate, if one is to be had; and whether one failed that should have succeeded."""
+    """With a lower bound, if one is to be had; and whether none was found though there was room to look for it."""
     if found.certified or too_wide(laplacian, found.low, budget):
         return found, False
-    lower = (1.0 - TOLERANCE) * found.low
-    verdict = at_least(laplacian, lower, budget)
-    return (proven(found, lower), False) if verdict else (found, verdict is False)
+    for tolerance in (TOLERANCE, *WEAKER):
+        lower = (1.0 - tolerance) * found.low
+        verdict = at_least(laplacian, lower, budget, tolerance)
+        if verdict is None:
+            return found, False
+        if verdict:
+            return proven(found, lower), False
+    return found, True
 
 
 def _small(laplacian: Laplacian) -> Iterator[Extremes | None]:
@@ -80,8 +90,7 @@ def _large(laplacian: Laplacian, budget: Budget) -> Iterator[Extremes | None]:
     ends, found = lanczos_extremes(laplacian, krylov)
     yield found
     yield inverse_extremes(laplacian, budget, ends)
-    if budget != LARGE or found is None:
-        yield multigrid_extremes(laplacian, ends)
+    yield multigrid_extremes(laplacian, ends)
     krylov.extend(LONGEST)
     yield _from_ritz(laplacian, krylov, krylov.lowest(), ends)
 

@@ -1,0 +1,217 @@
+"""lambda_2 and lambda_max by every method of the ladder, against dense algebra, formulas and the known traps."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import tracemalloc
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from topologies import Topology, build
+from topologies.eigen import ladder
+from topologies.eigen.certificate import Budget
+from topologies.eigen.extremes import NotConverged, from_vector, required
+from topologies.eigen.ladder import dense_extremes, extremes, inverse_extremes, largest, multigrid_extremes
+from topologies.laplacian import Laplacian
+
+CORES = (Budget(core=8, fill=1e6), Budget(core=200, fill=0.0))
+
+
+def stripped(spec: str, nodes: int, seed: int = 0) -> tuple[Laplacian, Topology]:
+    """The graph alone: nothing that is known of its family."""
+    topology = build(spec, nodes, seed)
+    return Laplacian.plain(Topology(spec, nodes, topology.ends)), topology
+
+
+def random_laplacian(seed: int) -> Laplacian:
+    """A tree, a small world, a graph with hubs or one in the plane; every second one with random weights."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(6, 60))
+    graph = (
+        nx.random_labeled_tree(n, seed=seed),
+        nx.barabasi_albert_graph(n, 2, seed=seed),
+        nx.random_geometric_graph(n, 0.4, seed=seed),
+        nx.connected_watts_strogatz_graph(n, 4, 0.1, seed=seed),
+        nx.cycle_graph(n),
+    )[seed % 5]
+    part = nx.convert_node_labels_to_integers(graph.subgraph(max(nx.connected_components(graph), key=len)))
+    topology = Topology("random", len(part), list(part.edges))
+    spread = seed % 2
+    c = np.exp(rng.normal(0.0, spread, topology.edge_count))
+    return Laplacian(topology.ends, c, np.exp(rng.normal(0.0, spread, topology.nodes)))
+
+
+def by_lanczos(laplacian: Laplacian) -> tuple[ladder.Ends, ladder.Extremes | None]:
+    return ladder.lanczos_extremes(laplacian, ladder.krylov_of(laplacian))
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_every_method_agrees_with_numpy_on_random_graphs(first):
+    for seed in range(first, first + 20):
+        laplacian = random_laplacian(seed)
+        if laplacian.nodes < 3:
+            continue
+        values = np.linalg.eigvalsh(laplacian.dense())
+        ends, lanczos = by_lanczos(laplacian)
+        results = [dense_extremes(laplacian), lanczos, *(inverse_extremes(laplacian, core, ends) for core in CORES)]
+        if seed % 10 == 1 and laplacian.nodes > 20:
+            results.append(multigrid_extremes(laplacian, ends))
+        for found in results:
+            assert found.converged, (seed, found.method)
+            assert found.low == pytest.approx(values[1], rel=1e-6), (seed, found.method)
+            assert found.high == pytest.approx(values[-1], rel=1e-6), (seed, found.method)
+            assert found.highest >= values[-1] * (1.0 - 1e-12), (seed, found.method)
+        assert extremes(laplacian).certified, seed
+
+
+PALEY = "circulant:offsets=" + "-".join(str(s) for s in sorted({pow(k, 2, 1009) for k in range(1, 505)}) if s <= 504)
+
+FORMULAS = [
+    ("ring", 3),
+    ("ring", 1001),
+    ("ring", 20_000),
+    ("path", 2),
+    ("path", 10_000),
+    ("torus", 4),
+    ("torus", 10_000),
+    ("torus:rows=8", 20_000),
+    ("hypercube", 4096),
+    ("star", 3),
+    ("star", 20_000),
+    ("complete", 5),
+    ("complete", 1200),
+    ("circulant", 10_000),
+    ("circulant:offsets=1-30", 4000),
+    ("exponential", 3000),
+    (PALEY, 1009),
+]
+
+
+@pytest.mark.parametrize(("spec", "nodes"), FORMULAS)
+def test_without_its_formula_a_family_has_the_same_spectrum(spec, nodes):
+    laplacian, topology = stripped(spec, nodes)
+    found = extremes(laplacian)
+    assert found.converged
+    assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
+    assert found.high == pytest.approx(topology.formula.high, rel=1e-6)
+
+
+@pytest.mark.parametrize(("spec", "nodes"), [("ring", 100_000), ("torus", 90_000), ("hypercube", 1 << 15)])
+def test_a_hundred_thousand_nodes_without_a_formula(spec, nodes):
+    laplacian, topology = stripped(spec, nodes)
+    found = extremes(laplacian)
+    assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
+    assert found.certified or spec == "hypercube"
+
+
+@pytest.mark.slow
+def test_a_ring_of_a_million_is_certified_although_its_gap_is_below_rounding():
+    laplacian, topology = stripped("ring", 1_000_000)
+    found = extremes(laplacian)
+    assert found.certified
+    assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
+
+
+def test_multigrid_finds_a_gap_with_four_eigenvectors():
+    laplacian, topology = stripped("torus", 10_000)
+    found = multigrid_extremes(laplacian, ladder.Ends(8.0, 0.0, 0))
+    assert found.converged
+    assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
+
+
+def test_lanczos_stopped_early_on_a_long_ring_claims_nothing():
+    """Its lowest Ritz value is then hundreds of times too large."""
+    laplacian, _ = stripped("ring", 20_000)
+    _, found = by_lanczos(laplacian)
+    assert found is None
+
+
+def test_where_nothing_converges_the_result_says_so_and_is_still_an_upper_bound(monkeypatch):
+    laplacian, topology = stripped("ring", 5_000)
+    monkeypatch.setattr(ladder, "inverse_extremes", lambda *_: None)
+    monkeypatch.setattr(ladder, "multigrid_extremes", lambda *_: None)
+    monkeypatch.setattr(ladder, "at_least", lambda *_: None)
+    monkeypatch.setattr(ladder, "LONGEST", 300)
+    monkeypatch.setattr(ladder, "MOST", 250)
+    found = extremes(laplacian)
+    assert not found.converged
+    assert not found.certified
+    assert found.low > topology.formula.low
+    with pytest.raises(NotConverged) as caught:
+        required(found)
+    assert caught.value.exit_code == 4
+
+
+def test_a_method_that_found_the_wrong_eigenvalue_is_refuted_and_the_next_one_asked(monkeypatch):
+    """The third eigenvector of a path has a perfect residual."""
+    laplacian, topology = stripped("path", 1500)
+    node = np.arange(1500) + 0.5
+    wrong = from_vector(laplacian, np.cos(2 * np.pi * node / 1500), "wrong", high=4.0, high_residual=0.0, products=0)
+    assert wrong.converged
+    monkeypatch.setattr(ladder, "lanczos_extremes", lambda *_: (ladder.Ends(4.0, 0.0, 0), wrong))
+    found = extremes(laplacian)
+    assert (found.method, found.certified) == ("inverse", True)
+    assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
+
+
+def test_edges_given_twice_and_in_both_directions_count_once():
+    ring = build("ring", 1200).ends
+    twice = Topology("twice", 1200, np.concatenate([ring, ring[:, ::-1], ring]))
+    assert extremes(Laplacian.plain(twice)).low == pytest.approx(4 * math.sin(math.pi / 1200) ** 2, rel=1e-6)
+
+
+def test_two_nodes_have_one_eigenvalue_and_its_weight():
+    laplacian = Laplacian(np.array([[0, 1]]), np.array([3.0]), np.array([1.0, 4.0]))
+    found = extremes(laplacian)
+    assert (found.low, found.high, found.certified) == (pytest.approx(3.75), pytest.approx(3.75), True)
+
+
+def test_the_largest_eigenvalue_of_many_components_is_found_at_once():
+    """Five hundred triangles and squares, and one star that decides."""
+    triangles = [(3 * k + a, 3 * k + b) for k in range(500) for a, b in ((0, 1), (1, 2), (0, 2))]
+    star = [(1500, 1500 + k) for k in range(1, 9)]
+    assert largest(Laplacian.plain(Topology("parts", 1509, triangles + star)))[0] == pytest.approx(9.0, rel=1e-9)
+
+
+def test_no_square_matrix_is_made_above_the_dense_limit():
+    laplacian, _ = stripped("random-regular", 20_000)
+    tracemalloc.start()
+    extremes(laplacian)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000**2 * 8 / 5
+
+
+def test_scipy_is_not_imported_for_a_small_graph():
+    """A board in the field has none, and its import takes longer than the answer."""
+    code = (
+        "import sys; from topologies import build, spectrum, Topology; g = build('barbell:path=90', 120);"
+        "s = spectrum(Topology('x', 120, g.ends)); assert s.certified; sys.exit('scipy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_a_basis_too_large_to_keep_is_computed_again(monkeypatch):
+    laplacian = random_laplacian(3)
+    vectors = []
+    for kept in (10**9, 100):
+        monkeypatch.setattr("topologies.eigen.lanczos.BASIS_BYTES", kept)
+        krylov = ladder.krylov_of(laplacian)
+        krylov.extend(30)
+        vectors.append(krylov.vector(krylov.lowest()))
+        assert krylov.products == (krylov.size if kept > 100 else 2 * krylov.size - 1)
+    assert np.allclose(*vectors, atol=1e-12)
+
+
+def test_the_probable_bound_holds_and_certifies_nothing():
+    laplacian, _ = stripped("random-regular", 3000)
+    found = by_lanczos(laplacian)[1]
+    exact = extremes(laplacian)
+    assert exact.certified
+    assert 0.0 < found.probable < exact.lower
+    assert not found.certified
+    assert found.lower is None

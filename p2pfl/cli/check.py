@@ -34,8 +34,15 @@ class Findings:
 
 @click.command(epilog="\b\nExample:\n  p2pfl check ward-7\n  p2pfl check ward-7/federation.toml --format json")
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+@click.option(
+    "--byzantine",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Warn where the graph does not bear so many liars among a node's neighbors.",
+)
 @format_option("table", "json")
-def check(federation: Path, form: Form) -> int:
+def check(federation: Path, byzantine: int, form: Form) -> int:
     """Say what a federation would do, and every mistake in it.
 
     FEDERATION is a federation file, or the folder of its federation.toml. Nodes whose folders are beside the file are
@@ -47,7 +54,7 @@ def check(federation: Path, form: Form) -> int:
 
     described, mistakes = read_federation(federation)
     findings = Findings(mistakes)
-    report = {} if described is None else _survey(described, findings)
+    report = {} if described is None else _survey(described, findings, byzantine)
     report |= {"warnings": findings.warnings, "mistakes": [_as_row(mistake) for mistake in mistakes]}
     write_json(report) if form == "json" else _print(report)
     for mistake in mistakes:
@@ -55,7 +62,7 @@ def check(federation: Path, form: Form) -> int:
     return min((exit_code(mistake) for mistake in mistakes), default=0)
 
 
-def _survey(federation: Federation, findings: Findings) -> dict[str, Any]:
+def _survey(federation: Federation, findings: Findings, liars: int) -> dict[str, Any]:
     for member in federation.members:
         _look_into_folder(federation, member, findings)
     _load_learners(federation, findings)
@@ -63,7 +70,7 @@ def _survey(federation: Federation, findings: Findings) -> dict[str, Any]:
     return {
         "federation": _head(federation),
         "members": [_member_row(federation, member, findings) for member in federation.members],
-        "graph": _graph(federation, findings),
+        "graph": _graph(federation, findings, liars),
         "traffic": _traffic(federation, findings),
     }
 
@@ -182,26 +189,15 @@ def _member_row(federation: Federation, member: Member, findings: Findings) -> d
     }
 
 
-def _graph(federation: Federation, findings: Findings) -> dict[str, Any]:
-    """`contraction` is with the nodes' samples where all of them are known, else as if they were equal. Of a schedule
-    it is that of one round, the other figures are those of the union of all rounds.
-    """
-    from p2pfl.runtime.contraction import predicted  # noqa: PLC0415 - `--help` stays instant
-    from topologies import Topology, TopologyError, describe  # noqa: PLC0415 - as above
+def _graph(federation: Federation, findings: Findings, liars: int) -> dict[str, Any]:
+    from p2pfl.cli.check_graph import graph_facts  # noqa: PLC0415 - `--help` stays instant
 
     nodes = len(federation.members)
-    topology = Topology(federation.topology, nodes, federation.edges, federation.seed)
     known = len(findings.here) == nodes == len(findings.learners)
     samples = [findings.learners[index].samples for index in range(nodes)] if known else None
-    try:
-        described = describe(topology, "sample-weighted")
-        shrinks = predicted(federation, samples)
-    except TopologyError as error:
-        findings.warnings.append(f"the graph was not analyzed: {error}")
-        return {"topology": federation.topology, "nodes": nodes, "edges": len(federation.edges)}
-    wanted = ("nodes", "edges", "connected", "components", "degree", "diameter", "algebraic_connectivity", "certified")
-    facts = {key: described[key] for key in wanted}
-    return {"topology": federation.topology, **facts, "contraction": shrinks, "samples_known": known}
+    facts, warnings = graph_facts(federation, samples, liars)
+    findings.warnings.extend(warnings)
+    return facts
 
 
 def _traffic(federation: Federation, findings: Findings) -> dict[str, Any] | None:
@@ -210,16 +206,12 @@ def _traffic(federation: Federation, findings: Findings) -> dict[str, Any] | Non
     So the figures are bounds: one exchange on every edge, and two. Of a schedule: on the edges of a round, on average.
     """
     from p2pfl.compress.catalog import make_compressor  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.core.turns import most_at_once, turns_of  # noqa: PLC0415 - as above
 
     sizes = [learner.size for learner in findings.learners.values()]
     if not sizes:
         return None
     payload = make_compressor(federation.gossip.compressor).size_bytes(sizes[0])
-    indices = [member.index for member in federation.members]
-    most = max(len(federation.neighbors(index)) for index in indices)
-    if federation.schedule:
-        most = max(most_at_once(turns_of(index, federation.schedule)) for index in indices)
+    most = max(federation.degrees)
     in_all = 2 * federation.edges_at_once * payload
     return {
         "parameters": sizes[0],
@@ -236,12 +228,12 @@ def _as_row(mistake: UserError) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any]) -> None:
+    from p2pfl.cli.check_graph import readable  # noqa: PLC0415 - `--help` stays instant
+
     if "members" in report:
         write_facts({key: value for key, value in report["federation"].items() if key != "id"})
         write_rows(report["members"], "table")
-        degree = report["graph"].pop("degree", None)
-        spread = degree and f"{degree['min']} to {degree['max']}, mean {degree['mean']:.3g}"
-        write_facts(report["graph"] | {"degree": spread})
+        write_facts(readable(report["graph"]))
         write_facts({"": ""} | (report["traffic"] or {}))
     for warning in report["warnings"]:
         click.echo(f"\nwarning: {warning}")

@@ -108,11 +108,15 @@ def make_node(folder: Path, name: str, port: int) -> NewMember:
 
 
 def own_graph(topology: str, folder: Path) -> str:
-    """The spec for the federation file: a graph file is copied beside it."""
-    from topologies.specs import is_file  # noqa: PLC0415 - `--help` stays instant
+    """The spec for the federation file: a graph file, or the file of labels that a spec names, is copied beside it."""
+    from topologies.specs import is_file, parse  # noqa: PLC0415 - `--help` stays instant
 
     if not is_file(topology):
-        return topology
+        labels = parse(topology).parameters.get("labels")
+        if not labels:
+            return topology
+        shutil.copyfile(labels, folder / Path(labels).name)
+        return topology.replace(str(labels), Path(labels).name)
     copy = "graph" + Path(topology).suffix
     shutil.copyfile(topology, folder / copy)
     return f"./{copy}"

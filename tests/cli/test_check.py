@@ -155,3 +155,31 @@ def test_a_missing_federation_is_a_mistake(p2pfl, tmp_path):
     outcome = p2pfl("check", tmp_path / "none")
     assert outcome.code == 2
     assert "No such file" in outcome.err
+
+
+def test_the_graph_is_told_with_where_it_is_thin_and_whom_it_bears(p2pfl, ward, change):
+    change("federation.toml", 'topology = "ring"', 'topology = "complete"')
+    graph = report_of(p2pfl("check", ward, "--format", "json"))["graph"]
+    assert (graph["vertex_connectivity"], graph["robustness"], graph["bridges"]) == ([3, 3], [2, 2], 0)
+    assert graph["liars_per_node"] == {"mixes": 1, "guaranteed": [0, 0], "at_most": [1, 1]}
+    assert graph["certified"] is True
+
+
+def test_a_bottleneck_is_warned_of_by_name(p2pfl, ward, change):
+    change("federation.toml", 'topology = "ring"', 'topology = "path"')
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 0
+    assert "node1-node2" in outcome.out
+    assert "bridges" in outcome.out
+
+
+def test_nodes_with_too_few_neighbors_for_the_liars_are_warned_of(p2pfl, ward):
+    assert "fewer than" not in p2pfl("check", ward).out
+    assert "node0, node1, node2, node3 have fewer than 3 neighbors" in p2pfl("check", ward, "--byzantine", "1").out
+
+
+def test_labels_beside_the_federation_file_are_found(p2pfl, ward, change):
+    change("federation.toml", 'topology = "ring"', 'topology = "d-cliques:size=2,labels=labels.csv"')
+    assert "labels.csv" in p2pfl("check", ward).err
+    (ward / "labels.csv").write_text("5,0\n5,0\n0,5\n0,5\n", encoding="utf-8")
+    assert p2pfl("check", ward).code == 0

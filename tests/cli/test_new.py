@@ -119,3 +119,12 @@ def test_a_missing_parent_is_named_and_not_made(p2pfl, tmp_path):
     assert outcome.code == 2
     assert str(tmp_path / "a") in outcome.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_labels_is_copied_beside_the_federation(p2pfl, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "labels.csv").write_text("5,0\n5,0\n0,5\n0,5\n", encoding="utf-8")
+    spec = "d-cliques:size=2,labels=data/labels.csv"
+    assert p2pfl("new", "cliques", "--nodes", "4", "--topology", spec).code == 0
+    assert (tmp_path / "cliques" / "labels.csv").is_file()
+    assert "labels=labels.csv" in (tmp_path / "cliques" / "federation.toml").read_text(encoding="utf-8")

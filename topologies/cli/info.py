@@ -101,8 +101,7 @@ def _readable(described: dict[str, Any]) -> dict[str, Any]:
             facts[key] = options.readable_bytes(facts[key])
     if "liars_per_node" in facts:
         facts["liars_per_node"] = {
-            key.replace("_", " "): _range(value) if _is_range(value) else value
-            for key, value in facts["liars_per_node"].items()
+            key: _range(value) if _is_range(value) else value for key, value in facts["liars_per_node"].items()
         }
     return facts
 

@@ -69,7 +69,7 @@ def cell(value: Any, missing: str = "-") -> str:
         case float():
             return f"{value:.6g}"
         case dict():
-            return ", ".join(f"{key} {cell(part, missing)}" for key, part in value.items())
+            return ", ".join(f"{key.replace('_', ' ')} {cell(part, missing)}" for key, part in value.items())
         case list() | tuple():
             return ", ".join(cell(part, missing) for part in value) or missing
         case _:

@@ -117,7 +117,8 @@ def structure(topology: Topology, plain: Extremes) -> dict[str, Any]:
 def _cut(cut: Cut | None) -> dict[str, Any] | None:
     if cut is None:
         return None
-    return {"sides": list(cut.sizes), "edges": cut.edges, "conductance": cut.conductance}
+    smaller, larger = cut.sizes
+    return {"smaller_side": smaller, "larger_side": larger, "edges": cut.edges, "conductance": cut.conductance}
 
 
 def _range(bounds: Bounds | None) -> list[int] | None:

@@ -1,0 +1,87 @@
+"""The part of `p2pfl check` that is about the graph: how fast it mixes, where it is thin, whom it bears."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from p2pfl.config.model import Federation
+
+KEYS = (
+    "nodes",
+    "edges",
+    "connected",
+    "components",
+    "degree",
+    "diameter",
+    "diameter_bounds",
+    "algebraic_connectivity",
+    "laplacian_max_eigenvalue",
+    "method",
+    "residual",
+    "certified",
+    "effective_resistance",
+    "edge_connectivity",
+    "vertex_connectivity",
+    "bridges",
+    "cut_nodes",
+    "thinnest_cut",
+    "robustness",
+    "liars_per_node",
+)
+
+
+def graph_facts(
+    federation: Federation, samples: Sequence[float] | None, liars: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Figures and warnings. `contraction` is that of one exchange on every edge; with `samples` where they are known,
+    else as if all nodes had equally many. Of a schedule it is that of one round, the other figures are those of the
+    union of all rounds.
+    """
+    from p2pfl.runtime.contraction import predicted  # noqa: PLC0415 - `--help` stays instant
+    from topologies import Topology, TopologyError  # noqa: PLC0415 - as above
+    from topologies.metrics.byzantine import warnings  # noqa: PLC0415 - as above
+    from topologies.metrics.consensus import EPSILON, rounds_to_consensus  # noqa: PLC0415 - as above
+    from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
+
+    names = [member.name for member in federation.members]
+    topology = Topology(federation.topology, len(names), federation.edges, federation.seed, names=names)
+    facts: dict[str, Any] = {"topology": federation.topology}
+    if federation.schedule:
+        facts["period"] = len(federation.schedule)
+    try:
+        described = survey(topology, "sample-weighted")
+        shrinks = predicted(federation, samples)
+        said = warnings(topology, liars) if described["connected"] else []
+    except TopologyError as error:
+        facts |= {"nodes": len(names), "edges": len(federation.edges)}
+        return facts, [f"the graph was not analyzed: {error}"]
+    facts |= {key: described[key] for key in KEYS}
+    facts |= {"contraction": shrinks, "samples_known": samples is not None, "epsilon": EPSILON}
+    facts["exchanges_to_consensus"] = rounds_to_consensus(shrinks)
+    return facts, [f"graph: {text}" for text in said]
+
+
+def readable(graph: dict[str, Any]) -> dict[str, Any]:
+    """For people: ranges in words, and what follows from the rest left out."""
+    facts = {key: _said(value) for key, value in graph.items()}
+    if "diameter_bounds" in facts:
+        facts["diameter"] = facts.pop("diameter_bounds")
+    for key in ("connected", "components", "epsilon", "residual", "laplacian_max_eigenvalue"):
+        facts.pop(key, None)
+    return facts
+
+
+def _said(value: Any) -> Any:
+    match value:
+        case {"min": low, "mean": mean, "max": high}:
+            return str(low) if low == high else f"{low} to {high}, mean {mean:.3g}"
+        case dict():
+            return ", ".join(f"{key.replace('_', ' ')} {_said(part)}" for key, part in value.items())
+        case [low, high]:
+            return _said(low) if low == high else f"{_said(low)} to {_said(high)}"
+        case float():
+            return f"{value:.4g}"
+        case _:
+            return value

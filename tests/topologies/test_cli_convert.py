@@ -18,7 +18,7 @@ def call(*arguments, text=None):
 
 def test_a_family_can_be_written_and_a_file_written_anew(tmp_path):
     result = call("convert", "random-regular", "-n", 10, "--seed", 3, tmp_path / "g.graphml")
-    assert (result.stdout, result.stderr) == ("", f"{tmp_path}/g.graphml: 10 nodes, 20 edges\n")
+    assert (result.stdout, result.stderr) == ("", f"{tmp_path}/g.graphml: nodes 10, edges 20\n")
     call("convert", tmp_path / "g.graphml", tmp_path / "g.npz")
     assert read_topology(tmp_path / "g.npz") == build("random-regular", 10, 3)
 

@@ -174,6 +174,9 @@ def test_an_npz_file_is_never_unpickled(tmp_path):
     (tmp_path / "g.npz").write_bytes(archive(data=trap, **arrays))
     with pytest.raises(TopologyError, match="pickle"):
         read_topology(tmp_path / "g.npz")
+    (tmp_path / "g.npz").write_bytes(archive(data=[1], p2pfl_names=trap, **arrays))
+    with pytest.raises(TopologyError, match="pickle"):
+        read_topology(tmp_path / "g.npz")
     (tmp_path / "g.npz").write_bytes(pickle.dumps(trap))
     with pytest.raises(TopologyError, match="not a sparse matrix"):
         read_topology(tmp_path / "g.npz")

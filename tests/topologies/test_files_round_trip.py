@@ -146,6 +146,11 @@ def test_an_edge_list_that_counts_from_one_has_names(tmp_path):
     assert read.edges == ((0, 1), (1, 2))
 
 
+def test_a_number_with_a_leading_zero_is_a_name(tmp_path):
+    (tmp_path / "g.txt").write_text("00 1\n")
+    assert read_topology(tmp_path / "g.txt").names == ("00", "1")
+
+
 def test_an_adjacency_list_may_name_each_edge_from_both_sides(tmp_path):
     (tmp_path / "g.adjlist").write_text("0 1 2\n1 0\n2 0\n")
     assert read_topology(tmp_path / "g.adjlist").edges == ((0, 1), (0, 2))

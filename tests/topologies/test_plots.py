@@ -37,7 +37,7 @@ def test_a_graph_is_drawn_in_the_format_of_the_suffix_and_always_in_the_same_byt
         Topology("two", 2, [(0, 1)]),
         Topology("none", 3, []),
         Topology("parts", 7, [(0, 1), (1, 2), (3, 4), (4, 5), (5, 3)]),
-        Topology("$x^", 3, [(0, 1), (1, 2)], names=["$", "a\nb", "x" * 99]),
+        Topology("$x^$", 3, [(0, 1), (1, 2)], names=["$_$", "a\nb", "x" * 99]),
         Topology("torus", 9, [(0, 1)]),
         build("torus", 12),
         build("grid", 12),

@@ -40,4 +40,4 @@ def command(
     topology = read_topology(Path(source), nodes, source_format) if source_format else resolve(source, nodes, seed)
     write_topology(topology, target, target_format)
     shown = "stdout" if str(target) == "-" else target
-    click.echo(f"{shown}: {topology.nodes} nodes, {topology.edge_count} edges", err=True)
+    click.echo(f"{shown}: nodes {topology.nodes}, edges {topology.edge_count}", err=True)

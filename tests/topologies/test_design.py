@@ -159,6 +159,15 @@ def test_no_ring_and_no_random_regular_graph_is_better(nodes, highest, weights, 
             assert reached(found) <= value(minimize, rate, rival.edge_count)
 
 
+@pytest.mark.parametrize(("nodes", "highest"), [(21, 3), (15, 5), (9, 3)])
+def test_where_no_regular_graph_is_possible_the_degree_is_used_all_the_same(nodes, highest):
+    """Of an odd number of nodes, not all can have an odd number of neighbors; those that can are worth it."""
+    best = design(Wanted(nodes=nodes, max_degree=highest), evaluations=QUICK).winner
+    sparser = (build(f"random-regular:degree={highest - 1}", nodes, seed) for seed in range(10))
+    assert best.topology.degrees.max() == highest
+    assert best.rate < 0.95 * min(spectrum(rival).mixing_rate for rival in sparser)
+
+
 @pytest.mark.parametrize("nodes", [5, 20])
 def test_the_same_arguments_give_the_same_graph(nodes):
     wanted = Wanted(nodes=nodes, max_degree=4, minimize="bytes", seed=3)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies.design.candidates import SEARCHED, Candidate, candidate, known_graphs, known_schedules
+from topologies.design.rates import adjacency_of
 from topologies.design.search import SEARCH_LIMIT, evaluations_for, search
 from topologies.design.wanted import DIGITS, Wanted, checked
 from topologies.errors import TopologyError
@@ -85,8 +86,23 @@ def _searched(wanted: Wanted, known: Sequence[Candidate], evaluations: int) -> I
         least, most = degree_range(found.topology)
         if len(starts) < STARTS and least >= wanted.lowest and most <= wanted.highest:
             starts.setdefault(found.topology.edge_count, found.topology.ends)
+    if starts:
+        full = _filled(wanted, next(iter(starts.values())))
+        starts.setdefault(len(full), full)
     for _, _, ends in search(wanted, list(starts.values()), evaluations).ranked()[:FOUND]:
         yield _own(wanted, ends)
+
+
+def _filled(wanted: Wanted, ends: Ends) -> Ends:
+    """Random edges more while two nodes have room: where no regular graph is possible, or a sparse one was the best."""
+    adjacency = adjacency_of(wanted.nodes, ends)
+    pairs = np.argwhere(np.triu(adjacency == 0.0, 1))
+    degrees = adjacency.sum(axis=0)
+    for i, j in np.random.default_rng(wanted.seed).permutation(pairs).tolist():
+        if max(degrees[i], degrees[j]) < wanted.highest:
+            adjacency[i, j] = 1.0
+            degrees[[i, j]] += 1.0
+    return np.argwhere(np.triu(adjacency))
 
 
 def _own(wanted: Wanted, ends: Ends) -> Candidate:

@@ -22,9 +22,9 @@ SEARCH_LIMIT = 500
 """nodes: above, one graph takes too long to judge."""
 
 HOT, COLD = 0.5, 1e-4
-"""the energy is a logarithm, and what is hot is divided by the nodes, since one edge of a larger graph matters less: at
-first a graph of 20 nodes that is 2.5 % worse is taken with odds of 1 to e. Of 0.5, 1, 3 and 6 for HOT, 0.5 gave the best
-graphs of 16 to 40 nodes."""
+"""the energy is a logarithm, and what is hot is divided by the nodes, since one edge of a larger graph matters less:
+at first a graph of 20 nodes that is 2.5 % worse is taken with odds of 1 to e. Of 0.5, 1, 3 and 6 for HOT, 0.5 gave the
+best graphs of 16 to 40 nodes."""
 
 LEG = 4_000
 """graphs that one walk tries, so that many walks are made: symmetric graphs are far from each other."""

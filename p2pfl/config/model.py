@@ -6,6 +6,7 @@ sizes in bytes. A default that stands here is the default of the file.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,15 @@ class Federation:
     def edges_at_once(self) -> float:
         """How many edges one round of all nodes uses, on average over a period of the schedule."""
         return sum(map(len, self.schedule)) / len(self.schedule) if self.schedule else len(self.edges)
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """The largest number of edges that one round uses at each member."""
+        most = [0] * len(self.members)
+        for edges in self.schedule or (self.edges,):
+            for node, count in Counter(node for edge in edges for node in edge).items():
+                most[node] = max(most[node], count)
+        return tuple(most)
 
     def neighbors(self, index: int) -> tuple[int, ...]:
         """Indices of the members joined to member `index` by an edge, ascending."""

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from p2pfl.config.model import Federation
-from p2pfl.core.turns import most_at_once, turns_of
 from topologies import Topology, contraction
 from topologies.graph import component_count
-from topologies.laplacian import Laplacian
 
 
 def predicted(federation: Federation, samples: Sequence[float] | None) -> float:
@@ -26,12 +24,14 @@ def predicted(federation: Federation, samples: Sequence[float] | None) -> float:
     if component_count(topology) > 1:
         return 1.0
     n = np.ones(topology.nodes) if samples is None else np.asarray(samples, dtype=np.float64)
-    degrees = np.array([most_at_once(turns_of(node, federation.schedule)) for node in range(topology.nodes)])
-    share = n / (degrees + 1.0)
-    mean = np.sqrt(n / n.sum())
-    product = np.eye(topology.nodes) - np.outer(mean, mean)
+    root = np.sqrt(n)
+    share = n / (np.array(federation.degrees) + 1.0)
+    # of z = N^1/2 x, in which the n-weighted norm is the plain one
+    product = np.eye(topology.nodes) - np.outer(root, root) / n.sum()
     for edges in federation.schedule:
-        ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
-        c = np.minimum(share[ends[:, 0]], share[ends[:, 1]])
-        product = product - federation.gossip.gamma * (Laplacian(ends, c, n).dense() @ product)
+        i, j = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+        x = product / root[:, None]
+        flow = federation.gossip.gamma * np.minimum(share[i], share[j])[:, None] * (x[i] - x[j])
+        np.subtract.at(product, i, flow / root[i, None])
+        np.add.at(product, j, flow / root[j, None])
     return float(np.linalg.norm(product, 2) ** (1.0 / len(federation.schedule)))

@@ -55,12 +55,14 @@ def test_the_edges_are_the_union_and_the_schedule_has_those_of_each_round(family
     assert federation.schedule == TURNING
     assert federation.edges_at_once == pytest.approx(4 / 3)
     assert federation.neighbors(2) == (0, 1)
+    assert federation.degrees == (2, 1, 1)
 
 
 def test_a_graph_that_stands_still_has_no_schedule(on):
     federation = load_federation(on("ring"))
     assert federation.schedule == ()
     assert federation.edges_at_once == 3
+    assert federation.degrees == (2, 2, 2)
 
 
 def test_other_rounds_on_the_same_union_make_another_federation_by_its_edges(family, on):

@@ -82,6 +82,19 @@ def ward(tmp_path):
     return folder
 
 
+def test_processes_in_a_schedule_of_pairs_learn_too(tmp_path):
+    options = ["--nodes", "4", "--topology", "one-peer-hypercube", "--partition", "iid", "--rounds", "12"]
+    done = start("demo", "--dir", str(tmp_path / "demo"), "--format", "json", "--quiet", *options)
+    out, err = done.communicate(timeout=DEADLINE_S)
+    assert done.returncode == 0, err
+    report = json.loads(out)
+    assert report["config"]["schedule"] == [[[0, 1], [2, 3]], [[0, 2], [1, 3]]]
+    assert report["accuracy"]["min"] >= 0.8
+    assert report["consensus_distance"] < 0.01
+    exchanges = sum(row["exchanges"] for row in report["nodes"]) / 2
+    assert exchanges <= 4 + 12 * 2 * 2 + 10 * 2  # fills, two for each pair and round, one in each closing round
+
+
 @pytest.mark.slow
 def test_eight_processes_with_two_digits_each_end_with_one_model_of_all_ten(tmp_path):
     """The default configuration, no flag tuned: the worst node knows at least nine digits of ten."""

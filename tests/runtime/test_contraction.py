@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,6 +23,7 @@ def federation(rounds, nodes=4, gamma=1.0):
         members=range(nodes),
         edges=edges,
         schedule=rounds if len(rounds) > 1 else (),
+        degrees=[max(Counter(end for edge in one for end in edge)[node] for one in rounds) for node in range(nodes)],
         seed=0,
         gossip=SimpleNamespace(gamma=gamma),
     )

@@ -17,7 +17,7 @@ from topologies.metrics.consensus import rounds_to_consensus
 from topologies.metrics.robustness import Robustness, robustness
 
 WEIGHTS = ("metropolis", "max-degree", "best-constant")
-QUICK = 600
+QUICK = 400
 """evaluations: enough for these claims, and fast."""
 
 
@@ -77,21 +77,26 @@ def assert_close(mine, best):
 
 
 @pytest.mark.parametrize("minimize", CRITERIA)
-@pytest.mark.parametrize("nodes", [3, 4, 5, 6])
+@pytest.mark.parametrize("nodes", [3, 4, 5, 6, 7])
 def test_up_to_seven_nodes_the_winner_is_the_best_of_all_connected_graphs(nodes, minimize):
+    """Every degree, each with one of the three kinds of weights; all kinds: see the slow test."""
     for highest in range(2, nodes):
-        for weights in WEIGHTS:
-            wanted = Wanted(nodes=nodes, max_degree=highest, minimize=minimize, weights=weights)
-            found = design(wanted)
-            assert found.proven
-            assert_close(reached(found), best_value(nodes, highest, minimize, weights))
+        assert_best(nodes, highest, minimize, WEIGHTS[(nodes + highest + CRITERIA.index(minimize)) % 3])
 
 
-@pytest.mark.parametrize("minimize", CRITERIA)
-def test_on_seven_nodes_too(minimize):
-    for highest, weights in [(2, "metropolis"), (3, "best-constant"), (4, "max-degree"), (5, "metropolis")]:
-        found = design(Wanted(nodes=7, max_degree=highest, minimize=minimize, weights=weights))
-        assert_close(reached(found), best_value(7, highest, minimize, weights))
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_up_to_seven_nodes_the_winner_is_the_best_under_all_weights(weights):
+    for nodes in range(3, 8):
+        for highest in range(2, nodes):
+            for minimize in CRITERIA:
+                assert_best(nodes, highest, minimize, weights)
+
+
+def assert_best(nodes, highest, minimize, weights):
+    found = design(Wanted(nodes=nodes, max_degree=highest, minimize=minimize, weights=weights))
+    assert found.proven
+    assert_close(reached(found), best_value(nodes, highest, minimize, weights))
 
 
 @pytest.mark.parametrize("weights", ["metropolis", "best-constant"])
@@ -143,8 +148,7 @@ def test_within_a_budget_the_winner_is_the_fastest_that_keeps_to_it():
         (16, 8, "best-constant"),
         (21, 3, "metropolis"),
         (26, 7, "max-degree"),
-        (40, 3, "best-constant"),
-        (40, 8, "metropolis"),
+        (30, 3, "best-constant"),
     ],
 )
 def test_no_ring_and_no_random_regular_graph_is_better(nodes, highest, weights, minimize):
@@ -189,8 +193,9 @@ def test_what_is_said_of_the_winner_is_true():
     assert best.sent == 2 * graph.number_of_edges() * rounds_to_consensus(rate) * 400_000 <= 10**9
 
 
-def test_graphs_that_are_too_large_to_search_are_designed_from_the_families():
-    found = design(Wanted(nodes=600, max_degree=4))
+def test_graphs_that_are_too_large_to_search_are_designed_from_the_families(monkeypatch):
+    monkeypatch.setattr("topologies.design.designing.SEARCH_LIMIT", 50)
+    found = design(Wanted(nodes=60, max_degree=4))
     assert not found.proven
     assert found.winner.spec.partition(":")[0] in FAMILIES
     assert found.winner.topology.degrees.max() <= 4

@@ -9,7 +9,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from topologies import build, describe
+from topologies import build, describe, spectrum
 from topologies.cli import topology
 from topologies.metrics.robustness import Robustness
 
@@ -43,8 +43,11 @@ def test_a_winner_with_a_name_needs_no_file_and_one_without_says_so():
 
 
 def test_the_line_of_a_random_family_brings_its_seed():
-    line = json.loads(call("design", "-n", "600", "--max-degree", "3", "--format", "json").stdout)["line"]
-    assert line == 'topology = "random-regular:degree=3"\nseed = 0'
+    asked = ("design", "-n", "100", "--max-degree", "3", "--evaluations", "0", "--seed", "40", "--format", "json")
+    document = json.loads(call(*asked).stdout)
+    best = document["candidates"][0]
+    assert document["line"] == f'topology = "random-regular:degree=3"\nseed = {best["seed"]}'
+    assert spectrum(build(best["topology"], 100, best["seed"])).mixing_rate == pytest.approx(best["mixing_rate"])
 
 
 def test_a_schedule_that_wins_is_named_and_no_file_is_written(tmp_path):

@@ -10,6 +10,7 @@ from topologies.cli import options
 from topologies.cli.info import CAUTION
 from topologies.cli.output import format_option, write_rows
 
+IN_STEP = "Schedules mix this fast while all nodes are in the same round; those of a federation are not."
 COLUMNS_HELP = """\b
 Columns, any of which --sort takes; best first, unknown last, within each n:
   topology  n  edges  degree_max  lambda_2  mixing_rate  diameter
@@ -62,6 +63,7 @@ def command(
     model_bytes: int | None,
     form: str,
 ) -> None:
+    from topologies.building import is_static  # noqa: PLC0415 - `--help` stays instant
     from topologies.comparison import compare  # noqa: PLC0415 - `--help` stays instant
 
     found = compare(specs, sizes or (), weights=weights, epsilon=epsilon, seed=seed, model_bytes=model_bytes, sort=sort)
@@ -70,6 +72,8 @@ def command(
         click.echo(f"note: {missing}", err=True)
     if form == "table":
         click.echo(f"note: {CAUTION}", err=True)
+        if not all(is_static(spec) for spec in specs):
+            click.echo(f"note: {IN_STEP}", err=True)
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:

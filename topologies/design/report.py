@@ -84,13 +84,18 @@ def _differences(entry: Candidate, best: Candidate) -> Sequence[str]:
     """What `entry` costs more or less than `best`, in the order of what an engineer asks."""
     found = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(*_edges(entry, best), "edge")]
     if entry.sent and best.sent and entry.sent != best.sent:
-        share = 100.0 * (entry.sent / best.sent - 1.0)
-        found.append(f"sends {abs(share):.2g} % {'more' if share > 0 else 'less'}")
+        found.append(_share(entry.sent / best.sent))
     said = [part for part in found if part]
     slower = round(entry.rate - best.rate, DIGITS)
     if not entry.schedule and entry.rounds == best.rounds and (slower or not said):
         said.append("mixes a little slower" if slower > 0 else "mixes a little faster" if slower else "mixes as fast")
     return said
+
+
+def _share(times: float) -> str:
+    if times >= 2.0:
+        return f"sends {times:.3g} times as much"
+    return f"sends {abs(times - 1.0) * 100.0:.2g} % {'more' if times > 1.0 else 'less'}"
 
 
 def _edges(entry: Candidate, best: Candidate) -> tuple[int, int]:

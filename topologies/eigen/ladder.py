@@ -30,7 +30,7 @@ __all__ = ["TOLERANCE", "Extremes", "extremes", "largest"]
 PATIENCE = 200
 """products after which a Ritz value that is not even known to its first digit is left to other methods."""
 MOST = 1_000
-"""products of the first attempt."""
+"""products of the first attempt; up to four times as many where they cost nothing."""
 LONGEST = 4_000
 """products of the last attempt."""
 INVERSE_MOST = 400
@@ -127,10 +127,10 @@ def krylov_of(laplacian: Laplacian) -> Krylov:
     return Krylov(apply, laplacian.kernel)
 
 
-def lanczos_extremes(laplacian: Laplacian, krylov: Krylov, most: int = MOST) -> tuple[Ends, Extremes | None]:
+def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ends, Extremes | None]:
     """Both ends from one space. None for the lower one where it is out of reach."""
     low: Ritz | None = None
-    goal = 20
+    goal, most = 20, _most(laplacian)
     while True:
         krylov.extend(goal)
         high = krylov.highest()
@@ -145,6 +145,10 @@ def lanczos_extremes(laplacian: Laplacian, krylov: Krylov, most: int = MOST) -> 
     if low is None and not krylov.dead:
         return ends, None
     return ends, _from_ritz(laplacian, krylov, low or krylov.lowest(), ends)
+
+
+def _most(laplacian: Laplacian) -> int:
+    return MOST * min(4, max(1, 100_000 // laplacian.nodes))
 
 
 def _if_done(ritz: Ritz) -> Ritz | None:
@@ -203,6 +207,6 @@ def largest(laplacian: Laplacian) -> tuple[float, float]:
         krylov.extend(goal)
         high = krylov.highest()
         near = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
-        if near or krylov.dead or krylov.size >= MOST:
+        if near or krylov.dead or krylov.size >= _most(laplacian):
             return high.value, high.residual
         goal += max(10, goal // 4)

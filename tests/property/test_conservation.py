@@ -130,6 +130,30 @@ def test_what_an_amnesiac_takes_away_is_all_that_is_missing(graph, seed, link, f
     run_checking(world, 4.0, start, amnesia=True)
 
 
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+@given(
+    graph=st.sampled_from(sorted(GRAPHS)),
+    seed=st.integers(0, 2**32 - 1),
+    link=LINKS,
+    faults=FAULTS,
+    amnesia=st.booleans(),
+)
+def test_every_node_comes_to_its_end_whatever_has_happened(graph, seed, link, faults, amnesia):
+    """No two wait for each other: with few rounds, the closing ones are in the middle of the faults."""
+    world = make_world(graph, seed, link=link, rounds=4, closing_rounds=6)
+    schedule(world, faults, amnesia=amnesia)
+    world.run(until_s=6.0, finish=False)
+    world.network.quiet = True
+    world.run(until_s=60.0)
+    assert all(host.finished for host in world.hosts)
+    assert world.kernel.now < 40.0
+
+
 def test_the_oracle_sees_a_model_that_moved_without_its_counterpart():
     """A thousandth of a unit of mass from nowhere is found: the property above can fail."""
     world = make_world("ring", 3, link=LinkPlan())

@@ -47,10 +47,10 @@ class Budget:
     @property
     def edges(self) -> int:
         """At most, while eliminating."""
-        return min(self.core * self.core // 2, 30_000_000)
+        return min(self.core * self.core // 4, 30_000_000)
 
 
-CHEAP = Budget(core=2_500, fill=2e7)
+CHEAP = Budget(core=4_000, fill=2e7)
 """about half a gigabyte, a few seconds."""
 LARGE = Budget(core=12_000, fill=1.2e8)
 """up to six gigabytes, some minutes."""

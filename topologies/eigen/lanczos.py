@@ -83,7 +83,6 @@ class Krylov:
                 found += part * vector
         else:
             found = self._second_pass(ritz.mix)
-        found -= self._kernel * (self._kernel @ found)
         return np.asarray(found / np.linalg.norm(found))
 
     def slack(self) -> float:

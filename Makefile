@@ -44,6 +44,8 @@ demo: $(FOR_DEMO) ## eight processes learn handwritten digits from each other; r
 	@echo "report:  demo-out/report.json"
 	@echo "picture: demo-out/demo.png"
 
+# Threads of the linear algebra on top of processes make small matrices many times slower.
+test test-fast: export OPENBLAS_NUM_THREADS := 1
 test: $(FOR_DEV) ## run all tests
 	$(BIN)/python -m pytest $(PARALLEL)
 

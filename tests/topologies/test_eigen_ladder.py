@@ -195,6 +195,13 @@ def test_scipy_is_not_imported_for_a_small_graph():
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
+def test_without_scipy_the_dense_method_goes_on_beyond_its_limit(monkeypatch):
+    monkeypatch.setattr(ladder, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    found = extremes(stripped("path", 1100)[0])
+    assert (found.method, found.certified) == ("dense", True)
+
+
 def test_a_basis_too_large_to_keep_is_computed_again(monkeypatch):
     laplacian = random_laplacian(3)
     vectors = []

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -31,8 +32,10 @@ PATIENCE = 200
 """products after which a Ritz value that is not even known to its first digit is left to other methods."""
 MOST = 1_000
 """products of the first attempt; up to four times as many where they cost nothing."""
+NEARLY = 0.1
+"""the relative residual from which it is worth going on."""
 LONGEST = 4_000
-"""products of the last attempt."""
+"""products of the last attempt, and of the first where it is nearly there."""
 INVERSE_MOST = 400
 WEAKER = (1e-4, 1e-2)
 """what to prove where `TOLERANCE` drowns in rounding: an interval, no certificate."""
@@ -41,9 +44,14 @@ WEAKER = (1e-4, 1e-2)
 def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
     """Of a connected graph with at least two nodes. `certify` spends minutes and gigabytes to prove the result."""
     budget = LARGE if certify else CHEAP
-    if laplacian.nodes <= DENSE_LIMIT:
+    if _is_small(laplacian):
         return _first_good(laplacian, budget, _small(laplacian))
     return _first_good(laplacian, budget, _large(laplacian, budget))
+
+
+def _is_small(laplacian: Laplacian) -> bool:
+    """On a board without scipy the dense method goes on, slowly, for a while."""
+    return laplacian.nodes <= DENSE_LIMIT or (laplacian.nodes <= 2 * DENSE_LIMIT and find_spec("scipy") is None)
 
 
 def _first_good(laplacian: Laplacian, budget: Budget, attempts: Iterator[Extremes | None]) -> Extremes:
@@ -137,7 +145,10 @@ def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ends, Extrem
         high_done = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
         if low is None:
             low = _if_done(krylov.lowest())
-        hopeless = low is None and krylov.size >= PATIENCE and _far(krylov.lowest())
+        distance = 0.0 if low else _distance(krylov.lowest())
+        if distance < NEARLY:
+            most = LONGEST if low is None else _most(laplacian)
+        hopeless = distance > 1.0 and krylov.size >= PATIENCE
         if krylov.dead or krylov.size >= most or (high_done and (low is not None or hopeless)):
             break
         goal = min(most, goal + max(10, goal // 4))
@@ -155,8 +166,8 @@ def _if_done(ritz: Ritz) -> Ritz | None:
     return ritz if ritz.residual <= 0.3 * TOLERANCE * ritz.value else None
 
 
-def _far(ritz: Ritz) -> bool:
-    return ritz.residual > ritz.value
+def _distance(ritz: Ritz) -> float:
+    return ritz.residual / ritz.value
 
 
 def _from_ritz(laplacian: Laplacian, krylov: Krylov, low: Ritz, ends: Ends) -> Extremes:
@@ -198,7 +209,7 @@ def largest(laplacian: Laplacian) -> tuple[float, float]:
     """The largest eigenvalue of any graph, connected or not, and its residual."""
     if not len(laplacian.ends):
         return 0.0, 0.0
-    if laplacian.nodes <= DENSE_LIMIT:
+    if _is_small(laplacian):
         found = eigenvalues(laplacian.dense())
         return float(found.values[-1]), found.bound
     krylov = krylov_of(laplacian)

@@ -193,9 +193,12 @@ class Edge:
 
         While they train, each end is answered at once, in whatever round the other is, and what was mixed in another
         order than the schedule's has only mixed less. The closing rounds wait for the neighbors anyway: there, one
-        period of a schedule that averages exactly shall do so.
+        period of a schedule that averages exactly shall do so. Once they wait no longer, they too mix in any order:
+        those of all nodes would be void because one still trains.
         """
-        return self.turns.period > 1 and self.facts.closing is not None and not self.facts.done
+        facts = self.facts
+        closes = facts.closing is not None and not facts.out_of_step and not facts.done
+        return self.turns.period > 1 and closes
 
     @property
     def awaits_peer(self) -> bool:

@@ -35,8 +35,8 @@ class Facts:
 
     `samples` is n, `degree` the largest number of edges that one round uses (on a static graph: all of them),
     `pace_s` the mixed estimate of seconds per local step.
-    `closing` counts mixing rounds since training ended, None before. `level` says before the first round how many hops
-    around everybody is there, None from then on.
+    `closing` counts mixing rounds since training ended, None before; `out_of_step` says that those which are left wait
+    for nobody. `level` says before the first round how many hops around everybody is there, None from then on.
     """
 
     degree: int
@@ -45,6 +45,7 @@ class Facts:
     rounds: int = 0
     pace_s: float = 0.0
     closing: int | None = None
+    out_of_step: bool = False
     level: int | None = 0
     joining: bool = False
     done: bool = False

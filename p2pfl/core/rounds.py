@@ -307,7 +307,8 @@ class Rounds:
         if closed >= self.settings.closing_rounds:
             return self._start_lingering(now)
         behind = any(edge.is_open and not edge.has_closed(closed) for edge in self.edges.values())
-        if behind and now < self.phase_from + self.settings.linger_s:
+        self.facts.out_of_step = now >= self.phase_from + self.settings.linger_s
+        if behind and not self.facts.out_of_step:
             return []
         return [self._commit(trained=False, rho=0.0, now=now)]
 

@@ -243,6 +243,15 @@ def test_no_closing_round_waits_for_a_neighbor_longer_than_a_finished_node_linge
         assert only(node.wake(20.0), CommitRound)
 
 
+def test_whoever_has_waited_that_long_exchanges_in_the_rest_of_its_closing_rounds_without_waiting_for_the_others():
+    """One neighbor that still trains must not make all the closing rounds of the others void."""
+    node = closing(0, 1)
+    commit(node, say(node, 1, Ready(version=5, closing=1), 1.1), 1.2)
+    effects = commit(node, node.wake(20.0), 20.0)
+    assert only(effects, Freeze) == []
+    assert [op.version for op in only(commit(node, effects, 20.0), Freeze)] == [8]
+
+
 def _told(effects):
     return [(message.version, message.closing) for message in sent(effects) if isinstance(message, Ready)]
 

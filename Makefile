@@ -62,9 +62,10 @@ format: $(FOR_DEV) ## let ruff put the code in order
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(FOR_DEV) ## measure overhead, and learning against a central run
+bench: $(FOR_DEV) ## measure overhead, learning against a central run, and eigenvalues of graphs
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/digits.py
+	$(BIN)/python benchmarks/spectral.py --nodes 100,1000,10000,100000 --limit-s 5
 
 dist: $(FOR_DEV) ## build a wheel in dist/
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .

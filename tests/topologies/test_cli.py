@@ -9,9 +9,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from topologies import TopologyError
+from topologies import TopologyError, build
 from topologies.cli import topology
 from topologies.families import FAMILIES
+from topologies.metrics import describe
 
 PROMISED = {
     "nodes",
@@ -76,3 +77,32 @@ topologies.cli.topology(["info", "random-regular", "-n", "20"], standalone_mode=
 assert not {"torch", "p2pfl", "scipy"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize("missing", ["converged", "mixing_converged"])
+def test_what_did_not_converge_ends_with_exit_code_4(monkeypatch, missing):
+    found = describe.survey(build("ring", 5)) | {missing: False}
+    monkeypatch.setattr(describe, "survey", lambda *_, **__: found)
+    assert invoked("info", "ring", "-n", "5") == 4
+
+
+def test_what_should_be_certified_and_is_not_ends_with_exit_code_4(monkeypatch):
+    found = describe.survey(build("ring", 5)) | {"certified": False}
+    monkeypatch.setattr(describe, "survey", lambda *_, **__: found)
+    assert invoked("info", "ring", "-n", "5") == 0
+    assert invoked("info", "ring", "-n", "5", "--certify") == 4
+
+
+def test_bytes_to_consensus_are_messages_times_the_model():
+    found = json.loads(call("info", "torus", "-n", "36", "--model-bytes", "400K", "--format", "json").stdout)
+    assert found["bytes_to_consensus"] == 400_000 * found["messages_to_consensus"]
+    assert found["bytes_per_round_busiest_node"] == 4 * 400_000
+
+
+def test_a_schedule_is_described_too():
+    found = json.loads(call("info", "base:k=1", "-n", "25", "--format", "json").stdout)
+    assert (found["exact_after"], found["period"], found["rounds_to_consensus"]) == (9, 9, 9)
+
+
+def invoked(*arguments):
+    return topology(arguments, standalone_mode=False)

@@ -91,11 +91,13 @@ def _described(
 
 def _readable(described: dict[str, Any]) -> dict[str, Any]:
     """For people: ranges in words, sizes with units, and nothing said twice."""
-    facts = {key: _range(value) if _is_range(value) else value for key, value in described.items()}
+    facts: dict[str, Any] = {key: _range(value) if _is_range(value) else value for key, value in described.items()}
     facts["diameter"] = facts.pop("diameter_bounds", facts["diameter"])
     for key in ("probable_lower_bound", "lower_bound"):
         if facts["certified"] or facts.get(key) is None:
             facts.pop(key, None)
+    for key in ("converged", "mixing_converged"):
+        facts.pop(key, None)  # what did not converge is an error of its own
     for key in ("bytes_to_consensus", "bytes_per_round_busiest_node"):
         if facts.get(key) is not None:
             facts[key] = options.readable_bytes(facts[key])
@@ -119,6 +121,9 @@ def _verdict(described: dict[str, Any], *, certify: bool) -> int:
     """4 where lambda_2 is not known, or not proven though that was asked for."""
     if not described.get("converged", True):
         click.echo("error: no eigenvalue converged: the algebraic connectivity is at most what is printed", err=True)
+        return 4
+    if not described.get("mixing_converged", True):
+        click.echo("error: the eigenvalues behind the mixing rate did not converge", err=True)
         return 4
     if certify and not described["certified"]:
         click.echo("error: not certified: a proof was beyond its limits, or failed", err=True)

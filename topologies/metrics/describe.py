@@ -81,6 +81,7 @@ def mixing_facts(topology: Topology, found: Spectrum, weights: str, epsilon: flo
         "weights": weights,
         "mixing_rate": found.mixing_rate,
         "mixing_certified": found.mixing_certified,
+        "mixing_converged": found.mixing_converged,
         "epsilon": epsilon,
         "rounds_to_consensus": rounds,
         "messages_to_consensus": None if rounds is None else 2 * rounds * topology.edge_count,

@@ -36,8 +36,8 @@ def graph_facts(
     federation: Federation, samples: Sequence[float] | None, liars: int
 ) -> tuple[dict[str, Any], list[str]]:
     """Figures and warnings. `contraction` is that of one exchange on every edge; with `samples` where they are known,
-    else as if all nodes had equally many. Of a schedule it is that of one round, the other figures are those of the
-    union of all rounds.
+    else as if all nodes had equally many. Of a schedule it is that of one round, on average over a period, and the
+    exchanges to consensus are those of whole periods; the other figures are those of the union of all rounds.
     """
     from p2pfl.runtime.contraction import predicted  # noqa: PLC0415 - `--help` stays instant
     from topologies import Topology, TopologyError  # noqa: PLC0415 - as above
@@ -59,7 +59,9 @@ def graph_facts(
         return facts, [f"the graph was not analyzed: {error}"]
     facts |= {key: described[key] for key in KEYS}
     facts |= {"contraction": shrinks, "samples_known": samples is not None, "epsilon": EPSILON}
-    facts["exchanges_to_consensus"] = rounds_to_consensus(shrinks)
+    period = max(1, len(federation.schedule))
+    periods = rounds_to_consensus(shrinks**period)
+    facts["exchanges_to_consensus"] = periods and period * periods
     return facts, [f"graph: {text}" for text in said]
 
 

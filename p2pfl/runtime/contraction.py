@@ -9,6 +9,7 @@ import numpy as np
 from p2pfl.config.model import Federation
 from topologies import Topology, contraction
 from topologies.graph import component_count
+from topologies.schedules.contraction import ROUNDING
 
 
 def predicted(federation: Federation, samples: Sequence[float] | None) -> float:
@@ -34,4 +35,5 @@ def predicted(federation: Federation, samples: Sequence[float] | None) -> float:
         flow = federation.gossip.gamma * np.minimum(share[i], share[j])[:, None] * (x[i] - x[j])
         np.subtract.at(product, i, flow / root[i, None])
         np.add.at(product, j, flow / root[j, None])
-    return float(np.linalg.norm(product, 2) ** (1.0 / len(federation.schedule)))
+    norm = float(np.linalg.norm(product, 2))
+    return 0.0 if norm < ROUNDING else norm ** (1.0 / len(federation.schedule))

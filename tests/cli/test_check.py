@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -59,6 +60,17 @@ def test_of_a_schedule_the_graph_is_the_union_and_traffic_and_contraction_are_th
     message = report["traffic"]["message_bytes"]
     assert report["traffic"]["bytes_per_round_busiest_node"] == [message, 2 * message]
     assert report["traffic"]["bytes_per_round_all_nodes"] == [4 * message, 8 * message]
+
+
+def test_a_schedule_reaches_consensus_at_the_end_of_a_period_not_before(p2pfl, ward, change):
+    """On four nodes of equal n the pairs of two rounds average exactly: half of that is no consensus."""
+    change("federation.toml", 'topology = "ring"', 'topology = "one-peer-hypercube"')
+    samples_differ = report_of(p2pfl("check", ward, "--format", "json"))["graph"]
+    shutil.rmtree(ward / "node0")
+    alike = report_of(p2pfl("check", ward, "--format", "json"))["graph"]
+    assert (alike["contraction"], alike["exchanges_to_consensus"]) == (0.0, 2)
+    assert samples_differ["exchanges_to_consensus"] % 2 == 0
+    assert samples_differ["contraction"] ** samples_differ["exchanges_to_consensus"] <= samples_differ["epsilon"]
 
 
 def test_mean_is_said_to_be_no_protection(p2pfl, ward):

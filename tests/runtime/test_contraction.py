@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -58,6 +59,15 @@ def test_no_start_shrinks_less_in_a_period_than_predicted_and_the_worst_one_by_t
 def test_pairs_of_equal_nodes_on_a_hypercube_have_the_mean_after_one_period():
     assert predicted(federation(HYPERCUBE), None) == pytest.approx(0.0, abs=1e-7)
     assert predicted(federation(HYPERCUBE), [30, 30, 30, 60]) > 0.1
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_what_rounding_leaves_of_an_exact_schedule_is_no_contraction(gamma):
+    """Groups of three, then three of other groups: the product misses zero by no more than its own rounding."""
+    first = tuple(edge for i in (0, 3, 6) for edge in combinations((i, i + 1, i + 2), 2))
+    second = tuple(edge for i in range(3) for edge in combinations((i, i + 3, i + 6), 2))
+    factor = predicted(federation((first, second), nodes=9, gamma=gamma), None)
+    assert (factor == 0.0) == (gamma == 1.0)
 
 
 def test_a_union_that_falls_apart_does_not_contract():

@@ -75,10 +75,15 @@ clean: ## remove .venv, demo-out and everything that was built
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find p2pfl topologies sim tests -name __pycache__ -prune -exec rm -rf {} +
 
-# An environment holds one build of torch: another choice begins anew.
+# An environment holds one build of torch: another choice begins anew. One that make did not make is for TORCH=none to use.
+ifeq ($(TORCH),none)
+KEEP := test -x $(BIN)/python -a ! -e $(VENV)/torch-choice
+else
+KEEP := false
+endif
+
 $(CHOSEN): | check-python
-	rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV)
+	@$(KEEP) || { echo "making $(VENV) anew" && rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); }
 	@echo $(TORCH) > $(VENV)/torch-choice
 	@touch $@
 

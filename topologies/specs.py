@@ -25,6 +25,8 @@ FILE_SUFFIXES = (
     ".mtx",
     ".npz",
 )
+WHOLE_LIMIT = 10**9
+"""No parameter counts beyond it, and sums and products of a few of them still fit into 64 bits."""
 _FAMILY_HEAD = re.compile(r"\s*[a-z][a-z0-9-]+\s*:")
 
 
@@ -49,13 +51,18 @@ class Spec:
     parameters: Mapping[str, Any]
 
 
-def whole(default: int | None, minimum: int, meaning: str = "") -> Parameter:
-    def read(text: str) -> int:
-        if (value := int(text)) < minimum:
-            raise ValueError(text)
-        return value
+def counted(text: str, minimum: int, maximum: int = WHOLE_LIMIT) -> int:
+    """Digits and nothing else: `int` also takes `1_0` and the digits of other scripts. Raises ValueError."""
+    if not (text.isascii() and text.isdigit()) or not minimum <= (value := int(text)) <= maximum:
+        raise ValueError(text)
+    return value
 
-    return Parameter(default, f"a whole number from {minimum}", read, meaning)
+
+def whole(default: int | None, minimum: int, meaning: str = "", *, maximum: int = WHOLE_LIMIT) -> Parameter:
+    def read(text: str) -> int:
+        return counted(text, minimum, maximum)
+
+    return Parameter(default, f"a whole number from {minimum} to {maximum}", read, meaning)
 
 
 def fraction(default: float, meaning: str = "") -> Parameter:
@@ -78,10 +85,7 @@ def positive(default: float | None, meaning: str = "") -> Parameter:
 
 def offsets(default: tuple[int, ...], meaning: str = "") -> Parameter:
     def read(text: str) -> tuple[int, ...]:
-        values = tuple(sorted({int(part) for part in text.split("-")}))
-        if values[0] < 1:
-            raise ValueError(text)
-        return values
+        return tuple(sorted({counted(part, 1) for part in text.split("-")}))
 
     return Parameter(default, "whole numbers from 1 joined by '-', such as 1-2", read, meaning)
 
@@ -90,10 +94,7 @@ def lengths(meaning: str = "") -> Parameter:
     """The sides of a box, in order; none by default."""
 
     def read(text: str) -> tuple[int, ...]:
-        values = tuple(int(part) for part in text.split("x"))
-        if min(values) < 2:
-            raise ValueError(text)
-        return values
+        return tuple(counted(part, 2) for part in text.split("x"))
 
     return Parameter(None, "whole numbers from 2 joined by 'x', such as 4x5x6", read, meaning)
 

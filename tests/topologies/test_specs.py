@@ -101,3 +101,50 @@ def test_a_file_is_told_from_a_family_by_its_suffix_or_folder():
     assert not is_file("d-cliques:labels=data/labels.json")
     assert is_file("C:/graphs/g.json")
     assert is_file("C:\\graphs\\g")
+
+
+@pytest.mark.parametrize("value", ["1_0", "+4", "\u0664", "4.0", "1" + "0" * 9 + "1", "9" * 400, "9" * 5000])
+@pytest.mark.parametrize("parameter", ["random-regular:degree", "circulant:offsets", "tree:branching", "barbell:path"])
+def test_a_parameter_that_counts_is_plain_digits_of_a_bounded_number(parameter, value):
+    with pytest.raises(TopologyError, match=r"whole numbers? from [01]"):
+        build(f"{parameter}={value}", 12)
+
+
+@pytest.mark.parametrize(
+    ("spec", "edges"),
+    [
+        ("erdos-renyi:p=1e-320", 0),
+        ("erdos-renyi:p=1e-17", 0),
+        ("stochastic-block:inside=1e-320,between=0", 0),
+        ("geometric:radius=1e-320", 0),
+        ("geometric:radius=1e308", 15),
+        ("geometric:radius=1e-320,metric=torus", 0),
+    ],
+)
+def test_numbers_at_the_edge_of_floating_point_are_numbers(spec, edges):
+    assert len(build(spec, 6).edges) == edges
+
+
+def test_more_rings_than_anyone_could_wait_for_are_refused():
+    with pytest.raises(TopologyError, match=r"keyed-rings:r: .*from 1 to 1000"):
+        build("keyed-rings:r=1000000", 12)
+    with pytest.raises(TopologyError, match="too many to hold"):
+        build("keyed-rings:r=6", 2_000_000)
+
+
+@pytest.mark.parametrize("spec", ["g\0.json", "a/g\0", "d-cliques:labels=g\0"])
+def test_a_path_that_no_system_knows_is_a_mistake(spec):
+    with pytest.raises(TopologyError, match="null byte"):
+        build(spec, 6)
+
+
+def test_counts_of_labels_from_a_device_that_never_ends_are_not_read(monkeypatch):
+    monkeypatch.setattr("topologies.families.label_counts.BYTES_LIMIT", 1000)
+    with pytest.raises(TopologyError, match="d-cliques:labels: too large a file"):
+        build("d-cliques:labels=/dev/zero", 6)
+
+
+def test_an_error_shows_little_of_a_long_spec():
+    with pytest.raises(TopologyError) as caught:
+        build("x" * 100_000, 6)
+    assert len(str(caught.value)) < 2000

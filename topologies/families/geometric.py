@@ -15,6 +15,8 @@ from topologies.graph import Ends
 from topologies.specs import choice, positive
 
 Points = NDArray[np.float64]
+SHORTEST, LONGEST = 1e-100, 2.0
+"""No radius joins fewer or more places than these do: all are within a square of side one."""
 
 
 def radius(wanted: Request) -> float:
@@ -23,7 +25,8 @@ def radius(wanted: Request) -> float:
     """
     n = wanted.nodes
     if wanted["radius"] is not None:
-        return float(wanted["radius"])
+        # beyond these nothing changes but the floating point numbers, which overflow
+        return min(max(float(wanted["radius"]), SHORTEST), LONGEST)
     return math.sqrt(3 * math.log(n) / (math.pi * n)) if n > 2 else math.sqrt(2)
 
 

@@ -35,11 +35,12 @@ FAMILIES: Mapping[str, Family] = {
         rule="the union of r rings, each in the order of a hash of seed, ring and name: stable when members change",
         degree="2 r, less where rings share an edge",
         build=keyed_rings,
-        parameters={"r": whole(2, 1, "how many rings")},
+        parameters={"r": whole(2, 1, "how many rings", maximum=1000)},
         expected=lambda wanted: float(wanted.nodes * wanted["r"]),
         connectivity="about 2 r - 2 sqrt(2 r - 1)",
         source="Law and Siu 2003, doi:10.1109/INFCOM.2003.1209234; Hua et al. 2024, arXiv:2409.05331",
         random=True,
+        one_by_one=True,
         by_name=True,
     ),
 }

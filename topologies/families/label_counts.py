@@ -8,6 +8,7 @@ order does.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from topologies.errors import TopologyError, nearest
 
 KEY = "d-cliques:labels"
+BYTES_LIMIT = 1 << 26
+"""Many times what the counts of a federation need. A device or a pipe may never end."""
 
 
 def read_counts(path: Path, nodes: int, names: Sequence[str] = ()) -> NDArray[np.int64]:
@@ -43,11 +46,21 @@ def read_counts(path: Path, nodes: int, names: Sequence[str] = ()) -> NDArray[np
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """Line number and cells of each line that is not empty."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            return [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.reader(io.StringIO(_bytes(path).decode("utf-8-sig"), newline=""))
+        return [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
+    except TopologyError:
+        raise
+    except (OSError, ValueError, csv.Error) as error:
+        # a ValueError: not UTF-8, or a path that no system knows
         raise TopologyError(f"cannot read the counts of labels: {error}", key=KEY, value=str(path)) from None
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(BYTES_LIMIT + 1)
+    if len(data) > BYTES_LIMIT:
+        raise TopologyError("too large a file", key=KEY, value=str(path), allowed=f"up to {BYTES_LIMIT} bytes")
+    return data
 
 
 def _is_count(text: str) -> bool:

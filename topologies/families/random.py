@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,8 @@ from topologies.graph import Ends
 from topologies.specs import fraction, whole
 
 Pairs = Iterable[Sequence[int]]
+RAREST = 1e-15
+"""A probability that is lost beside 1."""
 
 
 def random_regular(wanted: Request) -> Pairs:
@@ -32,10 +33,7 @@ def random_regular(wanted: Request) -> Pairs:
 
 
 def erdos_renyi(wanted: Request) -> Pairs:
-    import networkx as nx  # noqa: PLC0415 - slow to import
-
-    graph: Pairs = nx.fast_gnp_random_graph(wanted.nodes, wanted["p"], seed=wanted.seed).edges
-    return graph
+    return _drawn_pairs(wanted.nodes, wanted["p"], wanted.seed)
 
 
 def watts_strogatz(wanted: Request) -> Pairs:
@@ -63,21 +61,28 @@ def stochastic_block(wanted: Request) -> Ends:
     n, blocks = wanted.nodes, wanted["blocks"]
     if blocks > n:
         raise unfit("stochastic-block:blocks", blocks, n, f"from 1 to {n}")
-    import networkx as nx  # noqa: PLC0415 - slow to import
-
     # networkx's own model looks at every pair of nodes; this takes as long as there are edges
     rng, starts = Random(wanted.seed), even(n, blocks)
-    everywhere = _ends(nx.fast_gnp_random_graph(n, wanted["between"], seed=rng))
+    everywhere = _ends(_drawn_pairs(n, wanted["between"], rng))
     block = np.searchsorted(starts, everywhere, side="right")
     inside = [
-        start + _ends(nx.fast_gnp_random_graph(size, wanted["inside"], seed=rng))
+        start + _ends(_drawn_pairs(size, wanted["inside"], rng))
         for start, size in zip(starts.tolist(), np.diff(starts).tolist(), strict=False)
     ]
     return together(everywhere[block[:, 0] != block[:, 1]], *inside)
 
 
-def _ends(graph: Any) -> Ends:
-    return np.array(list(graph.edges), dtype=np.int64).reshape(-1, 2)
+def _drawn_pairs(nodes: int, p: float, seed: int | Random) -> Pairs:
+    """Each pair with probability p."""
+    import networkx as nx  # noqa: PLC0415 - slow to import
+
+    # networkx divides by log(1 - p), which is 0 below; of so few nodes no pair would be drawn
+    drawn: Pairs = nx.fast_gnp_random_graph(nodes, p if p > RAREST else 0.0, seed=seed).edges
+    return drawn
+
+
+def _ends(drawn: Pairs) -> Ends:
+    return np.array(list(drawn), dtype=np.int64).reshape(-1, 2)
 
 
 def _expected_blocks(wanted: Request) -> float:

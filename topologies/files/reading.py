@@ -45,8 +45,9 @@ def _content(path: Path, form: str | None) -> tuple[str, Content]:
     found = format_of(path, form)
     try:
         data = _bytes(path)
-    except OSError as error:
-        text = f"cannot read the graph file: {error.strerror}"
+    except (OSError, ValueError) as error:
+        # a ValueError: a path with a zero byte in it
+        text = f"cannot read the graph file: {getattr(error, 'strerror', error)}"
         raise TopologyError(text, key="topology", value=where, allowed="a graph file") from None
     if len(data) > BYTES_LIMIT:
         raise TopologyError("too large a file", key="topology", value=where, allowed=f"up to {BYTES_LIMIT} bytes")

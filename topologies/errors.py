@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
+from pathlib import Path
+
+SHOWN_LIMIT = 200
+"""What an error shows of a value has so many signs at most: a person reads it."""
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 
 
 class TopologyError(ValueError):
@@ -21,10 +28,23 @@ class TopologyError(ValueError):
     def __str__(self) -> str:
         text = f"{self.key}: {self.message}" if self.key else self.message
         if self.value is not None:
-            text += f" (found {self.value!r})"
+            found = repr(self.value)
+            text += f" (found {found if len(found) <= SHOWN_LIMIT else found[:SHOWN_LIMIT] + '...'})"
         if self.allowed:
             text += f"; allowed: {self.allowed}"
         return text
+
+
+class UnwritableError(TopologyError):
+    """The disk is full or broken: nobody's mistake."""
+
+    exit_code = 1
+
+
+def not_written(message: str, error: OSError, *, key: str, path: Path) -> TopologyError:
+    """What `error` means for the file that was to be written: a mistake in its path, or a disk that cannot."""
+    kind = UnwritableError if error.errno in _DISK else TopologyError
+    return kind(f"{message}: {error.strerror}", key=key, value=str(path), allowed="a file in a folder that exists")
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

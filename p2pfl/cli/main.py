@@ -7,6 +7,7 @@ Subcommands of other packages join through the entry point group `p2pfl.commands
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,9 +36,11 @@ COMMANDS: Mapping[str, str] = {
     "export": "Write what a node has learned as a plain model file.",
 }
 JOINED: Mapping[str, str] = {
-    "topology": "Graphs: which there are, and how fast they mix.",
+    "topology": "Graphs: which there are, how fast they mix, and which one to use.",
 }
 EXTRAS: Mapping[str, str] = {"torch": "torch", "matplotlib": "plot", "scipy": "topology", "pyamg": "topology"}
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a disk answers that takes no more. It is nobody's mistake, and no bug."""
 
 EXAMPLES = """\b
 Examples:
@@ -112,8 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except BrokenPipeError:
-        # whoever read our output has enough; the interpreter's own last flush must not complain
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # whoever read our output has enough
+        _close_output()
         sys.exit(1)
 
 
@@ -128,6 +131,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         if error.name is None or error.name not in EXTRAS:
             raise
         return _fail(f"this needs {error.name}: pip install '{DISTRIBUTION}[{EXTRAS[error.name]}]'", 1)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _close_output()
+        return _fail(f"cannot write: {error.strerror}", 1)
+    except MemoryError:
+        return _fail("this needs more memory than there is", 1)
     except Exception as error:
         failures = _leaves(error)
         if not all(isinstance(failure, P2PFLError | TopologyError) for failure in failures):
@@ -135,6 +145,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         codes = [_fail(str(failure), exit_code(failure)) for failure in failures]
         return codes[0]
     return result if isinstance(result, int) else 0
+
+
+def _close_output() -> None:
+    """The interpreter's own last flush must not complain once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exit_code(error: Exception) -> int:

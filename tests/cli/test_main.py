@@ -157,3 +157,18 @@ def test_a_reader_that_has_left_is_no_traceback(tmp_path, arguments):
     assert outcome.returncode == 1
     assert b"Traceback" not in outcome.stderr
     assert b"Exception ignored" not in outcome.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("arguments", [["list"], ["list", "--format", "csv"], ["info", "ring", "-n", "5"], ["--help"]])
+def test_output_that_goes_to_a_full_disk_is_a_line_and_no_traceback(arguments):
+    command = [sys.executable, "-m", "p2pfl.cli.main", "topology", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: cannot write: No space left on device\n")
+
+
+def test_too_little_memory_is_a_line_and_no_traceback(p2pfl, failing):
+    failing(raising(MemoryError()))
+    outcome = p2pfl("fail")
+    assert (outcome.code, outcome.err) == (1, "error: this needs more memory than there is\n")

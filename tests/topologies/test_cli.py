@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from topologies import TopologyError, build
-from topologies.cli import topology
+from topologies.cli import COMMANDS, topology
 from topologies.families import FAMILIES
 from topologies.metrics import describe
 
@@ -35,6 +35,11 @@ PROMISED = {
 
 def call(*arguments):
     return CliRunner().invoke(topology, arguments, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_has_an_example(name):
+    assert f"\n    p2pfl topology {name}" in call(name, "--help").stdout
 
 
 @pytest.mark.parametrize("spec", ["ring", "random-regular", "erdos-renyi:p=0.01", "star"])
@@ -106,3 +111,9 @@ def test_a_schedule_is_described_too():
 
 def invoked(*arguments):
     return topology(arguments, standalone_mode=False)
+
+
+def test_a_misspelt_subcommand_is_answered_with_the_nearest():
+    result = call("compair", "ring")
+    assert result.exit_code == 2
+    assert "Did you mean 'compare'?" in result.stderr

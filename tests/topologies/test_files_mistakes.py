@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from topologies import Topology, TopologyError
+from topologies.errors import UnwritableError
 from topologies.files import read_topology, write_topology
 from topologies.files.formats import FORMATS
 
@@ -256,3 +258,19 @@ def test_a_matrix_with_both_halves_of_every_edge_is_one_graph(tmp_path):
     matrix = scipy.sparse.csr_matrix(np.ones((3, 3)) - np.eye(3))
     scipy.sparse.save_npz(tmp_path / "g.npz", matrix)
     assert read_topology(tmp_path / "g.npz").edges == ((0, 1), (0, 2), (1, 2))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_disk_is_a_failure_and_not_a_mistake():
+    with pytest.raises(UnwritableError, match="No space left") as caught:
+        write_topology(Topology("", 2, [(0, 1)]), Path("/dev/full"))
+    assert caught.value.exit_code == 1
+
+
+def test_the_root_folder_is_no_target_and_a_link_to_itself_gives_way(tmp_path):
+    graph = Topology("", 2, [(0, 1)])
+    with pytest.raises(TopologyError, match="directory"):
+        write_topology(graph, Path("/"))
+    (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
+    write_topology(graph, tmp_path / "loop.json")
+    assert read_topology(tmp_path / "loop.json") == graph

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from topologies.errors import TopologyError
+from topologies.errors import not_written
 from topologies.files.formats import STREAM, format_of
 from topologies.graph import Topology
 
@@ -27,16 +27,15 @@ def write_topology(topology: Topology, path: Path, form: str | None = None) -> N
         if path == STREAM:
             sys.stdout.flush()
             _write(sys.stdout.buffer, first, pieces)
-        elif path.exists() and not path.is_file() and not path.is_dir():
+        elif path.is_dir() or (path.exists() and not path.is_file()):
             with path.open("wb") as file:
                 _write(file, first, pieces)
         else:
-            _replace(path.resolve(), first, pieces)
+            _replace(Path(os.path.realpath(path)), first, pieces)
     except BrokenPipeError:
         raise
     except OSError as error:
-        text = f"cannot write the graph file: {error.strerror}"
-        raise TopologyError(text, key="target", value=str(path), allowed="a file in a folder that exists") from None
+        raise not_written("cannot write the graph file", error, key="target", path=path) from None
 
 
 def _encoded(topology: Topology, path: Path, form: str | None) -> Iterator[bytes]:

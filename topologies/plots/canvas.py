@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from topologies.errors import TopologyError
+from topologies.errors import TopologyError, not_written
 
 SUFFIXES = (".png", ".svg", ".pdf")
 DPI = 110
@@ -70,5 +70,4 @@ def save(figure: Any, path: Path) -> None:
             warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
             figure.savefig(path, dpi=DPI, metadata=metadata)
     except OSError as error:
-        text = f"cannot be written: {error.strerror}"
-        raise TopologyError(text, key="output", value=str(path), allowed="a file in a folder that exists") from None
+        raise not_written("cannot be written", error, key="output", path=path) from None

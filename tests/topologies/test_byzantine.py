@@ -78,7 +78,7 @@ def test_nodes_with_too_few_neighbors_are_named():
     [
         ("torus", 36, 1, "The graph is 1-robust: discarding 1 can keep two groups apart though nobody lies"),
         ("random-regular:degree=8", 20, 2, "not 5-robust, as 2 liars in a neighborhood need, but 4 at most"),
-        ("random-regular:degree=8", 2_000, 1, "not proven 3-robust, as 1 liar in a neighborhood need"),
+        ("random-regular:degree=8", 2_000, 1, "not proven 3-robust, as 1 liar in a neighborhood needs"),
     ],
 )
 def test_what_is_not_robust_enough_is_said_with_the_caution(spec, nodes, liars, words):

@@ -39,7 +39,7 @@ def test_a_winner_with_a_name_needs_no_file_and_one_without_says_so():
     named = call("design", "-n", "6", "--max-degree", "2")
     nameless = call("design", "-n", "7", "--max-degree", "3")
     assert '  topology = "ring"\n' in named.stderr
-    assert "-o graph.json" in nameless.stderr
+    assert "Only a file can hold the best graph: -o graph.json" in nameless.stderr
 
 
 def test_the_line_of_a_random_family_brings_its_seed():

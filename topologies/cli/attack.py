@@ -23,6 +23,11 @@ Strategies; each looks at what is left then:
   betweenness   the one that most shortest paths use (up to 1,000 nodes)
 
 A graph that falls apart is an answer: lambda 2 is 0 from then on, and the exit code stays 0.
+
+\b
+Examples:
+  p2pfl topology attack ring -n 16 --remove 3
+  p2pfl topology attack graph.json --remove 2 --edges --strategy betweenness
 """
 
 

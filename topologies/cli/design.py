@@ -127,7 +127,7 @@ def _advise(found: Design, use: str | None, output: Path | None) -> None:
     if best.schedule and output is not None:
         click.echo(f"{output} is not written: the best is a schedule.", err=True)
     if use is None:
-        click.echo("The best graph has no name: -o graph.json writes it to a file that a federation can use.", err=True)
+        click.echo("Only a file can hold the best graph: -o graph.json writes one that a federation can use.", err=True)
         return
     click.echo("In the federation file, under [federation]:", err=True)
     for text in use.split("\n"):

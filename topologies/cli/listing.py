@@ -27,7 +27,14 @@ n is the number of nodes, lambda_2 the algebraic connectivity; in parentheses, p
 default. The path of a graph file is a topology too. One family in full: p2pfl topology list NAME"""
 
 
-@click.command("list")
+EXAMPLES = """\b
+Examples:
+  p2pfl topology list
+  p2pfl topology list base
+"""
+
+
+@click.command("list", epilog=EXAMPLES)
 @click.argument("name", required=False)
 @format_option("table", "json", "csv")
 def command(name: str | None, form: str) -> None:

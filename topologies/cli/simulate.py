@@ -22,6 +22,11 @@ Modes:
 A schedule or a directed graph has sync only, and its own weights.
 
 Exit code 3: the graph is not connected, so that its nodes never agree.
+
+\b
+Examples:
+  p2pfl topology simulate torus -n 36
+  p2pfl topology simulate ring -n 12 --mode gossip
 """
 
 

@@ -129,12 +129,13 @@ def _fragile(found: Robustness, liars: int) -> list[str]:
     needed = 2 * liars + 1
     if found.lower >= needed:
         return []
+    why = f"as {_liars(liars)} in a neighborhood need{'s' if liars == 1 else ''}"
     if found.upper <= liars:
         what = f"The graph is {found.upper}-robust: discarding {liars} can keep two groups apart though nobody lies"
     elif found.upper < needed:
-        what = f"The graph is not {needed}-robust, as {_liars(liars)} in a neighborhood need, but {found.upper} at most"
+        what = f"The graph is not {needed}-robust, {why}, but {found.upper} at most"
     else:
-        what = f"The graph is not proven {needed}-robust, as {_liars(liars)} in a neighborhood need, but {found.lower}"
+        what = f"The graph is not proven {needed}-robust, {why}, but {found.lower}"
     return [f"{what}. Add edges, or take a denser random graph.", CAUTION]
 
 

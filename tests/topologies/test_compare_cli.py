@@ -70,6 +70,14 @@ def test_compare_prints_the_same_rows_in_every_form():
     assert "64 KB" in call(*asked).stdout
 
 
+def test_the_table_has_columns_of_bytes_only_where_a_model_has_a_size_and_is_narrow_without():
+    asked = ("compare", "ring", "random-regular:degree=4", "-n", "16,64", "--sort", "rounds")
+    assert "bytes" in call(*asked, "--model-bytes", "1K").stdout
+    assert "bytes" not in call(*asked).stdout
+    assert max(map(len, call(*asked).stdout.splitlines())) <= 120
+    assert [list(row) for row in json.loads(call(*asked, "--format", "json").stdout)] == [list(COLUMNS)] * 4
+
+
 def test_compare_cautions_on_stderr_and_only_where_a_person_reads():
     shown = call("compare", "ring", "hypercube", "-n", "12")
     assert "Vogels" in shown.stderr

@@ -11,11 +11,13 @@ from topologies.cli.info import CAUTION
 from topologies.cli.output import format_option, write_rows
 
 IN_STEP = "Schedules mix this fast while all nodes are in the same round; those of a federation are not."
+IN_BYTES = ("bytes", "busiest_bytes")
 COLUMNS_HELP = """\b
 Columns, any of which --sort takes; best first, unknown last, within each n:
   topology  n  edges  degree_max  lambda_2  mixing_rate  diameter
   rounds, messages, bytes   until consensus (--epsilon), from the worst start
   busiest_bytes             what the node with the most neighbors sends in a round
+                            (it and bytes are in the table only with --model-bytes)
   certified                 lambda_2 is proven, not only computed
 
 \b
@@ -67,7 +69,8 @@ def command(
     from topologies.comparison import compare  # noqa: PLC0415 - `--help` stays instant
 
     found = compare(specs, sizes or (), weights=weights, epsilon=epsilon, seed=seed, model_bytes=model_bytes, sort=sort)
-    write_rows([_readable(row) for row in found.rows] if form == "table" else found.rows, form)
+    sized = model_bytes is not None
+    write_rows([_readable(row, sized=sized) for row in found.rows] if form == "table" else found.rows, form)
     for missing in found.missing:
         click.echo(f"note: {missing}", err=True)
     if form == "table":
@@ -76,6 +79,7 @@ def command(
             click.echo(f"note: {IN_STEP}", err=True)
 
 
-def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    sizes = {key: options.readable_bytes(row[key]) for key in ("bytes", "busiest_bytes") if row[key] is not None}
-    return {**row, **sizes}
+def _readable(row: dict[str, Any], *, sized: bool) -> dict[str, Any]:
+    """Sizes in words; no columns of dashes where no model has a size."""
+    sizes = {key: options.readable_bytes(row[key]) for key in IN_BYTES}
+    return {key: sizes.get(key, value) for key, value in row.items() if sized or key not in IN_BYTES}

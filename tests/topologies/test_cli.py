@@ -37,6 +37,12 @@ def call(*arguments):
     return CliRunner().invoke(topology, arguments, catch_exceptions=False)
 
 
+def test_a_mixing_rate_below_one_is_never_written_as_one():
+    assert "mixing rate               1 - 1.31595e-09\n" in call("info", "ring", "-n", "100000").stdout
+    assert " 1 - 1.31595e-09 " in call("compare", "ring", "-n", "100000").stdout
+    assert "mixing rate               1\n" in call("info", "erdos-renyi:p=0.0", "-n", "9").stdout
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_has_an_example(name):
     assert f"\n    p2pfl topology {name}" in call(name, "--help").stdout

@@ -29,7 +29,7 @@ def write_facts(facts: Row) -> None:
     """One line for each fact; a dictionary becomes `key value, key value`."""
     width = max((len(key) for key in facts), default=0) + 2
     for key, value in facts.items():
-        click.echo(f"{key.replace('_', ' '):{width}}{cell(value)}")
+        click.echo(f"{key.replace('_', ' '):{width}}{_named_cell(key, value)}")
 
 
 def write_rows(rows: Sequence[Row], form: str, missing: str = "-") -> None:
@@ -55,9 +55,15 @@ def _write_table(rows: Sequence[Row], missing: str) -> None:
         numbers = all(isinstance(row[key], int | float) or row[key] is None for row in rows)
         table.add_column(key.replace("_", " "), justify="right" if numbers else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(cell(value, missing)) for value in row.values()))
+        table.add_row(*(Text(_named_cell(key, value, missing)) for key, value in row.items()))
     # a table is as wide as it is: no figure may be cut, neither in a pipe nor on a narrow terminal, which wraps lines
     Console(width=10_000).print(table)
+
+
+def _named_cell(key: str, value: Any, missing: str = "-") -> str:
+    from topologies.metrics.consensus import rate_text  # noqa: PLC0415 - `--help` stays instant
+
+    return rate_text(value) if key.endswith("rate") and isinstance(value, float) else cell(value, missing)
 
 
 def cell(value: Any, missing: str = "-") -> str:

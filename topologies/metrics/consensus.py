@@ -19,3 +19,9 @@ def rounds_to_consensus(mixing_rate: float, epsilon: float = EPSILON) -> int | N
         return 1
     # the small subtraction keeps an exact power, such as a rate of 0.1 and 1e-3, from being rounded up
     return math.ceil(math.log(epsilon) / math.log(mixing_rate) - 1e-9)
+
+
+def rate_text(rate: float, digits: int = 6) -> str:
+    """Digits that matter: what is below one, and so has a number of rounds, must not be written as 1."""
+    rounded = f"{rate:.{digits}g}"
+    return f"1 - {1.0 - rate:.{digits}g}" if rounded == "1" and rate < 1.0 else rounded

@@ -73,7 +73,7 @@ def _nodes(axes: Any, topology: Topology, points: NDArray[np.float64], vector: A
             vmax=most,
             marker=marker,
             edgecolors=DARK,
-            linewidths=0.8 if topology.nodes <= 200 else 0.4,
+            linewidths=0.8 if topology.nodes <= 200 else 0.2 if topology.nodes <= 600 else 0.1,
             zorder=2,
         )
     if topology.names and topology.nodes <= NAMED_LIMIT:

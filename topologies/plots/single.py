@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from topologies.errors import TopologyError
 from topologies.graph import Topology, components
 from topologies.laplacian import Array, Laplacian
-from topologies.metrics.consensus import EPSILON, rounds_to_consensus
+from topologies.metrics.consensus import EPSILON, rate_text, rounds_to_consensus
 from topologies.metrics.cuts import sweep_cut
 from topologies.plots.canvas import BLUE, DARK, RED, check_target, counted, new_figure, plain, save, shown
 from topologies.plots.network import draw_network
@@ -149,7 +149,7 @@ def _draw_decay(axes: Any, drawn: Drawn, weights: str, epsilon: float) -> None:
             "--",
             color=RED,
             linewidth=1.4,
-            label=f"predicted slope: {drawn.rate:.4g} per round",
+            label=f"predicted slope: {rate_text(drawn.rate, 4)} per round",
         )
     axes.axhline(math.log10(epsilon), color="#777777", linewidth=0.9, linestyle=":")
     axes.set_ylim(1.45 * math.log10(epsilon), -0.6 * math.log10(epsilon))

@@ -84,7 +84,8 @@ class Federation:
     """One federation file, its graph resolved.
 
     Every one of `edges` holds a session. `schedule` is empty where the graph stands still; otherwise version v of a
-    node's model is exchanged on the edges `schedule[v % len(schedule)]`, and `edges` is the union of all.
+    node's model is exchanged on the edges `schedule[v % len(schedule)]`, in closing round t on those of number t, and
+    `edges` is the union of all.
     """
 
     path: Path

@@ -18,7 +18,7 @@ from p2pfl.core.messages import Done, Hello, Message, Ready, Request
 from p2pfl.core.records import EdgeRecord, consistent
 from p2pfl.core.session import Greeting
 from p2pfl.core.staleness import LIMIT
-from p2pfl.core.turns import ALWAYS, Turns
+from p2pfl.core.turns import ALWAYS, Turns, place
 
 INBOX = 8
 FIRST_RESEND_S = 1.0
@@ -220,7 +220,12 @@ class Edge:
     def served(self) -> bool:
         """Whether the own version of now has taken part in a completed exchange, or need not."""
         done = self.exchanged is not None and self.exchanged >= self.facts.version
-        return done or not self.turns.active(self.facts.version)
+        return done or not self.has_turn
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether the own round of now uses this edge."""
+        return self.turns.active(place(self.facts.version, self.facts.closing))
 
     def tick(self, now: float) -> list[Effect]:
         """The node has a new version: exchange it (initiator), or ask for an exchange (responder), if it is the
@@ -229,7 +234,7 @@ class Edge:
         closing = self.facts.closing is not None
         if self.initiator:
             return (self.announce() if closing else []) + self.exchange_if_wanted(now)
-        asks = self.turns.active(self.facts.version)
+        asks = self.has_turn
         if asks and self.is_open and self.asked_at is None:
             self.asked_at = now
         return self.announce() if asks or closing else []
@@ -249,7 +254,7 @@ class Edge:
             self.peer_closing = ready.closing
             self.closing_heard_at = now
         # Both ends know the edge's turns: what is said in another round tells something, and asks for nothing.
-        if self.turns.active(ready.version):
+        if self.turns.active(place(ready.version, ready.closing)):
             self.peer_ready = max(self.peer_ready or 0, ready.version)
         return self.exchange_if_wanted(now)
 

@@ -187,8 +187,7 @@ class Rounds:
         Otherwise the nodes that rest most would be done with training first, and what the others learn later would
         weigh most.
         """
-        edges = self.edges.values()
-        rests = not any(edge.turns.active(self.facts.version) for edge in edges)
+        rests = not any(edge.has_turn for edge in self.edges.values())
         if self.phase is not Phase.TRAINING or not rests:
             return self.tick_from
         return self.tick_from + min(self._usual_exchange_s(0.0), self.settings.max_wait_s)

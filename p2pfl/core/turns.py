@@ -1,8 +1,9 @@
 """In which of a node's rounds an edge has its turn.
 
 Where the graph is a schedule of P graphs that repeats, a node's own round selects the edges: in version v it uses
-those of graph v mod P. On a static graph every round is every edge's turn. Both ends of an edge know the same turns,
-and count them by their own versions, so at any one time the two may be in different rounds of the schedule.
+those of graph v mod P, and in closing round t those of graph t mod P. On a static graph every round is every edge's
+turn. Both ends of an edge know the same turns, and count them by their own rounds, so at any one time the two may be in
+different rounds of the schedule.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ class Turns:
 
 
 ALWAYS = Turns()
+
+
+def place(version: int, closing: int | None) -> int:
+    """The number that selects the graph of a round.
+
+    Nodes that trained for a time, or joined, have different versions; their closing rounds are the same ones.
+    """
+    return closing or version
 
 
 def turns_of(index: int, schedule: Sequence[Iterable[tuple[int, int]]]) -> dict[int, Turns]:

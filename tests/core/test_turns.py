@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.core.turns import ALWAYS, Turns, most_at_once, turns_of
+from p2pfl.core.turns import ALWAYS, Turns, most_at_once, place, turns_of
 
 TURNS = st.integers(1, 9).flatmap(
     lambda period: st.builds(
@@ -30,6 +30,11 @@ def test_active_are_the_versions_that_are_a_phase_modulo_the_period(turns, versi
 def test_on_a_static_graph_turns_are_rounds(known, now):
     assert ALWAYS.active(now)
     assert ALWAYS.between(known, now) == max(0, now - known)
+
+
+@pytest.mark.parametrize(("version", "closing", "expected"), [(7, None, 7), (7, 0, 7), (8, 1, 1), (12, 5, 5)])
+def test_the_version_selects_the_graph_until_the_closing_rounds_do(version, closing, expected):
+    assert place(version, closing) == expected
 
 
 SCHEDULE = (((0, 1), (2, 3)), ((0, 2), (1, 3), (0, 1)), ())

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from p2pfl.core.messages import Reply, Request
+from p2pfl.learn.interface import LocalRound
 from sim.network import LinkPlan, Network
 
 sys.path.insert(0, str(Path(__file__).parent))
-from world_kit import make_world
+from world_kit import StillLearner, make_world
 
 
 def hypercube(nodes):
@@ -112,3 +113,22 @@ def test_one_period_of_closing_rounds_averages_exactly_where_the_schedule_does()
     world.run(until_s=30.0)
     assert all(host.finished for host in world.hosts)
     assert farthest(world, target) < 1e-5
+
+
+def test_one_period_averages_exactly_although_nodes_that_train_for_a_time_have_done_different_numbers_of_rounds(
+    monkeypatch,
+):
+    chance = np.random.default_rng(5)
+
+    def wander(self, start, correction, round_index):
+        vector = start + chance.normal(size=start.shape)
+        return LocalRound(vector=vector, steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
+
+    monkeypatch.setattr(StillLearner, "train", wander)
+    speeds = {node: 0.05 * 1.1**node for node in range(8)}
+    plan = {"compressor": "none", "samples": [100] * 8, "round_s": speeds}
+    world = make_world(hypercube(8), 5, link=LinkPlan(), rounds=None, time_s=2.0, closing_rounds=3, **plan)
+    world.run(until_s=30.0)
+    assert all(host.finished for host in world.hosts)
+    assert len({host.core.facts.version % 3 for host in world.hosts}) == 3
+    assert farthest(world, world.mean()) < 1e-5

@@ -48,6 +48,11 @@ def test_every_help_has_an_example(name):
     assert f"\n    p2pfl topology {name}" in call(name, "--help").stdout
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_fits_a_hundred_columns(name):
+    assert max(map(len, call(name, "--help").stdout.splitlines())) <= 100
+
+
 @pytest.mark.parametrize("spec", ["ring", "random-regular", "erdos-renyi:p=0.01", "star"])
 def test_info_as_json_has_every_promised_field(spec):
     result = call("info", spec, "-n", "36", "--format", "json")

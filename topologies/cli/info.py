@@ -12,12 +12,16 @@ from topologies.cli.output import cell, format_option, write_facts, write_json
 CAUTION = "How fast a graph mixes does not alone say how well a network learns on it (Vogels et al., 2022)."
 MEANING = """\b
 What the words mean:
-  algebraic connectivity   lambda_2, the second smallest eigenvalue of the Laplacian: 0 where disconnected
-  certified                lambda_2 is proven to within a millionth; --certify tries harder to prove it
+  algebraic connectivity   lambda_2, the second smallest eigenvalue of the Laplacian;
+                           0 where disconnected
+  certified                lambda_2 is proven to within a millionth; --certify tries harder
   mixing rate              what one round of averaging shrinks the distance to consensus by
   thinnest cut             the two sides of the narrowest place that was found
-  robustness               r: of any two separate groups one has a node with r neighbors outside (LeBlanc 2013)
-  liars per node           with so many lying neighbors a node still mixes; the honest agree for certain (guaranteed)
+  robustness               r: of any two separate groups one has a node with r neighbors
+                           outside (LeBlanc 2013)
+  liars per node           mixes: with so many lying neighbors a node still mixes;
+                           guaranteed: with so many the honest agree for certain;
+                           at most: with more they may not, even if nobody lies
   a to b                   the value lies in between, and is not known better
 
 \b

@@ -59,6 +59,7 @@ class Edge:
     """the neighbor's version in its first greeting since this node started."""
     peer_closing: int | None = None
     closing_heard_at: float = float("-inf")
+    """when the neighbor last began a closing round in which it was awaited: once in a round, whatever it claims."""
     peer_level: float = 0.0
     """infinite once the neighbor has begun."""
     peer_done: bool = False
@@ -250,9 +251,11 @@ class Edge:
     def hear_ready(self, ready: Ready, now: float) -> list[Effect]:
         self.peer_version = max(self.peer_version, ready.version)
         self.peer_level = max(self.peer_level, _level(ready.level))
-        if ready.closing is not None and (self.peer_closing is None or ready.closing > self.peer_closing):
-            self.peer_closing = ready.closing
-            self.closing_heard_at = now
+        if ready.closing is not None:
+            awaited = self.awaits_peer
+            self.peer_closing = max(self.peer_closing or 0, ready.closing)
+            if awaited and not self.awaits_peer:
+                self.closing_heard_at = now
         # Both ends know the edge's turns: what is said in another round tells something, and asks for nothing.
         if self.turns.active(place(ready.version, ready.closing)):
             self.peer_ready = max(self.peer_ready or 0, ready.version)

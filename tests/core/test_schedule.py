@@ -237,6 +237,29 @@ def test_a_responder_waits_for_its_turn_in_a_closing_round_until_the_neighbor_ha
     assert only(effects, CommitRound)
 
 
+def test_a_neighbor_that_claims_ever_more_closing_rounds_holds_nobody_up():
+    node = closing(1, 0)
+    commit(node, say(node, 0, Ready(version=5, closing=1), 1.1), 1.2)
+    claims = range(2, 100)
+    effects = [op for claim in claims for op in say(node, 0, Ready(version=claim, closing=claim), 1.2 + claim * 0.1)]
+    assert only(effects, CommitRound)
+
+
+def test_on_a_static_graph_an_initiator_waits_for_nobody_to_begin_a_closing_round():
+    node = Node(
+        index=0,
+        neighbors=[1],
+        settings=settings(start_wait_s=0.0, rounds=4, closing_rounds=9, linger_s=20.0),
+        samples=SAMPLES,
+        fresh=False,
+        version=4,
+        rounds=4,
+    )
+    first = started(node)
+    exchange_as_initiator(node, open_session(node, 1, greeting=hello(version=4, closing=0)))
+    assert [op.version for op in only(commit(node, first, 1.0), Freeze)] == [5]
+
+
 def test_no_closing_round_waits_for_a_neighbor_longer_than_a_finished_node_lingers():
     for index in (0, 1):
         node = closing(index, 1 - index)
@@ -353,6 +376,30 @@ def test_a_request_that_waits_for_a_neighbor_without_a_session_takes_nothing_fro
     node.handle(SessionClosed(peer=2, session=1), 1.1)
     (op,) = only(say(node, 1, Ready(version=4), 1.2), Freeze)
     assert op.weight == SAMPLES / 2
+
+
+def test_a_request_that_was_out_before_a_restart_still_counts():
+    before = filled_initiator(1, 2)
+    freeze(before, ticked(before, 1.0), 1.0)
+    turns = {peer: edge.turns for peer, edge in before.edges.items()}
+    node = Node(
+        index=0,
+        neighbors=(1, 2),
+        turns=turns,
+        settings=settings(start_wait_s=0.0, rounds=1000),
+        samples=SAMPLES,
+        fresh=False,
+        version=1,
+        rounds=1,
+        records={peer: edge.record for peer, edge in before.edges.items()},
+    )
+    started(node)
+    for peer in (1, 2):
+        record = before.edges[peer].record
+        greeting = hello(seq=record.seq, chain=record.chain, chain_before=record.chain_before)
+        open_session(node, peer, 2.0, session=2, greeting=greeting)
+    (op,) = only(say(node, 1, Ready(version=4), 2.0, session=2), Freeze)
+    assert op.weight == SAMPLES / 4
 
 
 def test_on_a_static_graph_all_edges_may_be_out_at_once_with_their_full_weight():

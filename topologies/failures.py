@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.errors import TopologyError, nearest
+from topologies.families.stream import generator
 from topologies.graph import Ends, Topology, component_labels
 from topologies.laplacian import Array, Laplacian
 from topologies.spectral import fiedler_vector, plain_extremes
@@ -24,6 +25,9 @@ Choose = Callable[[Topology, np.random.Generator], int]
 
 PATHS_LIMIT = 1_000
 """nodes: networkx counts shortest paths one by one."""
+
+REPEAT_LIMIT = 100_000
+"""draws, all of which are held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,7 @@ def decay(topology: Topology, remove: int, strategy: str = "random", *, edges: b
     if strategy == "betweenness" and topology.nodes > PATHS_LIMIT:
         text = "takes too long on so many nodes"
         raise TopologyError(text, key="strategy", value=strategy, allowed=f"betweenness up to {PATHS_LIMIT} nodes")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     graph, kept = Topology(topology.spec, topology.nodes, topology.ends, seed), np.arange(topology.nodes)
     left = [_left(graph, 0, ())]
     for k in range(1, remove + 1):
@@ -81,8 +85,8 @@ def random_decays(
     """`repeat` draws of random failures, the first with `seed`, the next with the seed after it: their mean, least
     and largest algebraic connectivity, the share of them that is connected, and the mean size of the largest part.
     """
-    if repeat < 1:
-        raise TopologyError("out of range", key="repeat", value=repeat, allowed="from 1")
+    if not 1 <= repeat <= REPEAT_LIMIT:
+        raise TopologyError("out of range", key="repeat", value=repeat, allowed=f"from 1 to {REPEAT_LIMIT}")
     draws = [decay(topology, remove, "random", edges=edges, seed=seed + k).left for k in range(repeat)]
     rows = []
     for same in zip(*draws, strict=True):

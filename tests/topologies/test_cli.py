@@ -128,3 +128,29 @@ def test_a_misspelt_subcommand_is_answered_with_the_nearest():
     result = call("compair", "ring")
     assert result.exit_code == 2
     assert "Did you mean 'compare'?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["attack", "ring", "-n", "6"],
+        ["design", "-n", "5"],
+        ["simulate", "ring", "-n", "6"],
+        ["simulate", "ring", "-n", "6", "--mode", "gossip"],
+        ["simulate", "ring", "-n", "6", "--mode", "delay"],
+        ["simulate", "base:k=1", "-n", "6"],
+    ],
+)
+def test_a_seed_that_numpy_does_not_have_is_a_mistake(arguments):
+    with pytest.raises(TopologyError, match=r"seed: no such seed \(found -1\); allowed: a whole number from 0"):
+        call(*arguments, "--seed", "-1")
+
+
+def test_design_for_more_nodes_than_a_graph_has_names_the_number_of_nodes():
+    with pytest.raises(TopologyError, match="nodes: impossible size"):
+        call("design", "-n", "2000001")
+
+
+def test_more_draws_than_can_be_held_are_refused():
+    with pytest.raises(TopologyError, match="repeat: out of range .* from 1 to 100000"):
+        call("attack", "ring", "-n", "6", "--repeat", "1000000000")

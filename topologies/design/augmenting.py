@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from topologies.eigen.dense import DENSE_LIMIT
 from topologies.errors import TopologyError
+from topologies.families.stream import generator
 from topologies.graph import Edge, Ends, Topology, component_count
 from topologies.laplacian import Array, Laplacian
 from topologies.metrics.consensus import EPSILON, rounds_to_consensus
@@ -229,7 +230,7 @@ def _pair(i: int, j: int) -> Edge:
 
 def by_chance(topology: Topology, count: int, max_degree: int | None, seed: int, draws: int) -> float:
     """The mean algebraic connectivity over `draws` with `count` random edges added, or as many as have room."""
-    rng = np.random.default_rng([seed, 0xED6E])
+    rng = generator(seed, 0xED6E)
     return float(np.mean([_one_draw(topology, count, max_degree, rng) for _ in range(draws)]))
 
 

@@ -12,6 +12,7 @@ from topologies.design.rates import adjacency_of
 from topologies.design.search import SEARCH_LIMIT, evaluations_for, search
 from topologies.design.wanted import DIGITS, Wanted, checked
 from topologies.errors import TopologyError
+from topologies.families.stream import generator
 from topologies.graph import Ends, Topology
 from topologies.metrics.known import degree_range
 
@@ -98,7 +99,7 @@ def _filled(wanted: Wanted, ends: Ends) -> Ends:
     adjacency = adjacency_of(wanted.nodes, ends)
     pairs = np.argwhere(np.triu(adjacency == 0.0, 1))
     degrees = adjacency.sum(axis=0)
-    for i, j in np.random.default_rng(wanted.seed).permutation(pairs).tolist():
+    for i, j in generator(wanted.seed).permutation(pairs).tolist():
         if max(degrees[i], degrees[j]) < wanted.highest:
             adjacency[i, j] = 1.0
             degrees[[i, j]] += 1.0

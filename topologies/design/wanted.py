@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from topologies.building import NODES_LIMIT
 from topologies.errors import TopologyError, nearest
+from topologies.families.stream import generator
 from topologies.metrics.consensus import EPSILON, rounds_to_consensus
 from topologies.weights import check_weights
 
@@ -115,6 +117,9 @@ def checked(wanted: Wanted) -> Wanted:
     rounds_to_consensus(0.5, wanted.epsilon)
     if wanted.nodes < 2:
         raise TopologyError("nothing to join", key="nodes", value=wanted.nodes, allowed="from 2")
+    if wanted.nodes > NODES_LIMIT:
+        raise TopologyError("impossible size", key="nodes", value=wanted.nodes, allowed=f"from 2 to {NODES_LIMIT}")
+    generator(wanted.seed)
     for key in ("byzantine", "model_bytes", "max_degree", "budget_bytes"):
         least = 0 if key == "byzantine" else 1
         value = getattr(wanted, key)

@@ -10,6 +10,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.errors import TopologyError
+
 
 def uniform(shape: tuple[int, ...], seed: int, label: str) -> NDArray[np.float64]:
     """Multiples of 2^-53 in [0, 1). Streams of another `label` or seed are independent."""
@@ -26,3 +28,10 @@ def below(limit: int, count: int, seed: int, label: str) -> NDArray[np.int64]:
 def _raw(count: int, seed: int, label: str) -> NDArray[np.uint64]:
     state = int.from_bytes(blake2b(f"{label} {seed}".encode(), digest_size=16).digest())
     return np.asarray(np.random.PCG64(state).random_raw(count), dtype=np.uint64)
+
+
+def generator(*seed: int) -> np.random.Generator:
+    """Raises TopologyError where numpy has no generator for such a seed."""
+    if min(seed) < 0:
+        raise TopologyError("no such seed", key="seed", value=min(seed), allowed="a whole number from 0")
+    return np.random.default_rng(seed[0] if len(seed) == 1 else list(seed))

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from topologies.errors import TopologyError, nearest
+from topologies.families.stream import generator
 from topologies.graph import Topology
 from topologies.metrics.consensus import rounds_to_consensus
 from topologies.simulation.delay import delayed
@@ -71,7 +70,7 @@ def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None)
 
 def _synchronous(topology: Topology, asked: Asked) -> Report:
     step = mixing_step(topology, asked.weights)
-    x = random_values(topology.nodes, asked.dimension, np.random.default_rng(asked.seed))
+    x = random_values(topology.nodes, asked.dimension, generator(asked.seed))
     limit = rounds_limit(topology.edge_count * asked.dimension)
     done = run([step], x, asked.epsilon, rounds=asked.rounds, limit=limit)
     slowest = tail(step, x, limit)
@@ -92,7 +91,7 @@ def _synchronous(topology: Topology, asked: Asked) -> Report:
 
 
 def _delayed(topology: Topology, asked: Asked) -> Report:
-    rng = np.random.default_rng(asked.seed)
+    rng = generator(asked.seed)
     done = delayed(
         topology,
         random_values(topology.nodes, asked.dimension, rng),
@@ -123,7 +122,7 @@ def _gossip(topology: Topology, asked: Asked) -> Report:
     bracket = Bracket.of(topology, asked.epsilon)
     runs = enough_runs(asked.epsilon) if asked.runs is None else asked.runs
     limit = min(GOSSIP_WORK // max(1, runs), math.ceil(bracket.high)) if asked.rounds is None else asked.rounds
-    done = gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=np.random.default_rng(asked.seed))
+    done = gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=generator(asked.seed))
     ticks = done.averaging_ticks(asked.epsilon)
     facts = {
         **_about(topology, "gossip", asked),

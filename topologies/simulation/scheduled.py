@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from topologies.errors import TopologyError
+from topologies.families.stream import generator
 from topologies.laplacian import Array
 from topologies.metrics.schedules import describe_schedule, messages
 from topologies.schedules.schedule import Schedule
@@ -31,7 +32,7 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | Non
     require_epsilon(asked.epsilon)
     require_rounds(asked.rounds)
     require_connected(schedule.union())
-    x = random_values(schedule.nodes, asked.dimension, np.random.default_rng(asked.seed))
+    x = random_values(schedule.nodes, asked.dimension, generator(asked.seed))
     steps = [mixing.apply for mixing in schedule.mixings]
     limit = rounds_limit(asked.dimension * max(mixing.messages for mixing in schedule.mixings))
     done = run(steps, x, asked.epsilon, rounds=asked.rounds, limit=limit)

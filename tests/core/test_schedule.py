@@ -96,6 +96,15 @@ def test_a_round_in_which_no_edge_has_its_turn_rests_as_long_as_an_exchange_take
     assert only(node.wake(1.3), StartRound) == [StartRound(index=1, corrected=True)]
 
 
+def test_a_round_rests_no_longer_than_any_wait_may_be():
+    node = alternating(0, 1, max_wait_s=2.0)
+    started(node)
+    asked, _ = freeze(node, open_session(node, 1))
+    apply_reply(node, say(node, 1, reply_to(asked), 30.0), 30.0)
+    ticked(node, 31.0)
+    assert node.rounds.deadline() == 33.0
+
+
 def test_a_neighbor_without_a_session_costs_nothing_in_its_round_or_in_another():
     node = alternating(0, 1, 2)
     started(node)
@@ -235,6 +244,14 @@ def test_a_responder_waits_for_its_turn_in_a_closing_round_until_the_neighbor_ha
     assert only(node.wake(node.rounds.deadline() - 1e-6), CommitRound) == []
     _, effects = apply_request(node, say(node, 0, request(version=6), 15.1), 15.1)
     assert only(effects, CommitRound)
+
+
+def test_a_neighbor_that_began_the_same_closing_round_and_then_hangs_is_waited_for_as_in_any_other():
+    node = closing(1, 0)
+    commit(node, say(node, 0, Ready(version=5, closing=1), 1.1), 1.2)
+    say(node, 0, Ready(version=6, closing=2), 5.0)
+    assert 5.0 < node.rounds.deadline() <= 6.0
+    assert only(node.wake(6.0), CommitRound)
 
 
 def test_a_neighbor_that_claims_ever_more_closing_rounds_holds_nobody_up():

@@ -123,6 +123,27 @@ def test_multigrid_finds_a_gap_with_four_eigenvectors():
     assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
 
 
+def test_multigrid_gives_the_same_vector_whatever_was_drawn_before():
+    """Its library draws from numpy's global generator."""
+    laplacian, _ = stripped("torus", 2_500)
+    vectors = []
+    for seed in (1, 2):
+        np.random.seed(seed)  # noqa: NPY002
+        vectors.append(multigrid_extremes(laplacian, ladder.Ends(8.0, 0.0, 0)).vector)
+    drawn = np.random.rand()  # noqa: NPY002
+    np.random.seed(2)  # noqa: NPY002
+    assert np.array_equal(*vectors)
+    assert drawn == np.random.rand()  # noqa: NPY002
+
+
+def test_a_core_that_cannot_be_inverted_is_no_crash():
+    """Next to the second weight the first one is nothing; the two heavy nodes are joined by it all the same."""
+    ends = Topology("path", 3, [(0, 1), (1, 2)]).ends
+    found = extremes(Laplacian(ends, np.array([1e-10, 1e10]), np.array([1e5, 1e-6, 1e6])))
+    assert found.low >= 1.1e-15 * (1.0 - 1e-6)
+    assert found.certified or not found.converged
+
+
 def test_lanczos_stopped_early_on_a_long_ring_claims_nothing():
     """Its lowest Ritz value is then hundreds of times too large."""
     laplacian, _ = stripped("ring", 20_000)

@@ -26,7 +26,7 @@ class Inverse:
 
     @classmethod
     def of(cls, laplacian: Laplacian, budget: Budget) -> Inverse | None:
-        """None where the factors would not fit into the budget."""
+        """None where the factors would not fit into the budget, or there are none."""
         core = shrink(Form.of(laplacian), budget, keep=True)
         if core is None:
             return None
@@ -47,10 +47,14 @@ class Inverse:
         return x
 
 
-def _dense_core(form: Form) -> Callable[[Array], Array]:
+def _dense_core(form: Form) -> Callable[[Array], Array] | None:
+    """None where weights are so far apart that the matrix is singular once it is rounded."""
     matrix = np.diag(form.sums)
     matrix[form.i, form.j] = matrix[form.j, form.i] = -form.c
-    inverse = np.linalg.inv(matrix[1:, 1:])
+    try:
+        inverse = np.linalg.inv(matrix[1:, 1:])
+    except np.linalg.LinAlgError:
+        return None
 
     def solve(b: Array) -> Array:
         return np.concatenate([[0.0], inverse @ b[1:]])

@@ -7,6 +7,8 @@ expanders, whose coarse grids fill up; there Lanczos' method is at home.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -29,9 +31,10 @@ def smallest(laplacian: Laplacian, tolerance: float, *, seed: int = 0) -> tuple[
     block = min(BLOCK, max(1, laplacian.nodes // 5))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # both warn of what is checked afterwards
-        levels = pyamg.smoothed_aggregation_solver(
-            matrix, B=kernel.copy(), symmetry="symmetric", max_coarse=500, coarse_solver="pinv"
-        )
+        with _drawing_from(seed):
+            levels = pyamg.smoothed_aggregation_solver(
+                matrix, B=kernel.copy(), symmetry="symmetric", max_coarse=500, coarse_solver="pinv"
+            )
         start = np.random.default_rng(seed).standard_normal((laplacian.nodes, block))
         preconditioner = levels.aspreconditioner()
         # a rough run tells the scale of the eigenvalue, and with it the residual to aim at
@@ -40,6 +43,17 @@ def smallest(laplacian: Laplacian, tolerance: float, *, seed: int = 0) -> tuple[
         vectors, more = _run(matrix, vectors, preconditioner, kernel, aim=aim, turns=TURNS)
     best = min(range(block), key=lambda k: laplacian.quotient(vectors[:, k]))
     return vectors[:, best], block * (taken + more)
+
+
+@contextmanager
+def _drawing_from(seed: int) -> Iterator[None]:
+    """For pyamg, which draws from numpy's global generator alone: without this no two runs would agree."""
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
 
 
 def _run(

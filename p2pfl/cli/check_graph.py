@@ -70,6 +70,8 @@ def readable(graph: dict[str, Any]) -> dict[str, Any]:
     facts = {key: _said(value) for key, value in graph.items()}
     if "diameter_bounds" in facts:
         facts["diameter"] = facts.pop("diameter_bounds")
+    if "period" in facts:
+        facts["period"] = f"{facts['period']} rounds; what follows is about all their edges together"
     for key in ("connected", "components", "epsilon", "residual", "laplacian_max_eigenvalue"):
         facts.pop(key, None)
     return facts

@@ -121,6 +121,12 @@ def test_a_map_shows_rounds_and_tells_what_there_is_not(tmp_path):
     assert all(f"<!-- {text} -->" in drawn for text in ("hypercube", rounds, "∞", "–"))
 
 
+def test_a_map_takes_schedules_and_directed_graphs_too():
+    cells = [heat._cell(spec, 25, 0, "metropolis", 1e-3) for spec in ("base:k=1", "directed-exponential")]
+    assert (cells[0].rounds, cells[0].text) == (9, "9")
+    assert cells[1].rounds is not None
+
+
 def test_a_family_without_any_of_the_sizes_is_a_mistake(tmp_path):
     with pytest.raises(TopologyError, match="power of two"):
         call("ring", "hypercube", "-n", "5,6", "-o", tmp_path / "map.png")

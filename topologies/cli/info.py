@@ -25,6 +25,13 @@ What the words mean:
   a to b                   the value lies in between, and is not known better
 
 \b
+Of a schedule, or a directed graph:
+  edges, diameter, algebraic connectivity   of all rounds together, without directions
+  exact after              so many rounds after which every node has the mean itself
+  asymptotic rate          as mixing rate, but in the long run
+  certified                the mixing rate is right; connectivity certified: lambda_2 is
+
+\b
 Exit codes: 2 a mistake, 4 an eigenvalue did not converge, or --certify could not prove it.
 
 \b

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from topologies.building import build, kind
+from topologies.building import build, build_schedule, is_static, kind
 from topologies.errors import TopologyError
 from topologies.metrics.consensus import EPSILON, rounds_to_consensus
+from topologies.metrics.schedules import describe_schedule
 from topologies.plots.canvas import DARK, check_target, new_figure, save, shown
 from topologies.specs import is_file
 from topologies.spectral import spectrum
@@ -72,10 +73,17 @@ def draw_heat(
     ]
 
 
+def _rounds(spec: str, nodes: int, seed: int, weights: str, epsilon: float) -> int | None:
+    if not is_static(spec):
+        found: int | None = describe_schedule(build_schedule(spec, nodes, seed), epsilon)["rounds_to_consensus"]
+        return found
+    topology = build(spec, nodes, seed)
+    return rounds_to_consensus(spectrum(topology, weights).mixing_rate, epsilon) if nodes > 1 else 0
+
+
 def _cell(spec: str, nodes: int, seed: int, weights: str, epsilon: float) -> Cell:
     try:
-        topology = build(spec, nodes, seed)
-        rounds = rounds_to_consensus(spectrum(topology, weights).mixing_rate, epsilon) if nodes > 1 else 0
+        rounds = _rounds(spec, nodes, seed, weights, epsilon)
     except TopologyError as error:
         return Cell(None, NONE, error)
     return Cell(rounds, NEVER if rounds is None else short(rounds))

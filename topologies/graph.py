@@ -38,13 +38,20 @@ class Topology:
         names: Sequence[str] = (),
         formula: Any = None,
     ) -> None:
-        """`edges` in any order and direction; repetitions are one edge. None makes an implicit graph."""
+        """`edges` in any order and direction; repetitions are one edge. None makes an implicit graph.
+
+        Raises:
+            TopologyError: an edge to a node that is not there.
+        """
         self.spec = spec
         self.nodes = nodes
         self.seed = seed
         self.names = tuple(names)
         self.formula = formula
         self._ends = None if edges is None else ordered(edges)
+        if self._ends is not None and len(self._ends) and self._ends[:, 1].max() >= nodes:
+            found = int(self._ends[:, 1].max())
+            raise TopologyError("unknown node", key="edges", value=found, allowed=f"from 0 to {nodes - 1}")
 
     @property
     def implicit(self) -> bool:
@@ -113,6 +120,9 @@ def ordered(pairs: Ends | Iterable[Sequence[int]]) -> Ends:
     """Pairs in any order and direction as `Topology.ends` wants them. Self-loops are left out."""
     given: Ends = np.asarray(pairs if isinstance(pairs, np.ndarray) else list(pairs), dtype=np.int64).reshape(-1, 2)
     low, high = np.minimum(given[:, 0], given[:, 1]), np.maximum(given[:, 0], given[:, 1])
+    if len(given) and (low.min() < 0 or high.max() >= 1 << 31):
+        found = int(low.min() if low.min() < 0 else high.max())
+        raise TopologyError("unknown node", key="edges", value=found, allowed="numbers of nodes, from 0")
     # both ends in one number: sorting single numbers is several times faster than sorting pairs
     both = (low << 32 | high)[low != high]
     if not (both[1:] > both[:-1]).all():

@@ -170,3 +170,9 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_networkx_keeps_isolated_nodes():
     assert Topology("", 4, ((0, 1),)).to_networkx().number_of_nodes() == 4
+
+
+@pytest.mark.parametrize("edge", [(0, 3), (0, -1), (0, 2**40), (-1, -2)])
+def test_a_graph_made_by_hand_has_no_edge_to_a_node_that_is_not_there(edge):
+    with pytest.raises(TopologyError, match="edges: unknown node"):
+        Topology("", 3, [(0, 1), edge])

@@ -152,5 +152,5 @@ def test_design_for_more_nodes_than_a_graph_has_names_the_number_of_nodes():
 
 
 def test_more_draws_than_can_be_held_are_refused():
-    with pytest.raises(TopologyError, match="repeat: out of range .* from 1 to 100000"):
+    with pytest.raises(TopologyError, match=r"repeat: out of range .* from 1 to 100000"):
         call("attack", "ring", "-n", "6", "--repeat", "1000000000")

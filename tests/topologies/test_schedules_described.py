@@ -57,6 +57,25 @@ def test_rounds_to_consensus_are_the_first_with_a_norm_of_at_most_epsilon(spec, 
     assert described["messages_to_consensus"] == messages(schedule, rounds) == sent
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(("spec", "n"), [("base:k=1", 6), ("base:k=2", 25), ("de-bruijn", 16), ("base:k=1", 150)])
+@pytest.mark.parametrize("epsilon", [1e-16, 1e-30, 5e-324])
+def test_an_exact_schedule_reaches_every_epsilon_when_it_is_exact(spec, n, epsilon):
+    """Rounding leaves some 1e-17 of a distance that is nothing."""
+    described = describe_schedule(build_schedule(spec, n), epsilon)
+    assert described["rounds_to_consensus"] == described["exact_after"]
+
+
+def test_an_epsilon_far_below_rounding_is_reached_by_what_only_decays_too():
+    slow = build_schedule("round-robin", 7)
+    D, rounds = np.eye(7) - 1 / 7, 0
+    while np.linalg.norm(D, 2) > 1e-30:
+        D = slow.mixing(rounds).dense() @ D
+        D -= D.mean(axis=0)
+        rounds += 1
+    assert describe_schedule(slow, 1e-30)["rounds_to_consensus"] == rounds
+
+
 def test_a_rate_that_rounding_hides_is_not_certified():
     """After three hundred rounds of matchings the norm is what the multiplications left."""
     described = describe_schedule(build_schedule("random-matchings:rounds=300", 24))

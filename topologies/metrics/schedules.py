@@ -38,6 +38,8 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
     # with all weights in whole numbers, or the whole matrix at hand: a norm of zero needs no relative accuracy
     nothing = exact is not None and exact <= schedule.period
     proven = nothing and found.norm <= ROUNDING and found.method != "power iteration"
+    # an exact schedule needs no more, whatever rounding makes of a norm of zero
+    rounds = found.rounds if exact is None or found.rounds is None else min(found.rounds, exact)
     plain = plain_extremes(union)
     return {
         "spec": schedule.spec,
@@ -60,8 +62,8 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
         "asymptotic_rate": 0.0 if exact is not None else found.asymptotic,
         "epsilon": epsilon,
         "exact_after": exact,
-        "rounds_to_consensus": found.rounds,
-        "messages_to_consensus": None if found.rounds is None else messages(schedule, found.rounds),
+        "rounds_to_consensus": rounds,
+        "messages_to_consensus": None if rounds is None else messages(schedule, rounds),
         "method": found.method,
         "residual": found.residual,
         "certified": found.certified or proven,

@@ -75,7 +75,8 @@ def contraction(schedule: Schedule, epsilon: float) -> Contraction:
 def first_below(algebra: Algebra, period: int, whole: NDArray[Any], epsilon: float) -> int | None:
     """The least t with ||D_t|| <= epsilon; `whole` is D over one period.
 
-    Doubles the number of periods until they are enough, goes back by halves, and then round by round.
+    Doubles the number of periods until they are enough, goes back by halves, and then round by round: at most one
+    period of them, for of what rounding left in the direction of the mean no round takes anything away.
     """
     powers = [whole]
     while algebra.above(powers[-1], epsilon):
@@ -88,7 +89,7 @@ def first_below(algebra: Algebra, period: int, whole: NDArray[Any], epsilon: flo
         if algebra.above(further, epsilon):
             value, periods = further, periods + (1 << exponent)
     rounds = 0
-    while algebra.above(value, epsilon):
+    while rounds < period and algebra.above(value, epsilon):
         value = algebra.step(rounds, value)
         rounds += 1
     return periods * period + rounds

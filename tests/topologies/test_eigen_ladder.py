@@ -123,6 +123,14 @@ def test_multigrid_finds_a_gap_with_four_eigenvectors():
     assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
 
 
+def test_where_hubs_stretch_the_spectrum_the_diagonal_takes_the_place_of_multigrid():
+    topology = build("barabasi-albert", 3_000, 1)
+    laplacian = Laplacian.plain(topology)
+    found = multigrid_extremes(laplacian, ladder.Ends(8.0, 0.0, 0))
+    assert (found.method, found.converged) == ("diagonal", True)
+    assert found.low == pytest.approx(dense_extremes(laplacian).low, rel=1e-9, abs=0)
+
+
 def test_multigrid_gives_the_same_vector_whatever_was_drawn_before():
     """Its library draws from numpy's global generator."""
     laplacian, _ = stripped("torus", 2_500)

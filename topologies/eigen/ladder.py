@@ -3,7 +3,7 @@
 1. All eigenvalues of the dense matrix, up to `DENSE_LIMIT` nodes.
 2. Lanczos' method: enough for whatever mixes fast.
 3. Lanczos' method on the inverse, by elimination: small gap and small separators.
-4. LOBPCG with multigrid: small gap, too large to factor.
+4. LOBPCG with multigrid, or with the diagonal where there are hubs: small gap, too large to factor.
 5. Lanczos' method at length; if that does not converge either, the result says so.
 
 After each step the second eigenvalue is proven to be the one that was found where that is cheap (`certificate`), or, on
@@ -23,7 +23,7 @@ from topologies.eigen.dense import DENSE_LIMIT, ULP, eigenvalues
 from topologies.eigen.extremes import TOLERANCE, Extremes, from_vector, proven
 from topologies.eigen.inverse import Inverse
 from topologies.eigen.lanczos import Krylov, Ritz
-from topologies.eigen.multigrid import smallest
+from topologies.eigen.multigrid import has_hubs, smallest
 from topologies.laplacian import Array, Laplacian
 
 __all__ = ["TOLERANCE", "Extremes", "extremes", "largest"]
@@ -200,8 +200,9 @@ def inverse_extremes(laplacian: Laplacian, budget: Budget, ends: Ends) -> Extrem
 
 def multigrid_extremes(laplacian: Laplacian, ends: Ends) -> Extremes:
     vector, products = smallest(laplacian, TOLERANCE)
+    name = "diagonal" if has_hubs(laplacian) else "multigrid"
     return from_vector(
-        laplacian, vector, "multigrid", high=ends.high, high_residual=ends.residual, products=ends.products + products
+        laplacian, vector, name, high=ends.high, high_residual=ends.residual, products=ends.products + products
     )
 
 

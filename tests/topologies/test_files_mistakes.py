@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 
 from topologies import Topology, TopologyError
 from topologies.errors import UnwritableError
-from topologies.files import read_topology, write_topology
+from topologies.files import npz, read_topology, write_topology
 from topologies.files.formats import FORMATS
+from topologies.files.npz import NAMES
+from topologies.files.reading import BYTES_LIMIT
 
 XML = "<graphml><graph edgedefault='undirected'>\n<node id='a'/><node id='b'/>\n{}\n</graph></graphml>"
 GEXF = "<gexf><graph>\n<nodes><node id='a'/><node id='b'/></nodes>\n<edges>{}</edges></graph></gexf>"
@@ -222,6 +225,46 @@ def test_an_archive_that_would_unpack_to_more_than_memory_holds_is_not_unpacked(
     lying = data.replace((1_000_000).to_bytes(4, "little"), (0xFFFFFFF0).to_bytes(4, "little"))
     (tmp_path / "g.npz").write_bytes(lying)
     with pytest.raises(TopologyError, match="too large"):
+        read_topology(tmp_path / "g.npz")
+
+
+@pytest.mark.parametrize("name", ["data", NAMES])
+def test_an_archive_of_zeros_is_refused_without_taking_the_memory(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(npz, "UNPACKED_LIMIT", 100_000_000)
+    with (
+        zipfile.ZipFile(tmp_path / "g.npz", "w", zipfile.ZIP_DEFLATED) as file,
+        file.open(f"{name}.npy", "w") as array,
+    ):
+        for _ in range(200):
+            array.write(bytes(1_000_000))
+    assert (tmp_path / "g.npz").stat().st_size < 1_000_000
+    tracemalloc.start()
+    with pytest.raises(TopologyError, match="too large"):
+        read_topology(tmp_path / "g.npz")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000
+
+
+def test_a_small_file_takes_little_memory(tmp_path):
+    write_topology(Topology("", 2, [(0, 1)]), tmp_path / "g.edges")
+    tracemalloc.start()
+    read_topology(tmp_path / "g.edges")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000
+
+
+def test_an_archive_unpacks_to_no_more_than_a_file_may_have():
+    assert npz.UNPACKED_LIMIT <= BYTES_LIMIT
+
+
+def test_an_archive_of_more_edges_than_can_be_held_is_refused_before_they_are_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "EDGES_LIMIT", 2)
+    write_topology(Topology("", 3, [(0, 1), (0, 2)]), tmp_path / "g.npz")
+    assert read_topology(tmp_path / "g.npz").edge_count == 2
+    write_topology(Topology("", 3, [(0, 1), (0, 2), (1, 2)]), tmp_path / "g.npz")
+    with pytest.raises(TopologyError, match=r"too many edges.*allowed: up to 2"):
         read_topology(tmp_path / "g.npz")
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 import networkx as nx
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from matplotlib.figure import Figure
 
 from topologies import Topology, TopologyError, build, describe, mixing_matrix
 from topologies.cli import topology
+from topologies.errors import UnwritableError
 from topologies.plots import heat, network, single
 from topologies.plots.layout import layout, looks_the_same_all_around
 from topologies.plots.single import decay
@@ -167,6 +170,27 @@ def test_what_cannot_be_drawn_says_why(tmp_path, arguments, message):
 def test_a_target_that_cannot_be_is_told_before_the_graph_is_looked_at(tmp_path, name):
     with pytest.raises(TopologyError, match="output"):
         call("no such graph", "-o", tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", HEADS)
+def test_a_picture_that_fails_leaves_the_old_one_and_nothing_beside_it(tmp_path, monkeypatch, suffix):
+    def half(_figure, file, **_):
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    target = tmp_path / f"g{suffix}"
+    target.write_bytes(b"old")
+    monkeypatch.setattr(Figure, "savefig", half)
+    with pytest.raises(UnwritableError, match="No space left"):
+        call("ring", "-n", 5, "-o", target)
+    assert [(path, path.read_bytes()) for path in tmp_path.iterdir()] == [(target, b"old")]
+
+
+def test_a_picture_goes_where_a_link_leads(tmp_path):
+    (tmp_path / "link.PNG").symlink_to("there.png")
+    call("ring", "-n", 5, "-o", tmp_path / "link.PNG")
+    assert (tmp_path / "link.PNG").is_symlink()
+    assert (tmp_path / "there.png").read_bytes().startswith(HEADS[".png"])
 
 
 def test_without_matplotlib_the_extra_is_asked_for(tmp_path, monkeypatch):

@@ -19,8 +19,8 @@ from topologies.graph import Topology
 NAMES = "p2pfl_names"
 """The names as JSON, in bytes: unlike an array of texts, it keeps every one as it is."""
 
-UNPACKED_LIMIT = 64 * EDGES_LIMIT
-"""Bytes of all arrays: what the largest graph that can be held needs."""
+UNPACKED_LIMIT = 1 << 30
+"""Bytes of all arrays: twice what `write` makes of the largest graph that can be held."""
 
 _ALLOWED = "what scipy.sparse.save_npz writes"
 
@@ -33,6 +33,8 @@ def read(data: bytes, where: str) -> Content:
     shape = matrix.shape
     if len(shape) != 2 or shape[0] != shape[1] or not 1 <= shape[0] <= NODES_LIMIT:
         raise TopologyError("not a graph's matrix", key=where, value=shape, allowed=f"square, up to {NODES_LIMIT}")
+    if matrix.nnz > 2 * EDGES_LIMIT:
+        raise TopologyError("too many edges", key=where, value=int(matrix.nnz) // 2, allowed=f"up to {EDGES_LIMIT}")
     entries = coo_array(matrix)
     links = np.stack([entries.row, entries.col], axis=1).astype(np.int64)
     outside = np.flatnonzero(((links < 0) | (links >= shape[0])).any(axis=1))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from topologies.errors import TopologyError
 from topologies.files.content import Content, settle
@@ -13,9 +15,10 @@ from topologies.graph import Ends, Topology
 
 BYTES_LIMIT = 1 << 30
 """An edge list of as many edges as can be held. A device or a pipe may never end."""
+PIECE_BYTES = 1 << 20
 
 
-def read_topology(path: Path, nodes: int | None = None, form: str | None = None) -> Topology:
+def read_topology(path: Path | str, nodes: int | None = None, form: str | None = None) -> Topology:
     """The graph in a file, with the names that it gives its nodes, and the spec and seed that it says it comes from.
 
     Nodes called 0 .. n-1 are numbers; any others, such as 1 .. n, are names. `nodes` has to agree with a file that says
@@ -24,19 +27,19 @@ def read_topology(path: Path, nodes: int | None = None, form: str | None = None)
     Raises:
         TopologyError: no such file, or it is no simple undirected graph without weights.
     """
-    where, content = _content(path, form)
+    where, content = _content(Path(path), form)
     settled = settle(content, where, nodes)
     spec = content.spec if content.spec is not None else where
     return Topology(spec, settled.nodes, settled.ends, content.seed, names=settled.names)
 
 
-def read_edges(path: Path, nodes: int, names: Sequence[str] = ()) -> Ends:
+def read_edges(path: Path | str, nodes: int, names: Sequence[str] = ()) -> Ends:
     """The edges in the file, between `nodes` nodes that it calls by number or by one of `names`. Shape (edges, 2).
 
     Raises:
         TopologyError: as `read_topology`, or the file names a node that is not there.
     """
-    where, content = _content(path, None)
+    where, content = _content(Path(path), None)
     return settle(content, where, nodes, names).ends
 
 
@@ -58,6 +61,14 @@ def _content(path: Path, form: str | None) -> tuple[str, Content]:
 
 def _bytes(path: Path) -> bytes:
     if path == STREAM:
-        return sys.stdin.buffer.read(BYTES_LIMIT + 1)
+        return _first_bytes(sys.stdin.buffer)
     with path.open("rb") as file:
-        return file.read(BYTES_LIMIT + 1)
+        return _first_bytes(file)
+
+
+def _first_bytes(file: BinaryIO) -> bytes:
+    """All of it, or a little more than the limit. In pieces: to read so much at once takes as much memory at once."""
+    held = io.BytesIO()
+    while held.tell() <= BYTES_LIMIT and (piece := file.read(PIECE_BYTES)):
+        held.write(piece)
+    return held.getvalue()

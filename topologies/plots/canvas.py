@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.errors import TopologyError, not_written
+from topologies.files.writing import replace
 
 SUFFIXES = (".png", ".svg", ".pdf")
 DPI = 110
@@ -60,14 +61,19 @@ def counted(count: int, what: str) -> str:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Raises TopologyError where the file cannot be written."""
+    """A picture that is there is replaced when all of the new one is written, not before.
+
+    Raises:
+        TopologyError: the file cannot be written.
+    """
     import matplotlib as mpl  # noqa: PLC0415 - as above
 
-    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {"Software": None})
+    form = path.suffix.lower().removeprefix(".")
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {"Software": None})
     try:
         with mpl.rc_context({"svg.hashsalt": "p2pfl"}), warnings.catch_warnings():
             # a name may have signs that the font lacks: they become boxes, which is no reason to fail
             warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-            figure.savefig(path, dpi=DPI, metadata=metadata)
+            replace(path, lambda file: figure.savefig(file, format=form, dpi=DPI, metadata=metadata))
     except OSError as error:
         raise not_written("cannot be written", error, key="output", path=path) from None

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -110,6 +111,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit code; a mistake ends in a line on stderr, never a traceback."""
+    _open_streams()
     try:
         sys.exit(_run(arguments))
     except (KeyboardInterrupt, click.Abort):
@@ -145,6 +147,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         codes = [_fail(str(failure), exit_code(failure)) for failure in failures]
         return codes[0]
     return result if isinstance(result, int) else 0
+
+
+def _open_streams() -> None:
+    """Who starts us may have closed any of the three, and then Python has None for it: nothing to read, no reader."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for as long as we run
 
 
 def _close_output() -> None:

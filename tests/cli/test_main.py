@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -172,3 +173,32 @@ def test_too_little_memory_is_a_line_and_no_traceback(p2pfl, failing):
     failing(raising(MemoryError()))
     outcome = p2pfl("fail")
     assert (outcome.code, outcome.err) == (1, "error: this needs more memory than there is\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of Unix")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("--help", 0),
+        ("topology list --format csv", 0),
+        ("topology info ring -n 5", 0),
+        ("topology compare ring star -n 5", 0),
+        ("topology convert ring -n 5 -", 0),
+        ("topology info rng -n 5", 2),
+        ("chek", 2),
+    ],
+)
+def test_streams_that_are_closed_are_no_traceback(arguments, code, closed):
+    """Whatever would tell of it goes to a stream that is left, else the exit code tells."""
+    command = f"{shlex.quote(sys.executable)} -m p2pfl.cli.main {arguments} {closed}"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    assert (done.returncode, "Traceback" in done.stdout + done.stderr) == (code, False)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of Unix")
+def test_a_closed_input_is_an_empty_file():
+    command = f"{shlex.quote(sys.executable)} -m p2pfl.cli.main topology info - <&-"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "an empty file" in done.stderr

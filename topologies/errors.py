@@ -47,9 +47,10 @@ def not_written(message: str, error: OSError, *, key: str, path: Path) -> Topolo
     return kind(f"{message}: {error.strerror}", key=key, value=str(path), allowed="a file in a folder that exists")
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
-    """`words` in one line, headed by the one closest to `word` where one is close."""
+def nearest(word: object, words: Iterable[str]) -> str:
+    """`words` in one line, headed by the one closest to `word`, in whatever case, where one is close."""
     known = sorted(words)
     listed = ", ".join(known) or "nothing"
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"{listed} (did you mean {close[0]!r}?)" if close else listed
+    plain = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(word.lower(), plain, n=1, cutoff=0.6) if isinstance(word, str) else []
+    return f"did you mean {plain[close[0]]!r}? One of: {listed}" if close else listed

@@ -18,6 +18,7 @@ def test_defaults_are_filled_in():
     [
         ("rng", "topology", "rng", "did you mean 'ring'"),
         ("", "topology", "", "ring"),
+        ("RING", "topology", "RING", "did you mean 'ring'? One of: barabasi-albert, "),
         ("random-regular:degre=4", "random-regular", "degre", "did you mean 'degree'"),
         ("ring:degree=4", "ring", "degree", "nothing"),
         ("random-regular:degree=two", "random-regular:degree", "two", "whole number"),

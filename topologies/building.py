@@ -8,15 +8,13 @@ from pathlib import Path
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES
 from topologies.families.family import Family, Kind, Request
-from topologies.graph import Topology
+from topologies.graph import Topology, whole_number
 from topologies.schedules.schedule import Schedule
 from topologies.specs import is_file, parse
 
 NODES_LIMIT = 2_000_000
 EDGES_LIMIT = 50_000_000
 """more than these are not held in memory: such a graph is known by its formulas, or not at all."""
-ONE_BY_ONE_LIMIT = 10_000_000
-"""as many edges of a random graph are drawn by networkx in about a minute; more are refused."""
 
 
 def kind(spec: str) -> Kind:
@@ -40,7 +38,7 @@ def build(
     Raises:
         TopologyError: the spec cannot be read, there is no such graph of this size, or it is no static graph.
     """
-    _check_size(nodes)
+    nodes, seed = _checked(spec, nodes, seed, names)
     if is_file(spec):
         return _from_file(spec, Path(folder or "") / spec, nodes, seed, names)
     family, wanted = _asked(spec, nodes, seed, names, folder)
@@ -66,8 +64,8 @@ def resolve(spec: str, nodes: int | None = None, seed: int = 0) -> Topology:
         from topologies.files import read_topology  # noqa: PLC0415 - the formats check sizes against the limits above
 
         if nodes is not None:
-            _check_size(nodes)
-        return read_topology(Path(spec), nodes)
+            nodes, _ = _checked(spec, nodes, seed)
+        return read_topology(spec, nodes)
     if nodes is None:
         kind(spec)
         allowed = "-n N: only a graph file says itself how many nodes there are"
@@ -83,7 +81,7 @@ def build_schedule(
     Raises:
         TopologyError: the spec cannot be read, there is none of this size, or it is a static graph.
     """
-    _check_size(nodes)
+    nodes, seed = _checked(spec, nodes, seed, names)
     family, wanted = _asked(spec, nodes, seed, names, folder)
     if family.schedule is None:
         raise TopologyError("neither changes over time nor is directed", key="topology", value=spec)
@@ -108,7 +106,7 @@ def _asked(spec: str, nodes: int, seed: int, names: Sequence[str], folder: Path 
 
 
 def _check_edges(family: Family, wanted: Request) -> None:
-    limit = ONE_BY_ONE_LIMIT if family.one_by_one else EDGES_LIMIT
+    limit = family.edges_limit or EDGES_LIMIT
     edges = family.expected(wanted) if family.expected else 0
     if edges > limit:
         raise TopologyError(
@@ -119,6 +117,19 @@ def _check_edges(family: Family, wanted: Request) -> None:
         )
 
 
-def _check_size(nodes: int) -> None:
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= NODES_LIMIT:
+def _checked(spec: str, nodes: int, seed: int, names: Sequence[str] = ()) -> tuple[int, int]:
+    """What a program may have passed for them: the nodes and the seed, as ints.
+
+    Raises:
+        TopologyError: one of the four cannot be what it should.
+    """
+    if not isinstance(spec, str):
+        raise TopologyError("not a spec", key="topology", value=repr(spec), allowed="a text, such as 'ring'")
+    nodes = whole_number(nodes, "nodes", 1)
+    if nodes > NODES_LIMIT:
         raise TopologyError("impossible size", key="nodes", value=nodes, allowed=f"from 1 to {NODES_LIMIT}")
+    different = {name for name in names if isinstance(name, str)}
+    if len(names) and not len(names) == len(different) == nodes:
+        allowed = f"{nodes} different texts"
+        raise TopologyError("not one name for each node", key="names", value=len(different), allowed=allowed)
+    return nodes, whole_number(seed, "seed")

@@ -6,6 +6,7 @@ too large to hold, such as a complete graph of a million nodes, is described by 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -41,12 +42,15 @@ class Topology:
         """`edges` in any order and direction; repetitions are one edge. None makes an implicit graph.
 
         Raises:
-            TopologyError: an edge to a node that is not there.
+            TopologyError: no nodes, not one name for each, or an edge that is no pair of nodes that are there.
         """
         self.spec = spec
-        self.nodes = nodes
+        self.nodes = whole_number(nodes, "nodes", 1)
         self.seed = seed
         self.names = tuple(names)
+        if self.names and len(self.names) != nodes:
+            allowed = f"{nodes} different ones, or none"
+            raise TopologyError("not one name for each node", key="names", value=len(self.names), allowed=allowed)
         self.formula = formula
         self._ends = None if edges is None else ordered(edges)
         if self._ends is not None and len(self._ends) and self._ends[:, 1].max() >= nodes:
@@ -118,7 +122,7 @@ class Topology:
 
 def ordered(pairs: Ends | Iterable[Sequence[int]]) -> Ends:
     """Pairs in any order and direction as `Topology.ends` wants them. Self-loops are left out."""
-    given: Ends = np.asarray(pairs if isinstance(pairs, np.ndarray) else list(pairs), dtype=np.int64).reshape(-1, 2)
+    given = _whole_pairs(pairs)
     low, high = np.minimum(given[:, 0], given[:, 1]), np.maximum(given[:, 0], given[:, 1])
     if len(given) and (low.min() < 0 or high.max() >= 1 << 31):
         found = int(low.min() if low.min() < 0 else high.max())
@@ -131,6 +135,45 @@ def ordered(pairs: Ends | Iterable[Sequence[int]]) -> Ends:
     ends = np.stack([both >> 32, both & 0xFFFFFFFF], axis=1)
     ends.setflags(write=False)
     return ends
+
+
+def _whole_pairs(pairs: object) -> Ends:
+    """As an array. Numbers are not rounded: half a node is a mistake of whoever made it."""
+    listed: Any = list(pairs) if isinstance(pairs, Iterable) and not isinstance(pairs, np.ndarray) else pairs
+    try:
+        given = np.asarray(listed)
+    except ValueError:
+        # rows of different lengths
+        given = np.empty(1)
+    if given.shape == (0,):
+        given = given.reshape(0, 2)
+    if given.ndim != 2 or given.shape[1] != 2 or (len(given) and given.dtype.kind not in "iu"):
+        raise TopologyError("not pairs of nodes", key="edges", value=listed, allowed="pairs (i, j) of whole numbers")
+    return given.astype(np.int64, copy=False)
+
+
+def whole_number(value: object, key: str, least: int | None = None) -> int:
+    """`value`, of whatever type of whole numbers, as an int.
+
+    Raises:
+        TopologyError: it is none, or below `least`.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        message = "impossible size" if key == "nodes" else "not a whole number"
+        allowed = "a whole number" if least is None else f"a whole number from {least}"
+        raise TopologyError(message, key=key, value=repr(value) if value is None else value, allowed=allowed)
+    return number
+
+
+def require_graph(given: object) -> None:
+    """Raises TopologyError where a figure is asked of a spec, or of anything else that is no graph."""
+    if not isinstance(given, Topology):
+        allowed = "a Topology; build it first, such as by build('ring', 5)"
+        raise TopologyError("not a graph", key="topology", value=str(given), allowed=allowed)
 
 
 def component_labels(topology: Topology) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ import numpy as np
 from topologies.eigen.dense import ULP
 from topologies.eigen.extremes import TOLERANCE, Extremes, exactly, required
 from topologies.eigen.ladder import extremes, largest
-from topologies.graph import Topology, component_count
+from topologies.graph import Topology, component_count, require_graph
 from topologies.laplacian import Array, Laplacian
 from topologies.weights import check_weights, weighted
 
@@ -49,7 +49,7 @@ def spectrum(
     `plain_extremes` where they are known already.
 
     Raises:
-        TopologyError: unknown weights.
+        TopologyError: unknown weights, or no graph but a spec, say.
     """
     check_weights(weights)
     found = found or plain_extremes(topology, certify=certify)
@@ -74,6 +74,7 @@ def spectrum(
 
 def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
     """lambda_2 and lambda_max of the Laplacian of any graph."""
+    require_graph(topology)
     form = topology.formula
     if form is not None:
         return exactly(form.low, form.high, "closed form")

@@ -15,7 +15,7 @@ import numpy as np
 from topologies.eigen.extremes import required
 from topologies.eigen.ladder import extremes, largest
 from topologies.errors import TopologyError, nearest
-from topologies.graph import Topology, component_count
+from topologies.graph import Topology, component_count, require_graph
 from topologies.laplacian import Array, Laplacian
 
 WEIGHTS = ("metropolis", "max-degree", "best-constant", "sample-weighted")
@@ -36,6 +36,7 @@ def weighted(topology: Topology, weights: str = "metropolis", samples: Sequence[
     Raises:
         TopologyError: unknown weights, or samples that are not one positive number for each node.
     """
+    require_graph(topology)
     match check_weights(weights):
         case "sample-weighted":
             n = _samples(topology, samples)

@@ -8,10 +8,21 @@ import subprocess
 import sys
 
 import networkx as nx
+import numpy as np
 import pytest
 
-from topologies import Topology, TopologyError, build
-from topologies.families import FAMILIES
+from topologies import (
+    Topology,
+    TopologyError,
+    build,
+    build_schedule,
+    contraction,
+    describe,
+    mixing_matrix,
+    spectrum,
+)
+from topologies.families import FAMILIES, circulants
+from topologies.files import read_edges, read_topology, write_topology
 
 STATIC = [name for name, family in FAMILIES.items() if family.build]
 SIZES = {"paley": 17, "chordal-cycle": 17}
@@ -176,3 +187,102 @@ def test_networkx_keeps_isolated_nodes():
 def test_a_graph_made_by_hand_has_no_edge_to_a_node_that_is_not_there(edge):
     with pytest.raises(TopologyError, match="edges: unknown node"):
         Topology("", 3, [(0, 1), edge])
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [[(0, 1, 2)], [(0, 1.5)], [(0, 1), (2,)], [0, 1], [("a", "b")], [(False, True)], [(0, None)], [()], 5, "ab"],
+    ids=str,
+)
+def test_an_edge_is_two_whole_numbers(edges):
+    with pytest.raises(TopologyError, match="edges: not pairs of nodes"):
+        Topology("", 3, edges)
+
+
+@pytest.mark.parametrize("nodes", [0, -1, 2.0, "3", None, True])
+def test_a_graph_made_by_hand_has_at_least_one_node(nodes):
+    with pytest.raises(TopologyError, match="nodes: impossible size"):
+        Topology("", nodes, [])
+
+
+def test_a_graph_made_by_hand_has_a_name_for_each_node_or_none():
+    with pytest.raises(TopologyError, match="names: not one name for each node"):
+        Topology("", 3, [(0, 1)], names=["a"])
+
+
+def test_numbers_of_numpy_are_numbers_too():
+    assert build("random-regular", np.int64(8), np.int64(3)) == build("random-regular", 8, 3)
+    by_hand = Topology("", np.int32(3), np.array([[0, 1]], dtype=np.uint8))
+    assert (by_hand.edges, type(by_hand.nodes)) == (((0, 1),), int)
+
+
+@pytest.mark.parametrize("make", [build, build_schedule])
+@pytest.mark.parametrize(
+    ("arguments", "options", "key"),
+    [
+        ((None, 5), {}, "topology"),
+        ((b"ring", 5), {}, "topology"),
+        (("ring", 5.0), {}, "nodes"),
+        (("ring", None), {}, "nodes"),
+        (("random-regular", 8, 1.5), {}, "seed"),
+        (("random-regular", 8, None), {}, "seed"),
+        (("random-regular", 8, "a"), {}, "seed"),
+        (("random-regular", 8, True), {}, "seed"),
+        (("ring", 3), {"names": ["a"]}, "names"),
+        (("ring", 3), {"names": ["a", "b", 3]}, "names"),
+        (("keyed-rings", 3), {"names": ["a", "b", "a"]}, "names"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_told_by_its_name(make, arguments, options, key):
+    with pytest.raises(TopologyError) as caught:
+        make(*arguments, **options)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("ask", [spectrum, describe, contraction, mixing_matrix])
+@pytest.mark.parametrize("given", ["ring", None])
+def test_figures_of_a_spec_are_refused_with_what_to_do(ask, given):
+    with pytest.raises(TopologyError, match=r"topology: not a graph .*build it first"):
+        ask(given)
+
+
+@pytest.mark.parametrize("weights", [None, 3, []])
+def test_weights_that_are_no_word_are_unknown_ones(weights):
+    with pytest.raises(TopologyError, match="unknown mixing weights"):
+        spectrum(build("ring", 5), weights=weights)
+
+
+def test_a_graph_file_is_read_and_written_by_a_path_of_either_kind(tmp_path):
+    path = str(tmp_path / "g.json")
+    write_topology(build("ring", 5), path)
+    assert read_topology(path) == build("ring", 5)
+    assert read_edges(path, 5).tolist() == build("ring", 5).ends.tolist()
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes"),
+    [
+        ("random-regular:degree=10", 2_000_000),
+        ("watts-strogatz:k=10", 2_000_000),
+        ("erdos-renyi:p=0.99", 5_000),
+        ("barabasi-albert:m=5", 2_000_000),
+        ("keyed-rings:r=30", 2_000_000),
+        ("stochastic-block:inside=0.00001,between=0.00001", 2_000_000),
+        ("stochastic-block:blocks=1,inside=0,between=1", 5_000),
+    ],
+)
+def test_what_would_be_drawn_for_more_than_a_minute_is_refused(spec, nodes):
+    with pytest.raises(TopologyError, match="too many") as caught:
+        build(spec, nodes)
+    assert caught.value.key == "nodes"
+
+
+@pytest.mark.parametrize(("m", "nodes"), [(10**9, 2), (1000, 2_000_000), (10**6, 100_000)])
+def test_offsets_that_are_too_many_are_refused_before_any_is_drawn(monkeypatch, m, nodes):
+    monkeypatch.setattr(circulants, "below", lambda *_: pytest.fail("drawn"))
+    with pytest.raises(TopologyError, match="u-equi-static:m"):
+        build(f"u-equi-static:m={m}", nodes)
+
+
+def test_more_offsets_may_be_drawn_than_there_are():
+    assert build("u-equi-static:m=1000", 6) == build("complete", 6)

@@ -16,6 +16,8 @@ from topologies.families.stream import below
 from topologies.graph import Ends
 from topologies.specs import offsets, whole
 
+SUM_LIMIT = 400_000_000
+"""Nodes times offsets: the cosines of so many are summed in some seconds."""
 REVIEW = "Gray, Toeplitz and Circulant Matrices, 3"
 
 
@@ -80,6 +82,14 @@ def equi_shifts(nodes: int, count: int | None, seed: int) -> Ints:
 
 
 def shifts(wanted: Request) -> tuple[int, ...]:
+    """The distinct hops, the shorter way round.
+
+    Raises:
+        TopologyError: as many would take too long.
+    """
+    m, most = wanted["m"], SUM_LIMIT // wanted.nodes
+    if m is not None and min(m, wanted.nodes // 2) > most:
+        raise unfit("u-equi-static:m", m, wanted.nodes, f"from 1 to {most}")
     drawn = equi_shifts(wanted.nodes, wanted["m"], wanted.seed)
     return tuple(np.unique(np.minimum(drawn, wanted.nodes - drawn)).tolist())
 
@@ -145,7 +155,9 @@ FAMILIES: Mapping[str, Family] = {
         rule="a circulant graph of m random offsets, drawn from the seed; one may come twice",
         degree="at most 2 m",
         build=lambda wanted: circulant_edges(wanted.nodes, shifts(wanted)),
-        parameters={"m": whole(None, 1, "how many offsets are drawn; log2 n, rounded up, by default")},
+        parameters={
+            "m": whole(None, 1, "how many offsets are drawn; log2 n, rounded up, by default", maximum=1_000_000)
+        },
         closed=lambda wanted: circulant_form(wanted.nodes, shifts(wanted)),
         connectivity="as circulant",
         source="Song et al. 2022, arXiv:2210.07881, algorithm U-EquiStatic",

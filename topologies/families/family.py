@@ -84,7 +84,8 @@ class Family:
     the names of the nodes. `closed` is asked from two nodes on and gives None where no formula holds for these
     parameters. `expected` tells how many edges there will be, on average where they are drawn: a graph too large to
     hold is refused before it is made. Whatever has many edges on few nodes needs the one or the other.
-    `one_by_one`: the edges are drawn in a loop of Python's, which bears fewer of them.
+    `edges_limit`: where a loop of Python's draws the edges, so many take a minute or 3 GB; else as many are made as
+    can be held.
     """
 
     rule: str
@@ -99,7 +100,7 @@ class Family:
     kind: Kind = Kind.STATIC
     transitive: bool = False
     random: bool = False
-    one_by_one: bool = False
+    edges_limit: int | None = None
     by_name: bool = False
 
 

@@ -40,7 +40,7 @@ FAMILIES: Mapping[str, Family] = {
         connectivity="about 2 r - 2 sqrt(2 r - 1)",
         source="Law and Siu 2003, doi:10.1109/INFCOM.2003.1209234; Hua et al. 2024, arXiv:2409.05331",
         random=True,
-        one_by_one=True,
+        edges_limit=10_000_000,
         by_name=True,
     ),
 }

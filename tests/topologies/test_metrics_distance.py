@@ -89,3 +89,9 @@ def test_one_and_two_nodes_have_a_diameter(nodes, expected):
 
 def test_the_distances_from_a_node_of_a_disconnected_graph_say_where_there_is_no_way():
     assert np.array_equal(hops(Topology("by hand", 3, [(0, 1)]), 1), [1, 0, -1])
+
+
+@pytest.mark.parametrize("spec", ["wheel", "grid", "complete-bipartite", "barbell", "star-of-cliques:size=3"])
+def test_a_formula_for_the_diameter_does_not_cost_the_average_distance(spec):
+    topology = build(spec, 12)
+    assert distances(topology).average == pytest.approx(nx.average_shortest_path_length(topology.to_networkx()))

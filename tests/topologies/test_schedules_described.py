@@ -228,3 +228,8 @@ def test_ten_thousand_nodes_are_described_without_a_dense_matrix(monkeypatch):
     described = describe_schedule(build_schedule("base", 10_000))
     assert described["exact_after"] == described["rounds_to_consensus"] == build_schedule("base", 10_000).period
     assert (described["mixing_rate"], described["method"], described["certified"]) == (0.0, "power iteration", False)
+
+
+@pytest.mark.parametrize("spec", ["round-robin", "kautz"])
+def test_a_norm_that_is_epsilon_but_for_rounding_has_reached_it(spec):
+    assert describe_schedule(build_schedule(spec, 6), 0.5)["rounds_to_consensus"] == 2

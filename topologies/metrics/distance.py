@@ -54,9 +54,12 @@ def distances(topology: Topology) -> Distances:
         average = float(first.sum() / (topology.nodes - 1))
         return Distances(diameter=_exactly(int(first.max()), "every node sees the same"), average=average)
     average = _average_in_tree(topology) if topology.edge_count == topology.nodes - 1 else None
-    if closed is not None:
-        return Distances(diameter=_exactly(closed, "closed form"), average=average)
-    return _searched(topology, first, average)
+    if closed is None or (average is None and topology.nodes <= EXACT_LIMIT):
+        found = _searched(topology, first, average)
+        if closed is None:
+            return found
+        average = found.average
+    return Distances(diameter=_exactly(closed, "closed form"), average=average)
 
 
 def _exactly(value: int | None, method: str) -> Bounds | None:

@@ -21,6 +21,8 @@ DENSE_LIMIT = 2_000
 DOUBLINGS = 48
 """of the number of periods, before a schedule is said never to reach consensus."""
 TOLERANCE = 1e-6
+TIE = 1e-9
+"""relative: a norm that equals epsilon but for rounding has reached it."""
 ROUNDING = 1e-12
 """a norm below this may be zero: the matrices were multiplied with an error of that size."""
 RELIABLE = 1e-9
@@ -78,6 +80,7 @@ def first_below(algebra: Algebra, period: int, whole: NDArray[Any], epsilon: flo
     Doubles the number of periods until they are enough, goes back by halves, and then round by round: at most one
     period of them, for of what rounding left in the direction of the mean no round takes anything away.
     """
+    epsilon *= 1.0 + TIE
     powers = [whole]
     while algebra.above(powers[-1], epsilon):
         if len(powers) > DOUBLINGS:

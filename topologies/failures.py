@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.effort import EFFORT_LIMIT, Tell, effort, silent
 from topologies.errors import TopologyError, nearest
 from topologies.families.stream import generator
 from topologies.graph import Ends, Topology, component_labels
@@ -28,6 +29,11 @@ PATHS_LIMIT = 1_000
 
 REPEAT_LIMIT = 100_000
 """draws, all of which are held."""
+
+COSTS = {"random": 1, "degree": 1, "fiedler": 3, "betweenness": 1}
+"""eigenvalue problems, each as large as that of lambda_2, for each failure."""
+PATH = 5
+"""steps along edges of the shortest paths that take as long as a unit of effort."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +58,20 @@ class Decay:
     remaining: Topology
 
 
-def decay(topology: Topology, remove: int, strategy: str = "random", *, edges: bool = False, seed: int = 0) -> Decay:
-    """Removes `remove` nodes, or edges, one at a time; every choice looks at what is left then.
+def decay(
+    topology: Topology,
+    remove: int,
+    strategy: str = "random",
+    *,
+    edges: bool = False,
+    seed: int = 0,
+    tell: Tell = silent,
+) -> Decay:
+    """Removes `remove` nodes, or edges, one at a time; every choice looks at what is left then. `tell` hears how far
+    it is.
 
     Raises:
-        TopologyError: there is no such strategy, or less in the graph than is to be removed.
+        TopologyError: there is no such strategy, less in the graph than is to be removed, or it would take hours.
     """
     choose = _strategy(strategy, edges=edges)
     most = topology.edge_count if edges else topology.nodes - 1
@@ -66,10 +81,12 @@ def decay(topology: Topology, remove: int, strategy: str = "random", *, edges: b
     if strategy == "betweenness" and topology.nodes > PATHS_LIMIT:
         text = "takes too long on so many nodes"
         raise TopologyError(text, key="strategy", value=strategy, allowed=f"betweenness up to {PATHS_LIMIT} nodes")
+    _check_effort(topology, remove, 1, strategy, edges=edges)
     rng = generator(seed)
     graph, kept = Topology(topology.spec, topology.nodes, topology.ends, seed), np.arange(topology.nodes)
     left = [_left(graph, 0, ())]
     for k in range(1, remove + 1):
+        tell(f"removed {k - 1} of {remove}")
         place = choose(graph, rng)
         failed = graph.ends[place] if edges else kept[[place]]
         graph, kept = (_without_edge(graph, place), kept) if edges else _without_node(graph, kept, place)
@@ -80,14 +97,18 @@ def decay(topology: Topology, remove: int, strategy: str = "random", *, edges: b
 
 
 def random_decays(
-    topology: Topology, remove: int, repeat: int, *, edges: bool = False, seed: int = 0
+    topology: Topology, remove: int, repeat: int, *, edges: bool = False, seed: int = 0, tell: Tell = silent
 ) -> list[dict[str, Any]]:
     """`repeat` draws of random failures, the first with `seed`, the next with the seed after it: their mean, least
     and largest algebraic connectivity, the share of them that is connected, and the mean size of the largest part.
     """
     if not 1 <= repeat <= REPEAT_LIMIT:
         raise TopologyError("out of range", key="repeat", value=repeat, allowed=f"from 1 to {REPEAT_LIMIT}")
-    draws = [decay(topology, remove, "random", edges=edges, seed=seed + k).left for k in range(repeat)]
+    _check_effort(topology, remove, repeat, "random", edges=edges)
+    draws = []
+    for k in range(repeat):
+        tell(f"made {k} of {repeat} draws")
+        draws.append(decay(topology, remove, "random", edges=edges, seed=seed + k).left)
     rows = []
     for same in zip(*draws, strict=True):
         values = [left.algebraic_connectivity for left in same]
@@ -102,6 +123,23 @@ def random_decays(
             }
         )
     return rows
+
+
+def _check_effort(topology: Topology, remove: int, repeat: int, strategy: str, *, edges: bool) -> None:
+    """Raises TopologyError where it would take hours."""
+    n, m = topology.nodes, topology.edge_count
+    text = f"would take hours on {n} nodes and {m} edges"
+    spent = 0
+    for k in range(remove + 1):
+        left = (n, m - k) if edges else (n - k, m * (n - k) ** 2 // n**2)
+        spent += COSTS[strategy] * effort(*left) + (left[0] * left[1] // PATH if strategy == "betweenness" else 0)
+        if spent > EFFORT_LIMIT and k < 2:
+            raise TopologyError(text, key="nodes", value=n, allowed="a smaller graph, or another strategy")
+        if spent > EFFORT_LIMIT:
+            raise TopologyError(text, key="remove", value=remove, allowed=f"up to {k - 1} on a graph of this size")
+    if spent * repeat > EFFORT_LIMIT:
+        allowed = f"up to {EFFORT_LIMIT // spent} draws of {remove} failures"
+        raise TopologyError(text, key="repeat", value=repeat, allowed=allowed)
 
 
 def connectivity_bounds(topology: Topology, vector: Array, *, edges: bool) -> Array:

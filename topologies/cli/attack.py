@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topologies.cli import options
-from topologies.cli.output import format_option, write_rows
+from topologies.cli.output import check_target, format_option, progress, write_rows
 from topologies.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ Strategies; each looks at what is left then:
   betweenness   the one that most shortest paths use (up to 1,000 nodes)
 
 A graph that falls apart is an answer: lambda 2 is 0 from then on, and the exit code stays 0.
+
+What would take hours on a graph of this size is refused: too many failures, or draws.
+On a terminal a line tells how far it is.
 
 \b
 Examples:
@@ -65,9 +68,12 @@ def command(
     topology = resolve(spec, nodes, seed)
     if repeat != 1:
         _check_repeat(strategy)
-        write_rows(random_decays(topology, remove, repeat, edges=edges, seed=seed), form)
+        with progress() as tell:
+            rows = random_decays(topology, remove, repeat, edges=edges, seed=seed, tell=tell)
+        write_rows(rows, form)
         return
-    found = decay(topology, remove, strategy, edges=edges, seed=seed)
+    with progress() as tell:
+        found = decay(topology, remove, strategy, edges=edges, seed=seed, tell=tell)
     write_rows(_rows(found, topology.names, form), form)
     _note(found)
     if output is not None:
@@ -79,6 +85,8 @@ def _check_output(output: str | None, repeat: int) -> None:
         raise TopologyError("the table goes there already", key="output", value=output, allowed="a file")
     if output is not None and repeat != 1:
         raise TopologyError("many draws leave many graphs", key="output", value=output, allowed="with --repeat 1")
+    if output is not None:
+        check_target(Path(output))
 
 
 def _check_repeat(strategy: str) -> None:

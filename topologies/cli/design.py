@@ -10,10 +10,11 @@ import click
 
 from topologies.cli import options
 from topologies.cli.info import CAUTION
-from topologies.cli.output import format_option, write_json, write_rows
+from topologies.cli.output import check_target, format_option, progress, write_json, write_rows
 
 if TYPE_CHECKING:
     from topologies.design.designing import Design
+    from topologies.graph import Topology
 
 EPILOG = f"""\b
 What counts first (--minimize), and what breaks a tie:
@@ -37,8 +38,13 @@ What a graph must be:
 \b
 How it looks: up to 7 nodes at every connected graph, so that nothing is better; up to
 500 at all families with parameters that suit, and at --evaluations graphs of a search
-of its own (simulated annealing from the best four); above, at the families alone.
-The default of --evaluations takes a few seconds at 20 nodes, under a minute at 200.
+of its own (simulated annealing from the best four); above, at the families alone,
+each in fewer variants, and not at graphs of more than 40 edges for each node unless a
+formula tells all about them. 5000 nodes are the most, and take about two minutes; for
+larger graphs `compare` shows single families side by side. The default of
+--evaluations takes a few seconds at 20 nodes, about a minute from 200 on. At most 30
+graphs are looked at closely, 10 from 500 nodes on. On a terminal a line tells how far
+it is.
 
 \b
 Schedules (--schedules) are exact and cheap while rounds are in step and nothing is
@@ -55,7 +61,7 @@ Examples:
 
 
 @click.command("design", help="Finds the best graph for N nodes, and says why.", epilog=EPILOG)
-@click.option("-n", "--nodes", type=int, required=True, help="How many nodes.")
+@click.option("-n", "--nodes", type=int, required=True, help="How many nodes, at most 5000.")
 @click.option("--max-degree", type=int, default=None, help="Most neighbors of a node.  [default: no limit]")
 @click.option("--byzantine", type=int, default=0, show_default=True, help="Liars among the neighbors of a node.")
 @click.option("--budget-bytes", type=options.Bytes(), default=None, help="Most that may be sent, such as 2G.")
@@ -83,12 +89,22 @@ def command(
     from topologies.design.designing import design  # noqa: PLC0415 - `--help` stays instant
     from topologies.design.wanted import Wanted  # noqa: PLC0415 - as above
 
-    found = design(Wanted(**requirements), evaluations=evaluations, schedules=schedules, top=top)
+    if output is not None:
+        check_target(output)
+    with progress() as tell:
+        found = design(Wanted(**requirements), evaluations=evaluations, schedules=schedules, top=top, tell=tell)
     if output is not None and not found.winner.schedule:
         from topologies.files import write_topology  # noqa: PLC0415 - as above
 
-        write_topology(found.winner.topology, output)
+        write_topology(_held(found.winner.topology), output)
     _write(found, top, output, form)
+
+
+def _held(topology: Topology) -> Topology:
+    """With its edges, where the search did with formulas."""
+    from topologies.building import build  # noqa: PLC0415 - `--help` stays instant
+
+    return build(topology.spec, topology.nodes, topology.seed) if topology.implicit else topology
 
 
 def _write(found: Design, top: int, output: Path | None, form: str) -> None:

@@ -4,14 +4,60 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 
+from topologies.errors import TopologyError
+
 Row = Mapping[str, Any]
 Command = Callable[..., Any]
+
+PATIENCE_S = 1.0
+"""a line on the progress is written so often, and not before."""
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Takes what is to be told of a long search: one line on stderr, on a terminal alone, that vanishes in the end."""
+    shown = False
+    last = time.monotonic()
+
+    def tell(text: str) -> None:
+        nonlocal shown, last
+        if sys.stderr.isatty() and time.monotonic() - last >= PATIENCE_S:
+            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+            shown, last = True, time.monotonic()
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def check_target(path: Path) -> None:
+    """Before a long search, so that a mistake does not show after it; `-` is standard output.
+
+    Raises:
+        TopologyError: a format that is not known, or no file can be written there.
+    """
+    from topologies.files.formats import STREAM, format_of  # noqa: PLC0415 - `--help` stays instant
+
+    format_of(path)
+    folder = path.absolute().parent
+    if path == STREAM or (path.exists() and not path.is_file() and not path.is_dir()):
+        return  # a pipe or a device is written as it is
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise TopologyError(
+            "cannot be written", key="output", value=str(path), allowed="a file in a folder that exists"
+        )
 
 
 def format_option(*forms: str) -> Callable[[Command], Command]:

@@ -19,6 +19,10 @@ Modes:
            (Boyd et al., Randomized gossip algorithms, 2006, Theorem 3)
   delay    all nodes mix at once, with values up to --max-delay rounds old: the mean drifts
 
+At most 100,000 rounds, and fewer where a round has more than 5,000 edges, so that all
+rounds together have 500 million; what is not settled then, the notes say. --rounds may
+ask for ten times as many.
+
 A schedule or a directed graph has sync only, and its own weights.
 
 Exit code 3: the graph is not connected, so that its nodes never agree.

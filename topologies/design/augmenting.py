@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.effort import EFFORT_LIMIT, Tell, effort, silent
 from topologies.eigen.dense import DENSE_LIMIT
 from topologies.errors import TopologyError
 from topologies.families.stream import generator
@@ -34,6 +35,8 @@ SAME = 1e-9
 BISECTIONS = 60
 EXTREME = 64
 """nodes at either end of the Fiedler vector that are considered on a graph too large for all eigenvectors."""
+LOOKS = 10
+"""eigenvalue problems, each as large as that of lambda_2, that it takes to add an edge and to tell what it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +64,17 @@ def augment(
     *,
     weights: str = "metropolis",
     epsilon: float = EPSILON,
+    tell: Tell = silent,
 ) -> Augmented:
-    """`count` edges more, none at a node that has `max_degree` neighbors. `steps` has `count` + 1 entries.
+    """`count` edges more, none at a node that has `max_degree` neighbors. `steps` has `count` + 1 entries. `tell` hears
+    how far it is.
 
-    Up to 2,000 nodes each edge is the best single one; above, the best to first order between the extreme nodes of the
+    Up to 1,000 nodes each edge is the best single one; above, the best to first order between the extreme nodes of the
     Fiedler vector.
 
     Raises:
-        TopologyError: there is no place for so many edges, or a disconnected graph cannot be joined within the degree.
+        TopologyError: there is no place for so many edges, finding them would take hours, or a disconnected graph
+            cannot be joined within the degree.
     """
     if count < 1:
         raise TopologyError("nothing to add", key="add", value=count, allowed="from 1")
@@ -76,13 +82,30 @@ def augment(
         raise TopologyError("impossible value", key="max-degree", value=max_degree, allowed="from 1")
     if topology.implicit:
         _ = topology.ends  # raises
+    _check_count(topology, count)
     steps = [_step(topology, None, "as given", weights, epsilon)]
     for done in range(count):
+        tell(f"added {done} of {count} edges")
         edge, method = best_edge(topology, max_degree, done)
         topology = with_edge(topology, edge)
         steps.append(_step(topology, edge, method, weights, epsilon))
     topology.spec = f"{topology.spec} and {count} more"
     return Augmented(topology=topology, steps=tuple(steps))
+
+
+def _check_count(topology: Topology, count: int) -> None:
+    n, edges = topology.nodes, topology.edge_count
+    if count > (room := n * (n - 1) // 2 - edges):
+        text = "more than there are pairs of nodes that are not joined"
+        raise TopologyError(text, key="add", value=count, allowed=f"up to {room}")
+    exact = n**3 // 60 if n <= DENSE_LIMIT else 0  # where all pairs promise the same, as in a ring, each is looked at
+    most = EFFORT_LIMIT // (LOOKS * effort(n, edges) + exact)
+    if most < 1:
+        text = f"too large to add edges to: {n} nodes and {edges} edges"
+        raise TopologyError(text, key="nodes", value=n, allowed="a smaller graph")
+    if count > most:
+        text = f"would take hours on {n} nodes and {edges} edges"
+        raise TopologyError(text, key="add", value=count, allowed=f"up to {most} on a graph of this size")
 
 
 def with_edge(topology: Topology, edge: Edge) -> Topology:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from topologies.building import build, build_schedule
-from topologies.design.choices import schedule_choices, static_choices
+from topologies.design.choices import SMALL, schedule_choices, static_choices
 from topologies.design.rates import rate_of
 from topologies.design.wanted import Key, Wanted
+from topologies.effort import Tell, silent
 from topologies.errors import TopologyError
-from topologies.families import FAMILIES
+from topologies.families import FAMILIES, Request
 from topologies.graph import Topology, component_count
 from topologies.metrics.cutpoints import cut_points
 from topologies.metrics.known import degree_range
@@ -21,6 +22,9 @@ from topologies.specs import parse
 
 SEARCHED = "searched"
 """the spec of a graph that no family has begins with this word."""
+
+DENSE = 40
+"""edges for each node: above `SMALL` nodes a graph with more is judged by its formulas, or not at all."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -81,10 +85,10 @@ class Candidate:
     @property
     def fragile(self) -> str:
         """Why it is not robust enough; empty where it is, or where that is unknown."""
-        wanted, robust = self.wanted, self.robust
-        if not wanted.byzantine or robust is None or robust.upper >= wanted.robustness:
+        asked = self.wanted.robustness
+        if not asked or self.robust is None or self.robust.upper >= asked:
             return ""
-        return f"it is only {robust.upper}-robust where byzantine asks for {wanted.robustness}"
+        return f"it is only {self.robust.upper}-robust where byzantine asks for {asked}"
 
     @property
     def proven(self) -> bool:
@@ -98,15 +102,19 @@ def candidate(wanted: Wanted, topology: Topology) -> Candidate:
     return Candidate(wanted=wanted, topology=topology, rate=rate, rounds=wanted.rounds(rate), sent=sent)
 
 
-def known_graphs(wanted: Wanted) -> Iterator[Candidate]:
+def known_graphs(wanted: Wanted, tell: Tell = silent) -> Iterator[Candidate]:
     """The best draw of each family and choice of parameters that has a connected graph of this size.
 
     One whose degrees are wrong is told only where a formula gives its rate: it is not worth an eigensolver.
     """
     best: dict[str, Candidate] = {}
-    for spec, seed in static_choices(wanted):
+    choices = list(static_choices(wanted))
+    for done, (spec, seed) in enumerate(choices):
+        tell(f"looked at {done} of {len(choices)} graphs")
         try:
-            topology = build(spec, wanted.nodes, seed)
+            topology = _made(wanted, spec, seed)
+            if topology is None:
+                continue
             least, most = degree_range(topology)
             if topology.formula is None and not wanted.lowest <= least <= most <= wanted.highest:
                 continue
@@ -118,6 +126,24 @@ def known_graphs(wanted: Wanted) -> Iterator[Candidate]:
         if spec not in best or (bool(found.failures), found.key) < (bool(best[spec].failures), best[spec].key):
             best[spec] = found
     yield from best.values()
+
+
+def _made(wanted: Wanted, spec: str, seed: int) -> Topology | None:
+    """The graph, or its formulas alone where it would be large and of no use; None where these are not known, or say
+    that it is not connected.
+    """
+    if wanted.nodes <= SMALL:
+        return build(spec, wanted.nodes, seed)
+    parsed = parse(spec)
+    family = FAMILIES[parsed.name]
+    request = Request(spec=spec, nodes=wanted.nodes, parameters=parsed.parameters, seed=seed)
+    most = min(DENSE, wanted.highest) * wanted.nodes
+    if family.closed and (form := family.closed(request)) is not None:
+        if form.edges > most or not wanted.lowest <= form.degrees[0] <= form.degrees[1] <= wanted.highest:
+            return Topology(spec, wanted.nodes, None, seed, formula=form) if form.low > 0.0 else None
+    elif family.expected and family.expected(request) > most:
+        return None
+    return build(spec, wanted.nodes, seed)
 
 
 def known_schedules(wanted: Wanted) -> Iterator[Candidate]:

@@ -17,10 +17,11 @@ from topologies.design.wanted import Wanted
 from topologies.families import FAMILIES, Kind
 
 SEEDS = 5
-"""draws of each random family on a graph of a federation's size; one on larger graphs."""
+DRAWN = 200
+"""up to so many nodes each random family is drawn `SEEDS` times, on larger graphs once."""
 SMALL = 500
 DEGREES = 12
-"""values tried of a parameter that sets the degree."""
+"""values tried of a parameter that sets the degree; half as many above `SMALL` nodes."""
 CIRCULANTS = 2_000
 """sets of offsets tried for each number of offsets; all of them where there are no more."""
 OFFSETS_LIMIT = 8
@@ -33,7 +34,7 @@ def static_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
         if family.kind is not Kind.STATIC or name in SAME:
             continue
         settings = CHOICES[name](wanted) if name in CHOICES else [""]
-        seeds = range(wanted.seed, wanted.seed + (SEEDS if wanted.nodes <= SMALL else 1)) if family.random else [0]
+        seeds = range(wanted.seed, wanted.seed + (SEEDS if wanted.nodes <= DRAWN else 1)) if family.random else [0]
         for setting in settings:
             for seed in seeds:
                 yield (f"{name}:{setting}" if setting else name), seed
@@ -48,17 +49,18 @@ def schedule_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
                 yield (f"{name}:{setting}" if setting else name), wanted.seed
 
 
-def _spread(low: int, high: int, step: int = 1) -> list[int]:
-    """From `low` up to `high`, at most `DEGREES` values, the ends among them."""
+def _spread(low: int, high: int, step: int, most: int) -> list[int]:
+    """From `low` up to `high`, at most `most` values, the ends among them."""
     values = list(range(low, high + 1, step))
-    if len(values) <= DEGREES:
+    if len(values) <= most:
         return values
-    return sorted({values[round(i * (len(values) - 1) / (DEGREES - 1))] for i in range(DEGREES)})
+    return sorted({values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)})
 
 
 def _degrees(wanted: Wanted, low: int, step: int = 1) -> list[int]:
-    high = wanted.highest if wanted.nodes <= SMALL else min(wanted.highest, 32)
-    return _spread(low, high, step)
+    if wanted.nodes <= SMALL:
+        return _spread(low, wanted.highest, step, DEGREES)
+    return _spread(low, min(wanted.highest, 32), step, DEGREES // 2)
 
 
 def circulants(wanted: Wanted) -> Iterator[str]:

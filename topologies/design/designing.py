@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies.design.candidates import SEARCHED, Candidate, candidate, known_graphs, known_schedules
+from topologies.design.choices import SMALL
 from topologies.design.rates import adjacency_of
 from topologies.design.search import SEARCH_LIMIT, evaluations_for, search
 from topologies.design.wanted import DIGITS, Wanted, checked
+from topologies.effort import Tell, silent
 from topologies.errors import TopologyError
 from topologies.families.stream import generator
 from topologies.graph import Ends, Topology
@@ -22,7 +24,9 @@ STARTS = 4
 FOUND = 12
 """graphs of the search that are judged: the best, each with another number of edges."""
 JUDGED = 30
-"""graphs whose robustness is looked at, the best first: a third of a second each at most."""
+"""graphs that are looked at closely, their robustness too where liars are asked about: the best first. A third of a
+second each at most; seconds above `SMALL` nodes, where they are `JUDGED_LARGE`."""
+JUDGED_LARGE = 10
 
 ADVISED = 40
 """up to so many nodes an error says which degree would do."""
@@ -45,25 +49,33 @@ class Design:
         return self.qualified[0]
 
 
-def design(wanted: Wanted, *, evaluations: int | None = None, schedules: bool = False, top: int = 10) -> Design:
+def design(
+    wanted: Wanted,
+    *,
+    evaluations: int | None = None,
+    schedules: bool = False,
+    top: int = 10,
+    tell: Tell = silent,
+) -> Design:
     """Up to 7 nodes the true optimum; up to 500 families and a search that tries `evaluations` graphs; above, families
-    alone. The same arguments give the same result.
+    alone, up to `wanted.DESIGN_LIMIT` nodes. The same arguments give the same result. `tell` hears how far it is.
 
     Raises:
         TopologyError: nothing can meet the requirements, or nothing that was found does.
     """
     checked(wanted)
     effort = evaluations_for(wanted.nodes) if evaluations is None else evaluations
-    known = sorted(known_graphs(wanted), key=lambda found: found.key)
+    known = sorted(known_graphs(wanted, tell), key=lambda found: found.key)
     everything = wanted.nodes <= ATLAS_NODES
     if everything:
         own = list(_atlas(wanted))
     else:
-        own = list(_searched(wanted, known, effort)) if wanted.nodes <= SEARCH_LIMIT and effort > 0 else []
+        own = list(_searched(wanted, known, effort, tell)) if wanted.nodes <= SEARCH_LIMIT and effort > 0 else []
     entries = [*known, *own]
     if schedules:
         entries += known_schedules(wanted)
-    qualified, failed = _judged(sorted(entries, key=lambda found: (found.key, found.schedule, not found.named)), top)
+    ranked = sorted(entries, key=lambda found: (found.key, found.schedule, not found.named))
+    qualified, failed = _judged(ranked, top, tell)
     if not qualified:
         raise _nothing(wanted, failed)
     proven = everything and not qualified[0].schedule
@@ -81,7 +93,7 @@ def _atlas(wanted: Wanted) -> Iterator[Candidate]:
             yield _own(wanted, np.array(graph.edges))
 
 
-def _searched(wanted: Wanted, known: Sequence[Candidate], evaluations: int) -> Iterator[Candidate]:
+def _searched(wanted: Wanted, known: Sequence[Candidate], evaluations: int, tell: Tell) -> Iterator[Candidate]:
     starts: dict[int, Ends] = {}
     for found in known:
         least, most = degree_range(found.topology)
@@ -90,7 +102,7 @@ def _searched(wanted: Wanted, known: Sequence[Candidate], evaluations: int) -> I
     if starts:
         full = _filled(wanted, next(iter(starts.values())))
         starts.setdefault(len(full), full)
-    for _, _, ends in search(wanted, list(starts.values()), evaluations).ranked()[:FOUND]:
+    for _, _, ends in search(wanted, list(starts.values()), evaluations, tell).ranked()[:FOUND]:
         yield _own(wanted, ends)
 
 
@@ -110,7 +122,7 @@ def _own(wanted: Wanted, ends: Ends) -> Candidate:
     return candidate(wanted, Topology(f"{SEARCHED}:edges={len(ends)}", wanted.nodes, ends, wanted.seed))
 
 
-def _judged(entries: Sequence[Candidate], top: int) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
+def _judged(entries: Sequence[Candidate], top: int, tell: Tell) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
     """Qualified and failed; what was not looked at, because enough was found, is left out.
 
     Of those with the same figures the first is kept: the one that has a name.
@@ -119,11 +131,12 @@ def _judged(entries: Sequence[Candidate], top: int) -> tuple[tuple[Candidate, ..
     unknown: list[Candidate] = []
     failed: list[Candidate] = []
     seen: set[tuple[str, float, int]] = set()
-    looks = 0
+    looks, most = 0, _looks(entries)
     for entry in entries:
         if not entry.failures:
-            if len(proven) >= top or looks >= (JUDGED if entry.topology.nodes > ATLAS_NODES else len(entries)):
+            if len(proven) >= top or looks >= most:
                 continue
+            tell(f"judged {looks} of at most {most} graphs")
             looks += 1
         fails = bool(entry.failures or entry.fragile)
         group = failed if fails else proven if entry.proven else unknown
@@ -132,6 +145,14 @@ def _judged(entries: Sequence[Candidate], top: int) -> tuple[tuple[Candidate, ..
             seen.add(figures)
             group.append(entry)
     return (*proven, *unknown), tuple(failed)
+
+
+def _looks(entries: Sequence[Candidate]) -> int:
+    """How many are looked at closely."""
+    nodes = entries[0].topology.nodes if entries else 0
+    if nodes <= ATLAS_NODES:
+        return len(entries)
+    return min(len(entries), JUDGED if nodes < SMALL else JUDGED_LARGE)
 
 
 def _nothing(wanted: Wanted, failed: Sequence[Candidate]) -> TopologyError:

@@ -15,6 +15,7 @@ import numpy as np
 from topologies.design.rates import adjacency_of, mixing_rate, weighted_laplacian
 from topologies.design.walk import Walk
 from topologies.design.wanted import Key, Wanted
+from topologies.effort import Tell, silent
 from topologies.graph import Ends
 from topologies.laplacian import Array
 
@@ -50,11 +51,11 @@ class Best:
 
 
 def evaluations_for(nodes: int) -> int:
-    """Graphs to try unless told: a few seconds at 20 nodes, under a minute at 200."""
-    return min(100_000, max(1_000, 400_000_000 // nodes**2))
+    """Graphs to try unless told: a few seconds at 20 nodes, under a minute from 200 on."""
+    return min(100_000, 400_000_000 // nodes**2, max(1_000, 80_000_000_000 // nodes**3))
 
 
-def search(wanted: Wanted, starts: Sequence[Ends], evaluations: int) -> Best:
+def search(wanted: Wanted, starts: Sequence[Ends], evaluations: int, tell: Tell = silent) -> Best:
     """Walks from each start in turn, after each turn one from the best graph found; equal shares of `evaluations`."""
     rng = Random(wanted.seed)
     best = Best(wanted)
@@ -64,6 +65,7 @@ def search(wanted: Wanted, starts: Sequence[Ends], evaluations: int) -> Best:
         again = walk % turn == len(starts)
         ends = best.ranked()[0][2] if again else starts[walk % turn]
         heat = HOT / wanted.nodes / (10.0 if again else 1.0)
+        tell(f"searched {walk * (evaluations // walks)} of {evaluations} graphs")
         _anneal(_walk(wanted, ends), best, rng, evaluations // walks, heat)
     return best
 

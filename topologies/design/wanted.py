@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from topologies.building import NODES_LIMIT
 from topologies.errors import TopologyError, nearest
 from topologies.families.stream import generator
 from topologies.metrics.consensus import EPSILON, rounds_to_consensus
@@ -17,6 +16,9 @@ MODEL_BYTES = 400_000
 
 DIGITS = 9
 """Two mixing rates that agree to so many decimals are a tie."""
+
+DESIGN_LIMIT = 5_000
+"""nodes of a graph to find: two minutes on one core, for all that is tried."""
 
 Key = tuple[float, ...]
 
@@ -117,8 +119,11 @@ def checked(wanted: Wanted) -> Wanted:
     rounds_to_consensus(0.5, wanted.epsilon)
     if wanted.nodes < 2:
         raise TopologyError("nothing to join", key="nodes", value=wanted.nodes, allowed="from 2")
-    if wanted.nodes > NODES_LIMIT:
-        raise TopologyError("impossible size", key="nodes", value=wanted.nodes, allowed=f"from 2 to {NODES_LIMIT}")
+    if wanted.nodes > DESIGN_LIMIT:
+        allowed = f"from 2 to {DESIGN_LIMIT}; `topology compare` shows single families at larger sizes"
+        raise TopologyError(
+            "impossible size for a search among all families", key="nodes", value=wanted.nodes, allowed=allowed
+        )
     generator(wanted.seed)
     for key in ("byzantine", "model_bytes", "max_degree", "budget_bytes"):
         least = 0 if key == "byzantine" else 1

@@ -104,16 +104,22 @@ def delayed(
             if rounds is None:
                 break
     moved = drift(process.x, x)
-    return Delayed(distances=tuple(distances), rounds=reached, contraction=_tail(process), mean_drift=moved)
+    contraction = _tail(process, min(FORGET, limit // 3), measured_over(limit))
+    return Delayed(distances=tuple(distances), rounds=reached, contraction=contraction, mean_drift=moved)
 
 
-def _tail(process: Process) -> float:
+def measured_over(limit: int) -> int:
+    """Rounds over which the contraction is measured where `limit` rounds are what a graph so large may take."""
+    return min(TAIL, limit - limit // 3)
+
+
+def _tail(process: Process, forget: int, measured: int) -> float:
     logs = []
-    for _ in range(FORGET + TAIL):
+    for _ in range(forget + measured):
         process.rescale()
         process.advance()
         left = process.distance()
         if left < VANISHED:
             return 0.0
         logs.append(math.log(left))
-    return math.exp(sum(logs[FORGET:]) / TAIL)
+    return math.exp(sum(logs[forget:]) / measured)

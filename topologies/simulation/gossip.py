@@ -21,6 +21,8 @@ EPSILON_LIMIT = 0.25
 """the lower end of the bracket holds up to here: 1/(2 epsilon) must be at least the root of 1/epsilon."""
 RUNS_LIMIT = 5_000
 _CHUNK = 128
+_LOOK = 500
+"""nodes: to look at so many, each 128 ticks, takes as long as to make the ticks."""
 
 Ints = NDArray[np.int64]
 
@@ -67,6 +69,11 @@ class Gossip:
     @property
     def median_ticks(self) -> int | None:
         return self.averaging_ticks(0.5)
+
+
+def tick_work(nodes: int, runs: int) -> int:
+    """A tick of all runs, and its share of looking at all nodes once in a while; in units of one run's tick."""
+    return runs * (1 + nodes // _LOOK)
 
 
 def enough_runs(epsilon: float) -> int:

@@ -10,17 +10,24 @@ from topologies.errors import TopologyError, nearest
 from topologies.families.stream import generator
 from topologies.graph import Topology
 from topologies.metrics.consensus import rounds_to_consensus
-from topologies.simulation.delay import delayed
-from topologies.simulation.gossip import Bracket, enough_runs, gossip
-from topologies.simulation.start import random_values, require_connected, require_epsilon, require_whole
-from topologies.simulation.synchronous import mixing_step, rounds_limit, run, tail
+from topologies.simulation.delay import OLDEST, TAIL, delayed, measured_over
+from topologies.simulation.gossip import RUNS_LIMIT, Bracket, enough_runs, gossip, tick_work
+from topologies.simulation.start import (
+    VALUES_LIMIT,
+    random_values,
+    require_connected,
+    require_epsilon,
+    require_held,
+    require_whole,
+)
+from topologies.simulation.synchronous import mixing_step, require_rounds, rounds_limit, run, tail
 from topologies.spectral import spectrum
 
 MODES = ("sync", "gossip", "delay")
 GOSSIP_WORK = 1_000_000_000
 """ticks times runs: about half a minute, where nobody says how many ticks."""
-TICKS_LIMIT, ROUNDS_LIMIT = 100_000_000, 1_000_000
-"""that can be asked for: every round is a row of the history."""
+TICKS_LIMIT = 100_000_000
+"""that can be asked for, within ten times the work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +69,11 @@ def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None)
     if mode not in MODES:
         raise TopologyError("unknown mode", key="mode", value=mode, allowed=nearest(mode, MODES))
     require_epsilon(asked.epsilon)
-    require_rounds(asked.rounds, TICKS_LIMIT if mode == "gossip" else ROUNDS_LIMIT)
+    require_runs(asked.runs, mode)
+    if mode != "gossip":
+        require_rounds(asked.rounds, topology.edge_count * asked.dimension)
+    elif asked.rounds is not None:
+        require_whole("rounds", asked.rounds, 1, TICKS_LIMIT)
     require_connected(topology)
     by_mode = {"sync": _synchronous, "gossip": _gossip, "delay": _delayed}
     return by_mode[mode](topology, asked)
@@ -91,6 +102,12 @@ def _synchronous(topology: Topology, asked: Asked) -> Report:
 
 
 def _delayed(topology: Topology, asked: Asked) -> Report:
+    require_whole("max-delay", asked.max_delay, 0, OLDEST)
+    kept = (asked.max_delay + 1) * topology.nodes * asked.dimension
+    require_held(kept, "max-delay", asked.max_delay)
+    work = 2 * topology.edge_count * asked.dimension + kept
+    require_rounds(asked.rounds, work)
+    limit = rounds_limit(work)
     rng = generator(asked.seed)
     done = delayed(
         topology,
@@ -99,7 +116,7 @@ def _delayed(topology: Topology, asked: Asked) -> Report:
         epsilon=asked.epsilon,
         oldest=asked.max_delay,
         rounds=asked.rounds,
-        limit=rounds_limit(2 * topology.edge_count * asked.dimension),
+        limit=limit,
         rng=rng,
     )
     rate = spectrum(topology, asked.weights).mixing_rate
@@ -115,13 +132,20 @@ def _delayed(topology: Topology, asked: Asked) -> Report:
         "mean_drift": done.mean_drift,
     }
     notes = ["no formula predicts the contraction with delays; what stands beside it is that without"]
+    if (over := measured_over(limit)) < TAIL:
+        notes.append(f"the contraction may not have settled: on so many nodes and edges it is that of {over} rounds")
     return Report(facts, _rounds(done.distances, rate), (*notes, *unreached(done.rounds, len(done.distances) - 1)))
 
 
 def _gossip(topology: Topology, asked: Asked) -> Report:
     bracket = Bracket.of(topology, asked.epsilon)
-    runs = enough_runs(asked.epsilon) if asked.runs is None else asked.runs
-    limit = min(GOSSIP_WORK // max(1, runs), math.ceil(bracket.high)) if asked.rounds is None else asked.rounds
+    held = max(1, VALUES_LIMIT // topology.nodes)
+    runs = min(enough_runs(asked.epsilon), held) if asked.runs is None else asked.runs
+    require_held(topology.nodes * runs, "runs", runs)
+    most = max(1, GOSSIP_WORK // tick_work(topology.nodes, runs))
+    if asked.rounds is not None:
+        require_whole("rounds", asked.rounds, 1, min(TICKS_LIMIT, 10 * most))
+    limit = min(most, math.ceil(bracket.high)) if asked.rounds is None else asked.rounds
     done = gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=generator(asked.seed))
     ticks = done.averaging_ticks(asked.epsilon)
     facts = {
@@ -159,9 +183,11 @@ def _rounds(distances: tuple[float, ...], rate: float) -> list[dict[str, Any]]:
     return [{"round": t, "distance": distance, "predicted": rate**t} for t, distance in enumerate(distances)]
 
 
-def require_rounds(rounds: int | None, most: int = ROUNDS_LIMIT) -> None:
-    if rounds is not None:
-        require_whole("rounds", rounds, 1, most)
+def require_runs(runs: int | None, mode: str) -> None:
+    if runs is not None and mode != "gossip":
+        raise TopologyError("only gossip has several", key="runs", value=runs, allowed="with --mode gossip")
+    if runs is not None:
+        require_whole("runs", runs, 1, RUNS_LIMIT)
 
 
 def unreached(reached: int | None, limit: int, unit: str = "rounds") -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from topologies.families.stream import generator
 from topologies.laplacian import Array
 from topologies.metrics.schedules import describe_schedule, messages
 from topologies.schedules.schedule import Schedule
-from topologies.simulation.report import Asked, Report, require_rounds, unreached
+from topologies.simulation.report import Asked, Report, require_runs, unreached
 from topologies.simulation.start import VANISHED, random_values, require_connected, require_epsilon
-from topologies.simulation.synchronous import Run, cyclic_tail, rounds_limit, run
+from topologies.simulation.synchronous import Run, cyclic_tail, require_rounds, rounds_limit, run
 
 PERIODS = 2_000
 """over whose last half the contraction is measured."""
@@ -30,11 +30,13 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | Non
     if mode != "sync":
         raise TopologyError("only for static undirected graphs", key="mode", value=mode, allowed="sync")
     require_epsilon(asked.epsilon)
-    require_rounds(asked.rounds)
+    require_runs(asked.runs, mode)
+    links = asked.dimension * max(mixing.messages for mixing in schedule.mixings)
+    require_rounds(asked.rounds, links)
     require_connected(schedule.union())
     x = random_values(schedule.nodes, asked.dimension, generator(asked.seed))
     steps = [mixing.apply for mixing in schedule.mixings]
-    limit = rounds_limit(asked.dimension * max(mixing.messages for mixing in schedule.mixings))
+    limit = rounds_limit(links)
     done = run(steps, x, asked.epsilon, rounds=asked.rounds, limit=limit)
     slope = cyclic_tail(steps, x, max(4, min(PERIODS, limit // schedule.period)))
     known = describe_schedule(schedule, asked.epsilon)

@@ -10,6 +10,8 @@ from topologies.laplacian import Array
 
 VANISHED = 1e-12
 """less than this of a distance left after one round is rounding."""
+VALUES_LIMIT = 20_000_000
+"""held at once: a few copies of them take a gigabyte."""
 
 
 class DisconnectedError(TopologyError):
@@ -37,9 +39,17 @@ def require_whole(key: str, value: int, minimum: int, maximum: int) -> None:
         raise TopologyError("out of range", key=key, value=value, allowed=f"from {minimum} to {maximum}")
 
 
+def require_held(values: int, key: str, value: int) -> None:
+    """Raises TopologyError where so many values are more than can be held."""
+    if values > VALUES_LIMIT:
+        allowed = f"less, or fewer nodes: up to {VALUES_LIMIT:,} values at all nodes together"
+        raise TopologyError("too many values to hold", key=key, value=value, allowed=allowed)
+
+
 def random_values(nodes: int, dimension: int, rng: np.random.Generator) -> Array:
     """Shape (nodes, dimension), standard normal: their mean is not zero, so that a drift of it can be seen."""
     require_whole("dimension", dimension, 1, 1_000)
+    require_held(nodes * dimension, "dimension", dimension)
     return rng.normal(size=(nodes, dimension))
 
 

@@ -12,15 +12,21 @@ import numpy as np
 
 from topologies.graph import Topology
 from topologies.laplacian import Array
-from topologies.simulation.start import VANISHED, centered, disagreement, drift
+from topologies.simulation.start import VANISHED, centered, disagreement, drift, require_whole
 from topologies.weights import weighted
 
 Step = Callable[[Array], Array]
 """One round of mixing, from and to shape (nodes, dimension)."""
 
-WORK_LIMIT = 1_000_000_000
-"""edges times rounds: tens of seconds."""
+WORK_LIMIT = 500_000_000
+"""edges times rounds: about half a minute, where nobody says how many rounds."""
+ASKED_LIMIT = 10 * WORK_LIMIT
+"""the same, that can be asked for."""
+FEWEST = 10
+"""rounds that are tried on any graph."""
 ROUNDS_LIMIT = 100_000
+ASKED_ROUNDS = 1_000_000
+"""that can be asked for: every round is a row of the history."""
 SETTLED = 1e-7
 """norm of W^2 y - r^2 y for unit y: the square of it bounds the error of r^2 times the gap to the next modulus."""
 
@@ -61,7 +67,13 @@ def mixing_step(topology: Topology, weights: str = "metropolis") -> Step:
 
 def rounds_limit(links: int) -> int:
     """How many rounds over so many edges or links a simulation may take where nobody says."""
-    return min(ROUNDS_LIMIT, max(100, WORK_LIMIT // max(1, links)))
+    return min(ROUNDS_LIMIT, max(FEWEST, WORK_LIMIT // max(1, links)))
+
+
+def require_rounds(rounds: int | None, links: int) -> None:
+    """Raises TopologyError where so many rounds over so many edges or links would take too long, or fill the memory."""
+    if rounds is not None:
+        require_whole("rounds", rounds, 1, min(ASKED_ROUNDS, max(FEWEST, ASKED_LIMIT // max(1, links))))
 
 
 def run(steps: Sequence[Step], x: Array, epsilon: float, *, rounds: int | None, limit: int) -> Run:

@@ -1,0 +1,225 @@
+"""What would take hours is refused before it begins, and the error says what is allowed."""
+
+from __future__ import annotations
+
+import sys
+from itertools import count
+
+import pytest
+from click.testing import CliRunner
+
+from topologies import TopologyError, build
+from topologies.cli import output, topology
+from topologies.design import designing
+from topologies.design.augmenting import augment
+from topologies.design.candidates import candidate, known_graphs
+from topologies.design.search import evaluations_for
+from topologies.design.wanted import DESIGN_LIMIT, Wanted
+from topologies.effort import EFFORT_LIMIT, effort
+from topologies.failures import decay, random_decays
+from topologies.simulation.report import Asked, simulate
+from topologies.simulation.synchronous import rounds_limit
+
+
+def call(*arguments):
+    return CliRunner().invoke(topology, arguments)
+
+
+def refused(key, function, *arguments, **options):
+    with pytest.raises(TopologyError) as caught:
+        function(*arguments, **options)
+    assert caught.value.key == key
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("nodes", [DESIGN_LIMIT + 1, 10_000, 2_000_000])
+def test_a_graph_too_large_to_find_is_refused_and_compare_is_named(nodes):
+    said = refused("nodes", designing.design, Wanted(nodes=nodes))
+    assert f"from 2 to {DESIGN_LIMIT}" in said
+    assert "topology compare" in said
+
+
+def test_the_help_of_design_states_the_limits():
+    said = call("design", "--help").output
+    assert str(DESIGN_LIMIT) in said
+    assert "40 edges for each node" in said
+
+
+def test_dense_graphs_that_the_degree_rules_out_are_never_built(monkeypatch):
+    built = []
+
+    def counted(spec, nodes, seed):
+        made = build(spec, nodes, seed)
+        built.append((spec, made.edge_count))
+        return made
+
+    monkeypatch.setattr("topologies.design.candidates.build", counted)
+    monkeypatch.setattr("topologies.design.candidates.static_choices", lambda _: [(spec, 0) for spec in DENSE])
+    found = {entry.spec: entry for entry in known_graphs(Wanted(nodes=900, max_degree=4))}
+    assert built == [("ring", 900)]
+    assert "more than" not in found["ring"].failures
+    assert found["complete"].topology.edge_count == 900 * 899 // 2
+    assert found["complete"].failures == ("a node has 899 neighbors, and max-degree allows 4",)
+
+
+DENSE = ("complete", "erdos-renyi", "stochastic-block", "lollipop", "ring")
+
+
+def test_without_liars_nobody_looks_at_robustness(monkeypatch):
+    looked = []
+    monkeypatch.setattr("topologies.design.candidates.robustness", looked.append)
+    assert call("design", "-n", "10", "--max-degree", "3", "--evaluations", "50").exit_code == 0
+    assert not looked
+
+
+def test_a_large_graph_is_looked_at_closely_less_often(monkeypatch):
+    told = []
+    monkeypatch.setattr(designing, "known_graphs", lambda wanted, _: _rings(wanted, 30))
+    designing.design(Wanted(nodes=600, max_degree=4), tell=told.append, top=100)
+    assert told[0] == f"judged 0 of at most {designing.JUDGED_LARGE} graphs"
+    assert len(told) == designing.JUDGED_LARGE
+
+
+def _rings(wanted, how_many):
+    return [candidate(wanted, build("ring", wanted.nodes)) for _ in range(how_many)]
+
+
+def test_the_search_of_the_largest_graphs_tries_fewer():
+    assert evaluations_for(200) == 10_000
+    assert evaluations_for(500) == 1_000
+
+
+def test_a_long_search_tells_how_far_it_is_on_a_terminal_alone(monkeypatch, capsys):
+    clock = count()
+    monkeypatch.setattr(output.time, "monotonic", lambda: float(next(clock)))
+    for terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal, raising=False)
+        with output.progress() as tell:
+            tell("looked at 12 of 40 graphs")
+        assert ("looked at 12 of 40 graphs" in capsys.readouterr().err) is terminal
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("design", "-n", "20", "--max-degree", "4"),
+        ("augment", "ring", "-n", "20", "--add", "1"),
+        ("attack", "ring", "-n", "20"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("target", "said"), [("there", "cannot be written"), ("no/where.json", "cannot be written"), ("a.xyz", ".xyz")]
+)
+def test_the_target_is_checked_before_anything_is_computed(command, target, said, tmp_path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    for place in ("topologies.design.designing.design", "topologies.building.resolve"):
+        monkeypatch.setattr(place, lambda *_, **__: pytest.fail("computed"))
+    result = call(*command, "-o", str(tmp_path / target))
+    assert isinstance(result.exception, TopologyError)
+    assert said in str(result.exception)
+
+
+def test_a_folder_that_may_not_be_written_is_told_before_the_search(tmp_path, monkeypatch):
+    monkeypatch.setattr("topologies.cli.output.os.access", lambda *_: False)
+    monkeypatch.setattr("topologies.design.designing.design", lambda *_, **__: pytest.fail("computed"))
+    assert "cannot be written" in str(call("design", "-n", "20", "-o", str(tmp_path / "a.json")).exception)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "add", "key", "said"),
+    [
+        (2_000, 1_000_000, "add", "up to "),
+        (2_000_000, 1, "nodes", "a smaller graph"),
+        (1_000, 100, "add", "up to "),
+        (10, 36, "add", "up to 35"),
+    ],
+)
+def test_more_edges_than_can_be_found_are_refused(nodes, add, key, said):
+    assert said in refused(key, augment, build("ring", nodes), add)
+
+
+def test_small_graphs_may_be_filled():
+    assert augment(build("ring", 8), 20).topology.edge_count == 28
+
+
+@pytest.mark.parametrize("runs", ["0", "-2", "5"])
+@pytest.mark.parametrize("mode", ["sync", "delay"])
+def test_runs_are_for_gossip_alone(runs, mode):
+    result = call("simulate", "ring", "-n", "8", "--runs", runs, "--mode", mode)
+    assert "runs: only gossip has several" in str(result.exception)
+    schedule = call("simulate", "base:k=1", "-n", "8", "--runs", runs)
+    assert "runs" in str(schedule.exception)
+
+
+def test_rounds_times_edges_are_bounded():
+    for links in (1, 5_000, 20_000, 2_000_000):
+        assert rounds_limit(links) * links <= 500_000_000
+    assert rounds_limit(2_000) == 100_000
+    assert rounds_limit(50_000_000) == 10
+
+
+def test_what_is_not_settled_within_the_work_is_said(monkeypatch):
+    monkeypatch.setattr("topologies.simulation.synchronous.WORK_LIMIT", 20_000)
+    found = simulate(build("ring", 200))
+    assert not found.facts["settled"]
+    assert any("had not settled after 100 rounds" in note for note in found.notes)
+    late = simulate(build("ring", 200), "delay")
+    assert any("may not have settled" in note for note in late.notes)
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "key"),
+    [
+        ("sync", {"rounds": 1_000_000}, "rounds"),
+        ("delay", {"rounds": 1_000_000}, "rounds"),
+        ("gossip", {"rounds": 100_000_000}, "rounds"),
+        ("gossip", {"runs": 5_000}, "runs"),
+        ("sync", {"dimension": 1_000}, "dimension"),
+        ("delay", {"max_delay": 1_000}, "max-delay"),
+    ],
+)
+def test_a_simulation_that_is_asked_for_is_bounded_too(mode, asked, key):
+    refused(key, simulate, build("ring", 50_000), mode, Asked(**asked))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [((9_000, "random"), "remove"), ((9_000, "fiedler"), "remove")],
+)
+def test_an_attack_that_would_take_hours_says_how_many_failures_would_not(arguments, key):
+    graph = build("random-regular:degree=4", 10_000)
+    said = refused(key, decay, graph, *arguments)
+    most = int(said.rsplit("up to ", 1)[1].split()[0])
+    assert most * effort(10_000, 20_000) <= 2 * EFFORT_LIMIT
+
+
+def test_draws_on_a_large_graph_are_bounded():
+    said = refused("repeat", random_decays, build("ring", 20_000), 3, 100_000)
+    assert "draws of 3 failures" in said
+
+
+def test_paths_on_a_dense_graph_are_bounded():
+    refused("nodes", decay, build("complete", 1_000), 1, "betweenness")
+
+
+def test_what_took_a_moment_is_still_allowed():
+    assert len(decay(build("ring", 16), 15).left) == 16
+    assert len(random_decays(build("ring", 16), 3, 50)) == 4
+
+
+def test_a_complete_winner_that_is_known_by_its_formulas_is_written_with_its_edges(tmp_path, monkeypatch):
+    monkeypatch.setattr("topologies.design.candidates.static_choices", lambda _: [("complete", 0), ("ring", 0)])
+    path = tmp_path / "graph.edges"
+    assert call("design", "-n", "501", "-o", str(path), "--format", "json").exit_code == 0
+    assert len(path.read_text().splitlines()) >= 501 * 500 // 2
+
+
+def test_an_unknown_format_to_convert_to_is_answered_with_the_nearest(tmp_path):
+    result = call("convert", "ring", "-n", "5", str(tmp_path / "a"), "--to", "jsn")
+    assert "did you mean 'json'" in str(result.exception)
+    assert "did you mean 'rounds'" in str(call("compare", "ring", "-n", "5", "--sort", "rouns").exception)
+
+
+def test_a_graph_of_wrong_degrees_that_is_not_connected_either_is_left_out(monkeypatch):
+    monkeypatch.setattr("topologies.design.candidates.static_choices", lambda _: [("u-equi-static:m=1", 0)])
+    assert [entry.failures for entry in known_graphs(Wanted(nodes=5_000, max_degree=8, byzantine=1))] == []

@@ -71,7 +71,7 @@ def decay(
     it is.
 
     Raises:
-        TopologyError: there is no such strategy, less in the graph than is to be removed, or it would take hours.
+        TopologyError: there is no such strategy, less in the graph than is to be removed, or it would take too long.
     """
     choose = _strategy(strategy, edges=edges)
     most = topology.edge_count if edges else topology.nodes - 1
@@ -126,9 +126,9 @@ def random_decays(
 
 
 def _check_effort(topology: Topology, remove: int, repeat: int, strategy: str, *, edges: bool) -> None:
-    """Raises TopologyError where it would take hours."""
+    """Raises TopologyError where it would take too long."""
     n, m = topology.nodes, topology.edge_count
-    text = f"would take hours on {n} nodes and {m} edges"
+    text = f"would take too long on {n} nodes and {m} edges"
     spent = 0
     for k in range(remove + 1):
         left = (n, m - k) if edges else (n - k, m * (n - k) ** 2 // n**2)

@@ -24,7 +24,7 @@ Strategies; each looks at what is left then:
 
 A graph that falls apart is an answer: lambda 2 is 0 from then on, and the exit code stays 0.
 
-What would take hours on a graph of this size is refused: too many failures, or draws.
+What would take too long on a graph of this size is refused: too many failures, or draws.
 On a terminal a line tells how far it is.
 
 \b

@@ -23,7 +23,7 @@ A higher lambda_2 does not always mean a lower mixing rate: an edge also changes
 mixing weights of its ends.
 How many edges may be added depends on the size: to a ring all it has room for up to 80
 nodes, 1,800 on 100, 21 on 500, 2 on 1,000, 47 on 2,000; more is refused, for it would
-take hours. On a terminal a line tells how far it is.
+take too long. On a terminal a line tells how far it is.
 
 \b
 Examples:

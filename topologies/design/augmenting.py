@@ -73,7 +73,7 @@ def augment(
     Fiedler vector.
 
     Raises:
-        TopologyError: there is no place for so many edges, finding them would take hours, or a disconnected graph
+        TopologyError: there is no place for so many edges, finding them would take too long, or a disconnected graph
             cannot be joined within the degree.
     """
     if count < 1:
@@ -104,7 +104,7 @@ def _check_count(topology: Topology, count: int) -> None:
         text = f"too large to add edges to: {n} nodes and {edges} edges"
         raise TopologyError(text, key="nodes", value=n, allowed="a smaller graph")
     if count > most:
-        text = f"would take hours on {n} nodes and {edges} edges"
+        text = f"would take too long on {n} nodes and {edges} edges"
         raise TopologyError(text, key="add", value=count, allowed=f"up to {most} on a graph of this size")
 
 

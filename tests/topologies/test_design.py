@@ -254,3 +254,15 @@ def test_a_budget_that_is_missed_is_told_with_how_far_the_nearest_is_from_it():
     budget = round(best.sent / 1.25)
     with pytest.raises(TopologyError, match="25 % more"):
         design(Wanted(nodes=6, max_degree=3, budget_bytes=budget, model_bytes=100))
+
+
+def test_where_few_graphs_are_robust_enough_more_are_drawn():
+    found = design(Wanted(nodes=14, max_degree=5, byzantine=1), evaluations=0)
+    assert robustness(found.winner.topology).lower >= 3
+    assert found.winner.topology.degrees.max() <= 5
+
+
+def test_the_degree_that_would_do_is_looked_for_among_drawn_graphs_too():
+    with pytest.raises(TopologyError) as caught:
+        design(Wanted(nodes=14, max_degree=4, byzantine=1), evaluations=0)
+    assert "max-degree = 5" in caught.value.allowed

@@ -71,7 +71,8 @@ def readable(graph: dict[str, Any]) -> dict[str, Any]:
     if "diameter_bounds" in facts:
         facts["diameter"] = facts.pop("diameter_bounds")
     if "period" in facts:
-        facts["period"] = f"{facts['period']} rounds; what follows is about all their edges together"
+        said = "contraction and exchanges count single ones, the rest is about all their edges"
+        facts["period"] = f"{facts['period']} rounds; {said}"
     for key in ("connected", "components", "epsilon", "residual", "laplacian_max_eigenvalue"):
         facts.pop(key, None)
     return facts

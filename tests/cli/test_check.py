@@ -73,6 +73,12 @@ def test_a_schedule_reaches_consensus_at_the_end_of_a_period_not_before(p2pfl, w
     assert samples_differ["contraction"] ** samples_differ["exchanges_to_consensus"] <= samples_differ["epsilon"]
 
 
+def test_of_a_schedule_it_is_said_which_figures_are_those_of_a_round_and_which_of_all(p2pfl, ward, change):
+    change("federation.toml", 'topology = "ring"', 'topology = "one-peer-hypercube"')
+    period = next(line for line in p2pfl("check", ward).out.splitlines() if line.startswith("period"))
+    assert "2 rounds; contraction and exchanges count single ones, the rest is about all their edges" in period
+
+
 def test_mean_is_said_to_be_no_protection(p2pfl, ward):
     outcome = p2pfl("check", ward)
     assert outcome.code == 0

@@ -155,3 +155,11 @@ def test_a_graph_file_is_augmented_and_what_stays_apart_is_said(tmp_path):
     result = call("augment", str(path), "-n", "4", "--add", "1")
     assert "joins two components" in result.stdout
     assert "Still not connected" in result.stderr
+
+
+def test_an_edge_is_told_by_the_names_that_the_file_gives_its_ends(tmp_path):
+    """A graph that lost its node 1: its numbers from 0 on are not those in the file."""
+    path = tmp_path / "left.json"
+    call("attack", "path", "-n", "6", "--strategy", "degree", "-o", str(path))
+    document = json.loads(call("augment", str(path), "--add", "2", "--format", "json").stdout)
+    assert [step["added"] for step in document["steps"]] == [None, "0 - 3", "3 - 5"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from topologies.cli import options
 from topologies.cli.output import check_target, format_option, progress, write_json, write_rows
+
+if TYPE_CHECKING:
+    from topologies.graph import Edge
 
 DRAWS = 20
 DRAWS_LARGE = 3
@@ -70,7 +74,7 @@ def command(
         write_topology(found.topology, output)
     rows: list[dict[str, Any]] = [
         {
-            "added": None if step.edge is None else f"{step.edge[0]}-{step.edge[1]}",
+            "added": None if step.edge is None else _told(step.edge, given.names),
             "lambda_2": step.algebraic_connectivity,
             "mixing_rate": step.mixing_rate,
             "rounds": step.rounds,
@@ -90,3 +94,9 @@ def command(
         click.echo("Still not connected: more edges are needed.", err=True)
     if output is not None:
         click.echo(f'In the federation file, under [federation]:\n  topology = "{output.as_posix()}"', err=True)
+
+
+def _told(edge: Edge, names: Sequence[str]) -> str:
+    """By the names of a file's nodes, in which a hyphen may be."""
+    i, j = edge
+    return f"{names[i]} - {names[j]}" if names else f"{i}-{j}"

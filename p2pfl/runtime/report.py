@@ -127,11 +127,13 @@ def _staleness(rows: Sequence[Line]) -> dict[str, float] | None:
 def _contraction(federation: Federation, rows: Sequence[Line], children: Sequence[Child]) -> Line:
     """Predicted for one synchronous exchange on every edge; measured in the closing rounds, per exchange on an edge.
 
-    In a schedule: on every edge of one of its rounds.
+    In a schedule: on every edge of one of its rounds. Where a node told no number of samples, because it died, all
+    count as equal in the prediction, and `samples_known` says so.
     """
     samples = [row["samples"] for row in rows]
     return {
         "predicted": predicted(federation, samples if all(samples) else None),
+        "samples_known": all(samples),
         "measured": _measured(children, federation.edges_at_once),
         "per": "one exchange on every edge of a round" if federation.schedule else "one exchange on every edge",
     }

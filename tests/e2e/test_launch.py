@@ -108,6 +108,7 @@ def test_eight_processes_with_two_digits_each_end_with_one_model_of_all_ten(tmp_
     assert set(report["rounds"].values()) == {40}
     assert report["died"] == []
     assert report["contraction"]["measured"] == pytest.approx(report["contraction"]["predicted"], abs=0.08)
+    assert report["contraction"]["samples_known"] is True
     assert len(report["history"]) > 3
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "demo" / "report.json").read_text()) == report
@@ -122,6 +123,7 @@ def test_a_node_that_is_killed_is_reported_dead_and_the_others_finish(ward):
     assert process.returncode == 1
     report = json.loads(out)
     assert report["died"] == ["node2"]
+    assert report["contraction"]["samples_known"] is False
     by_name = {row["name"]: row for row in report["nodes"]}
     assert by_name["node2"]["state"] == "died (SIGKILL)"
     assert not by_name["node2"]["finished"]

@@ -141,7 +141,7 @@ def _check_byzantine(wanted: Wanted) -> None:
     most = ((n + 1) // 2 - 1) // 2  # the complete graph is ceil(n/2)-robust, and no graph is more
     if b and b > most:
         raise TopologyError(
-            f"{n} nodes cannot be ({2 * b + 1})-robust, as {b} liars among the neighbors of any node ask for",
+            f"{n} nodes cannot be {2 * b + 1}-robust, as byzantine = {b} asks for",
             key="byzantine",
             value=b,
             allowed=f"up to {most} on {n} nodes, or at least {4 * b + 1} nodes",

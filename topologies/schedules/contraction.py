@@ -33,8 +33,8 @@ RELIABLE = 1e-9
 class Contraction:
     """`norm` of D over one period. `residual`: of the eigenvector of D^T D that it comes from, or the bound on all its
     eigenvalues. `rounds`: the least t with a norm of at most epsilon, None if never; an upper bound unless
-    `rounds_exact`. `asymptotic`: the factor per round in the long run, the largest modulus of an eigenvalue of D to the
-    power 1/period, None where it is not known.
+    `rounds_exact`, and no better than the norm. `asymptotic`: the factor per round in the long run, the largest modulus
+    of an eigenvalue of D to the power 1/period, None where it is not known.
     """
 
     norm: float

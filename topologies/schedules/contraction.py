@@ -2,7 +2,7 @@
 
 All matrices have rows and columns that sum to one, so the norm never grows with t and the first round with a norm
 below some value is found by bisection. Three ways: in the Fourier basis where all matrices are circulant (any size, up
-to rounding); as dense matrices; and by power iteration, which finds a norm from below and proves nothing.
+to rounding); as dense matrices; and by Lanczos' method, which finds a norm from below and proves nothing.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def contraction(schedule: Schedule, epsilon: float) -> Contraction:
         return _circulant(_Fourier(rows), schedule.period, epsilon)
     if schedule.nodes <= DENSE_LIMIT:
         return _dense(schedule, epsilon)
-    from topologies.schedules.power import by_power_iteration  # noqa: PLC0415 - it imports the class above
+    from topologies.schedules.large import by_lanczos  # noqa: PLC0415 - it imports the class above
 
-    return by_power_iteration(schedule, epsilon)
+    return by_lanczos(schedule, epsilon)
 
 
 def first_below(algebra: Algebra, period: int, whole: NDArray[Any], epsilon: float) -> int | None:

@@ -203,20 +203,3 @@ def component_count(topology: Topology) -> int:
     if topology.formula is not None and topology.formula.low > 0.0:
         return 1
     return int(np.count_nonzero(component_labels(topology) == np.arange(topology.nodes)))
-
-
-def hops_from(topology: Topology, start: int) -> NDArray[np.int64]:
-    """Hops from `start` to each node, -1 where there is no way. Shape (nodes,)."""
-    starts, neighbors = topology.rows
-    hops = np.full(topology.nodes, -1)
-    hops[start] = 0
-    front = np.array([start])
-    distance = 0
-    while len(front):
-        distance += 1
-        counts = starts[front + 1] - starts[front]
-        offsets = np.repeat(starts[front] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
-        reached = neighbors[offsets + np.arange(counts.sum())]
-        front = np.unique(reached[hops[reached] < 0])
-        hops[front] = distance
-    return hops

@@ -6,8 +6,10 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topologies import TopologyError, build
+from topologies import TopologyError, build, spectrum
+from topologies.families import FAMILIES, Request
 from topologies.families.circulants import equi_shifts
+from topologies.specs import parse
 
 
 def simple(graph):
@@ -127,8 +129,6 @@ def test_a_margulis_expander_keeps_its_bound_where_repeated_edges_count_again():
 
 
 def test_a_full_binary_tree_has_at_most_two_nths_of_connectivity():
-    from topologies import spectrum  # noqa: PLC0415 - only here
-
     for levels in range(2, 8):
         nodes = 2**levels - 1
         assert spectrum(build("tree", nodes)).algebraic_connectivity <= 2 / (nodes - 1) * (1 + 1e-12) or nodes == 3
@@ -150,9 +150,6 @@ def test_an_equitopo_graph_joins_each_node_to_those_at_the_shifts():
 
 def test_a_wrong_closed_form_is_not_given_for_an_impossible_size():
     """Whoever asks a family for its formula alone hears the same mistake."""
-    from topologies.families import FAMILIES, Request  # noqa: PLC0415 - only here
-    from topologies.specs import parse  # noqa: PLC0415 - only here
-
     for spec, nodes in [("hypercube", 12), ("circulant:offsets=5", 8), ("paley", 9), ("torus", 7), ("barbell", 9)]:
         wanted = Request(spec=spec, nodes=nodes, parameters=parse(spec).parameters)
         with pytest.raises(TopologyError):

@@ -12,8 +12,9 @@ import pytest
 from topologies import TopologyError, build
 from topologies.building import EDGES_LIMIT
 from topologies.families import FAMILIES, Request
-from topologies.graph import component_count, hops_from
+from topologies.graph import component_count
 from topologies.laplacian import Laplacian
+from topologies.metrics.distance import hops
 from topologies.specs import parse
 
 SIZES = [*range(2, 27), 29, 30, 32, 36, 37, 41, 60, 61, 64]
@@ -99,7 +100,7 @@ def test_every_family_with_a_closed_form_is_among_those_tested(name):
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if FAMILIES[parse(spec).name].transitive])
 def test_in_a_transitive_family_every_node_sees_the_same_distances(spec):
     for topology in list(graphs(spec))[:12]:
-        seen = {tuple(np.bincount(hops_from(topology, node) + 1)) for node in range(topology.nodes)}
+        seen = {tuple(np.bincount(hops(topology, node) + 1)) for node in range(topology.nodes)}
         assert len(seen) == 1
 
 

@@ -13,8 +13,9 @@ from topologies.errors import TopologyError
 from topologies.families.boxes import sides
 from topologies.families.family import Request
 from topologies.families.geometric import places
-from topologies.graph import Topology, components, hops_from, ordered
+from topologies.graph import Topology, components, ordered
 from topologies.laplacian import Laplacian
+from topologies.metrics.distance import hops
 from topologies.specs import is_file, parse
 
 Points = NDArray[np.float64]
@@ -88,8 +89,8 @@ def _circle(nodes: int) -> Points:
 
 def _open_circle(topology: Topology) -> Points:
     """A path, which has no room for its nodes on a line."""
-    hops = hops_from(topology, int(np.argmin(topology.degrees)))
-    return _circle(topology.nodes + 1)[hops]
+    along = hops(topology, int(np.argmin(topology.degrees)))
+    return _circle(topology.nodes + 1)[along]
 
 
 def _settled(topology: Topology, part: list[int]) -> Points:

@@ -63,13 +63,19 @@ def check(federation: Path, byzantine: int, form: Form) -> int:
 
 
 def _survey(federation: Federation, findings: Findings, liars: int) -> dict[str, Any]:
+    from p2pfl.cli.check_graph import liars_borne  # noqa: PLC0415 - `--help` stays instant
+
     for member in federation.members:
         _look_into_folder(federation, member, findings)
     _load_learners(federation, findings)
     _warn(federation, findings)
+    borne = liars_borne(federation)
     return {
         "federation": _head(federation),
-        "members": [_member_row(federation, member, findings) for member in federation.members],
+        "members": [
+            _member_row(federation, member, findings) | {"liars_borne": borne[member.index]}
+            for member in federation.members
+        ],
         "graph": _graph(federation, findings, liars),
         "traffic": _traffic(federation, findings),
     }

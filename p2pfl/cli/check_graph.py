@@ -65,6 +65,16 @@ def graph_facts(
     return facts, [f"graph: {text}" for text in said]
 
 
+def liars_borne(federation: Federation) -> list[int]:
+    """For each member, with how many lying neighbors it still mixes under a rule that discards extreme values."""
+    from topologies import Topology  # noqa: PLC0415 - `--help` stays instant
+    from topologies.metrics.byzantine import local_tolerance  # noqa: PLC0415 - as above
+
+    topology = Topology(federation.topology, len(federation.members), federation.edges, federation.seed)
+    found: list[int] = local_tolerance(topology).tolist()
+    return found
+
+
 def readable(graph: dict[str, Any]) -> dict[str, Any]:
     """For people: ranges in words, and what follows from the rest left out."""
     facts = {key: _said(value) for key, value in graph.items()}

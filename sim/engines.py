@@ -1,0 +1,52 @@
+"""The seam between a host and its data plane: the same core runs over either of two engines.
+
+`exact` is the shipped engine, one operation at a time; `lazy` only remembers what is to be done and does it later, for
+many nodes at once. Both answer the core alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from p2pfl.core.effects import Operation
+from p2pfl.core.events import Event
+from p2pfl.core.records import EdgeRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boot:
+    """What the disk says at a start; `records` belong to the core alone."""
+
+    fresh: bool
+    samples: int
+    version: int
+    rounds: int
+    elapsed_s: float
+    records: Mapping[int, EdgeRecord]
+
+
+class NodeEngine(Protocol):
+    """One node's data plane as its host sees it."""
+
+    def boot(self) -> Boot:
+        """Start, from the disk or from nothing."""
+
+    def run(self, operation: Operation) -> Event | None:
+        """Carry out what the core asks; the answer for the core, if there is one."""
+
+    def begin_round(self, index: int, *, corrected: bool) -> None:
+        """Remember the model (and the control variate) as they are now: the local round starts from them."""
+
+    def end_round(self) -> tuple[int, int]:
+        """The local round that began is over: its number of steps (0 if it failed), and n."""
+
+    def steps(self) -> int:
+        """How many steps the next local round has."""
+
+    def crash(self, kept: int = 0) -> None:
+        """Power off: what was not flushed is lost, apart from the first `kept` changes, which reached the disk."""
+
+    def forget(self) -> None:
+        """The disk is lost: the node is as before its first start."""

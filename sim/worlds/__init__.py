@@ -1,0 +1,1 @@
+"""What surrounds the nodes of a simulation: speeds, links, faults, liars; from a TOML file to plain values."""

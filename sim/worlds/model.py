@@ -1,0 +1,127 @@
+"""What a world file says, after validation: plain frozen values. A default that stands here is the default of the file.
+
+Times are in virtual seconds, sizes in bytes, rates in bytes per second, probabilities per message. Nodes are member
+indices. Everything random that the file asks for is drawn later, from the run's seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A random quantity: `constant` (low), `uniform` or `log-uniform` between low and high."""
+
+    kind: str = "constant"
+    low: float = 1.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeSpec:
+    """A local step takes `step_s` divided by the node's speed; `round_s`, where given, is a whole round at speed 1."""
+
+    step_s: float = 0.0025
+    round_s: float | None = None
+    speed: Spread = field(default_factory=Spread)
+    """drawn once per node."""
+    trace: Path | None = None
+    """CSV with the columns node, time_s, speed: instead of `speed`."""
+    jitter: float = 0.0
+    """each round takes up to this share longer, drawn per round."""
+    engine_s: float = 0.0005
+    """what one exchange operation (encode, apply) takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSpec:
+    latency_s: Spread = field(default_factory=lambda: Spread(low=0.002, high=0.002))
+    """drawn once per link."""
+    jitter_s: float = 0.0
+    """each message takes up to this much longer, so that messages overtake each other."""
+    bandwidth: float | None = None
+    """bytes per second in each direction of a link; None: unlimited."""
+    loss: float = 0.0
+    duplication: float = 0.0
+    redial_s: float = 0.05
+    """how long after a session's death its link is tried again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowNodes:
+    """These nodes' links differ: all messages to and from them take `far_s` longer, at `bandwidth` at most."""
+
+    nodes: tuple[int, ...]
+    far_s: float = 0.0
+    bandwidth: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSpec:
+    """From `at_s` to `until_s` no message passes between nodes of different groups; who is in none forms one more."""
+
+    groups: tuple[tuple[int, ...], ...]
+    at_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashSpec:
+    """Power off at `at_s`; on again after `down_s`, None for never. With `amnesia` the disk is lost too."""
+
+    nodes: tuple[int, ...]
+    at_s: float
+    down_s: float | None = None
+    amnesia: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChurnSpec:
+    """Crashes at random: up for an exponential time of mean `up_s`, down for one of mean `down_s`, until `until_s`.
+
+    Each crash loses the disk with probability `amnesia`. `nodes` None: all honest nodes.
+    """
+
+    up_s: float
+    down_s: float
+    until_s: float
+    amnesia: float = 0.0
+    nodes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinSpec:
+    """These nodes first start at `at_s`."""
+
+    nodes: tuple[int, ...]
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiarSpec:
+    """`count` liars drawn from the seed, or exactly `nodes`; `attack` names what they show instead of their model."""
+
+    attack: str
+    count: int = 0
+    nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSpec:
+    """`path` is the file it came from, None for the default world."""
+
+    path: Path | None = None
+    compute: ComputeSpec = field(default_factory=ComputeSpec)
+    links: LinkSpec = field(default_factory=LinkSpec)
+    slow: tuple[SlowNodes, ...] = ()
+    partitions: tuple[PartitionSpec, ...] = ()
+    crashes: tuple[CrashSpec, ...] = ()
+    churn: ChurnSpec | None = None
+    joins: tuple[JoinSpec, ...] = ()
+    liars: LiarSpec | None = None
+    evaluate_every_s: float | None = None
+    """virtual time between two evaluations; None: about forty in a run."""
+    limit_s: float = 86_400.0
+    """a run ends here at the latest."""

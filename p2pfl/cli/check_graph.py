@@ -39,7 +39,7 @@ def graph_facts(
     else as if all nodes had equally many. Of a schedule it is that of one round, on average over a period, and the
     exchanges to consensus are those of whole periods; the other figures are those of the union of all rounds.
     """
-    from p2pfl.runtime.contraction import predicted  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.contraction import predicted  # noqa: PLC0415 - `--help` stays instant
     from topologies import Topology, TopologyError  # noqa: PLC0415 - as above
     from topologies.metrics.byzantine import warnings  # noqa: PLC0415 - as above
     from topologies.metrics.consensus import EPSILON, rounds_to_consensus  # noqa: PLC0415 - as above

@@ -14,6 +14,7 @@ from typing import TypeVar, assert_never
 import numpy as np
 
 from p2pfl.compress import Compressor
+from p2pfl.config.model import TrainingConfig
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, Operation, ResetEdge
 from p2pfl.core.events import (
     Bootstrapped,
@@ -236,6 +237,11 @@ class Engine:
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
         redo(self.state, change, compressor=self.compressor, beta=self.beta)
         return Outcome(event, change, urgent)
+
+
+def least_drift(training: TrainingConfig) -> float:
+    """The smallest rho eta H that a node of this federation can have."""
+    return max(LEAST_DRIFT, 0.5 * training.learning_rate / training.speed_correction)
 
 
 def _norm(vector: Vector) -> float:

@@ -21,11 +21,11 @@ from p2pfl.engine.engine import Engine
 from p2pfl.errors import UserError
 from p2pfl.net.http import StatusPage, finite
 from p2pfl.net.links import Links
+from p2pfl.reporting.sketch import Sketch
 from p2pfl.runtime import parts
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look
 from p2pfl.runtime.parts import Setup
-from p2pfl.runtime.sketch import Sketch
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.workshop import Workshop
 from p2pfl.storage import Store

@@ -15,15 +15,14 @@ import numpy as np
 from p2pfl.compress import make_compressor
 from p2pfl.config.binding import HASH_BYTES, federation_id, sections
 from p2pfl.config.model import Federation, Member, NodeConfig
-from p2pfl.core.facts import Settings
 from p2pfl.core.node import Node
 from p2pfl.core.records import EdgeRecord
-from p2pfl.core.staleness import parse_staleness
+from p2pfl.core.settings import hops, settings_of
 from p2pfl.core.turns import turns_of
 from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.engine.durable import change, restore
-from p2pfl.engine.engine import LEAST_DRIFT, Engine
+from p2pfl.engine.engine import Engine, least_drift
 from p2pfl.engine.redo import redo
 from p2pfl.engine.state import EdgeState, NodeState
 from p2pfl.errors import UserError
@@ -110,35 +109,6 @@ def binding(setup: Setup) -> FederationBinding:
     )
 
 
-def core_settings(federation: Federation, index: int, *, durable: bool) -> Settings:
-    training, gossip = federation.training, federation.gossip
-    return Settings(
-        rounds=training.rounds,
-        time_s=training.time_s,
-        closing_rounds=training.closing_rounds,
-        gamma=gossip.gamma,
-        staleness=parse_staleness(gossip.staleness),
-        speed_limit=training.speed_correction,
-        start_wait_s=gossip.start_wait_s,
-        linger_s=gossip.linger_s,
-        max_wait_s=gossip.max_wait_s,
-        exchanges_per_s=gossip.exchanges_per_s,
-        hops=_hops(federation, index),
-        audit_every=gossip.audit_every,
-        durable=durable,
-    )
-
-
-def _hops(federation: Federation, index: int) -> int:
-    """How far the farthest member is from member `index`."""
-    reached, edge_of_sight, hops = {index}, {index}, 0
-    while edge_of_sight:
-        edge_of_sight = {peer for node in edge_of_sight for peer in federation.neighbors(node)} - reached
-        reached |= edge_of_sight
-        hops += bool(edge_of_sight)
-    return max(1, hops)
-
-
 def snapshot_header(setup: Setup) -> dict[str, object]:
     """What a snapshot says of where it belongs and how its log is to be read, beside the state itself."""
     return {
@@ -219,14 +189,14 @@ def _fit_edges(setup: Setup, state: NodeState) -> None:
 
 
 def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
-    learner, training = setup.learner, setup.federation.training
+    learner = setup.learner
     state = recovered or NodeState.new(learner.initial(), learner.samples, setup.peers)
     return Engine(
         index=setup.member.index,
         state=state,
         compressor=make_compressor(setup.federation.gossip.compressor),
         beta=setup.federation.training.control_variate,
-        least_drift=max(LEAST_DRIFT, 0.5 * training.learning_rate / training.speed_correction),
+        least_drift=least_drift(setup.federation.training),
     )
 
 
@@ -236,7 +206,11 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
         index=setup.member.index,
         neighbors=setup.peers,
         turns=turns_of(setup.member.index, setup.federation.schedule),
-        settings=core_settings(setup.federation, setup.member.index, durable=setup.durability == "exchange"),
+        settings=settings_of(
+            setup.federation,
+            hops=hops(setup.federation, setup.member.index),
+            durable=setup.durability == "exchange",
+        ),
         samples=state.samples,
         fresh=fresh,
         version=state.version,

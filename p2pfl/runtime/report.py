@@ -5,24 +5,18 @@ Honest about the dead: a node that did not reach its end is listed with how it e
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from p2pfl.config.model import Federation
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
-from p2pfl.runtime.contraction import predicted
+from p2pfl.reporting.figures import configuration, contraction, overall_staleness, spread
+from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.runtime.fleet import Child, Fleet, Line
 from p2pfl.runtime.parts import replay
-from p2pfl.runtime.sketch import consensus_distance
 from p2pfl.storage import peek
 from topologies import Topology, describe
-
-FLOOR = 1e-3
-"""closing rounds count for the measured contraction until the distance has fallen to this share of the first."""
 
 
 def final_report(fleet: Fleet, history: Sequence[Line]) -> Line:
@@ -44,12 +38,14 @@ def final_report(fleet: Fleet, history: Sequence[Line]) -> Line:
         "bytes_sent": sum(row["bytes_sent"] or 0 for row in rows),
         "messages_sent": sum(row["messages_sent"] or 0 for row in rows),
         "wall_time_s": round(fleet.elapsed_s, 3),
-        "staleness": _staleness(ended),
-        "contraction": _contraction(federation, rows, fleet.children),
+        "staleness": overall_staleness(row["staleness"] for row in ended),
+        "contraction": contraction(
+            federation, [row["samples"] for row in rows], [_closing_lines(child) for child in fleet.children]
+        ),
         "died": [row["name"] for row in rows if row["died"]],
         "stopped": fleet.stopping,
         "history": list(history),
-        "config": _config(federation),
+        "config": configuration(federation),
         "seed": federation.seed,
         "simulated": False,
     }
@@ -83,14 +79,6 @@ def history_point(fleet: Fleet) -> Line | None:
     }
 
 
-def spread(values: Any) -> dict[str, float] | None:
-    """Mean, minimum, maximum; None where nobody has a value."""
-    known = [float(value) for value in values if value is not None]
-    if not known:
-        return None
-    return {"mean": float(np.mean(known)), "min": min(known), "max": max(known)}
-
-
 def _node(child: Child) -> Line:
     result = child.result()
     line = child.last
@@ -117,55 +105,5 @@ def _node(child: Child) -> Line:
     return row
 
 
-def _staleness(rows: Sequence[Line]) -> dict[str, float] | None:
-    known = [row["staleness"] for row in rows if row["staleness"]]
-    if not known:
-        return None
-    return {"mean": float(np.mean([one["mean"] for one in known])), "max": max(one["max"] for one in known)}
-
-
-def _contraction(federation: Federation, rows: Sequence[Line], children: Sequence[Child]) -> Line:
-    """Predicted for one synchronous exchange on every edge; measured in the closing rounds, per exchange on an edge.
-
-    In a schedule: on every edge of one of its rounds. Where a node told no number of samples, because it died, all
-    count as equal in the prediction, and `samples_known` says so.
-    """
-    samples = [row["samples"] for row in rows]
-    return {
-        "predicted": predicted(federation, samples if all(samples) else None),
-        "samples_known": all(samples),
-        "measured": _measured(children, federation.edges_at_once),
-        "per": "one exchange on every edge of a round" if federation.schedule else "one exchange on every edge",
-    }
-
-
-def _measured(children: Sequence[Child], edges: float) -> float | None:
-    """From sketches in the closing rounds: how much closer the nodes came, per exchange on so many edges."""
-    closing = [_closing_lines(child) for child in children]
-    ticks = sorted(set.intersection(*(set(lines) for lines in closing))) if closing else []
-    points = []
-    for tick in ticks:
-        at = [lines[tick] for lines in closing]
-        distance = consensus_distance(np.array([line["sketch"] for line in at]))
-        points.append((distance, sum(line["exchanges"] for line in at) / (2 * edges)))
-    points = [point for point in points if point[0] > FLOOR * points[0][0]]
-    if len(points) < 2 or points[-1][1] <= points[0][1]:
-        return None
-    (first, before), (last, after) = points[0], points[-1]
-    return float((last / first) ** (1 / (after - before)))
-
-
 def _closing_lines(child: Child) -> dict[int, Line]:
     return {line["closing_rounds"]: line for line in child.lines if line["phase"] == "closing" and line.get("sketch")}
-
-
-def _config(federation: Federation) -> Line:
-    return {
-        "federation": federation.name,
-        "task": dataclasses.asdict(federation.task),
-        "training": dataclasses.asdict(federation.training),
-        "gossip": dataclasses.asdict(federation.gossip),
-        "edges": [list(edge) for edge in federation.edges],
-        "schedule": [[list(edge) for edge in edges] for edges in federation.schedule],
-        "names": [member.name for member in federation.members],
-    }

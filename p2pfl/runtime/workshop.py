@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
-from p2pfl.runtime.sketch import Sketch
+from p2pfl.reporting.sketch import Sketch
 
 log = logging.getLogger("p2pfl")
 

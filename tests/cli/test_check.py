@@ -9,7 +9,7 @@ import pytest
 
 from p2pfl.config.load import load_federation
 from p2pfl.crypto.identity import Identity, public_text
-from p2pfl.runtime.contraction import predicted
+from p2pfl.reporting.contraction import predicted
 from topologies import build, contraction
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.runtime.contraction import predicted
+from p2pfl.reporting.contraction import predicted
 from topologies import build, contraction
 
 HYPERCUBE = (((0, 1), (2, 3)), ((0, 2), (1, 3)))

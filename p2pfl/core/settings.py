@@ -1,0 +1,66 @@
+"""From a federation's file to the settings of its cores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from p2pfl.config.model import Federation
+from p2pfl.core.facts import Settings
+from p2pfl.core.staleness import parse_staleness
+
+FARTHEST = 32
+"""nodes begin together within so many hops; further out each hop would cost one more message on every edge."""
+
+
+def settings_of(federation: Federation, *, hops: int, durable: bool) -> Settings:
+    """`hops` is how far the farthest member is from this one."""
+    training, gossip = federation.training, federation.gossip
+    return Settings(
+        rounds=training.rounds,
+        time_s=training.time_s,
+        closing_rounds=training.closing_rounds,
+        gamma=gossip.gamma,
+        staleness=parse_staleness(gossip.staleness),
+        speed_limit=training.speed_correction,
+        start_wait_s=gossip.start_wait_s,
+        linger_s=gossip.linger_s,
+        max_wait_s=gossip.max_wait_s,
+        exchanges_per_s=gossip.exchanges_per_s,
+        hops=hops,
+        audit_every=gossip.audit_every,
+        durable=durable,
+    )
+
+
+def hops(federation: Federation, member: int) -> int:
+    """How far the farthest node is from `member`: between 1 and FARTHEST."""
+    neighbors: list[list[int]] = [[] for _ in federation.members]
+    for a, b in federation.edges:
+        neighbors[a].append(b)
+        neighbors[b].append(a)
+    reached, rim, depth = {member}, [member], 0
+    while rim and depth < FARTHEST:
+        beyond = {peer for node in rim for peer in neighbors[node]} - reached
+        reached |= beyond
+        rim = list(beyond)
+        depth += bool(beyond)
+    return max(1, depth)
+
+
+def all_hops(federation: Federation) -> list[int]:
+    """`hops` of every member: sets of reached nodes as bits, joined with those of the neighbors hop by hop."""
+    count = len(federation.members)
+    ends = np.array(federation.edges, dtype=np.int64).reshape(-1, 2)
+    source, target = np.concatenate([ends, ends[:, ::-1], np.arange(count)[:, None].repeat(2, axis=1)]).T
+    order = np.argsort(source, kind="stable")
+    target, first = target[order], np.searchsorted(source[order], np.arange(count))
+    reached = np.packbits(np.eye(count, dtype=bool), axis=1)
+    depth = np.ones(count, dtype=np.int64)
+    for hop in range(1, FARTHEST + 1):
+        wider = np.bitwise_or.reduceat(reached[target], first, axis=0)
+        grown = (wider != reached).any(axis=1)
+        if not grown.any():
+            break
+        depth[grown] = hop
+        reached = wider
+    return [int(one) for one in depth]

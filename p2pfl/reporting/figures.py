@@ -1,0 +1,81 @@
+"""The parts of a report that do not depend on where the run took place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from p2pfl.config.model import Federation
+from p2pfl.reporting.contraction import predicted
+from p2pfl.reporting.sketch import consensus_distance
+
+Line = Mapping[str, Any]
+
+FLOOR = 1e-3
+"""closing rounds count for the measured contraction until the distance has fallen to this share of the first."""
+
+
+def spread(values: Iterable[float | None]) -> dict[str, float] | None:
+    """Mean, minimum, maximum; None where nobody has a value."""
+    known = [float(value) for value in values if value is not None]
+    if not known:
+        return None
+    return {"mean": float(np.mean(known)), "min": min(known), "max": max(known)}
+
+
+def overall_staleness(nodes: Iterable[Mapping[str, float] | None]) -> dict[str, float] | None:
+    """From each node's own mean and maximum."""
+    known = [one for one in nodes if one]
+    if not known:
+        return None
+    return {"mean": float(np.mean([one["mean"] for one in known])), "max": max(one["max"] for one in known)}
+
+
+def contraction(
+    federation: Federation, samples: Sequence[int | None], closing: Sequence[Mapping[int, Line]]
+) -> dict[str, Any]:
+    """Predicted for one synchronous exchange on every edge; measured in the closing rounds, per exchange on an edge.
+
+    In a schedule: on every edge of one of its rounds. `closing` has each node's line after each of its closing rounds,
+    by number, with `sketch` and `exchanges`. Where a node told no number of samples, because it died, all count as
+    equal in the prediction, and `samples_known` says so.
+    """
+    known = [n for n in samples if n]
+    complete = len(known) == len(samples)
+    return {
+        "predicted": predicted(federation, known if complete else None),
+        "samples_known": complete,
+        "measured": _measured(closing, federation.edges_at_once),
+        "per": "one exchange on every edge of a round" if federation.schedule else "one exchange on every edge",
+    }
+
+
+def _measured(closing: Sequence[Mapping[int, Line]], edges: float) -> float | None:
+    """From sketches in the closing rounds: how much closer the nodes came, per exchange on so many edges."""
+    ticks = sorted(set.intersection(*(set(lines) for lines in closing))) if closing else []
+    points = []
+    for tick in ticks:
+        at = [lines[tick] for lines in closing]
+        distance = consensus_distance(np.array([line["sketch"] for line in at]))
+        points.append((distance, sum(line["exchanges"] for line in at) / (2 * edges)))
+    points = [point for point in points if point[0] > FLOOR * points[0][0]]
+    if len(points) < 2 or points[-1][1] <= points[0][1]:
+        return None
+    (first, before), (last, after) = points[0], points[-1]
+    return float((last / first) ** (1 / (after - before)))
+
+
+def configuration(federation: Federation) -> dict[str, Any]:
+    """What a federation file says, apart from keys and addresses, with its graph resolved."""
+    return {
+        "federation": federation.name,
+        "task": dataclasses.asdict(federation.task),
+        "training": dataclasses.asdict(federation.training),
+        "gossip": dataclasses.asdict(federation.gossip),
+        "edges": [list(edge) for edge in federation.edges],
+        "schedule": [[list(edge) for edge in edges] for edges in federation.schedule],
+        "names": [member.name for member in federation.members],
+    }

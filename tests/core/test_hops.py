@@ -1,0 +1,40 @@
+"""How far a node must look before it begins."""
+
+from pathlib import Path
+
+import pytest
+
+from p2pfl.config.model import Federation, GossipConfig, Member, TaskConfig, TrainingConfig
+from p2pfl.core.settings import FARTHEST, all_hops, hops
+from topologies import build
+
+
+def federation(spec, nodes):
+    graph = build(spec, nodes, seed=3)
+    members = tuple(Member(index=i, name=f"n{i}", key=bytes(32), address=None) for i in range(nodes))
+    return Federation(
+        path=Path("f.toml"),
+        name="f",
+        seed=0,
+        topology=spec,
+        task=TaskConfig(),
+        training=TrainingConfig(),
+        gossip=GossipConfig(),
+        members=members,
+        edges=graph.edges,
+    )
+
+
+@pytest.mark.parametrize("spec", ["ring", "star", "complete", "random-regular:degree=3", "path"])
+def test_all_hops_at_once_are_those_of_each_node(spec):
+    one = federation(spec, 12)
+    assert all_hops(one) == [hops(one, member) for member in range(12)]
+
+
+def test_the_ends_of_a_path_look_farthest():
+    assert all_hops(federation("path", 5)) == [4, 3, 2, 3, 4]
+
+
+def test_nobody_looks_further_than_the_limit():
+    assert set(all_hops(federation("ring", 200))) == {FARTHEST}
+    assert hops(federation("ring", 200), 7) == FARTHEST

@@ -1,134 +1,214 @@
 """Simulated links: sessions that open, die and come back; messages that are late, lost, doubled and reordered.
 
 A session's messages end with it, as TCP's do; within a session a link may be harsher than TCP, because the protocol
-promises to bear it.
+promises to bear it. Each direction of a link sends one message after the other: the next one starts when the one
+before has left. What is counted is what a real node counts (`framing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-
-import numpy as np
 
 from p2pfl.core.events import Event, MessageReceived, SessionClosed, SessionOpened
 from p2pfl.core.messages import Message
-from p2pfl.wire import Assembler, split
+from sim.framing import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, Framing
 from sim.kernel import Kernel
+from sim.links import Edge, Link, Traffic, Way, lay, whole_ns
+from sim.trace import MESSAGE_CODES, Kind, Trace, message_number
+from sim.worlds.model import LinkSpec, SlowNodes
 
+# An enumeration's members are slow to add to.
+SENT, LOST, DUPLICATED, DELIVERED = (int(k) for k in (Kind.SENT, Kind.LOST, Kind.DUPLICATED, Kind.DELIVERED))
+ELSEWHERE = -1
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkPlan:
-    """Probabilities per message; times in seconds. `jitter_s` above 0 reorders messages; `far_s` is what every message
-    to or from a node takes longer.
-    """
-
-    latency_s: float = 0.002
-    jitter_s: float = 0.0
-    loss: float = 0.0
-    duplication: float = 0.0
-    redial_s: float = 0.05
-    far_s: Mapping[int, float] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Link:
-    """`session` is 0 while the link is down."""
-
-    session: int = 0
-    bytes_sent: int = 0
-    messages_sent: int = 0
+Groups = tuple[tuple[int, ...], ...]
 
 
 class Network:
-    """All links of a world; `deliver(index, event)` hands an event to a host, `alive(index)` tells if it runs."""
+    """All links of a world; `deliver(index, event)` hands an event to a host, `alive(index)` tells if it runs.
+
+    With `payload_bytes`, the bodies of messages are tokens that stand for payloads of that size.
+    """
 
     def __init__(
         self,
         *,
         kernel: Kernel,
-        edges: tuple[tuple[int, int], ...],
-        plan: LinkPlan,
+        edges: Sequence[Edge],
+        links: LinkSpec,
+        slow: tuple[SlowNodes, ...] = (),
         seed: int,
         max_body_bytes: int,
         deliver: Callable[[int, Event], None],
         alive: Callable[[int], bool],
+        payload_bytes: int | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self.kernel = kernel
-        self.plan = plan
-        self.max_body_bytes = max_body_bytes
+        self.spec = links
         self.deliver = deliver
         self.alive = alive
-        self.links = {edge: Link() for edge in edges}
+        self.trace = trace
+        self.links = lay(edges, links, slow, seed)
         self.sessions = 0
-        seeds = np.random.SeedSequence(entropy=seed, spawn_key=(1,)).spawn(len(edges))
-        self.chance = {edge: np.random.default_rng(s) for edge, s in zip(edges, seeds, strict=True)}
         self.quiet = False
         """no loss, no duplication, no reordering from now on."""
+        self._framing = Framing(max_body_bytes, payload_bytes)
+        self._jitter_ns = whole_ns(links.jitter_s)
+        self._redial_ns = whole_ns(links.redial_s)
+        self._drops = links.loss > 0 or links.duplication > 0
+        self._partitions: list[tuple[Groups, dict[int, int]]] = []
+        self._ways: dict[int, dict[int, Way]] = {}
+        for link in self.links.values():
+            for way in link.ways:
+                self._ways.setdefault(way.source, {})[way.target] = way
 
-    def open(self, edge: tuple[int, int]) -> None:
+    # -- sessions -----------------------------------------------------------------------------------------------------
+
+    def open(self, edge: Edge) -> None:
         """Bring a session up, if both ends run; the two ends notice at slightly different times."""
         link = self.links[edge]
-        if link.session or not all(self.alive(end) for end in edge):
+        if link.session or self._apart(edge) or not all(self.alive(end) for end in edge):
             return
         self.sessions += 1
-        session = link.session = self.sessions
-        for end, peer in (edge, edge[::-1]):
-            event = SessionOpened(peer=peer, session=session)
-            self.kernel.after(self._delay(edge), self._arrival(edge, session, end, event))
+        link.session = self.sessions
+        self._note(Kind.SESSION_OPENED, *edge, link.session)
+        for way, opening_bytes in zip(link.ways, (LOWER_OPENING_BYTES, UPPER_OPENING_BYTES), strict=True):
+            way.free_ns = 0
+            way.bytes_sent += opening_bytes
+        for way in link.ways:
+            # Each end notices as if the other had told it.
+            event = SessionOpened(peer=way.target, session=link.session)
+            arrival = partial(self._arrive, link.session, link, way.source, event)
+            self.kernel.at_ns(self.kernel.now_ns + self._delay_ns(link), arrival)
 
-    def cut(self, edge: tuple[int, int], *, redial: bool = True) -> None:
+    def cut(self, edge: Edge, *, redial: bool = True) -> None:
         """End the session; what was on the way is lost, both ends notice in their own time."""
         link = self.links[edge]
         session, link.session = link.session, 0
         if session:
-            for end, peer in (edge, edge[::-1]):
-                event = SessionClosed(peer=peer, session=session)
-                self.kernel.after(self._delay(edge), partial(self.deliver, end, event))
+            self._note(Kind.SESSION_CUT, *edge, session)
+            for way in link.ways:
+                event = SessionClosed(peer=way.target, session=session)
+                noticed_ns = self.kernel.now_ns + self._delay_ns(link)
+                self.kernel.at_ns(noticed_ns, partial(self.deliver, way.source, event))
         if redial:
-            self.kernel.after(self.plan.redial_s, lambda: self.open(edge))
+            self._redial(edge)
 
     def close(self, source: int, target: int, session: int) -> None:
-        edge = _edge(source, target)
-        if self.links[edge].session == session:
-            self.cut(edge)
+        """What a core asks for: both ends say goodbye, and later the link is tried again."""
+        link = self._ways[source][target].link
+        if link.session == session:
+            self._say_goodbye(link)
+            self.cut(link.edge)
+
+    def count_goodbyes(self) -> None:
+        """What real nodes say to each other when all are through; sessions stay open."""
+        for link in self.links.values():
+            if link.session:
+                self._say_goodbye(link)
+
+    @staticmethod
+    def _say_goodbye(link: Link) -> None:
+        for way in link.ways:
+            way.bytes_sent += GOODBYE_BYTES
+
+    def _redial(self, edge: Edge) -> None:
+        self.kernel.at_ns(self.kernel.now_ns + self._redial_ns, partial(self.open, edge))
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    def separate(self, groups: Groups) -> None:
+        """Cut every session between nodes of different groups, and let none open until `rejoin`.
+
+        Who is in no group is in one more. Separations add up: a link works while none of them divides it.
+        """
+        self._partitions.append((groups, {node: place for place, group in enumerate(groups) for node in group}))
+        self._note(Kind.SEPARATED, 0, 0, len(self._partitions))
+        for link in self.links.values():
+            if link.session and self._apart(link.edge):
+                self.cut(link.edge, redial=False)
+
+    def rejoin(self, groups: Groups | None = None) -> None:
+        """End that separation, or all of them: the links that it divided are tried again, as after any death."""
+        before = [edge for edge in self.links if self._apart(edge)]
+        ended = next((p for p in self._partitions if p[0] == groups), None)
+        self._partitions = [] if groups is None else [p for p in self._partitions if p is not ended]
+        self._note(Kind.REJOINED, 0, 0, len(self._partitions))
+        for edge in before:
+            if not self._apart(edge):
+                self._redial(edge)
+
+    def _apart(self, edge: Edge) -> bool:
+        a, b = edge
+        return any(place.get(a, ELSEWHERE) != place.get(b, ELSEWHERE) for _, place in self._partitions)
+
+    # -- messages -----------------------------------------------------------------------------------------------------
 
     def send(self, source: int, target: int, session: int, message: Message) -> None:
         """Through the real encoder and decoder, then late, twice or never."""
-        edge = _edge(source, target)
-        link = self.links[edge]
+        way = self._ways[source][target]
+        link = way.link
         if link.session != session:
             return
-        chunks = [bytes(chunk) for chunk in split(message)]
-        link.bytes_sent += sum(map(len, chunks))
-        link.messages_sent += 1
-        chance = self.chance[edge]
-        copies = 1
-        if not self.quiet:
-            copies = int(chance.random() >= self.plan.loss) + int(chance.random() < self.plan.duplication)
-        for _ in range(copies):
-            event = MessageReceived(peer=source, session=session, message=self._decoded(chunks))
-            self.kernel.after(self._delay(edge), self._arrival(edge, session, target, event))
+        size, arrived = self._framing.carry(message)
+        way.bytes_sent += size
+        way.messages_sent += 1
+        left_ns = self.kernel.now_ns
+        if self.trace is not None:
+            self.trace.add(left_ns, SENT + MESSAGE_CODES[type(message)], source, target, size)
+        if link.bandwidth is not None:
+            left_ns = way.free_ns = max(left_ns, way.free_ns) + link.bandwidth.transfer_ns(size)
+        copies = self._copies(way, message) if self._drops and not self.quiet else 1
+        if copies:
+            event = MessageReceived(peer=source, session=session, message=arrived)
+            arrival = partial(self._arrive, session, link, target, event)
+            for _ in range(copies):
+                self.kernel.at_ns(left_ns + self._delay_ns(link), arrival)
 
-    def _decoded(self, chunks: list[bytes]) -> Message:
-        assembler = Assembler(self.max_body_bytes)
-        arrived = [message for chunk in chunks for message in assembler.feed(chunk)]
-        if len(arrived) != 1:
-            raise AssertionError(f"one message became {len(arrived)}")
-        return arrived[0]
+    def _copies(self, way: Way, message: Message) -> int:
+        draw, spec, copies = way.link.rng.random, self.spec, 1
+        if spec.loss and draw() < spec.loss:
+            copies = 0
+            self._note(LOST + MESSAGE_CODES[type(message)], way.source, way.target, message_number(message))
+        if spec.duplication and draw() < spec.duplication:
+            copies += 1
+            self._note(DUPLICATED + MESSAGE_CODES[type(message)], way.source, way.target, message_number(message))
+        return copies
 
-    def _arrival(self, edge: tuple[int, int], session: int, end: int, event: Event) -> Callable[[], None]:
-        def arrive() -> None:
-            if self.links[edge].session == session:
-                self.deliver(end, event)
+    def _arrive(self, session: int, link: Link, end: int, event: SessionOpened | MessageReceived) -> None:
+        if link.session != session:
+            return
+        if self.trace is not None and type(event) is MessageReceived:
+            kind = DELIVERED + MESSAGE_CODES[type(event.message)]
+            self.trace.add(self.kernel.now_ns, kind, event.peer, end, message_number(event.message))
+        self.deliver(end, event)
 
-        return arrive
+    def _delay_ns(self, link: Link) -> int:
+        if not self._jitter_ns or self.quiet:
+            return link.latency_ns
+        return link.latency_ns + int(self._jitter_ns * link.rng.random())
 
-    def _delay(self, edge: tuple[int, int]) -> float:
-        jitter_s = 0.0 if self.quiet else self.plan.jitter_s * float(self.chance[edge].random())
-        return self.plan.latency_s + jitter_s + sum(self.plan.far_s.get(end, 0.0) for end in edge)
+    def _note(self, kind: int, a: int, b: int, n: int) -> None:
+        if self.trace is not None:
+            self.trace.add(self.kernel.now_ns, kind, a, b, n)
+
+    # -- figures ------------------------------------------------------------------------------------------------------
+
+    def links_of(self, node: int) -> tuple[Edge, ...]:
+        """This node's edges, in the order of the graph's."""
+        return tuple(way.link.edge for way in self._ways.get(node, {}).values())
+
+    def traffic_of(self, node: int) -> Traffic:
+        """What this node has sent, on all its links and in all its lives."""
+        return _sum(self._ways.get(node, {}).values())
+
+    @property
+    def traffic(self) -> Traffic:
+        return _sum(way for link in self.links.values() for way in link.ways)
 
 
-def _edge(a: int, b: int) -> tuple[int, int]:
-    return (a, b) if a < b else (b, a)
+def _sum(ways: Iterable[Way]) -> Traffic:
+    counts = [(way.bytes_sent, way.messages_sent) for way in ways]
+    return Traffic(sum(size for size, _ in counts), sum(messages for _, messages in counts))

@@ -1,0 +1,135 @@
+"""What happened in a run, as a hash: two runs with the same digest had the same events at the same nanoseconds.
+
+An entry is 25 bytes, little-endian: time_ns 8 | kind 1 | a 4 | b 4 | n 8. The kinds are numbered below. A number is
+never used for anything else: digests of different versions may differ, but never agree by mistake. No vector and no
+other float enters, so the digest is the same on any machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from enum import IntEnum, unique
+
+from p2pfl.core import messages
+
+LAYOUT = struct.Struct("<qBiiq")
+BLOCK_ENTRIES = 4096
+
+
+@unique
+class Kind(IntEnum):
+    """`a` is the node, or the one that a message comes from, unless said otherwise.
+
+    Operations of the engine have the names of their effects. A message's code is added to the last four.
+    """
+
+    SESSION_OPENED = 1
+    """a, b: the ends, lower first; n: the session's number."""
+    SESSION_CUT = 2
+    """likewise."""
+    SEPARATED = 3
+    """a, b: 0; n: how many partitions there are now."""
+    REJOINED = 4
+    """likewise."""
+    START = 8
+    """b: the node once more where no neighbor is meant, here and below; n: which of its lives begins."""
+    CRASH = 9
+    """n: which of its lives was the next."""
+    FORGET = 10
+    """likewise; its disk is lost."""
+    START_ROUND = 11
+    """n: the round."""
+    ROUND_TRAINED = 12
+    """n: its steps."""
+    FREEZE = 13
+    """b: the neighbor; n: the node's version. Likewise the other operations of the engine."""
+    APPLY_REQUEST = 14
+    APPLY_REPLY = 15
+    RESET_EDGE = 16
+    COMMIT_ROUND = 17
+    BOOTSTRAP = 18
+    ALARM = 19
+    """b: the neighbor it is about."""
+    FINISH = 20
+    """n: the node's version."""
+    EVALUATE = 21
+    """n: how many nodes."""
+    SENT = 32
+    """b: the one it goes to; n: the bytes counted."""
+    LOST = 64
+    """b: the one it went to; n: the message's own number. Likewise the next two."""
+    DUPLICATED = 96
+    DELIVERED = 128
+
+
+MESSAGE_CODES: dict[type[messages.Message], int] = {
+    messages.Hello: 1,
+    messages.Request: 2,
+    messages.Reply: 3,
+    messages.Ready: 4,
+    messages.Resync: 5,
+    messages.Ask: 6,
+    messages.Busy: 7,
+    messages.Done: 8,
+}
+_MESSAGES = {code: message.__name__ for message, code in MESSAGE_CODES.items()}
+
+
+def message_number(message: messages.Message) -> int:
+    """The sequence number; where there is none the incarnation or the version."""
+    match message:
+        case messages.Resync():
+            return message.incarnation
+        case messages.Ready() | messages.Done():
+            return message.version
+    return message.seq
+
+
+class Trace:
+    """Hashes entries in blocks; the last ones can be shown."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=32, person=b"p2pfl-trace")
+        self._pack = LAYOUT.pack
+        self._block: list[bytes] = []
+        self._before: list[bytes] = []
+        self._hashed = 0
+
+    @property
+    def entries(self) -> int:
+        return self._hashed + len(self._block)
+
+    def add(self, time_ns: int, kind: int, a: int, b: int, n: int) -> None:
+        block = self._block
+        block.append(self._pack(time_ns, kind, a, b, n))
+        if len(block) >= BLOCK_ENTRIES:
+            self._turn()
+
+    def _turn(self) -> None:
+        self._hash.update(b"".join(self._block))
+        self._hashed += len(self._block)
+        self._before, self._block = self._block, []
+
+    @property
+    def digest(self) -> str:
+        """Of everything added so far, as hexadecimal digits; adding may go on."""
+        state = self._hash.copy()
+        state.update(b"".join(self._block))
+        return state.hexdigest()
+
+    def tail(self, count: int = 20) -> list[str]:
+        """The last entries as lines of text; more than BLOCK_ENTRIES of them are not kept for certain."""
+        return [describe(*LAYOUT.unpack(entry)) for entry in (self._before + self._block)[-count:]]
+
+
+def describe(time_ns: int, kind: int, a: int, b: int, n: int) -> str:
+    about = kind_name(kind)
+    return f"{time_ns / 1e9:.9f} s  {about}  a={a} b={b} n={n}"
+
+
+def kind_name(kind: int) -> str:
+    if kind < Kind.SENT:
+        return Kind(kind).name
+    base = kind & ~31
+    return f"{Kind(base).name} {_MESSAGES[kind - base]}"

@@ -19,9 +19,9 @@ BLOCK_ENTRIES = 4096
 
 @unique
 class Kind(IntEnum):
-    """`a` is the node, or the one that a message comes from, unless said otherwise.
+    """`a` is the node, or the one that a message comes from; what is not said is 0.
 
-    Operations of the engine have the names of their effects. A message's code is added to the last four.
+    The code of the message is added to the last four.
     """
 
     SESSION_OPENED = 1
@@ -29,31 +29,34 @@ class Kind(IntEnum):
     SESSION_CUT = 2
     """likewise."""
     SEPARATED = 3
-    """a, b: 0; n: how many partitions there are now."""
+    """n: how many partitions there are now."""
     REJOINED = 4
     """likewise."""
-    START = 8
-    """b: the node once more where no neighbor is meant, here and below; n: which of its lives begins."""
-    CRASH = 9
-    """n: which of its lives was the next."""
-    FORGET = 10
-    """likewise; its disk is lost."""
-    START_ROUND = 11
+    STARTED = 8
+    """n: which of its lives begins."""
+    CRASHED = 9
+    FORGOT = 10
+    """its disk is lost."""
+    ROUND_BEGUN = 11
     """n: the round."""
     ROUND_TRAINED = 12
     """n: its steps."""
-    FREEZE = 13
-    """b: the neighbor; n: the node's version. Likewise the other operations of the engine."""
-    APPLY_REQUEST = 14
-    APPLY_REPLY = 15
-    RESET_EDGE = 16
-    COMMIT_ROUND = 17
-    BOOTSTRAP = 18
-    ALARM = 19
-    """b: the neighbor it is about."""
-    FINISH = 20
+    ROUND_COMMITTED = 13
     """n: the node's version."""
-    EVALUATE = 21
+    FROZEN = 14
+    """b: the neighbor; n: the sequence number. Likewise the next three."""
+    REQUEST_APPLIED = 15
+    REPLY_APPLIED = 16
+    REFUSED = 17
+    EDGE_RESET = 18
+    """b: the neighbor; n: the incarnation."""
+    BOOTSTRAPPED = 19
+    """n: the number of neighbors whose median it took."""
+    ALARM = 20
+    """b: the neighbor it is about, or -1."""
+    FINISHED = 21
+    """n: its rounds."""
+    EVALUATED = 22
     """n: how many nodes."""
     SENT = 32
     """b: the one it goes to; n: the bytes counted."""

@@ -1,7 +1,8 @@
 """What a world file says, after validation: plain frozen values. A default that stands here is the default of the file.
 
 Times are in virtual seconds, sizes in bytes, rates in bytes per second, probabilities per message. Nodes are member
-indices. Everything random that the file asks for is drawn later, from the run's seed.
+indices. Everything random that the file asks for is drawn later, from the run's seed: where `count` stands beside
+`nodes`, so many nodes are chosen by `choices.settle`, and `nodes` names all of them afterwards.
 """
 
 from __future__ import annotations
@@ -51,11 +52,13 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowNodes:
-    """These nodes' links differ: all messages to and from them take `far_s` longer, at `bandwidth` at most."""
+    """Messages to and from these nodes take `far_s` longer, at `bandwidth` at most; their speed is times `speed`."""
 
-    nodes: tuple[int, ...]
+    nodes: tuple[int, ...] = ()
+    count: int = 0
     far_s: float = 0.0
     bandwidth: float | None = None
+    speed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,8 @@ class PartitionSpec:
 class CrashSpec:
     """Power off at `at_s`; on again after `down_s`, None for never. With `amnesia` the disk is lost too."""
 
-    nodes: tuple[int, ...]
+    nodes: tuple[int, ...] = ()
+    count: int = 0
     at_s: float
     down_s: float | None = None
     amnesia: bool = False
@@ -81,31 +85,33 @@ class CrashSpec:
 class ChurnSpec:
     """Crashes at random: up for an exponential time of mean `up_s`, down for one of mean `down_s`, until `until_s`.
 
-    Each crash loses the disk with probability `amnesia`. `nodes` None: all honest nodes.
+    Each crash loses the disk with probability `amnesia`. Neither `nodes` nor `count`: all honest nodes.
     """
 
+    nodes: tuple[int, ...] | None = None
+    count: int | None = None
     up_s: float
     down_s: float
     until_s: float
     amnesia: float = 0.0
-    nodes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSpec:
     """These nodes first start at `at_s`."""
 
-    nodes: tuple[int, ...]
+    nodes: tuple[int, ...] = ()
+    count: int = 0
     at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiarSpec:
-    """`count` liars drawn from the seed, or exactly `nodes`; `attack` names what they show instead of their model."""
+    """`attack` names what these nodes show instead of their model: see `attacks`."""
 
-    attack: str
-    count: int = 0
     nodes: tuple[int, ...] = ()
+    count: int = 0
+    attack: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

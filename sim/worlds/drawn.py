@@ -1,0 +1,209 @@
+"""Random small federations in random bad worlds, each drawn from one number: for tests that run thousands of them.
+
+Nothing here is likely, everything is allowed. The task is the built-in quadratic, so that no torch is needed, and
+nobody lies: what must hold among honest nodes must hold in each of these worlds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from random import Random
+
+from p2pfl.config.model import Edges, Federation, GossipConfig, Member, TaskConfig, TrainingConfig
+from sim.chance import below, choice, log_uniform, permutation, some, stream, uniform
+from sim.worlds.lives import Lives, ends
+from sim.worlds.model import (
+    ChurnSpec,
+    ComputeSpec,
+    CrashSpec,
+    JoinSpec,
+    LinkSpec,
+    PartitionSpec,
+    SlowNodes,
+    Spread,
+    WorldSpec,
+)
+
+COMPRESSORS = ("none", "float16", "q8", "q4")
+STALENESS = ("none", "constant", "constant:0.5", "hinge:2,1", "polynomial:0.5", "hinge-polynomial:4,0.5")
+HORIZON_S = 8.0
+"""about how long such a run takes, so that faults fall into it."""
+
+
+def draw(seed: int) -> tuple[Federation, WorldSpec]:
+    """A connected federation of 2 to 8 nodes, and a settled world that does not contradict itself."""
+    rng = stream(seed, "drawn federation")
+    nodes = 2 + below(rng, 7)
+    edges = _edges(rng, nodes)
+    schedule = _schedule(rng, edges) if rng.random() < 0.3 else ()
+    federation = Federation(
+        path=Path(f"drawn-{seed}.toml"),
+        name=f"drawn-{seed}",
+        seed=seed,
+        topology="drawn",
+        task=_task(rng, nodes),
+        training=_training(rng),
+        gossip=_gossip(rng),
+        members=tuple(_member(seed, index) for index in range(nodes)),
+        edges=edges,
+        schedule=schedule,
+    )
+    return federation, _world(stream(seed, "drawn world"), nodes)
+
+
+def _member(seed: int, index: int) -> Member:
+    """Nobody holds the private half of this key."""
+    key = hashlib.blake2b(f"{seed} {index}".encode(), digest_size=32, person=b"p2pfl-drawn-key").digest()
+    return Member(index=index, name=f"node{index}", key=key, address=None)
+
+
+def _edges(rng: Random, nodes: int) -> Edges:
+    """A random tree and some more."""
+    order = permutation(rng, nodes)
+    pairs = {tuple(sorted((order[place], order[below(rng, place)]))) for place in range(1, nodes)}
+    density = rng.random() ** 2
+    pairs |= {(a, b) for a in range(nodes) for b in range(a + 1, nodes) if rng.random() < density}
+    return tuple(sorted((a, b) for a, b in pairs))
+
+
+def _schedule(rng: Random, edges: Edges) -> tuple[Edges, ...]:
+    """Two to four rounds that share out the edges; some stand in several rounds, and a round may be empty."""
+    period = 2 + below(rng, 3)
+    rounds: list[set[tuple[int, int]]] = [set() for _ in range(period)]
+    for edge in edges:
+        for _ in range(1 + below(rng, 2)):
+            rounds[below(rng, period)].add(edge)
+    return tuple(tuple(sorted(used)) for used in rounds)
+
+
+def _task(rng: Random, nodes: int) -> TaskConfig:
+    options = {
+        "size": int(log_uniform(rng, 1, 700)),
+        "condition": log_uniform(rng, 1, 20),
+        "noise": choice(rng, (0.0, 0.1)),
+        "samples": [int(log_uniform(rng, 1, 300)) for _ in range(nodes)],
+    }
+    return TaskConfig(name="quadratic", options=options)
+
+
+def _training(rng: Random) -> TrainingConfig:
+    epochs = rng.random() < 0.3
+    return TrainingConfig(
+        rounds=5 + below(rng, 16),
+        local_steps=None if epochs else 1 + below(rng, 4),
+        local_epochs=1 if epochs else None,
+        batch_size=choice(rng, (16, 64, 256)),
+        learning_rate=uniform(rng, 0.02, 0.3),
+        control_variate=choice(rng, (0.0, 0.0, 0.1, 0.3)),
+        speed_correction=choice(rng, (1.0, 1.0, 2.0)),
+        closing_rounds=below(rng, 8),
+        evaluate_every=choice(rng, (0, 1, 5)),
+    )
+
+
+def _gossip(rng: Random) -> GossipConfig:
+    return GossipConfig(
+        compressor=choice(rng, COMPRESSORS),
+        staleness=choice(rng, STALENESS),
+        gamma=choice(rng, (1.0, 1.0, 0.7, 0.3)),
+        start_wait_s=choice(rng, (0.0, 0.5, 2.0)),
+        linger_s=choice(rng, (0.0, 2.0, 5.0)),
+        max_wait_s=log_uniform(rng, 0.1, 2.0),
+        exchanges_per_s=choice(rng, (200.0, 200.0, 20.0, 5.0)),
+        audit_every=1 + below(rng, 16),
+    )
+
+
+def _world(rng: Random, nodes: int) -> WorldSpec:
+    joins = _joins(rng, nodes)
+    return WorldSpec(
+        compute=_compute(rng),
+        links=_links(rng),
+        slow=_slow(rng, nodes),
+        partitions=_partitions(rng, nodes),
+        crashes=_crashes(rng, nodes, joins),
+        churn=_churn(rng, nodes),
+        joins=joins,
+        limit_s=600.0,
+    )
+
+
+def _compute(rng: Random) -> ComputeSpec:
+    speeds = (Spread(), Spread(kind="log-uniform", low=0.1, high=1.0), Spread(kind="uniform", low=0.5, high=2.0))
+    return ComputeSpec(
+        round_s=log_uniform(rng, 0.005, 0.3),
+        speed=choice(rng, speeds),
+        jitter=choice(rng, (0.0, 0.1, 1.0)),
+        engine_s=choice(rng, (0.0, 0.0005, 0.01)),
+    )
+
+
+def _links(rng: Random) -> LinkSpec:
+    """Latencies from much shorter to longer than a round."""
+    low = log_uniform(rng, 0.0005, 0.05)
+    spread = Spread(kind="log-uniform", low=low, high=low * 10) if rng.random() < 0.5 else Spread(low=low, high=low)
+    return LinkSpec(
+        latency_s=spread,
+        jitter_s=choice(rng, (0.0, 0.005, 0.2)),
+        bandwidth=None if rng.random() < 0.5 else log_uniform(rng, 2_000, 1e7),
+        loss=choice(rng, (0.0, 0.05, 0.3)) * rng.random(),
+        duplication=choice(rng, (0.0, 0.3)) * rng.random(),
+        redial_s=log_uniform(rng, 0.01, 1.0),
+    )
+
+
+def _slow(rng: Random, nodes: int) -> tuple[SlowNodes, ...]:
+    if rng.random() < 0.7:
+        return ()
+    return (SlowNodes(nodes=_few(rng, nodes), far_s=uniform(rng, 0.01, 0.3), speed=choice(rng, (1.0, 0.2))),)
+
+
+def _few(rng: Random, nodes: int) -> tuple[int, ...]:
+    """At least one node, seldom all."""
+    return tuple(some(rng, range(nodes), 1 + below(rng, nodes)))
+
+
+def _partitions(rng: Random, nodes: int) -> tuple[PartitionSpec, ...]:
+    """None to two, one after the other."""
+    found, now = [], 0.0
+    for _ in range(choice(rng, (0, 0, 1, 2))):
+        begin = now + uniform(rng, 0.0, HORIZON_S / 4)
+        now = begin + log_uniform(rng, 0.05, HORIZON_S / 2)
+        group = tuple(some(rng, range(nodes), 1 + below(rng, nodes - 1)))
+        found.append(PartitionSpec(groups=(group,), at_s=begin, until_s=now))
+    return tuple(found)
+
+
+def _joins(rng: Random, nodes: int) -> tuple[JoinSpec, ...]:
+    if rng.random() < 0.7:
+        return ()
+    return tuple(JoinSpec(nodes=(node,), at_s=log_uniform(rng, 0.01, HORIZON_S)) for node in _few(rng, nodes))
+
+
+def _crashes(rng: Random, nodes: int, joins: tuple[JoinSpec, ...]) -> tuple[CrashSpec, ...]:
+    """Up to six that fit each other; one in eight is for good."""
+    lives, found = Lives(joins), []
+    for _ in range(choice(rng, (0, 0, 1, 3, 6))):
+        crash = CrashSpec(
+            nodes=(below(rng, nodes),),
+            at_s=uniform(rng, 0.001, HORIZON_S),
+            down_s=None if rng.random() < 1 / 8 else log_uniform(rng, 0.001, HORIZON_S / 2),
+            amnesia=rng.random() < 0.3,
+        )
+        if lives.objection(crash.nodes[0], *ends(crash)) is None:
+            lives.add(crash.nodes[0], *ends(crash))
+            found.append(crash)
+    return tuple(found)
+
+
+def _churn(rng: Random, nodes: int) -> ChurnSpec | None:
+    if rng.random() < 0.7:
+        return None
+    return ChurnSpec(
+        nodes=_few(rng, nodes),
+        up_s=log_uniform(rng, 0.3, HORIZON_S),
+        down_s=log_uniform(rng, 0.01, 2.0),
+        until_s=uniform(rng, 1.0, HORIZON_S),
+        amnesia=choice(rng, (0.0, 0.0, 0.3)),
+    )

@@ -1,0 +1,106 @@
+"""Whether a simulation fits into the memory of this machine: an estimate, asked for before anything is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from p2pfl.compress import Compressor
+from p2pfl.errors import UserError
+
+FLOAT_BYTES = 4
+BASE_BYTES = 300 * 2**20
+"""Python, numpy, torch and the data that all nodes share."""
+VECTORS_PER_NODE = 3
+"""the model, the start of the round in flight, the control variate."""
+VECTORS_PER_EDGE = 6
+"""two replicas at each end, and at the responder what they were before the last transaction."""
+PAYLOADS_PER_EDGE = 4
+"""a Request and a Reply, each pending at one end and on its way or in the log at the other."""
+OBJECT_BYTES_PER_NODE = 25_000
+OBJECT_BYTES_PER_EDGE = 15_000
+TRAINING_VECTORS_PER_ROW = 6
+"""parameters, gradients, the optimizer's state and what autograd keeps, of one node in training."""
+ROWS_AT_ONCE = 256
+"""how many nodes one batched call trains."""
+USABLE_SHARE = 0.9
+"""of what is available: the rest is for what the estimate forgot."""
+
+
+def needed_bytes(*, nodes: int, edges: int, size: int, compressor: Compressor, batching: bool) -> int:
+    """About how much a run takes at its height; `size` is the number of the model's parameters."""
+    rows = min(nodes, ROWS_AT_ONCE) if batching else 1
+    vectors = nodes * VECTORS_PER_NODE + edges * VECTORS_PER_EDGE + rows * TRAINING_VECTORS_PER_ROW
+    payloads = edges * PAYLOADS_PER_EDGE * compressor.size_bytes(size)
+    objects = nodes * OBJECT_BYTES_PER_NODE + edges * OBJECT_BYTES_PER_EDGE
+    return BASE_BYTES + vectors * size * FLOAT_BYTES + payloads + objects
+
+
+def check_memory(
+    *, nodes: int, edges: int, size: int, compressor: Compressor, batching: bool, root: Path = Path("/")
+) -> None:
+    """Refuse a run that does not fit; where the system does not say what is available, nothing is refused.
+
+    Raises:
+        UserError: names the need, what is available and what to change.
+    """
+    needed = needed_bytes(nodes=nodes, edges=edges, size=size, compressor=compressor, batching=batching)
+    available = available_bytes(root)
+    if available is None or needed <= available * USABLE_SHARE:
+        return
+    raise UserError(
+        f"{nodes} nodes with {edges} edges and a model of {size} parameters need about {_gigabytes(needed)}; "
+        f"{_gigabytes(available)} of memory are available",
+        key="memory",
+        allowed="fewer nodes, a graph of lower degree, a smaller model, or a machine with more memory",
+    )
+
+
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """What this process may still take: the least of what the machine and its control groups have left."""
+    known = [left for left in (_machine(root), *_groups(root)) if left is not None]
+    return min(known, default=None)
+
+
+def _machine(root: Path) -> int | None:
+    for line in _text(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable" and rest.split():
+            kilobytes = rest.split()[0]
+            return int(kilobytes) * 1024 if kilobytes.isdecimal() else None
+    return None
+
+
+def _groups(root: Path) -> list[int | None]:
+    """Each control group that this process is in may have a limit; version 2, then version 1 as containers have it."""
+    mount = root / "sys/fs/cgroup"
+    own = [line[3:].strip("/\n ") for line in _text(root / "proc/self/cgroup").splitlines() if line.startswith("0::")]
+    inner = mount / own[0] if own else mount
+    folders = [inner, *inner.parents] if inner != mount else [mount]
+    found = [
+        _left(folder / "memory.max", folder / "memory.current", folder / "memory.stat", "inactive_file")
+        for folder in folders
+        if folder == mount or mount in folder.parents
+    ]
+    old = mount / "memory"
+    limit, usage = old / "memory.limit_in_bytes", old / "memory.usage_in_bytes"
+    return [*found, _left(limit, usage, old / "memory.stat", "total_inactive_file")]
+
+
+def _left(limit: Path, usage: Path, stat: Path, reclaimable: str) -> int | None:
+    """The limit less what is in use; file caches that the kernel would give up do not count as used."""
+    most, used = _text(limit).strip(), _text(usage).strip()
+    if not most.isdecimal() or not used.isdecimal():
+        return None
+    given_up = [line.split()[1] for line in _text(stat).splitlines() if line.startswith(reclaimable + " ")]
+    return max(0, int(most) - int(used) + sum(int(text) for text in given_up if text.isdecimal()))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

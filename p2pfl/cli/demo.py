@@ -26,7 +26,7 @@ FIRST_PORT, LAST_PORT = 15_000, 32_000
     "--partition",
     default="shards:2",
     show_default=True,
-    help="Who holds which digits: iid, shards:K, classes:K, dirichlet:ALPHA.",
+    help="Who holds which digits: iid, shards:K, classes:K, dirichlet:ALPHA, draw:K.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the model and the partition.")
 @click.option("--compressor", default="q4", show_default=True, help="none, float16, q8 or q4.")

@@ -8,8 +8,11 @@
 | `classes:2` | PathologicalPartitioner | exactly k classes, each split evenly among its holders |
 | `sizes:3,1,1` | SizePartitioner | a random share in these proportions |
 | `natural` | NaturalIdPartitioner, GroupedNaturalIdPartitioner | whole groups of equal `ids` |
+| `draw:14` | - | k distinct rows, drawn by each node for itself |
 
-Every node gets at least one row, no row is held twice, none is left over; the same seed gives the same parts.
+Every node gets at least one row, no row is held twice, none is left over; the same seed gives the same parts. Only
+`draw` breaks this: nodes may share rows and some rows may be nobody's, so that a simulation can have more nodes than
+the set has rows. A node's rows are then the same however many nodes there are.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from p2pfl.learn.chance import generator
 Rows = NDArray[np.int64]
 Labels = NDArray[Any]
 
-ALLOWED = "iid, dirichlet:ALPHA, shards:K, classes:K, sizes:A,B,... (one per node), natural"
+ALLOWED = "iid, dirichlet:ALPHA, shards:K, classes:K, sizes:A,B,... (one per node), natural, draw:K"
 _DIRICHLET_DRAWS = 10
 
 
@@ -48,6 +51,8 @@ class Partition:
         """
         if labels.ndim != 1:
             raise UserError("labels must have one dimension", key="labels", value=labels.shape)
+        if self.name == "draw":
+            return [self._draw(len(labels), node, seed) for node in range(nodes)]
         if len(labels) < nodes:
             raise self.refusal(f"{len(labels)} samples cannot be split among {nodes} nodes")
         if self.name == "natural" and ids is None:
@@ -62,9 +67,17 @@ class Partition:
 
     def part(self, labels: Labels, node: int, nodes: int, *, seed: int) -> Rows:
         """One node's rows. A simulation asks this for every node of the same set: the last splits are remembered."""
+        if self.name == "draw":
+            return self._draw(len(labels), node, seed)
         if labels.dtype.kind not in "iuf":
             return self.split(labels, nodes, seed=seed)[node]
         return _remembered(self, labels.tobytes(), labels.dtype.str, nodes, seed)[node].copy()
+
+    def _draw(self, samples: int, node: int, seed: int) -> Rows:
+        k = int(self.numbers[0])
+        if k > samples:
+            raise self.refusal(f"{k} rows cannot be drawn from {samples}", f"draw:1 to draw:{samples}")
+        return np.sort(generator(seed, "partition", node).choice(samples, k, replace=False))
 
     def refusal(self, message: str, allowed: str | None = None) -> UserError:
         return UserError(message, key="task.partition", value=self.spec, allowed=allowed)
@@ -178,6 +191,7 @@ def parse_partition(spec: str) -> Partition:
         "shards": len(numbers) == 1 and numbers[0].is_integer(),
         "classes": len(numbers) == 1 and numbers[0].is_integer(),
         "sizes": len(numbers) >= 1,
+        "draw": len(numbers) == 1 and numbers[0].is_integer(),
     }
     if not fits.get(name, False) or not all(0 < number < np.inf for number in numbers):
         raise UserError("no such partition", key="task.partition", value=spec, allowed=ALLOWED)

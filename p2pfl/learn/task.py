@@ -69,7 +69,8 @@ class NodeContext:
     def partition(self, labels: ArrayLike, spec: str, ids: ArrayLike | None = None) -> NDArray[np.int64]:
         """Rows of a common set with `labels` (n,) that are this node's, ascending; for demos and simulations.
 
-        `spec` as in `p2pfl.learn.partition`. All nodes together hold each row exactly once.
+        `spec` as in `p2pfl.learn.partition`. All nodes together hold each row exactly once,
+        unless it says `draw`.
         """
         partition, values = parse_partition(spec), np.asarray(labels)
         if ids is None and values.ndim == 1:

@@ -14,7 +14,7 @@ SPECS = st.sampled_from(["iid", "dirichlet:0.1", "dirichlet:5", "shards:1", "sha
 NONSENSE = [
     *("", "IID", "iid:1", "natural:1", "shards:1.5", "shards:0", "classes:2,3"),
     *("dirichlet", "dirichlet:0", "dirichlet:-1", "dirichlet:x", "dirichlet:nan"),
-    *("sizes", "sizes:1,-1", "sizes:inf,1"),
+    *("sizes", "sizes:1,-1", "sizes:inf,1", "draw", "draw:0", "draw:1.5"),
 ]
 
 
@@ -97,6 +97,23 @@ def test_natural_gives_each_node_whole_groups():
     assert sorted(len(part) for part in two) == [10, 20]
 
 
+def test_more_nodes_than_rows_may_each_draw_rows_of_their_own():
+    labels, partition = np.arange(20) % 4, parse_partition("draw:14")
+    parts = partition.split(labels, 50, seed=6)
+    assert {len(np.unique(part)) for part in parts} == {14}
+    assert all(part.min() >= 0 and part.max() < 20 and np.all(np.diff(part) > 0) for part in parts)
+    assert len({tuple(part) for part in parts}) > 40
+    assert set(np.concatenate(parts)) == set(range(20))
+
+
+def test_what_a_node_draws_depends_on_seed_and_node_alone():
+    labels, partition = np.arange(100) % 4, parse_partition("draw:5")
+    parts = partition.split(labels, 6, seed=6)
+    for node in range(6):
+        np.testing.assert_array_equal(partition.part(labels, node, 600, seed=6), parts[node])
+    assert not np.array_equal(partition.part(labels, 0, 6, seed=7), parts[0])
+
+
 @pytest.mark.parametrize("spec", NONSENSE)
 def test_a_spec_that_means_nothing_is_refused_and_the_allowed_ones_are_named(spec):
     with pytest.raises(UserError, match="dirichlet:ALPHA") as caught:
@@ -116,6 +133,7 @@ def test_a_spec_that_means_nothing_is_refused_and_the_allowed_ones_are_named(spe
         ("sizes:1,1000", np.zeros(9, int), 2),
         ("natural", np.zeros(9, int), 3),
         ("dirichlet:1", np.zeros(9), 3),
+        ("draw:10", np.zeros(9, int), 3),
     ],
 )
 def test_a_split_that_cannot_be_is_the_users_mistake(spec, labels, nodes):

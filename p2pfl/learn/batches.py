@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from p2pfl.config.model import TrainingConfig
@@ -16,22 +17,32 @@ def draw_batches(training: TrainingConfig, samples: int, rng: np.random.Generato
     left, and a single row left over joins the batch before it, because BatchNorm cannot learn from one sample. A batch
     size above the number of samples takes them all.
     """
+    rows = torch.from_numpy(draw_rows(training, samples, rng))
+    return list(torch.split(rows, batch_sizes(training, samples)))
+
+
+def batch_sizes(training: TrainingConfig, samples: int) -> list[int]:
+    """How many rows each step of a round sees, at a node with so many samples."""
     size = min(training.batch_size, samples)
     if training.local_steps is not None:
-        return list(torch.split(_stream(samples, training.local_steps * size, rng), size))
-    return [batch for _ in range(training.local_epochs or 0) for batch in _pass(samples, size, rng)]
+        return [size] * training.local_steps
+    full, left = divmod(samples, size)
+    if left == 0:
+        one_pass = [size] * full
+    elif left == 1 and size > 1:
+        one_pass = [size] * (full - 1) + [size + 1]
+    else:
+        one_pass = [size] * full + [left]
+    return one_pass * (training.local_epochs or 0)
 
 
-def _stream(samples: int, count: int, rng: np.random.Generator) -> Tensor:
-    """The first `count` rows of permutation after permutation; only what is needed of the last one is drawn."""
-    passes = [rng.permutation(samples) for _ in range(count // samples)]
-    passes.append(rng.choice(samples, count % samples, replace=False))
-    return torch.from_numpy(np.concatenate(passes))
+def draw_rows(training: TrainingConfig, samples: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The rows of all steps, one after the other: permutation after permutation.
 
-
-def _pass(samples: int, size: int, rng: np.random.Generator) -> list[Tensor]:
-    order = torch.from_numpy(rng.permutation(samples))
-    if samples % size == 1 and 1 < size < samples:
-        sizes = [size] * (samples // size - 1) + [size + 1]
-        return list(torch.split(order, sizes))
-    return list(torch.split(order, size))
+    Only what is needed of the last one is drawn.
+    """
+    full, left = divmod(sum(batch_sizes(training, samples)), samples)
+    passes = [rng.permutation(samples) for _ in range(full)]
+    if left:
+        passes.append(rng.choice(samples, left, replace=False))
+    return passes[0] if len(passes) == 1 else np.concatenate(passes)

@@ -36,6 +36,17 @@ class _Shared:
     pull: Tensor
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a tensor of the module stands in the vector, and whether it is trained."""
+
+    name: str
+    part: slice
+    shape: torch.Size
+    dtype: torch.dtype
+    trained: bool
+
+
 class FlatModule:
     """Moves vectors (d,) in and out of one module, by way of one buffer.
 
@@ -60,6 +71,8 @@ class FlatModule:
         self._shared = self._place(named)
         trained = ((named[entry.name], entry.pull) for entry in self._shared)
         self._pulls = [(t, pull) for t, pull in trained if isinstance(t, nn.Parameter) and t.requires_grad]
+        trainable = {id(parameter) for parameter, _ in self._pulls}
+        self.places = [_place_of(entry, named[entry.name], trainable) for entry in self._shared]
         self._variances = [entry.tensor for entry in self._shared if entry.name.rpartition(".")[2] == "running_var"]
 
     def load(self, vector: Vector) -> None:
@@ -126,6 +139,17 @@ class FlatModule:
             entries.append(_Shared(name, self._lookups[name], *views))
             start = part.stop
         return entries
+
+
+def _place_of(entry: _Shared, tensor: Tensor, trainable: set[int]) -> Place:
+    start = entry.value.storage_offset()
+    return Place(
+        name=entry.name,
+        part=slice(start, start + tensor.numel()),
+        shape=tensor.shape,
+        dtype=tensor.dtype,
+        trained=id(tensor) in trainable,
+    )
 
 
 def _lookup(module: nn.Module, name: str, tensor: Tensor) -> Callable[[], Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -58,7 +59,7 @@ class QuadraticLearner:
         self._noise = task.noise
         self._rate = training.learning_rate
         self._counts = _counts(task, context.nodes)
-        self._targets, self._curvatures = _problem(task, context)
+        self._targets, self._curvatures = _problem(task.size, task.condition, context.nodes, context.seed)
         self._step_s = float(context.local.get("step_s", task.step_s))
         self.samples = int(self._counts[context.node])
         self._batch = min(training.batch_size, self.samples)
@@ -138,12 +139,15 @@ def _counts(task: QuadraticTask, nodes: int) -> NDArray[np.int64]:
     return np.asarray([EQUAL_SAMPLES] * nodes if task.samples == "equal" else task.samples, dtype=np.int64)
 
 
-def _problem(task: QuadraticTask, context: NodeContext) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Targets and curvatures of all nodes, (nodes, d) each; the largest curvature is 1."""
+@lru_cache(maxsize=2)
+def _problem(size: int, condition: float, nodes: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Targets and curvatures of all nodes, (nodes, d) each; the largest curvature is 1. Remembered, because a
+    simulation asks for the same at each of its nodes.
+    """
     targets, curvatures = [], []
-    spread = np.geomspace(1 / task.condition, 1.0, task.size)
-    for node in range(context.nodes):
-        rng = generator(context.seed, "quadratic", node)
-        targets.append(rng.standard_normal(task.size))
+    spread = np.geomspace(1 / condition, 1.0, size)
+    for node in range(nodes):
+        rng = generator(seed, "quadratic", node)
+        targets.append(rng.standard_normal(size))
         curvatures.append(rng.permutation(spread))
     return np.stack(targets), np.stack(curvatures)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from p2pfl.learn.batches import draw_batches
 from p2pfl.learn.chance import generator, torch_seed
 from p2pfl.learn.interface import LocalRound, Score, Vector
 from p2pfl.learn.optimizers import make_optimizer
-from p2pfl.learn.params import FlatModule
+from p2pfl.learn.params import FlatModule, Place
 from p2pfl.learn.samples import Samples, TensorSamples, read_samples
 from p2pfl.learn.scoring import are_labels, loss_of, score
 from p2pfl.learn.task import NodeContext, Task
@@ -34,9 +35,9 @@ class TorchLearner:
     """The `Learner` of a `Task`. Building it reads the node's data and tries the model on two samples."""
 
     def __init__(self, task: Task, context: NodeContext, training: TrainingConfig) -> None:
-        self._task = task
-        self._context = context
-        self._training = training
+        self.task = task
+        self.context = context
+        self.training = training
         with seeded(torch_seed(context.seed, "model")):
             self.module = _build(task)
         self._flat = FlatModule(self.module, task.name)
@@ -48,24 +49,38 @@ class TorchLearner:
         self.shape_digest = self._flat.digest
         self.samples = len(self.train_set)
         with seeded(0):
-            _try_out(self.module, self.train_set, task)
+            try_out(self.module, self.train_set, task)
+
+    @property
+    def places(self) -> list[Place]:
+        """What stands where in a vector."""
+        return self._flat.places
+
+    def at_node(self, context: NodeContext, train_set: Samples, test_set: Samples | None) -> TorchLearner:
+        """The same task at another node, with data already read. It shares this learner's module: where that keeps
+        nothing from one round to the next (no `local_state`), it is as one made anew, and weighs next to nothing.
+        """
+        other = copy(self)
+        other.context, other.train_set, other.test_set = context, train_set, test_set
+        other.samples = len(train_set)
+        return other
 
     def initial(self) -> Vector:
         """Builds the model once more: it is asked for once, and a copy kept for it would weigh as much as the model."""
-        with seeded(torch_seed(self._context.seed, "model")):
-            return FlatModule(_build(self._task), self._task.name).vector()
+        with seeded(torch_seed(self.context.seed, "model")):
+            return FlatModule(_build(self.task), self.task.name).vector()
 
     def train(self, start: Vector, correction: Vector | None, round_index: int) -> LocalRound:
         self._flat.load(start)
         pulls = self._flat.pulls(correction)
-        place = (self._context.node, round_index)
-        batches = draw_batches(self._training, self.samples, generator(self._context.seed, "batches", *place))
-        with seeded(torch_seed(self._context.seed, "dropout", *place)):
+        place = (self.context.node, round_index)
+        batches = draw_batches(self.training, self.samples, generator(self.context.seed, "batches", *place))
+        with seeded(torch_seed(self.context.seed, "dropout", *place)):
             loss = self._descend(batches, pulls)
         return LocalRound(
             vector=self._flat.vector(),
             steps=len(batches),
-            learning_rate=self._training.learning_rate,
+            learning_rate=self.training.learning_rate,
             samples=self.samples,
             loss=loss,
         )
@@ -77,9 +92,9 @@ class TorchLearner:
             return None
         self._flat.load(vector)
         try:
-            return score(self.module, samples, self._task)
+            return score(self.module, samples, self.task)
         except Exception as error:
-            raise LearningError(f"{self._task.name}: evaluation failed: {describe_failure(error)}") from error
+            raise LearningError(f"{self.task.name}: evaluation failed: {describe_failure(error)}") from error
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         return self._flat.local_state()
@@ -97,7 +112,7 @@ class TorchLearner:
         try:
             losses = self._steps(batches, pulls)
         except Exception as error:
-            raise LearningError(f"{self._task.name}: training failed: {describe_failure(error)}") from error
+            raise LearningError(f"{self.task.name}: training failed: {describe_failure(error)}") from error
         finally:
             for parameter in self._parameters:
                 parameter.grad = None
@@ -148,7 +163,7 @@ def _build(task: Task) -> nn.Module:
     return module
 
 
-def _try_out(module: nn.Module, samples: Samples, task: Task) -> None:
+def try_out(module: nn.Module, samples: Samples, task: Task) -> None:
     """Refuse at the start what would fail in the first round: outputs, targets and loss that do not fit."""
     module.eval()
     try:

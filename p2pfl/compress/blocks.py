@@ -12,22 +12,41 @@ Laplace 0.972.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress.codes import Packing
-from p2pfl.compress.interface import Vector
-from p2pfl.compress.vectors import FLOAT32_MAX, finite_float32, payload_bytes, require_vector
+from p2pfl.compress.interface import Rows, Vector
+from p2pfl.compress.vectors import (
+    FLOAT32_MAX,
+    copy_float32,
+    not_finite,
+    payload_row,
+    require_payloads,
+    require_rows,
+    require_vector,
+    rows_for,
+    tiles,
+)
 from p2pfl.errors import PeerFault
 
 BLOCK = 256
-# Worked on at a time: the temporaries stay in the cache; even, so that no byte spans two chunks.
-CHUNK = 256 * BLOCK
+# Worked on at a time: the temporaries stay in the cache; whole blocks, so that none spans two tiles.
+TILE = 256 * BLOCK
 # A smaller scale is subnormal, and some processors are told to flush those to zero.
 SMALLEST_SCALE = np.finfo(np.float32).smallest_normal
 # The share of the proven delta given up to rounding in float32.
 ROUNDING = 1e-4
+# A float32 this large has no bits for fractions: adding it rounds to nearest, to even between two, as `rint` does,
+# and leaves the whole number in the low bits, whatever its sign.
+WHOLE = np.float32(1.5 * 2**23)
+WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
+INFINITY_BITS = np.float32(np.inf).view(np.uint32)
+
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +68,52 @@ class BlockQuantizer:
 
     def encode(self, vector: Vector) -> bytes:
         require_vector(vector)
-        scales = np.empty(_block_count(vector.size), "<f4")
-        codes = np.empty(self.packing.size_bytes(vector.size), np.uint8)
-        for first in range(0, vector.size, CHUNK):
-            part = finite_float32(vector[first : first + CHUNK])
-            scale, code = self._quantize(_in_blocks(part))
-            scales[first // BLOCK :][: scale.size] = scale
-            packed = self.packing.pack(code[: part.size])
-            codes[self.packing.size_bytes(first) :][: packed.size] = packed
-        return scales.tobytes() + codes.tobytes()
+        return self.encode_rows(vector[None]).tobytes()
 
     def decode(self, payload: bytes | memoryview, size: int) -> NDArray[np.float32]:
-        data = payload_bytes(payload, self.size_bytes(size))
-        scales = self._scales(data[: 4 * _block_count(size)])
-        packed = data[4 * _block_count(size) :]
-        vector = np.empty(size, np.float32)
-        for first in range(0, size, CHUNK):
-            part = vector[first : first + CHUNK]
-            begin = self.packing.size_bytes(first)
-            code = self.packing.unpack(packed[begin : begin + self.packing.size_bytes(part.size)], part.size)
-            _scale(code, scales[first // BLOCK :], part)
+        vector: NDArray[np.float32] = self.decode_rows(payload_row(payload, self.size_bytes(size)), size)[0]
         return vector
+
+    def encode_rows(self, rows: Rows) -> NDArray[np.uint8]:
+        require_rows(rows)
+        count, size = rows.shape
+        payloads = np.empty((count, self.size_bytes(size)), np.uint8)
+        scales, packed = self._parts(payloads, size)
+        scratch = _Scratch(count, size)
+        for tall, wide in tiles(count, size, TILE):
+            values, steps, stored = scratch.cut(tall, wide)
+            scales[tall, _blocks(wide)] = self._quantize(rows[tall, wide], values, steps)
+            np.copyto(stored, steps.view(np.uint32), casting="unsafe")
+            self.packing.pack(_flat(stored), packed[tall, self._bytes(wide)])
+        return payloads
+
+    def decode_rows(
+        self, payloads: NDArray[np.uint8], size: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        require_payloads(payloads, self.size_bytes(size))
+        out = rows_for(len(payloads), size, out)
+        scales, packed = self._parts(payloads, size)
+        scales = self._checked(scales)
+        scratch = _Scratch(len(payloads), size)
+        for tall, wide in tiles(len(payloads), size, TILE):
+            values, _, stored = scratch.cut(tall, wide)
+            code = stored.view(np.int8)
+            self.packing.unpack(packed[tall, self._bytes(wide)], wide.stop - wide.start, _flat(code))
+            np.multiply(code, scales[tall, _blocks(wide), None], out=values)
+            np.copyto(out[tall, wide], _flat(values)[:, : wide.stop - wide.start])
+        return out
+
+    def quantize_rows(self, rows: Rows, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        require_rows(rows)
+        out = rows_for(len(rows), rows.shape[1], out)
+        scratch = _Scratch(len(rows), rows.shape[1])
+        for tall, wide in tiles(len(rows), rows.shape[1], TILE):
+            values, steps, _ = scratch.cut(tall, wide)
+            scale = self._quantize(rows[tall, wide], values, steps)
+            steps -= self._whole
+            steps *= scale[..., None]
+            np.copyto(out[tall, wide], _flat(steps)[:, : wide.stop - wide.start])
+        return out
 
     @property
     def _peak_steps(self) -> float:
@@ -80,19 +124,45 @@ class BlockQuantizer:
         """Within this no decoded value overflows."""
         return np.float32(FLOAT32_MAX / (self.packing.largest + 0.25))
 
-    def _quantize(self, blocks: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
-        """Scales (b,) and codes (b * BLOCK,) of blocks (b, BLOCK)."""
-        scale = np.abs(blocks).max(axis=1) / np.float32(self._peak_steps)
+    @property
+    def _whole(self) -> np.float32:
+        """Code 0 as `_quantize` gives it: the low byte is what the packing stores."""
+        return np.float32(WHOLE + self.packing.zero)
+
+    def _bytes(self, wide: slice) -> slice:
+        """Where the codes of these values are."""
+        return slice(self.packing.size_bytes(wide.start), self.packing.size_bytes(wide.stop))
+
+    def _parts(self, payloads: NDArray[np.uint8], size: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        """Views of the scales (b, blocks) and of the codes (b, bytes)."""
+        end = 4 * _block_count(size)
+        return payloads[:, :end].view("<f4"), payloads[:, end:]
+
+    def _quantize(self, part: Rows, values: NDArray[np.float32], steps: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Scales (b, blocks) of `part`, (b, d); fill `values` with it and `steps` with `_whole` plus its codes.
+
+        Both have shape (b, blocks, width).
+        """
+        size = part.shape[1]
+        copy_float32(part, _flat(values)[:, :size])
+        _flat(values)[:, size:] = 0
+        bits = steps.view(np.uint32)
+        np.bitwise_and(values.view(np.uint32), WITHOUT_SIGN, out=bits)
+        # As integers, the bits of positive floats are in the order of the floats, and infinity and NaN lie above.
+        peak = bits.max(axis=2)
+        if peak.max() >= INFINITY_BITS:
+            raise not_finite()
+        scale: NDArray[np.float32] = peak.view(np.float32) / np.float32(self._peak_steps)
         scale[scale < SMALLEST_SCALE] = 0
         inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
-        steps = blocks * inverse[:, None]
-        np.rint(steps, out=steps)
-        np.clip(steps, -self.packing.largest, self.packing.largest, out=steps)
-        return scale, steps.astype(np.int8).reshape(-1)
+        np.multiply(values, inverse[..., None], out=steps)
+        steps += self._whole
+        np.clip(steps, self._whole - self.packing.largest, self._whole + self.packing.largest, out=steps)
+        return scale
 
-    def _scales(self, data: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """The scales, shape (blocks,): each is +0 or a normal positive number within the range."""
-        scales = data.view("<f4").astype(np.float32)
+    def _checked(self, scales: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A copy of the scales (b, blocks): each is +0 or a normal positive number within the range."""
+        scales = scales.astype(np.float32)
         # As integers, the bits of positive floats are in the order of the floats, and all others lie above.
         low, high = np.array([SMALLEST_SCALE, self._largest_scale], np.float32).view(np.uint32)
         bits = scales.view(np.uint32)
@@ -101,23 +171,34 @@ class BlockQuantizer:
         return scales
 
 
+class _Scratch:
+    """Buffers for the tiles of rows of one size, cut into blocks: `width` values each, the last filled up."""
+
+    def __init__(self, count: int, size: int) -> None:
+        # Even, so that no byte of 4-bit codes spans two blocks.
+        self.width = min(BLOCK, size + size % 2)
+        tall, wide = next(tiles(count, size, TILE), (slice(0, 0), slice(0, 0)))
+        values = tall.stop * _block_count(wide.stop) * self.width
+        self.floats = np.empty((2, values), np.float32)
+        self.bytes = np.empty(values, np.uint8)
+
+    def cut(self, tall: slice, wide: slice) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8]]:
+        """Two buffers of floats and one of bytes for a tile, shape (rows, blocks, width)."""
+        shape = (tall.stop - tall.start, _block_count(wide.stop - wide.start), self.width)
+        values = shape[0] * shape[1] * shape[2]
+        first, second = self.floats[:, :values].reshape(2, *shape)
+        return first, second, self.bytes[:values].reshape(shape)
+
+
+def _flat(blocks: NDArray[Scalar]) -> NDArray[Scalar]:
+    """The blocks (b, blocks, width) of each row one after the other, a view of shape (b, blocks * width)."""
+    return blocks.reshape(len(blocks), blocks.shape[1] * blocks.shape[2])
+
+
 def _block_count(size: int) -> int:
     return -(-size // BLOCK)
 
 
-def _in_blocks(part: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The values (n,) as (blocks, BLOCK), the last one filled with zeros."""
-    if part.size % BLOCK == 0:
-        return part.reshape(-1, BLOCK)
-    blocks = np.zeros((_block_count(part.size), BLOCK), np.float32)
-    blocks.reshape(-1)[: part.size] = part
-    return blocks
-
-
-def _scale(code: NDArray[np.int8], scales: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """Write code * scale of its block; `code` and `out` are (n,), `scales` has at least one value a block."""
-    whole = code.size // BLOCK
-    end = whole * BLOCK
-    np.multiply(code[:end].reshape(-1, BLOCK), scales[:whole, None], out=out[:end].reshape(-1, BLOCK))
-    if end < code.size:
-        np.multiply(code[end:], scales[whole], out=out[end:])
+def _blocks(wide: slice) -> slice:
+    """Which blocks hold these values."""
+    return slice(wide.start // BLOCK, _block_count(wide.stop))

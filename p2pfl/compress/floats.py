@@ -7,11 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress.interface import Vector
-from p2pfl.compress.vectors import finite_float32, payload_bytes, require_vector
+from p2pfl.compress.interface import Rows, Vector
+from p2pfl.compress.vectors import (
+    copy_finite_float32,
+    payload_row,
+    require_payloads,
+    require_rows,
+    require_vector,
+    rows_for,
+    tiles,
+)
 from p2pfl.errors import PeerFault
 
 FLOAT16_MAX = 65504.0
+# Worked on at a time: the temporaries stay in the cache.
+TILE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +36,27 @@ class Float32:
 
     def encode(self, vector: Vector) -> bytes:
         require_vector(vector)
-        return finite_float32(vector).astype("<f4", copy=False).tobytes()
+        return self.encode_rows(vector[None]).tobytes()
 
     def decode(self, payload: bytes | memoryview, size: int) -> NDArray[np.float32]:
-        return _finite(payload_bytes(payload, self.size_bytes(size)).view("<f4"))
+        vector: NDArray[np.float32] = self.decode_rows(payload_row(payload, self.size_bytes(size)), size)[0]
+        return vector
+
+    def encode_rows(self, rows: Rows) -> NDArray[np.uint8]:
+        return self.quantize_rows(rows).astype("<f4", copy=False).view(np.uint8)
+
+    def decode_rows(
+        self, payloads: NDArray[np.uint8], size: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        require_payloads(payloads, self.size_bytes(size))
+        return _finite(payloads.view("<f4"), rows_for(len(payloads), size, out))
+
+    def quantize_rows(self, rows: Rows, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        require_rows(rows)
+        out = rows_for(len(rows), rows.shape[1], out)
+        for tile in tiles(len(rows), rows.shape[1], TILE):
+            copy_finite_float32(rows[tile], out[tile])
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +75,37 @@ class Float16:
 
     def encode(self, vector: Vector) -> bytes:
         require_vector(vector)
-        clipped = np.clip(finite_float32(vector), -FLOAT16_MAX, FLOAT16_MAX)
-        return clipped.astype("<f2").tobytes()
+        return self.encode_rows(vector[None]).tobytes()
 
     def decode(self, payload: bytes | memoryview, size: int) -> NDArray[np.float32]:
-        return _finite(payload_bytes(payload, self.size_bytes(size)).view("<f2"))
+        vector: NDArray[np.float32] = self.decode_rows(payload_row(payload, self.size_bytes(size)), size)[0]
+        return vector
+
+    def encode_rows(self, rows: Rows) -> NDArray[np.uint8]:
+        require_rows(rows)
+        payloads = np.empty((len(rows), self.size_bytes(rows.shape[1])), np.uint8)
+        halves = payloads.view("<f2")
+        for tile in tiles(len(rows), rows.shape[1], TILE):
+            clipped = np.empty(halves[tile].shape, np.float32)
+            copy_finite_float32(rows[tile], clipped)
+            np.clip(clipped, -FLOAT16_MAX, FLOAT16_MAX, out=clipped)
+            np.copyto(halves[tile], clipped, casting="same_kind")
+        return payloads
+
+    def decode_rows(
+        self, payloads: NDArray[np.uint8], size: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        require_payloads(payloads, self.size_bytes(size))
+        return _finite(payloads.view("<f2"), rows_for(len(payloads), size, out))
+
+    def quantize_rows(self, rows: Rows, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        return self.decode_rows(self.encode_rows(rows), rows.shape[1], out)
 
 
-def _finite(values: Vector) -> NDArray[np.float32]:
-    if not np.isfinite(values).all():
-        raise PeerFault("the payload holds NaN or infinity")
-    return values.astype(np.float32)
+def _finite(values: Rows, out: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Copy the values (b, d) to `out`."""
+    for tile in tiles(len(out), out.shape[1], TILE):
+        np.copyto(out[tile], values[tile])
+        if not np.isfinite(out[tile]).all():
+            raise PeerFault("the payload holds NaN or infinity")
+    return out

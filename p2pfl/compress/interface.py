@@ -16,9 +16,15 @@ from numpy.typing import NDArray
 Vector = NDArray[np.floating[Any]]
 """One dimension, float32 or float64."""
 
+Rows = NDArray[np.floating[Any]]
+"""Two dimensions, float32 or float64: a vector in each row."""
+
 
 class Compressor(Protocol):
-    """A pair of pure functions Q and its inverse; holds no state, so that one object serves every edge."""
+    """A pair of pure functions Q and its inverse; holds no state, so that one object serves every edge.
+
+    The functions on rows do for many vectors of one size what the others do for one, to the last bit.
+    """
 
     @property
     def spec(self) -> str:
@@ -43,4 +49,23 @@ class Compressor(Protocol):
 
         Raises:
             PeerFault: the length is not `size_bytes(size)`, or the payload holds what no encoder may send.
+        """
+
+    def encode_rows(self, rows: Rows) -> NDArray[np.uint8]:
+        """Payloads, shape (b, size_bytes(d)), of the rows of (b, d); raises as `encode` does."""
+
+    def decode_rows(
+        self, payloads: NDArray[np.uint8], size: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """Vectors, shape (b, size), of payloads (b, size_bytes(size)): `out`, or a new array.
+
+        Raises:
+            PeerFault: as for `decode`, if any row is at fault; `out` may be filled in part.
+        """
+
+    def quantize_rows(self, rows: Rows, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """What the payloads of rows (b, d) decode to, without the payloads; `out` may be `rows` itself.
+
+        Raises:
+            ValueError: as for `encode`; `out` may be filled in part.
         """

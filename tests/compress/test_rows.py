@@ -1,0 +1,160 @@
+"""Many vectors at once: the same bytes and the same bits as one after the other, for every compressor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from p2pfl.compress import SPECS, make_compressor
+from p2pfl.errors import PeerFault
+
+SIZES = (0, 1, 2, 5, 255, 256, 257, 513, 2410)
+FLOAT32 = np.finfo(np.float32)
+SPECIAL = (0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38, 6e-8, 65504.0, -65520.0, 7.5, -0.5, 3e38, float(FLOAT32.min))
+
+
+@pytest.fixture(params=SPECS)
+def compressor(request):
+    return make_compressor(request.param)
+
+
+def finite(dtype: str, size: int):
+    """A few rows of one size, whose values fill everything between and hold special ones."""
+    bits = 8 * int(dtype[-1])
+    element = st.one_of(st.sampled_from(SPECIAL), st.floats(width=bits, allow_nan=False, allow_infinity=False))
+    moderate = st.floats(-100, 100, width=bits)
+    shape = st.tuples(st.integers(0, 4), st.just(size))
+    return st.one_of(
+        *(hnp.arrays(dtype, shape, elements=each, fill=each) for each in (element, moderate)),
+        st.integers(0, 99).map(lambda seed: np.random.default_rng(seed).standard_normal((3, size)).astype(dtype)),
+    )
+
+
+def some_rows(count: int, size: int, seed: int = 1):
+    """Rows whose lengths differ, the first of them zero."""
+    rows = np.random.default_rng(seed).standard_normal((count, size)) * np.arange(count)[:, None]
+    return rows.astype(np.float32)
+
+
+def one_by_one(compressor, rows):
+    """Payloads and decoded rows as the functions for one vector give them."""
+    payloads = [compressor.encode(row) for row in rows]
+    decoded = [compressor.decode(payload, rows.shape[1]) for payload in payloads]
+    return b"".join(payloads), b"".join(row.tobytes() for row in decoded)
+
+
+@given(
+    spec=st.sampled_from(SPECS),
+    rows=st.tuples(st.sampled_from(("<f4", "<f8")), st.sampled_from(SIZES)).flatmap(lambda one: finite(*one)),
+)
+def test_rows_equal_single_vectors_to_the_last_bit(spec, rows):
+    compressor = make_compressor(spec)
+    count, size = rows.shape
+    payloads, decoded = one_by_one(compressor, rows)
+    found = compressor.encode_rows(rows)
+    assert (found.shape, found.dtype) == ((count, compressor.size_bytes(size)), np.uint8)
+    assert found.tobytes() == payloads
+    assert compressor.decode_rows(found, size).tobytes() == decoded
+    assert compressor.quantize_rows(rows).tobytes() == decoded
+
+
+@pytest.mark.parametrize(("count", "size"), [(70, 2410), (300, 256), (3, 65_535), (3, 65_537), (2, 131_073), (2000, 5)])
+def test_rows_in_many_tiles_equal_single_vectors(compressor, count, size):
+    rows = some_rows(count, size)
+    payloads, decoded = one_by_one(compressor, rows)
+    found = compressor.encode_rows(rows)
+    assert found.tobytes() == payloads
+    assert compressor.decode_rows(found, size).tobytes() == decoded
+    assert compressor.quantize_rows(rows).tobytes() == decoded
+
+
+@pytest.mark.parametrize("size", [5, 256, 2410])
+def test_results_go_where_they_are_wanted(compressor, size):
+    rows = some_rows(40, size)
+    wanted = compressor.quantize_rows(rows)
+    wide = np.full((80, size + 3), 7.0, np.float32)
+    out = wide[::2, 1 : size + 1]
+    assert compressor.decode_rows(compressor.encode_rows(rows), size, out) is out
+    assert out.tobytes() == wanted.tobytes()
+    out[:] = 7
+    assert compressor.quantize_rows(rows, out) is out
+    assert out.tobytes() == wanted.tobytes()
+    out[:] = 7
+    assert (wide == 7).all()
+    assert compressor.quantize_rows(rows, rows).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("size", [5, 256, 2410])
+def test_strided_rows_and_strided_payloads_are_like_their_copies(compressor, size):
+    strided = some_rows(40, 2 * size)[::3, ::2]
+    payloads = compressor.encode_rows(strided)
+    assert payloads.tobytes() == compressor.encode_rows(strided.copy()).tobytes()
+    shifted = np.full((payloads.shape[0], payloads.shape[1] + 3), 255, np.uint8)[:, 1:-2]
+    shifted[:] = payloads
+    assert compressor.decode_rows(shifted, size).tobytes() == compressor.quantize_rows(strided).tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("place", [(0, 0), (69, 2409)])
+def test_one_value_that_is_not_finite_refuses_all_rows(compressor, bad, dtype, place):
+    rows = some_rows(70, 2410).astype(dtype)
+    rows[place] = bad
+    for refuses in (compressor.encode_rows, compressor.quantize_rows):
+        with pytest.raises(ValueError, match="NaN or infinity"):
+            refuses(rows)
+
+
+HOSTILE = {
+    "none": [(0, "0000807f"), (9636, "0000c0ff")],
+    "float16": [(0, "007c"), (4818, "01fe")],
+    "q8": [(36, "00000080"), (0, "0000807f"), (40, "80"), (2449, "80")],
+    "q4": [(36, "000080bf"), (0, "01000000"), (40, "08"), (40, "80"), (1244, "08")],
+}
+
+
+@pytest.mark.parametrize(("spec", "place", "bytes_"), [(spec, *one) for spec, all_ in HOSTILE.items() for one in all_])
+@pytest.mark.parametrize("row", [0, 33, 69])
+def test_one_hostile_payload_among_many_is_a_peer_fault(spec, place, bytes_, row):
+    compressor = make_compressor(spec)
+    payloads = compressor.encode_rows(some_rows(70, 2410))
+    hostile = bytes.fromhex(bytes_)
+    payloads[row, place : place + len(hostile)] = np.frombuffer(hostile, np.uint8)
+    with pytest.raises(PeerFault):
+        compressor.decode_rows(payloads, 2410)
+
+
+def test_a_filled_half_byte_after_an_odd_number_of_codes_is_a_peer_fault():
+    compressor = make_compressor("q4")
+    payloads = compressor.encode_rows(some_rows(5, 257))
+    payloads[3, -1] = 0x98
+    with pytest.raises(PeerFault, match="filling"):
+        compressor.decode_rows(payloads, 257)
+
+
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_payloads_of_another_length_are_a_peer_fault(compressor, difference):
+    payloads = np.zeros((3, compressor.size_bytes(300) + difference), np.uint8)
+    with pytest.raises(PeerFault, match="bytes where"):
+        compressor.decode_rows(payloads, 300)
+
+
+@pytest.mark.parametrize("wrong", [np.ones(3), np.ones((3, 3), np.int32), np.ones((3, 3), np.float16)])
+def test_rows_of_another_shape_or_type_are_refused(compressor, wrong):
+    for refuses in (compressor.encode_rows, compressor.quantize_rows):
+        with pytest.raises(ValueError, match="expected rows"):
+            refuses(wrong)
+    with pytest.raises(ValueError, match="expected rows"):
+        compressor.decode_rows(wrong, 3)
+
+
+@pytest.mark.parametrize("out", [np.ones((2, 3), np.float32), np.ones((3, 3))])
+def test_an_out_of_another_shape_or_type_is_refused(compressor, out):
+    rows = np.ones((3, 3), np.float32)
+    with pytest.raises(ValueError, match="expected out"):
+        compressor.quantize_rows(rows, out)
+    with pytest.raises(ValueError, match="expected out"):
+        compressor.decode_rows(compressor.encode_rows(rows), 3, out)

@@ -6,13 +6,12 @@ with the event named beside it, if one is. Everything else goes to the edges.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from p2pfl.core.messages import Message, Reply, Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class Send(Struct, frozen=True, kw_only=True, gc=False):
     """Hand `message` to the session; if that session is gone, drop it."""
 
     peer: int
@@ -20,15 +19,13 @@ class Send:
     message: Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseSession:
+class CloseSession(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     session: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Freeze:
+class Freeze(Struct, frozen=True, kw_only=True, gc=False):
     """Build the edge's next request from the model as it is now. -> RequestFrozen"""
 
     peer: int
@@ -42,8 +39,7 @@ class Freeze:
     audit: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyRequest:
+class ApplyRequest(Struct, frozen=True, kw_only=True, gc=False):
     """Check and apply a neighbor's request with mixing factor `factor`. -> RequestApplied or RequestRefused"""
 
     peer: int
@@ -53,24 +49,21 @@ class ApplyRequest:
     pace_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyReply:
+class ApplyReply(Struct, frozen=True, kw_only=True, gc=False):
     """Check and apply the answer to the edge's pending request. -> ReplyApplied or ReplyRefused"""
 
     peer: int
     reply: Reply
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetEdge:
+class ResetEdge(Struct, frozen=True, kw_only=True, gc=False):
     """Zero both replicas, forget pending and logged messages. (No answer: order is enough.)"""
 
     peer: int
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitRound:
+class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
     """Count a tick as `version`; if `trained`, add `rho` times what training changed. -> RoundCommitted
 
     `elapsed_s` is the training time used so far, for a run bounded by time. `least_samples` is the smallest n that
@@ -84,15 +77,13 @@ class CommitRound:
     least_samples: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bootstrap:
+class Bootstrap(Struct, frozen=True, kw_only=True, gc=False):
     """Replace the model by the coordinate median of the replicas of `peers`. -> Bootstrapped"""
 
     peers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartRound:
+class StartRound(Struct, frozen=True, kw_only=True, gc=False):
     """Train one local round from the model as it is now. -> RoundTrained
 
     `corrected`: with the control variate. It balances what mixing moves; a node whose neighbors are all gone would be
@@ -103,8 +94,7 @@ class StartRound:
     corrected: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
+class Alarm(Struct, frozen=True, kw_only=True, gc=False):
     """Something the user should know. `kind` is stable and countable; `text` is for reading."""
 
     kind: str
@@ -112,8 +102,7 @@ class Alarm:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(Struct, frozen=True, kw_only=True, gc=False):
     """This node has done all it had to do (or was told to stop)."""
 
 

@@ -5,45 +5,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from p2pfl.core.messages import Message, Reply, Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(Struct, frozen=True, kw_only=True, gc=False):
     """The driver is running; nothing has been sent yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOpened:
+class SessionOpened(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     session: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionClosed:
+class SessionClosed(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     session: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageReceived:
+class MessageReceived(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     session: int
     message: Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestFrozen:
+class RequestFrozen(Struct, frozen=True, kw_only=True, gc=False):
     """A request is built, remembered and (in exchange durability) on disk."""
 
     peer: int
     request: Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestApplied:
+class RequestApplied(Struct, frozen=True, kw_only=True, gc=False):
     """The responder's half of a transaction is done and remembered; `chain` is the edge's new payload chain."""
 
     peer: int
@@ -52,8 +46,7 @@ class RequestApplied:
     chain: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRefused:
+class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
     """A check failed before anything was applied."""
 
     peer: int
@@ -61,30 +54,26 @@ class RequestRefused:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyApplied:
+class ReplyApplied(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     reply: Reply
     chain: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyRefused:
+class ReplyRefused(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     reply: Reply
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundTrained:
+class RoundTrained(Struct, frozen=True, kw_only=True, gc=False):
     """Local training ended. The vector stays with the driver, which hands it to the engine on CommitRound."""
 
     steps: int
     samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundCommitted:
+class RoundCommitted(Struct, frozen=True, kw_only=True, gc=False):
     """The model moved by the local round (or, with `failed`, did not: the result was not finite or training raised)."""
 
     version: int
@@ -93,23 +82,19 @@ class RoundCommitted:
     failed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bootstrapped:
+class Bootstrapped(Struct, frozen=True, kw_only=True, gc=False):
     """The model is now the coordinate median of the replicas of initialized neighbors."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageFailed:
+class StorageFailed(Struct, frozen=True, kw_only=True, gc=False):
     """The last durable write failed: what is in memory may be ahead of the disk."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageRestored:
+class StorageRestored(Struct, frozen=True, kw_only=True, gc=False):
     """A full snapshot of what is in memory is on disk again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequested:
+class StopRequested(Struct, frozen=True, kw_only=True, gc=False):
     """The user wants this node to stop."""
 
 

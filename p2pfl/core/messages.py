@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 DIGEST_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
+class Hello(Struct, frozen=True, kw_only=True, gc=False):
     """First message of a session, both ways: where this end of the edge stands.
 
     `seq` counts completed transactions (the responder: applied ones); `pending` is the sequence number of a request
@@ -38,8 +38,7 @@ class Hello:
     have_yours: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True, gc=False):
     """Opens a transaction. `weight` is a_i = n_i/(deg_i+1), `staleness` is s_i, `pace_s` seconds per local step,
     `drift` the sender's eta*H, by which control variates are scaled.
 
@@ -60,8 +59,7 @@ class Request:
     digest: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True, gc=False):
     """Answers the request whose digest it names. `factor` is the agreed k of D = k (h_i - h_j), `drift` the agreed
     scale of the control variates: one number for both ends, or their sum would not stay zero.
     """
@@ -76,8 +74,7 @@ class Reply:
     body: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class Ready(Struct, frozen=True, kw_only=True, gc=False):
     """The sender has a new `version`; a responder thereby asks for an exchange.
 
     `closing` counts its mixing rounds since it stopped training, None before. `level` says before the first round how
@@ -89,15 +86,13 @@ class Ready:
     level: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resync:
+class Resync(Struct, frozen=True, kw_only=True, gc=False):
     """This end has adopted `incarnation`: replicas zero, sequence zero."""
 
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """The responder refused the request named here and asks the initiator to resync."""
 
     incarnation: int
@@ -105,8 +100,7 @@ class Ask:
     request_digest: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Busy:
+class Busy(Struct, frozen=True, kw_only=True, gc=False):
     """Too many exchanges in too short a time: send the same request again after `retry_after_s`."""
 
     incarnation: int
@@ -114,8 +108,7 @@ class Busy:
     retry_after_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(Struct, frozen=True, kw_only=True, gc=False):
     """The sender has finished its own rounds and only answers from now on."""
 
     version: int
@@ -124,11 +117,13 @@ class Done:
 Message = Hello | Request | Reply | Ready | Resync | Ask | Busy | Done
 
 
+_REQUEST_HEAD = struct.Struct("<QQQqddddB")
+
+
 def request_digest(request: Request) -> bytes:
     """BLAKE2b-128 over every field that travels, the body included. Shape: 16 bytes."""
     echo = -1 if request.echo is None else request.echo
-    head = struct.pack(
-        "<QQQqddddB",
+    head = _REQUEST_HEAD.pack(
         request.incarnation,
         request.seq,
         request.version,

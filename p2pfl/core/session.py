@@ -6,7 +6,9 @@ sent and nothing else flows before that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from p2pfl.core.messages import Hello
 

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from p2pfl.core.messages import Reply, Request
 from p2pfl.learn.interface import Vector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestWasFrozen:
+class RequestWasFrozen(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     request: Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestWasApplied:
+class RequestWasApplied(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     request: Request
     reply: Reply
     chain: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyWasApplied:
+class ReplyWasApplied(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     reply: Reply
     chain: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeWasReset:
+class EdgeWasReset(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundWasCommitted:
+class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
     """`delta` (d,) is what training adds to the model, None for a mixing round or a failed one."""
 
     version: int
@@ -47,8 +42,7 @@ class RoundWasCommitted:
     delta: Vector | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelWasReplaced:
+class ModelWasReplaced(Struct, frozen=True, kw_only=True, gc=False):
     model: Vector
 
 

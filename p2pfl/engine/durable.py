@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from p2pfl.core.messages import Reply, Request
@@ -134,26 +135,27 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[bytes], dtype: 
 
 
 def _plain(message: Request | Reply) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(replace(message, body=b""), builtin_types=(bytes,))
+    plain = structs.asdict(message)
+    plain["body"] = b""
     return plain
 
 
 def _request(plain: Mapping[str, Any], body: bytes) -> Request:
-    return replace(msgspec.convert(plain, Request, builtin_types=(bytes,)), body=body)
+    return msgspec.convert({**plain, "body": body}, Request, builtin_types=(bytes,))
 
 
 def _reply(plain: Mapping[str, Any], body: bytes) -> Reply:
-    return replace(msgspec.convert(plain, Reply, builtin_types=(bytes,)), body=body)
+    return msgspec.convert({**plain, "body": body}, Reply, builtin_types=(bytes,))
 
 
 def _without_bodies(record: EdgeRecord, peer: int, blobs: dict[str, bytes]) -> dict[str, Any]:
     """The record as JSON-able values (bytes in base64), message bodies set apart."""
     if record.pending is not None:
         blobs[f"pending.{peer}"] = record.pending.body
-        record = replace(record, pending=replace(record.pending, body=b""))
+        record = replace(record, pending=structs.replace(record.pending, body=b""))
     if record.reply is not None:
         blobs[f"reply.{peer}"] = record.reply.body
-        record = replace(record, reply=replace(record.reply, body=b""))
+        record = replace(record, reply=structs.replace(record.reply, body=b""))
     plain: dict[str, Any] = msgspec.to_builtins(record)
     return plain
 
@@ -161,9 +163,9 @@ def _without_bodies(record: EdgeRecord, peer: int, blobs: dict[str, bytes]) -> d
 def _with_bodies(plain: Mapping[str, Any], key: str, blobs: Mapping[str, bytes]) -> EdgeRecord:
     record = msgspec.convert(plain, EdgeRecord)
     if record.pending is not None:
-        record.pending = replace(record.pending, body=blobs[f"pending.{key}"])
+        record.pending = structs.replace(record.pending, body=blobs[f"pending.{key}"])
     if record.reply is not None:
-        record.reply = replace(record.reply, body=blobs[f"reply.{key}"])
+        record.reply = structs.replace(record.reply, body=blobs[f"reply.{key}"])
     return record
 
 

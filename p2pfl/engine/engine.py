@@ -8,10 +8,11 @@ compute D = k (h_i - h_j) alike. Each change is also a `Change` that `redo` can 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TypeVar, assert_never
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from p2pfl.compress import Compressor
 from p2pfl.config.model import TrainingConfig
@@ -38,7 +39,7 @@ from p2pfl.engine.changes import (
     RoundWasCommitted,
 )
 from p2pfl.engine.redo import redo
-from p2pfl.engine.state import NodeState
+from p2pfl.engine.state import EdgeState, NodeState
 from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import LocalRound, Vector
 
@@ -52,8 +53,7 @@ NORM_MULTIPLE = 1e3
 """a replica may be this many times as long as our own model; a whole model after a resync must pass."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True, gc=False):
     """`event` answers the operation (None: nothing to say); `change` is what must become durable (None: nothing).
 
     `urgent`: it must be durable before the event may have consequences outside.
@@ -124,7 +124,7 @@ class Engine:
             pace_s=op.pace_s,
             drift=self.state.drift,
             audit=edge.digest(initiator=True) if op.audit else b"",
-            body=self.compressor.encode(self.state.model - edge.own),
+            body=self._encode(edge),
         )
         request = replace(request, digest=request_digest(request))
         change = RequestWasFrozen(peer=op.peer, request=request)
@@ -137,7 +137,7 @@ class Engine:
         self._check_drift(request.drift)
         incoming = edge.peer + self._decode(request.body)
         self._check_norm(incoming)
-        body = self.compressor.encode(self.state.model - edge.own)
+        body = self._encode(edge)
         self._check_move(incoming, edge.own + self._decode(body), op.factor)
         reply = Reply(
             incarnation=request.incarnation,
@@ -168,6 +168,10 @@ class Engine:
         chain = next_chain(edge.record.chain, pending, reply)
         change = ReplyWasApplied(peer=op.peer, reply=reply, chain=chain)
         return self._done(ReplyApplied(peer=op.peer, reply=reply, chain=chain), change)
+
+    def _encode(self, edge: EdgeState) -> bytes:
+        """What the model has gained over the replica that the neighbor holds of it."""
+        return self.compressor.encode(self.state.model - edge.own)
 
     def _decode(self, body: bytes) -> Vector:
         return self.compressor.decode(body, self.state.model.size)

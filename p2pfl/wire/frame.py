@@ -8,7 +8,8 @@ Lengths are judged from the prefix alone, before anything of that size is alloca
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from p2pfl.core.messages import Message, Reply, Request
 from p2pfl.errors import PeerFault
@@ -18,10 +19,10 @@ from p2pfl.wire.schema import BY_CODE, BY_MESSAGE, MAX_HEADER_BYTES, Kind, from_
 MAGIC = b"p2"
 LAYOUT = struct.Struct("<2sBBHIQ")
 PREFIX_BYTES = LAYOUT.size
+NO_BODY = memoryview(b"")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prefix:
+class Prefix(Struct, frozen=True, kw_only=True, gc=False):
     """What a frame announces, found acceptable."""
 
     kind: Kind
@@ -39,13 +40,14 @@ def encode(message: Message) -> tuple[bytes, memoryview]:
     Raises:
         ValueError: our own message holds a value that no peer would accept.
     """
-    body = message.body if isinstance(message, Request | Reply) else b""
-    view = memoryview(body)
-    # A buffer with no elements cannot be cast.
-    flat = view.cast("B") if view.nbytes else memoryview(b"")
     header = to_header(message)
+    body = NO_BODY
+    if isinstance(message, (Request, Reply)):
+        view = memoryview(message.body)
+        # A buffer with no elements cannot be cast.
+        body = view.cast("B") if view.nbytes else NO_BODY
     code = BY_MESSAGE[type(message)].code
-    return LAYOUT.pack(MAGIC, PROTOCOL_VERSION, code, 0, len(header), flat.nbytes) + header, flat
+    return LAYOUT.pack(MAGIC, PROTOCOL_VERSION, code, 0, len(header), body.nbytes) + header, body
 
 
 def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:

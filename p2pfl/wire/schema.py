@@ -7,11 +7,10 @@ it is to change the protocol.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields, replace
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from p2pfl.core import messages
 from p2pfl.core.messages import DIGEST_BYTES, Message
@@ -27,7 +26,7 @@ Amount = Annotated[float, Meta(ge=0.0, le=sys.float_info.max)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Delay = Annotated[float, Meta(ge=0.0, le=MAX_RETRY_AFTER_S)]
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-# Empty or whole; msgspec cannot say that, so `from_header` does.
+# Empty or whole; msgspec cannot say that, so `_check_digests` does.
 DigestOrEmpty = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
 
 
@@ -98,17 +97,17 @@ class DoneHeader(Header, frozen=True):
     version: Counter
 
 
-@dataclass(frozen=True, slots=True)
 class Kind:
     """`code` is the type byte of the frame."""
 
-    code: int
-    message: type[Message]
-    header: type[Header]
-
-    @property
-    def has_body(self) -> bool:
-        return any(field.name == "body" for field in fields(self.message))
+    def __init__(self, code: int, message: type[Message], header: type[Header]) -> None:
+        self.code = code
+        self.message = message
+        self.header = header
+        self.has_body = "body" in message.__struct_fields__
+        self.decode = msgspec.msgpack.Decoder(header).decode
+        hints = get_type_hints(header, include_extras=True)
+        self.digests_or_empty = tuple(name for name, hint in hints.items() if hint == DigestOrEmpty)
 
 
 KINDS = (
@@ -132,10 +131,9 @@ def to_header(message: Message) -> bytes:
         ValueError: our own message holds a value that no peer would accept.
     """
     kind = BY_MESSAGE[type(message)]
-    values = [_plain(getattr(message, name)) for name in kind.header.__struct_fields__]
     try:
-        header = msgspec.convert(values, kind.header)
-        _check_digests(header)
+        header = _header(kind, message)
+        _check_digests(kind, header)
     except (msgspec.ValidationError, PeerFault) as error:
         raise ValueError(f"{kind.message.__name__} cannot be sent: {error}") from error
     return msgspec.msgpack.encode(header)
@@ -148,26 +146,31 @@ def from_header(kind: Kind, raw: bytes | memoryview, body: memoryview) -> Messag
         PeerFault: the header is anything but what `to_header` could have written.
     """
     try:
-        header = msgspec.msgpack.decode(raw, type=kind.header)
+        header = kind.decode(raw)
     except msgspec.MsgspecError as error:
         raise PeerFault(f"{kind.message.__name__} with a malformed header: {error}") from error
-    _check_digests(header)
-    values = msgspec.structs.asdict(header)
+    _check_digests(kind, header)
+    values = structs.asdict(header)
     if kind.has_body:
         values["body"] = body
     message = kind.message(**values)
     if isinstance(message, messages.Request):
-        return replace(message, digest=messages.request_digest(message))
+        # Nobody else has seen it yet.
+        structs.force_setattr(message, "digest", messages.request_digest(message))
     return message
 
 
-def _plain(value: object) -> object:
-    """Numpy's float64 is a float to everybody but msgspec."""
-    return float(value) if isinstance(value, float) else value
+def _header(kind: Kind, message: Message) -> Header:
+    try:
+        return msgspec.convert(message, kind.header, from_attributes=True)
+    except msgspec.ValidationError:
+        # Numpy's float64 is a float to everybody but msgspec.
+        values = [getattr(message, name) for name in kind.header.__struct_fields__]
+        return msgspec.convert([float(v) if isinstance(v, float) else v for v in values], kind.header)
 
 
-def _check_digests(header: Header) -> None:
-    for name in header.__struct_fields__:
+def _check_digests(kind: Kind, header: Header) -> None:
+    for name in kind.digests_or_empty:
         value = getattr(header, name)
-        if isinstance(value, bytes) and len(value) not in {0, DIGEST_BYTES}:
+        if len(value) not in (0, DIGEST_BYTES):
             raise PeerFault(f"{name} has {len(value)} bytes instead of {DIGEST_BYTES} or none")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, Send
 from p2pfl.core.events import (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from p2pfl.core.messages import Request, request_digest
 from p2pfl.core.records import NO_CHAIN, EdgeRecord, next_chain
@@ -46,7 +47,7 @@ def test_two_ends_that_began_the_same_incarnation_find_each_other_consistent():
     """Whatever each had before: the next greetings open the edge without another resync."""
     node, _ = pending_initiator()
     say(node, 1, Resync(incarnation=9))
-    other = make_node(1, 0, records={0: replace(full_record(), pending=None)})
+    other = make_node(1, 0, records={0: dataclasses.replace(full_record(), pending=None)})
     other.edges[0].record.reset(9)
     theirs = other.edges[0].record.hello(version=3, closing=None, level=None, done=False, have_yours=False)
     mine = node.edges[1].record.hello(version=0, closing=None, level=None, done=False, have_yours=False)
@@ -68,7 +69,7 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Request) if field.name != "digest"])
+@pytest.mark.parametrize("name", [name for name in Request.__struct_fields__ if name != "digest"])
 def test_a_request_digest_covers_every_field_that_travels(name):
     assert request_digest(request(**{name: CHANGED[name]})) != request_digest(request())
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from p2pfl.core.effects import ResetEdge
 from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from p2pfl.core.messages import Ready, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
@@ -22,8 +21,8 @@ LIMIT = 4 * CHUNK_BYTES
 
 def request_of(size, seed=0):
     body = np.random.default_rng(seed).bytes(size)
-    bare = dataclasses.replace(REQUEST, body=body)
-    return dataclasses.replace(bare, digest=request_digest(bare))
+    bare = replace(REQUEST, body=body)
+    return replace(bare, digest=request_digest(bare))
 
 
 def chunks_of(message):
@@ -75,7 +74,7 @@ def test_the_bytes_under_way_are_known():
 
 def test_long_bodies_are_sent_without_a_copy():
     body = np.zeros(CHUNK_BYTES, np.float32)
-    _, *views = split(dataclasses.replace(REQUEST, body=body))
+    _, *views = split(replace(REQUEST, body=body))
     assert all(np.shares_memory(np.frombuffer(view, np.uint8), body) for view in views)
 
 

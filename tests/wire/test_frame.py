@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 import sys
 import typing
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from p2pfl.core.messages import (
     Ask,
@@ -160,7 +160,7 @@ def decode_whole(head, body):
 def received(message):
     """How the far end sees it: a request with its digest."""
     if isinstance(message, Request):
-        return dataclasses.replace(message, digest=request_digest(message))
+        return replace(message, digest=request_digest(message))
     return message
 
 
@@ -185,29 +185,29 @@ def test_every_message_has_a_kind_and_every_kind_a_golden_frame():
 
 def test_a_header_has_exactly_the_fields_that_travel():
     for kind in KINDS:
-        travelling = {field.name for field in dataclasses.fields(kind.message)} - {"body", "digest"}
+        travelling = set(kind.message.__struct_fields__) - {"body", "digest"}
         assert set(kind.header.__struct_fields__) == travelling
 
 
 def test_headers_stay_below_a_hundred_bytes_in_the_first_billion_rounds():
     big = 10**9
-    hello = dataclasses.replace(HELLO, incarnation=big, seq=big, pending=big, request_digest=D3, version=big)
-    request = dataclasses.replace(REQUEST, incarnation=big, seq=big, version=big, echo=big, audit=D1)
-    reply = dataclasses.replace(REPLY, incarnation=big, seq=big, version=big)
+    hello = replace(HELLO, incarnation=big, seq=big, pending=big, request_digest=D3, version=big)
+    request = replace(REQUEST, incarnation=big, seq=big, version=big, echo=big, audit=D1)
+    reply = replace(REPLY, incarnation=big, seq=big, version=big)
     assert max(len(to_header(message)) for message in (hello, request, reply)) < 100
 
 
 def test_the_body_is_not_copied():
     vector = np.arange(1000, dtype=np.float32)
-    _, body = encode(dataclasses.replace(REQUEST, body=vector))
+    _, body = encode(replace(REQUEST, body=vector))
     assert np.shares_memory(np.frombuffer(body, np.float32), vector)
-    decoded = decode_whole(*encode(dataclasses.replace(REQUEST, body=vector)))
+    decoded = decode_whole(*encode(replace(REQUEST, body=vector)))
     assert np.shares_memory(np.frombuffer(decoded.body, np.float32), vector)
 
 
 @pytest.mark.parametrize("body", [b"", bytearray(), memoryview(b""), np.empty(0, np.float32)])
 def test_an_empty_body_is_a_body(body):
-    head, flat = encode(dataclasses.replace(REPLY, body=body))
+    head, flat = encode(replace(REPLY, body=body))
     assert flat.nbytes == 0
     assert decode_whole(head, flat).body == b""
 
@@ -218,7 +218,7 @@ def test_a_decoded_body_cannot_be_written_to():
 
 
 def test_numpys_floats_travel_as_floats():
-    message = dataclasses.replace(REPLY, factor=np.float64(0.25))
+    message = replace(REPLY, factor=np.float64(0.25))
     assert decode_whole(*encode(message)).factor == 0.25
 
 
@@ -315,7 +315,7 @@ def test_a_value_out_of_range_is_refused_from_a_peer_and_never_sent(message, nam
     with pytest.raises(PeerFault):
         from_header(kind, raw, memoryview(b""))
     with pytest.raises(ValueError, match="cannot be sent"):
-        to_header(dataclasses.replace(message, **{name: value}))
+        to_header(replace(message, **{name: value}))
 
 
 def test_trailing_missing_or_additional_fields_are_refused():
@@ -340,4 +340,4 @@ def test_a_deep_or_boastful_header_is_refused_at_once(nested):
 def test_a_decoded_request_names_itself_by_its_digest():
     decoded = decode_whole(*encode(REQUEST))
     assert decoded.digest == request_digest(REQUEST) != b""
-    assert decode_whole(*encode(dataclasses.replace(REQUEST, digest=D1))).digest == decoded.digest
+    assert decode_whole(*encode(replace(REQUEST, digest=D1))).digest == decoded.digest

@@ -42,9 +42,6 @@ class NodeEngine(Protocol):
     def end_round(self) -> tuple[int, int]:
         """The local round that began is over: its number of steps (0 if it failed), and n."""
 
-    def steps(self) -> int:
-        """How many steps the next local round has."""
-
     def crash(self, kept: int = 0) -> None:
         """Power off: what was not flushed is lost, apart from the first `kept` changes, which reached the disk."""
 

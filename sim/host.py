@@ -1,18 +1,17 @@
-"""One simulated machine: the shipped core and the shipped engine under a virtual clock.
+"""One simulated machine: the shipped core over an engine, under a virtual clock.
 
-Only the clock, the link and the threads are replaced. The engine's answers arrive `engine_s` after the operation, so
-that messages meet a busy edge as they do in a real node, and a crash can fall between an operation and its answer.
+Only the clock, the link and the threads are replaced. The engine's answers arrive `engine_ns` after the operation, one
+operation at a time, so that messages meet a busy edge as they do in a real node, and a crash can fall between an
+operation and its answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
-
-from p2pfl.compress import Compressor
 from p2pfl.core.effects import (
     Alarm,
     ApplyReply,
@@ -28,19 +27,44 @@ from p2pfl.core.effects import (
     Send,
     StartRound,
 )
-from p2pfl.core.events import Event, RoundTrained, Started
+from p2pfl.core.events import (
+    Event,
+    ReplyApplied,
+    ReplyRefused,
+    RequestApplied,
+    RequestFrozen,
+    RequestRefused,
+    RoundCommitted,
+    RoundTrained,
+    Started,
+)
 from p2pfl.core.facts import Settings
 from p2pfl.core.messages import Message
 from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
 from p2pfl.core.turns import Turns
-from p2pfl.engine.durable import entry
-from p2pfl.engine.engine import Engine
-from p2pfl.engine.state import NodeState
-from p2pfl.errors import LearningError
-from p2pfl.learn.interface import Learner
+from sim.engines import NodeEngine
 from sim.kernel import Kernel
-from sim.memory_store import MemoryStore
+from sim.trace import Kind, Trace
+
+NEVER = float("inf")
+OPERATIONS = (Freeze, ApplyRequest, ApplyReply, ResetEdge, CommitRound, Bootstrap)
+ANSWERS: dict[type, Kind] = {
+    RequestFrozen: Kind.FROZEN,
+    RequestApplied: Kind.REQUEST_APPLIED,
+    ReplyApplied: Kind.REPLY_APPLIED,
+    RequestRefused: Kind.REFUSED,
+    ReplyRefused: Kind.REFUSED,
+}
+
+E_co = TypeVar("E_co", bound=NodeEngine, covariant=True)
+
+
+class Pace(Protocol):
+    """How fast one machine computes."""
+
+    def round_ns(self, steps: int, time_ns: int) -> int:
+        """How long a local round of so many steps takes that begins now."""
 
 
 class Network(Protocol):
@@ -50,90 +74,98 @@ class Network(Protocol):
     def close(self, source: int, target: int, session: int) -> None: ...
 
 
+class Watch(Protocol):
+    """Who looks on: an oracle, or the figures of a report. It changes nothing."""
+
+    def before(self, index: int, operation: Operation) -> None:
+        """The engine is about to carry it out."""
+
+    def after(self, index: int, operation: Operation) -> None:
+        """It has."""
+
+    def committed(self, index: int) -> None:
+        """The core has taken the answer to CommitRound."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlan:
-    """How a host is built each time it starts. `round_s` is the virtual duration of a local round."""
+    """How a host is built each time it starts. `steps` are those of a local round."""
 
     index: int
     neighbors: tuple[int, ...]
     turns: Mapping[int, Turns]
     settings: Settings
-    compressor: Compressor
-    beta: float
-    learner: Learner
-    dtype: type[np.floating]
-    round_s: float
-    engine_s: float
+    pace: Pace
+    steps: int
+    engine_ns: int
 
 
-class Host:
-    """`alive` is False between a crash and the restart; meanwhile `engine.state` is what the disk holds."""
+class Host(Generic[E_co]):
+    """`alive` is False between a crash and the restart."""
 
     def __init__(
-        self, plan: HostPlan, kernel: Kernel, network: Network, on_operation: Callable[[int, Operation], None]
+        self,
+        plan: HostPlan,
+        engine: E_co,
+        *,
+        kernel: Kernel,
+        network: Network,
+        trace: Trace,
+        watch: Watch | None = None,
+        on_finish: Callable[[], None] = lambda: None,
     ) -> None:
         self.plan = plan
+        self.engine = engine
         self.kernel = kernel
         self.network = network
-        self.on_operation = on_operation
-        self.store = MemoryStore()
+        self.trace = trace
+        self.watch = watch
+        self.on_finish = on_finish
         self.life = 0
         self.alive = False
         self.alarms: list[Alarm] = []
-        self.answers_at = 0.0
-        self.wakes_at = float("inf")
+        self.answers_ns = 0
+        self.wakes_at = NEVER
         self.core: Node
-        state = self._new_state()
-        self.engine = Engine(index=plan.index, state=state, compressor=plan.compressor, beta=plan.beta)
+        own: dict[type, Callable[[Any], None]] = {
+            Send: self._send,
+            CloseSession: self._close,
+            StartRound: self._train,
+            Alarm: self._alarm,
+            Finish: self._finish,
+        }
+        operations: dict[type, Callable[[Any], None]] = dict.fromkeys(OPERATIONS, self._operate)
+        self._carry_out = own | operations
 
     # -- life and death ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Boot from the store, or from nothing."""
-        plan = self.plan
-        state = self.store.recover(plan.compressor, plan.beta)
-        fresh = state is None
-        if state is None:
-            state = self._new_state()
-            self.store.checkpoint(state)
+        """Boot from the disk, or from nothing."""
+        boot = self.engine.boot()
         self.life += 1
         self.alive = True
-        self.wakes_at = float("inf")
-        self.engine = Engine(index=plan.index, state=state, compressor=plan.compressor, beta=plan.beta)
-        # The core must not share its records with the engine: copies, as a restart would make them.
-        twin = self.store.recover(plan.compressor, plan.beta) or state
+        self.wakes_at = NEVER
         self.core = Node(
-            index=plan.index,
-            neighbors=plan.neighbors,
-            turns=plan.turns,
-            settings=plan.settings,
-            samples=state.samples,
-            fresh=fresh,
-            version=state.version,
-            rounds=state.rounds,
-            elapsed_s=state.elapsed_s,
-            records={peer: edge.record for peer, edge in twin.edges.items()},
+            index=self.plan.index,
+            neighbors=self.plan.neighbors,
+            turns=self.plan.turns,
+            settings=self.plan.settings,
+            samples=boot.samples,
+            fresh=boot.fresh,
+            version=boot.version,
+            rounds=boot.rounds,
+            elapsed_s=boot.elapsed_s,
+            records=boot.records,
         )
+        self._note(Kind.STARTED, self.life)
         self.take(Started())
 
     def crash(self, kept: int = 0) -> None:
-        """Power off: memory is gone, the disk keeps what was flushed (and `kept` entries more)."""
+        """Power off: memory is gone, the disk keeps what was flushed (and `kept` changes more)."""
         self.alive = False
         self.life += 1
-        self.store.crash(min(kept, self.store.buffered))
-        state = self.store.recover(self.plan.compressor, self.plan.beta)
-        if state is None:
-            raise RuntimeError("a host crashed before its first start")
-        self.engine.state = state
-
-    def forget(self) -> None:
-        """Lose the disk too: the host will start as if new."""
-        self.store = MemoryStore()
-        self.engine.state = self._new_state()
-
-    def _new_state(self) -> NodeState:
-        plan = self.plan
-        return NodeState.new(plan.learner.initial().astype(plan.dtype), plan.learner.samples, plan.neighbors)
+        self._note(Kind.CRASHED, 0)
+        self.engine.crash(kept)
 
     # -- the driver ---------------------------------------------------------------------------------------------------
 
@@ -141,74 +173,86 @@ class Host:
         """Hand one event to the core and carry out its effects."""
         if self.alive:
             self._run(self.core.handle(event, self.kernel.now))
-            self._schedule()
 
     def _run(self, effects: list[Effect]) -> None:
+        carry_out = self._carry_out
         for effect in effects:
-            match effect:
-                case Send(peer=peer, session=session, message=message):
-                    self.network.send(self.plan.index, peer, session, message)
-                case CloseSession(peer=peer, session=session):
-                    self.network.close(self.plan.index, peer, session)
-                case StartRound(index=index, corrected=corrected):
-                    self._train(index, corrected=corrected)
-                case Alarm():
-                    self.alarms.append(effect)
-                case Finish():
-                    pass
-                case Freeze() | ApplyRequest() | ApplyReply() | ResetEdge() | CommitRound() | Bootstrap():
-                    self._operate(effect)
+            carry_out[type(effect)](effect)
+        deadline = self.core.deadline()
+        if deadline is not None and deadline < self.wakes_at:
+            self._wake_at(deadline)
+
+    def _send(self, effect: Send) -> None:
+        self.network.send(self.plan.index, effect.peer, effect.session, effect.message)
+
+    def _close(self, effect: CloseSession) -> None:
+        self.network.close(self.plan.index, effect.peer, effect.session)
+
+    def _finish(self, _: Finish) -> None:
+        self._note(Kind.FINISHED, self.core.facts.rounds)
+        self.on_finish()
 
     def _operate(self, operation: Operation) -> None:
-        self.on_operation(self.plan.index, operation)
-        outcome = self.engine.run(operation)
-        if outcome.change is not None:
-            self.store.append(*entry(outcome.change))
-        if outcome.urgent:
-            self.store.flush()
-        if outcome.event is not None:
-            self.answers_at = max(self.answers_at, self.kernel.now) + self.plan.engine_s
-            self._later(self.answers_at, outcome.event)
+        index, watch = self.plan.index, self.watch
+        if watch is not None:
+            watch.before(index, operation)
+        event = self.engine.run(operation)
+        if watch is not None:
+            watch.after(index, operation)
+        self._trace_operation(operation, event)
+        if event is not None:
+            self.answers_ns = max(self.answers_ns, self.kernel.now_ns) + self.plan.engine_ns
+            self.kernel.at_ns(self.answers_ns, partial(self._answer, self.life, event))
 
-    def _train(self, index: int, *, corrected: bool) -> None:
-        start, correction = self.engine.snapshot(corrected=corrected)
-        life = self.life
+    def _trace_operation(self, operation: Operation, event: Event | None) -> None:
+        match operation:
+            case CommitRound(version=version):
+                self._note(Kind.ROUND_COMMITTED, version)
+            case Freeze(peer=peer, seq=number):
+                self._note(Kind.FROZEN, number, peer)
+            case ApplyRequest(peer=peer, request=message) | ApplyReply(peer=peer, reply=message):
+                self._note(ANSWERS[type(event)], message.seq, peer)
+            case ResetEdge(peer=peer, incarnation=number):
+                self._note(Kind.EDGE_RESET, number, peer)
+            case Bootstrap(peers=peers):
+                self._note(Kind.BOOTSTRAPPED, len(peers))
 
-        def finish() -> None:
-            if not self.alive or life != self.life:
-                return
-            self.engine.trained = None
-            steps, samples = 0, self.engine.state.samples
-            try:
-                local = self.plan.learner.train(start, correction, index)
-            except LearningError as error:
-                self.alarms.append(Alarm(kind="learning", peer=None, text=str(error)))
-            else:
-                self.engine.trained = (start, local)
-                steps, samples = local.steps, local.samples
+    def _answer(self, life: int, event: Event) -> None:
+        if life == self.life:
+            self.take(event)
+            if self.watch is not None and type(event) is RoundCommitted:
+                self.watch.committed(self.plan.index)
+
+    def _train(self, effect: StartRound) -> None:
+        self._note(Kind.ROUND_BEGUN, effect.index)
+        self.engine.begin_round(effect.index, corrected=effect.corrected)
+        now_ns = self.kernel.now_ns
+        ends_ns = now_ns + self.plan.pace.round_ns(self.plan.steps, now_ns)
+        self.kernel.at_ns(ends_ns, partial(self._trained, self.life))
+
+    def _trained(self, life: int) -> None:
+        if life == self.life:
+            steps, samples = self.engine.end_round()
+            self._note(Kind.ROUND_TRAINED, steps)
             self.take(RoundTrained(steps=steps, samples=samples))
 
-        self.kernel.after(self.plan.round_s, finish)
-
-    def _later(self, time_s: float, event: Event) -> None:
-        life = self.life
-        self.kernel.at(time_s, lambda: self.take(event) if life == self.life else None)
-
-    def _schedule(self) -> None:
-        """Wake the core at its next deadline; one timer in the heap is enough."""
-        deadline = self.core.deadline()
-        if deadline is None or deadline >= self.wakes_at:
-            return
+    def _wake_at(self, deadline: float) -> None:
+        """One timer in the heap is enough."""
         self.wakes_at = deadline
-        life = self.life
+        self.kernel.at(deadline, partial(self._wake, self.life, deadline))
 
-        def wake() -> None:
-            if self.alive and life == self.life:
-                self.wakes_at = float("inf")
-                self._run(self.core.wake(self.kernel.now))
-                self._schedule()
+    def _wake(self, life: int, deadline: float) -> None:
+        """A timer that an earlier one has replaced does nothing: what it was for is in the later deadline."""
+        if life == self.life and deadline == self.wakes_at:
+            self.wakes_at = NEVER
+            self._run(self.core.wake(self.kernel.now))
 
-        self.kernel.at(deadline, wake)
+    def _alarm(self, alarm: Alarm) -> None:
+        self.alarms.append(alarm)
+        self._note(Kind.ALARM, 0, -1 if alarm.peer is None else alarm.peer)
+
+    def _note(self, kind: Kind, number: int, peer: int = 0) -> None:
+        self.trace.add(self.kernel.now_ns, kind, self.plan.index, peer, number)
 
     @property
     def finished(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
-from sim.network import LinkPlan
+from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
 from world_kit import GRAPHS, make_world
@@ -26,8 +26,7 @@ FAULTS = st.lists(
     max_size=12,
 )
 LINKS = st.builds(
-    LinkPlan,
-    latency_s=st.just(0.002),
+    LinkSpec,
     jitter_s=st.sampled_from([0.0, 0.01, 0.2]),
     loss=st.sampled_from([0.0, 0.05, 0.3]),
     duplication=st.sampled_from([0.0, 0.3]),
@@ -48,14 +47,14 @@ def schedule(world, faults, *, amnesia=False):
 
 def relative_drift(world, start):
     scale = sum(host.engine.state.samples * np.abs(host.engine.state.model).sum() for host in world.hosts)
-    return np.abs(world.total() - start - world.booked).max() / scale
+    return np.abs(world.oracle.total() - start - world.oracle.booked).max() / scale
 
 
 def run_checking(world, until_s, start, *, amnesia=False):
     while world.kernel.now < until_s and world.kernel.step():
         drift = relative_drift(world, start)
         assert drift < 1e-12, f"drift {drift} at {world.kernel.now}"
-        assert world.replicas_agree(amnesia=amnesia)
+        assert world.oracle.replicas_agree(amnesia=amnesia)
 
 
 @settings(
@@ -76,7 +75,7 @@ def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_no
 ):
     """After every event: sum n_i x_i plus what is pending is the start's, to 1e-12; idle edges agree bit for bit."""
     world = make_world(graph, seed, link=link, compressor=compressor, linger_s=1e6)
-    start = world.total()
+    start = world.oracle.total()
     schedule(world, faults)
     run_checking(world, 4.0, start)
     assert all(edge.record.resyncs == 0 for host in world.hosts for edge in host.core.edges.values())
@@ -92,7 +91,7 @@ def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_no
 @example(
     graph="path",
     seed=1022,
-    link=LinkPlan(latency_s=0.002, jitter_s=0.2, loss=0.3, redial_s=0.3),
+    link=LinkSpec(jitter_s=0.2, loss=0.3, redial_s=0.3),
     faults=[(0.0, "crash", 9, 1.1605550529953812, 2)],
 )
 def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed, link, faults):
@@ -101,7 +100,7 @@ def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed,
     # Of similar weight, so that the contraction does not take minutes.
     samples = [int(n) for n in np.random.default_rng(seed).integers(60, 120, GRAPHS[graph][0])]
     world = make_world(graph, seed, link=link, samples=samples, rounds=10**6, linger_s=1e6, start_wait_s=60.0)
-    target = world.mean()
+    target = world.oracle.mean()
     schedule(world, faults)
     world.run(until_s=6.0)
     world.network.quiet = True
@@ -125,7 +124,7 @@ def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed,
 def test_what_an_amnesiac_takes_away_is_all_that_is_missing(graph, seed, link, faults):
     """With lost disks the sum equals the start's plus what the ledger booked, and edges still agree."""
     world = make_world(graph, seed, link=link, rounds=10**6, linger_s=1e6)
-    start = world.total()
+    start = world.oracle.total()
     schedule(world, faults, amnesia=True)
     run_checking(world, 4.0, start, amnesia=True)
 
@@ -156,8 +155,8 @@ def test_every_node_comes_to_its_end_whatever_has_happened(graph, seed, link, fa
 
 def test_the_oracle_sees_a_model_that_moved_without_its_counterpart():
     """A thousandth of a unit of mass from nowhere is found: the property above can fail."""
-    world = make_world("ring", 3, link=LinkPlan())
-    start = world.total()
+    world = make_world("ring", 3, link=LinkSpec())
+    start = world.oracle.total()
     world.run(until_s=0.5)
     state = world.hosts[0].engine.state
     state.model += 1e-3 / state.samples

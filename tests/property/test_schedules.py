@@ -10,7 +10,8 @@ import pytest
 
 from p2pfl.core.messages import Reply, Request
 from p2pfl.learn.interface import LocalRound
-from sim.network import LinkPlan, Network
+from sim.network import Network
+from sim.worlds.model import LinkSpec, SlowNodes
 
 sys.path.insert(0, str(Path(__file__).parent))
 from world_kit import StillLearner, make_world
@@ -42,8 +43,8 @@ def farthest(world, target):
 
 @pytest.mark.parametrize("graph", SCHEDULES.values(), ids=SCHEDULES)
 def test_all_end_at_the_weighted_mean_without_a_resync_and_hardly_stale(graph):
-    world = make_world(graph, 1, link=LinkPlan(), compressor="none", round_s=ALIKE, rounds=40)
-    target = world.mean()
+    world = make_world(graph, 1, link=LinkSpec(), compressor="none", round_s=ALIKE, rounds=40)
+    target = world.oracle.mean()
     world.run(until_s=60.0)
     assert all(host.finished for host in world.hosts)
     assert farthest(world, target) < 1e-3
@@ -63,7 +64,7 @@ def test_a_round_costs_what_its_own_edges_cost_not_what_the_union_would(graph, m
         send(self, source, target, session, message)
 
     monkeypatch.setattr(Network, "send", counted)
-    world = make_world(graph, 1, link=LinkPlan(), compressor="none", round_s=ALIKE, rounds=40)
+    world = make_world(graph, 1, link=LinkSpec(), compressor="none", round_s=ALIKE, rounds=40)
     world.run(until_s=60.0)
     ticks = world.hosts[0].core.facts.version
     active = sum(map(len, graph[1])) / len(graph[1])
@@ -76,8 +77,8 @@ def test_nodes_of_very_different_speed_reach_the_weighted_mean():
     samples = [100, 60, 80, 120, 90, 70, 110, 100]
     speeds = {node: 0.01 * 1.9**node for node in range(8)}
     plan = {"compressor": "none", "samples": samples, "round_s": speeds}
-    world = make_world(round_robin(8), 2, link=LinkPlan(), rounds=10**6, **plan)
-    target = world.mean()
+    world = make_world(round_robin(8), 2, link=LinkSpec(), rounds=10**6, **plan)
+    target = world.oracle.mean()
     world.run(until_s=20.0)
     assert world.hosts[0].core.facts.version > 10 * world.hosts[7].core.facts.version
     assert farthest(world, target) < 1e-3
@@ -86,30 +87,31 @@ def test_nodes_of_very_different_speed_reach_the_weighted_mean():
 def test_a_node_behind_a_slow_link_does_not_drive_the_federation_apart():
     """All its neighbors wait for it at once: were each offered half of its model, it would be thrown ever further."""
     plan = {"compressor": "none", "samples": [100] * 8, "round_s": dict.fromkeys(range(8), 0.02)}
-    world = make_world(round_robin(8), 0, link=LinkPlan(far_s={0: 0.3}), rounds=10**6, start_wait_s=9.0, **plan)
-    target = world.mean()
+    far = (SlowNodes(nodes=(0,), far_s=0.3),)
+    world = make_world(round_robin(8), 0, link=LinkSpec(), slow=far, rounds=10**6, start_wait_s=9.0, **plan)
+    target = world.oracle.mean()
     world.run(until_s=12.0)
     assert farthest(world, target) < 0.1
 
 
 def test_a_node_that_lost_its_disk_joins_in_a_schedule_too():
-    world = make_world(hypercube(8), 3, link=LinkPlan(), compressor="none", round_s=ALIKE, rounds=10**6)
-    start = world.total()
+    world = make_world(hypercube(8), 3, link=LinkSpec(), compressor="none", round_s=ALIKE, rounds=10**6)
+    start = world.oracle.total()
     world.run(until_s=2.0)
     world.crash(5, amnesia=True)
     world.restart(5)
     world.run(until_s=6.0)
     assert [alarm.kind for alarm in world.hosts[5].alarms].count("joined") == 1
-    np.testing.assert_allclose(world.total(), start + world.booked, rtol=1e-9)
-    assert farthest(world, world.mean()) < 1e-3
+    np.testing.assert_allclose(world.oracle.total(), start + world.oracle.booked, rtol=1e-9)
+    assert farthest(world, world.oracle.mean()) < 1e-3
 
 
 def test_one_period_of_closing_rounds_averages_exactly_where_the_schedule_does():
     """However fast each node trains: in the closing rounds each pair exchanges once, when both are there."""
     speeds = {node: 0.01 * 1.7**node for node in range(8)}
     plan = {"compressor": "none", "samples": [100] * 8, "round_s": speeds}
-    world = make_world(hypercube(8), 4, link=LinkPlan(), rounds=1, closing_rounds=3, **plan)
-    target = world.mean()
+    world = make_world(hypercube(8), 4, link=LinkSpec(), rounds=1, closing_rounds=3, **plan)
+    target = world.oracle.mean()
     world.run(until_s=30.0)
     assert all(host.finished for host in world.hosts)
     assert farthest(world, target) < 1e-5
@@ -127,8 +129,8 @@ def test_one_period_averages_exactly_although_nodes_that_train_for_a_time_have_d
     monkeypatch.setattr(StillLearner, "train", wander)
     speeds = {node: 0.05 * 1.1**node for node in range(8)}
     plan = {"compressor": "none", "samples": [100] * 8, "round_s": speeds}
-    world = make_world(hypercube(8), 5, link=LinkPlan(), rounds=None, time_s=2.0, closing_rounds=3, **plan)
+    world = make_world(hypercube(8), 5, link=LinkSpec(), rounds=None, time_s=2.0, closing_rounds=3, **plan)
     world.run(until_s=30.0)
     assert all(host.finished for host in world.hosts)
     assert len({host.core.facts.version % 3 for host in world.hosts}) == 3
-    assert farthest(world, world.mean()) < 1e-5
+    assert farthest(world, world.oracle.mean()) < 1e-5

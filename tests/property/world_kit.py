@@ -8,7 +8,8 @@ from p2pfl.compress import make_compressor
 from p2pfl.core.facts import Settings
 from p2pfl.core.staleness import parse_staleness
 from p2pfl.learn.interface import LocalRound
-from sim.world import World, WorldPlan
+from sim.oracle import OpenPlan, OpenWorld
+from sim.worlds.model import LinkSpec
 
 # Nodes, and the edges of each round: of one round, or of as many as it takes until they repeat.
 GRAPHS = {
@@ -71,20 +72,21 @@ def core_settings(**changes):
     return Settings(**(defaults | changes))
 
 
-def make_world(graph, seed, *, link, compressor="q8", samples=None, rounds=30, round_s=None, **changes):
+def make_world(graph, seed, *, link=None, slow=(), compressor="q8", samples=None, rounds=30, round_s=None, **changes):
     nodes, rounds_of_edges = GRAPHS[graph] if isinstance(graph, str) else graph
     chance = np.random.default_rng(seed)
     counts = samples or [int(n) for n in chance.integers(1, 200, nodes)]
     learners = tuple(StillLearner(chance.normal(size=D) * 3, n) for n in counts)
-    return World(
-        WorldPlan(
+    return OpenWorld(
+        OpenPlan(
             edges=tuple(sorted({edge for edges in rounds_of_edges for edge in edges})),
             schedule=rounds_of_edges if len(rounds_of_edges) > 1 else (),
             learners=learners,
             settings=core_settings(rounds=rounds, **changes),
             compressor=make_compressor(compressor),
             dtype=np.float64,
-            link=link,
+            links=link or LinkSpec(),
+            slow=slow,
             seed=seed,
             default_round_s=0.05,
             round_s={0: 0.02, 1: 0.3} if round_s is None else round_s,

@@ -1,0 +1,139 @@
+"""The shipped engine on a disk in memory: one operation at a time, with the very bytes that a real node would send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from p2pfl.compress import Compressor
+from p2pfl.core.effects import Operation
+from p2pfl.core.events import Event
+from p2pfl.engine.durable import entry
+from p2pfl.engine.engine import LEAST_DRIFT, Engine
+from p2pfl.engine.state import EdgeState, NodeState
+from p2pfl.errors import LearningError
+from p2pfl.learn.interface import Learner, Vector
+from sim.engines import Boot
+from sim.memory_store import MemoryStore
+
+Show = Callable[[Vector], Vector]
+"""what a liar shows of its model (d,)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactPlan:
+    """`durable` False: the node never crashes, so nothing need be kept for it. `show` is set for a liar."""
+
+    index: int
+    neighbors: tuple[int, ...]
+    learner: Learner
+    compressor: Compressor
+    beta: float
+    least_drift: float = LEAST_DRIFT
+    dtype: type[np.floating[Any]] = np.float32
+    durable: bool = True
+    show: Show | None = None
+
+
+class ExactEngine:
+    """One node's data plane. Between a crash and the restart `state` is what the disk holds."""
+
+    def __init__(self, plan: ExactPlan, *, on_fault: Callable[[str], None] = lambda _text: None) -> None:
+        self.plan = plan
+        self.on_fault = on_fault
+        self.store = MemoryStore()
+        self.loss: float | None = None
+        self._round: tuple[Vector, Vector | None, int] | None = None
+        self._engine = self._engine_of(self._new_state())
+
+    @property
+    def state(self) -> NodeState:
+        return self._engine.state
+
+    def boot(self) -> Boot:
+        plan = self.plan
+        state = self.store.recover(plan.compressor, plan.beta) if plan.durable else None
+        fresh = state is None
+        if state is None:
+            state = self._new_state()
+            if plan.durable:
+                self.store.checkpoint(state)
+        self._engine = self._engine_of(state)
+        # The core must not share its records with the engine: others, as a restart would make them.
+        twin = self.store.recover(plan.compressor, plan.beta) if plan.durable else None
+        records = {} if twin is None else {peer: edge.record for peer, edge in twin.edges.items()}
+        return Boot(
+            fresh=fresh,
+            samples=state.samples,
+            version=state.version,
+            rounds=state.rounds,
+            elapsed_s=state.elapsed_s,
+            records=records,
+        )
+
+    def run(self, operation: Operation) -> Event | None:
+        outcome = self._engine.run(operation)
+        if self.plan.durable:
+            if outcome.change is not None:
+                self.store.append(*entry(outcome.change))
+            if outcome.urgent:
+                self.store.flush()
+        return outcome.event
+
+    def begin_round(self, index: int, *, corrected: bool) -> None:
+        self._round = (*self._engine.snapshot(corrected=corrected), index)
+
+    def end_round(self) -> tuple[int, int]:
+        if self._round is None:
+            raise AssertionError("a round ends that has not begun")
+        start, correction, index = self._round
+        self._round = self._engine.trained = None
+        try:
+            local = self.plan.learner.train(start, correction, index)
+        except LearningError as error:
+            self.on_fault(str(error))
+            return 0, self.state.samples
+        self.loss = local.loss
+        self._engine.trained = (start, local)
+        return local.steps, local.samples
+
+    def crash(self, kept: int = 0) -> None:
+        self._round = None
+        self.store.crash(min(kept, self.store.buffered))
+        state = self.store.recover(self.plan.compressor, self.plan.beta)
+        if state is None:
+            raise RuntimeError("a node crashed before its first start, or its plan says that it never will")
+        self._engine.state = state
+
+    def forget(self) -> None:
+        self.store = MemoryStore()
+        self._engine.state = self._new_state()
+
+    def _new_state(self) -> NodeState:
+        plan = self.plan
+        return NodeState.new(plan.learner.initial().astype(plan.dtype), plan.learner.samples, plan.neighbors)
+
+    def _engine_of(self, state: NodeState) -> Engine:
+        plan = self.plan
+        kind = Engine if plan.show is None else LyingEngine
+        engine = kind(
+            index=plan.index, state=state, compressor=plan.compressor, beta=plan.beta, least_drift=plan.least_drift
+        )
+        if isinstance(engine, LyingEngine):
+            engine.show = plan.show
+        return engine
+
+
+class LyingEngine(Engine):
+    """Keeps to the protocol, and shows something else instead of its model."""
+
+    show: Show | None = None
+
+    def _encode(self, edge: EdgeState) -> bytes:
+        if self.show is None:
+            return super()._encode(edge)
+        shown = self.show(self.state.model).astype(self.state.model.dtype, copy=False)
+        return self.compressor.encode(shown - edge.own)

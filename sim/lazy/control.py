@@ -1,0 +1,243 @@
+"""What the engine answers the core, told without looking at a vector.
+
+A message's body is a token: the edge, and the number of the request on it. It stands for a payload of known size, and
+two tokens are equal where the payloads would be. The records of the edges move as `p2pfl.engine.redo` moves them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from copy import copy
+from math import ceil
+from typing import Any
+
+from msgspec.structs import replace
+
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, Operation, ResetEdge
+from p2pfl.core.events import Bootstrapped, Event, ReplyApplied, RequestApplied, RequestFrozen, RoundCommitted
+from p2pfl.core.messages import DIGEST_BYTES, Reply, Request, request_digest
+from p2pfl.core.records import EdgeRecord, next_chain
+from sim.engines import Boot
+from sim.lazy.pairs import Pairs
+from sim.lazy.plane import BEGIN, COMMIT, FREEZE, REPLY, REQUEST, SKETCH, Plane
+
+TOKEN = struct.Struct("<II")
+SOME_DIGEST = bytes(DIGEST_BYTES)
+"""in place of an audit's digest: replicas are one and the same here."""
+
+
+class LazyEngine:
+    """One node's data plane as its host sees it. `edges` maps a neighbor to the number of the edge."""
+
+    def __init__(
+        self,
+        plane: Plane,
+        pairs: Pairs,
+        *,
+        index: int,
+        edges: Mapping[int, int],
+        samples: int,
+        steps: int,
+        rate: float,
+        beta: float,
+        liar: bool = False,
+    ) -> None:
+        self.plane = plane
+        self.pairs = pairs
+        self.index = index
+        self.edges = edges
+        self.local_samples = samples
+        self.steps = steps
+        self.rate = rate
+        self.beta = beta
+        self.liar = liar
+        self.shown = 0
+        self.undo: list[tuple[bool, Callable[[], None]]] | None = [] if index in plane.crashing else None
+        """of each change that is not on disk: whether vectors moved, and how to take the rest back."""
+        self._forget()
+        self._do: dict[type, Callable[[Any], Event | None]] = {
+            Freeze: self._freeze,
+            ApplyRequest: self._apply_request,
+            ApplyReply: self._apply_reply,
+            ResetEdge: self._reset,
+            CommitRound: self._commit,
+            Bootstrap: self._bootstrap,
+        }
+
+    def _forget(self) -> None:
+        self.started = False
+        self.samples = self.local_samples
+        self.version = self.rounds = 0
+        self.drift = self.elapsed_s = 0.0
+        self.records = {peer: EdgeRecord() for peer in self.edges}
+
+    # -- life and death ----------------------------------------------------------------------------------------------
+
+    def boot(self) -> Boot:
+        fresh, self.started = not self.started, True
+        return Boot(
+            fresh=fresh,
+            samples=self.samples,
+            version=self.version,
+            rounds=self.rounds,
+            elapsed_s=self.elapsed_s,
+            records={} if fresh else {peer: copy(record) for peer, record in self.records.items()},
+        )
+
+    def crash(self, kept: int = 0) -> None:
+        if self.undo is None:
+            raise RuntimeError("a node crashed of which the plan says that it never will")
+        lost = self.undo[kept:]
+        self.plane.lose(self.index, sum(moved for moved, _ in lost))
+        for _, take_back in reversed(lost):
+            take_back()
+        self.undo.clear()
+        for edge in self.edges.values():
+            self.pairs.compare(edge)
+
+    def forget(self) -> None:
+        self._forget()
+        self.plane.forget(self.index)
+        for edge in self.edges.values():
+            self.pairs.leave(edge, self.index)
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    def run(self, operation: Operation) -> Event | None:
+        return self._do[type(operation)](operation)
+
+    def _freeze(self, op: Freeze) -> Event:
+        edge = self.edges[op.peer]
+        ticket, after = self.pairs.freeze(edge)
+        request = Request(
+            incarnation=op.incarnation,
+            seq=op.seq,
+            version=op.version,
+            echo=op.echo,
+            weight=op.weight,
+            staleness=op.staleness,
+            pace_s=op.pace_s,
+            drift=self.drift,
+            audit=SOME_DIGEST if op.audit else b"",
+            body=TOKEN.pack(edge, ticket),
+        )
+        request = replace(request, digest=request_digest(request))
+        self.records[op.peer].freeze(request)
+        pair = self.pairs.of(edge, self.index)
+        self.plane.put(self.index, (FREEZE, edge, pair, after, self._next_lie(), ticket))
+        self._flushed()
+        return RequestFrozen(peer=op.peer, request=request)
+
+    def _apply_request(self, op: ApplyRequest) -> Event:
+        request, record = op.request, self.records[op.peer]
+        edge, ticket = TOKEN.unpack(request.body)
+        reply = Reply(
+            incarnation=request.incarnation,
+            seq=request.seq,
+            request_digest=request.digest,
+            version=op.version,
+            factor=op.factor,
+            pace_s=op.pace_s,
+            drift=max(request.drift, self.drift),
+            body=request.body,
+        )
+        chain = next_chain(record.chain, request, reply)
+        self.pairs.apply(edge, ticket)
+        record.settle_request(request, reply, chain)
+        pair = self.pairs.of(edge, self.index)
+        ratio = self._ratio(reply)
+        lie = self._next_lie()
+        self.plane.put(self.index, (REQUEST, edge, pair, ticket, lie, op.factor, self.samples, ratio))
+        self._flushed()
+        return RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain)
+
+    def _apply_reply(self, op: ApplyReply) -> Event:
+        reply, record = op.reply, self.records[op.peer]
+        pending = record.pending
+        if pending is None:
+            raise ValueError("a reply reached the engine without a pending request")
+        edge, ticket = TOKEN.unpack(reply.body)
+        chain = next_chain(record.chain, pending, reply)
+        moves = reply.factor != 0.0
+        self._remember_record(op.peer, moves=moves)
+        record.settle_reply(reply, chain)
+        if moves:
+            pair = self.pairs.of(edge, self.index)
+            operation = (REPLY, edge, pair, ticket, -1, reply.factor, self.samples, self._ratio(reply))
+            self.plane.put(self.index, operation)
+        return ReplyApplied(peer=op.peer, reply=reply, chain=chain)
+
+    def _reset(self, op: ResetEdge) -> None:
+        edge = self.edges[op.peer]
+        self._remember_record(op.peer, moves=False)
+        self.records[op.peer].reset(op.incarnation)
+        self.pairs.enter(edge, self.index, op.incarnation)
+
+    def _commit(self, op: CommitRound) -> Event:
+        before = self.samples
+        self._remember_figures(moved=op.trained)
+        if op.trained:
+            self.samples = max(1, self.local_samples, ceil(op.least_samples))
+            self.drift = self.rate * self.steps * op.rho
+            scale = None if self.samples == before else before / self.samples
+            self.plane.put(self.index, (COMMIT, op.rho, scale))
+        self.version = op.version
+        self.rounds += op.trained
+        self.elapsed_s = op.elapsed_s
+        return RoundCommitted(version=self.version, rounds=self.rounds, samples=self.samples, failed=False)
+
+    def _bootstrap(self, op: Bootstrap) -> Event:
+        self.plane.drain()
+        replicas = [self.pairs.peer_replica(self.edges[peer], self.index, self.records[peer]) for peer in op.peers]
+        self.plane.replace_by_median(self.index, replicas)
+        self._flushed()
+        return Bootstrapped()
+
+    def _ratio(self, reply: Reply) -> float:
+        return self.beta / reply.drift if self.beta and reply.drift else 0.0
+
+    def _next_lie(self) -> int:
+        if not self.liar:
+            return -1
+        self.shown += 1
+        return self.shown - 1
+
+    # -- local rounds ------------------------------------------------------------------------------------------------
+
+    def begin_round(self, index: int, *, corrected: bool) -> None:
+        self.plane.put(self.index, (BEGIN, index, corrected))
+
+    def end_round(self) -> tuple[int, int]:
+        return self.steps, self.local_samples
+
+    def sketch(self, tick: int) -> None:
+        self.plane.put(self.index, (SKETCH, tick))
+
+    # -- what a crash takes back -------------------------------------------------------------------------------------
+
+    def _flushed(self) -> None:
+        if self.undo:
+            self.undo.clear()
+
+    def _remember_record(self, peer: int, *, moves: bool) -> None:
+        if self.undo is None:
+            return
+        edge = self.edges[peer]
+        record, pair = copy(self.records[peer]), self.pairs.of(edge, self.index)
+
+        def take_back() -> None:
+            self.records[peer] = record
+            self.pairs.put_back(edge, self.index, pair)
+
+        self.undo.append((moves, take_back))
+
+    def _remember_figures(self, *, moved: bool) -> None:
+        if self.undo is None:
+            return
+        figures = self.samples, self.version, self.rounds, self.drift, self.elapsed_s
+
+        def take_back() -> None:
+            self.samples, self.version, self.rounds, self.drift, self.elapsed_s = figures
+
+        self.undo.append((moved, take_back))

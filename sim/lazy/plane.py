@@ -1,0 +1,245 @@
+"""All vectors of a run, and what is still to be done to them.
+
+Each node has a queue, in the order in which its core asked. Between nodes only messages bind: a request can be applied
+once it is frozen, a reply once the request is applied. Of what could be done now, the kind with most nodes goes first,
+and training goes last: so that as many local rounds as possible are computed in one call.
+
+The two replicas of an edge are the same bits at both ends (but for the moment between the two halves of a transaction),
+so they are stored once for each incarnation, as the responder has them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.compress import Compressor
+from p2pfl.learn.interface import Vector
+from sim.lazy.rows import Lies, Rows
+
+Rows2 = NDArray[np.floating[Any]]
+Ints = NDArray[np.int64]
+
+BEGIN, COMMIT, FREEZE, REQUEST, REPLY, SKETCH = range(6)
+OPERATIONS_PER_NODE = 24
+LEAST_PENDING = 20_000
+
+Op = tuple[Any, ...]
+"""kind, then: BEGIN round, corrected | COMMIT rho, variate scale | FREEZE edge, pair, after, lie | REQUEST edge, pair,
+ticket, lie, factor, n, variate ratio | REPLY edge, pair, ticket, factor, n, variate ratio | SKETCH tick
+"""
+
+
+class Learners(Protocol):
+    """Trains many nodes at once: see `sim.learning`."""
+
+    def train(  # noqa: PLR0917 - as `sim.learning` has it
+        self,
+        nodes: Ints,
+        rounds: Ints,
+        starts: Rows2,
+        corrections: Rows2 | None,
+        corrected: NDArray[np.bool_],
+        out: Rows2,
+    ) -> NDArray[np.floating[Any]]: ...
+
+
+class Plane:
+    """`nodes` models that all begin at `initial` (d,), `edges` pairs of replicas; `crashing` may need an undo."""
+
+    def __init__(
+        self,
+        *,
+        nodes: int,
+        edges: Sequence[tuple[int, int]],
+        initial: Vector,
+        learners: Learners,
+        compressor: Compressor,
+        beta: float,
+        crashing: frozenset[int] = frozenset(),
+        lies: Lies | None = None,
+        sketch: Any = None,
+    ) -> None:
+        self.initial = initial
+        self.learners = learners
+        self.crashing = crashing
+        self.sketch = sketch
+        self.rows = Rows(
+            nodes=nodes, pairs=len(edges), initial=initial, compressor=compressor, variates=beta > 0, lies=lies
+        )
+        self.edges = edges
+        self.losses = np.full(nodes, np.nan)
+        self.sketches: list[dict[int, NDArray[np.float64]]] = [{} for _ in range(nodes)]
+        self.pending = 0
+        self.most_pending = max(LEAST_PENDING, OPERATIONS_PER_NODE * nodes)
+        self.batches = self.done = 0
+        self._queues: list[deque[Op]] = [deque() for _ in range(nodes)]
+        self._active: list[int] = []
+        self._ready: list[list[int]] = [[] for _ in range(6)]
+        self._training: dict[int, tuple[int, bool]] = {}
+        self._held: list[int] = []
+        self._waiting: dict[int, list[int]] = {}
+        self._frozen = [0] * len(edges)
+        """of each edge: the latest ticket whose request is encoded, and (next) the latest that is applied."""
+        self._applied = [0] * len(edges)
+        self._undo: dict[int, list[tuple[Vector, Vector | None]]] = {node: [] for node in crashing}
+        self._act = (self._begin, self._commit, self._freeze, self._request, self._reply, self._sketch)
+
+    # -- from the control plane --------------------------------------------------------------------------------------
+
+    def put(self, node: int, op: Op) -> None:
+        """Note what is to be done to `node`, after all that was noted for it before."""
+        queue = self._queues[node]
+        if not queue:
+            self._active.append(node)
+        queue.append(op)
+        self.pending += 1
+        if self.pending >= self.most_pending:
+            self.drain()
+
+    def drain(self) -> None:
+        """Do everything but the local rounds that nobody waits for yet."""
+        active, self._active = self._active, []
+        for node in active:
+            self._place(node)
+        while True:
+            kind = max(range(6), key=lambda one: len(self._ready[one]))
+            nodes, self._ready[kind] = self._ready[kind], []
+            if nodes:
+                self._run(kind, nodes)
+            elif self._held:
+                self._train()
+            else:
+                break
+        if self._waiting:
+            raise AssertionError(f"operations wait for what was never noted: {self._waiting}")
+        self.pending = 0
+
+    def models(self) -> Rows2:
+        """All models as they are now, (nodes, d): a view."""
+        self.drain()
+        return self.rows.models
+
+    # -- crashes -----------------------------------------------------------------------------------------------------
+
+    def lose(self, node: int, changes: int) -> None:
+        """Take back the last `changes` of what was done to the node; a round that it was training never ends."""
+        self.drain()
+        self._training.pop(node, None)
+        undo = self._undo[node]
+        for _ in range(changes):
+            model, variate = undo.pop()
+            self.rows.put_back(node, model, variate)
+        undo.clear()
+
+    def forget(self, node: int) -> None:
+        self.rows.put_back(node, self.initial, None)
+
+    def begin_edge_anew(self, edge: int) -> None:
+        """No request of this edge counts as applied any more."""
+        self._applied[edge] = 0
+
+    def replace_by_median(self, node: int, replicas: Sequence[Vector]) -> None:
+        """Of replicas (d,) as they are once everything noted is done."""
+        self.rows.put_back(node, np.median(replicas, axis=0).astype(self.rows.dtype), None)
+        if node in self._undo:
+            self._undo[node].clear()
+
+    # -- the order of things -----------------------------------------------------------------------------------------
+
+    def _place(self, node: int) -> None:
+        """Where the node's next operation stands: it can be done, or waits for training or for a message."""
+        op = self._queues[node][0]
+        kind = op[0]
+        if kind == COMMIT:
+            (self._held if node in self._training else self._ready[COMMIT]).append(node)
+            return
+        if kind == FREEZE:
+            free = self._applied[op[1]] >= op[3]
+        elif kind == REQUEST:
+            free = self._frozen[op[1]] >= op[3]
+        elif kind == REPLY:
+            free = self._applied[op[1]] >= op[3]
+        else:
+            free = True
+        if free:
+            self._ready[kind].append(node)
+        else:
+            self._waiting.setdefault(op[1], []).append(node)
+
+    def _run(self, kind: int, nodes: list[int]) -> None:
+        queues = self._queues
+        ops = [queues[node].popleft() for node in nodes]
+        self.batches += 1
+        self.done += len(ops)
+        self._act[kind](nodes, ops)
+        for node in nodes:
+            if queues[node]:
+                self._place(node)
+
+    def _wake(self, edge: int) -> None:
+        for node in self._waiting.pop(edge, ()):
+            self._place(node)
+
+    # -- what can be done together -----------------------------------------------------------------------------------
+
+    def _begin(self, nodes: list[int], ops: list[Op]) -> None:
+        self.rows.begin(np.array(nodes))
+        for node, op in zip(nodes, ops, strict=True):
+            self._training[node] = (op[1], op[2])
+
+    def _train(self) -> None:
+        """Every local round in flight, in one call; then those go on that waited."""
+        training, self._training = self._training, {}
+        nodes = np.fromiter(training, np.int64, len(training))
+        rounds = np.array([one[0] for one in training.values()], np.int64)
+        corrected = np.array([one[1] for one in training.values()], np.bool_)
+        self.losses[nodes] = self.rows.train(self.learners, nodes, rounds, corrected)
+        self.batches += 1
+        self.done += len(nodes)
+        self._ready[COMMIT] += self._held
+        self._held = []
+
+    def _commit(self, nodes: list[int], ops: list[Op]) -> None:
+        self._remember(nodes)
+        self.rows.commit(np.array(nodes), [op[1] for op in ops], [op[2] for op in ops])
+
+    def _freeze(self, nodes: list[int], ops: list[Op]) -> None:
+        edges = [op[1] for op in ops]
+        self.rows.freeze(nodes, edges, [op[2] for op in ops], [op[4] for op in ops])
+        self._flushed(nodes)
+        for op in ops:
+            self._frozen[op[1]] = op[5]
+            if op[1] in self._waiting:
+                self._wake(op[1])
+
+    def _request(self, nodes: list[int], ops: list[Op]) -> None:
+        self.rows.request(nodes, ops)
+        self._flushed(nodes)
+        for op in ops:
+            self._applied[op[1]] = op[3]
+            if op[1] in self._waiting:
+                self._wake(op[1])
+
+    def _reply(self, nodes: list[int], ops: list[Op]) -> None:
+        self._remember(nodes)
+        self.rows.reply(nodes, ops)
+
+    def _sketch(self, nodes: list[int], ops: list[Op]) -> None:
+        for node, op in zip(nodes, ops, strict=True):
+            self.sketches[node][op[1]] = self.sketch.of(self.rows.models[node])
+
+    def _remember(self, nodes: list[int]) -> None:
+        """The disk does not know yet what is about to be done."""
+        if self._undo:
+            for node in self.crashing.intersection(nodes):
+                self._undo[node].append(self.rows.copy_of(node))
+
+    def _flushed(self, nodes: list[int]) -> None:
+        if self._undo:
+            for node in self.crashing.intersection(nodes):
+                self._undo[node].clear()

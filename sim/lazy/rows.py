@@ -1,0 +1,236 @@
+"""The arithmetic of `p2pfl.engine`, for many nodes at once: the same operations in the same order, row by row.
+
+Rows are gathered into scratch memory a few at a time, so that what one step writes the next still finds in the cache.
+Elementwise operations give a row the same bits in whatever company it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.compress import Compressor
+from p2pfl.engine.engine import NORM_CEILING, NORM_MULTIPLE
+from p2pfl.learn.interface import Vector
+
+if TYPE_CHECKING:
+    from sim.lazy.plane import Learners, Op
+
+Rows2 = NDArray[np.floating[Any]]
+Ints = NDArray[np.int64]
+
+CACHE_BYTES = 1 << 19
+"""of scratch rows that one step works on."""
+TRAINING_ROWS = 256
+MARGIN = 0.99
+"""a check that comes so close to its limit is left to the engine."""
+
+Lies = Callable[[Rows2, list[int], list[int]], None]
+"""turns, in place, the models (b, d) of these nodes into what they show, each for the so-many-th time; -1: the
+truth."""
+
+
+class MisjudgedError(Exception):
+    """A vector may fail a check, or a local round fail: what was taken to pass has to be decided one at a time."""
+
+
+class Rows:
+    """`models` x (nodes, d), `variates` C; `requests` is the decoded q of the request under way on each edge.
+
+    `own` (pairs, d) is the replica of the initiator's model, `peer` that of the responder's.
+    """
+
+    def __init__(
+        self, *, nodes: int, pairs: int, initial: Vector, compressor: Compressor, variates: bool, lies: Lies | None
+    ) -> None:
+        size, dtype = initial.size, initial.dtype
+        self.size, self.dtype = size, dtype
+        self.pairs = pairs
+        self.compressor = compressor
+        self.lies = lies
+        self.models: Rows2 = np.tile(initial, (nodes, 1))
+        self.variates: Rows2 | None = np.zeros((nodes, size), dtype) if variates else None
+        self.starts: Rows2 = np.zeros((nodes, size), dtype)
+        self.corrections: Rows2 | None = np.zeros((nodes, size), dtype) if variates else None
+        self.own: Rows2 = np.zeros((pairs, size), dtype)
+        self.peer: Rows2 = np.zeros((pairs, size), dtype)
+        self.requests: Rows2 = np.zeros((pairs, size), np.float32)
+        self.before: dict[int, Vector] = {}
+        """of an edge whose initiator may ask for its neighbors' median: `peer` before the latest transaction."""
+        self.careful: frozenset[int] = frozenset()
+        self.chunk = max(1, CACHE_BYTES // (4 * size * initial.itemsize))
+        self.scratch = [np.empty((self.chunk, size), dtype) for _ in range(4)]
+        self.safe_square = (MARGIN * NORM_MULTIPLE) ** 2 * size
+
+    # -- local rounds ------------------------------------------------------------------------------------------------
+
+    def begin(self, nodes: Ints) -> None:
+        for some in self._chunks(len(nodes)):
+            which = nodes[some]
+            self.starts[which] = self._take(0, self.models, which)
+            if self.corrections is not None and self.variates is not None:
+                self.corrections[which] = self._take(0, self.variates, which)
+
+    def train(
+        self, learners: Learners, nodes: Ints, rounds: Ints, corrected: NDArray[np.bool_]
+    ) -> NDArray[np.floating[Any]]:
+        """`starts` becomes what the round changed; returns the losses (b,)."""
+        losses = np.empty(len(nodes))
+        for first in range(0, len(nodes), TRAINING_ROWS):
+            some = slice(first, first + TRAINING_ROWS)
+            which = nodes[some]
+            starts = self.starts[which]
+            corrections = None if self.corrections is None else self.corrections[which]
+            out = np.empty_like(starts)
+            losses[some] = learners.train(which, rounds[some], starts, corrections, corrected[some], out)
+            out -= starts
+            self.starts[which] = out
+        return losses
+
+    def commit(self, nodes: Ints, rho: list[float], scale: list[float | None]) -> None:
+        rates = np.array(rho, self.dtype)[:, None]
+        for some in self._chunks(len(nodes)):
+            which = nodes[some]
+            delta = self._take(0, self.starts, which)
+            delta *= rates[some]
+            model = self._take(1, self.models, which)
+            model += delta
+            if not (_squares(model) <= MARGIN * NORM_CEILING**2).all():
+                raise MisjudgedError("a local round may have ended in no finite model")
+            self.models[which] = model
+        if self.variates is not None:
+            for node, factor in zip(nodes, scale, strict=True):
+                if factor is not None:
+                    self.variates[node] *= self.dtype.type(factor)
+
+    # -- transactions ------------------------------------------------------------------------------------------------
+
+    def freeze(self, nodes: list[int], edges: list[int], pairs: list[int], lies: list[int]) -> None:
+        which, on, of = np.array(nodes), np.array(edges), np.array(pairs)
+        for some in self._chunks(len(nodes)):
+            shown = self._shown(self._take(0, self.models, which[some]), nodes[some], lies[some])
+            shown -= self._take(1, self.own, of[some])
+            self.requests[on[some]] = self._through_the_codec(shown)
+
+    def request(self, nodes: list[int], ops: Sequence[Op]) -> None:
+        """The responder's half: both replicas move, and its model by D/n."""
+        which, columns = np.array(nodes), _columns(ops, self.dtype)
+        for some in self._chunks(len(nodes)):
+            on, of = columns.edges[some], columns.pairs[some]
+            own = self._take(0, self.own, of)
+            own += self.requests[on]
+            self._check(own)
+            self.own[of] = own
+            model = self._take(1, self.models, which[some])
+            shown = self.scratch[2][: len(of)]
+            np.copyto(shown, model)
+            shown = self._shown(shown, nodes[some], [op[4] for op in ops[some]])
+            peer = self._take(3, self.peer, of)
+            shown -= peer
+            self._keep_before(on, peer)
+            peer += self._through_the_codec(shown)
+            self._check(peer)
+            self.peer[of] = peer
+            own -= peer
+            self._move(which[some], model, own, columns, some)
+
+    def reply(self, nodes: list[int], ops: Sequence[Op]) -> None:
+        """The initiator's half: the replicas have moved already."""
+        which, columns = np.array(nodes), _columns(ops, self.dtype)
+        for some in self._chunks(len(nodes)):
+            of = columns.pairs[some]
+            peer = self._take(0, self.peer, of)
+            peer -= self._take(1, self.own, of)
+            self._move(which[some], self._take(1, self.models, which[some]), peer, columns, some)
+
+    def _move(self, nodes: Ints, model: Rows2, difference: Rows2, columns: Columns, some: slice) -> None:
+        """X += D/n, C -= beta D/(n drift); `difference` is used up. Where k = 0 nothing moves, not even -0 to 0."""
+        moving = columns.factors[some, 0] != 0.0
+        if not moving.all():
+            kept = np.flatnonzero(moving)
+            nodes, model, difference = nodes[kept], model[kept], difference[kept]
+        factors, samples, ratios = (one[some][moving] for one in (columns.factors, columns.samples, columns.ratios))
+        difference *= factors
+        difference /= samples
+        model += difference
+        self.models[nodes] = model
+        if self.variates is not None:
+            driven = np.flatnonzero(ratios[:, 0])
+            if len(driven) < len(nodes):
+                nodes, difference, ratios = nodes[driven], difference[driven], ratios[driven]
+            difference *= ratios
+            self.variates[nodes] -= difference
+
+    def _through_the_codec(self, vectors: Rows2) -> NDArray[np.float32]:
+        """What the other end decodes of each row, by way of the bytes that would travel."""
+        payloads = self.compressor.encode_rows(vectors)
+        return self.compressor.decode_rows(payloads, self.size)
+
+    def _shown(self, models: Rows2, nodes: list[int], times: list[int]) -> Rows2:
+        if self.lies is not None and max(times) >= 0:
+            self.lies(models, nodes, times)
+        return models
+
+    def _check(self, replicas: Rows2) -> None:
+        """Below this a replica passes the engine's check whatever the model is."""
+        if not (_squares(replicas) <= self.safe_square).all():
+            raise MisjudgedError("a neighbor's model may be refused")
+
+    # -- one node at a time ------------------------------------------------------------------------------------------
+
+    def _keep_before(self, edges: Ints, peer: Rows2) -> None:
+        if self.careful:
+            for place, edge in enumerate(edges.tolist()):
+                if edge in self.careful:
+                    self.before[edge] = peer[place].copy()
+
+    def copy_of(self, node: int) -> tuple[Vector, Vector | None]:
+        return self.models[node].copy(), None if self.variates is None else self.variates[node].copy()
+
+    def put_back(self, node: int, model: Vector, variate: Vector | None) -> None:
+        """Without a variate it becomes zero."""
+        self.models[node] = model
+        if self.variates is not None:
+            self.variates[node] = 0.0 if variate is None else variate
+
+    def blank_pair(self) -> int:
+        """A new pair of replicas, both zero."""
+        if self.pairs == len(self.own):
+            more = np.zeros((max(16, self.pairs // 8), self.size), self.dtype)
+            self.own, self.peer = np.concatenate([self.own, more]), np.concatenate([self.peer, more])
+        self.pairs += 1
+        return self.pairs - 1
+
+    # -- rows in the cache -------------------------------------------------------------------------------------------
+
+    def _chunks(self, count: int) -> list[slice]:
+        return [slice(first, first + self.chunk) for first in range(0, count, self.chunk)]
+
+    def _take(self, place: int, source: Rows2, rows: Ints) -> Rows2:
+        out = self.scratch[place][: len(rows)]
+        np.take(source, rows, axis=0, out=out, mode="clip")
+        return out
+
+
+class Columns:
+    """The figures of some operations, each as a column (b, 1) of the models' type."""
+
+    def __init__(self, ops: Sequence[Op], dtype: np.dtype[Any]) -> None:
+        self.edges = np.array([op[1] for op in ops])
+        self.pairs = np.array([op[2] for op in ops])
+        self.factors = np.array([op[5] for op in ops], dtype)[:, None]
+        self.samples = np.array([op[6] for op in ops], dtype)[:, None]
+        self.ratios = np.array([op[7] for op in ops], dtype)[:, None]
+
+
+def _columns(ops: Sequence[Op], dtype: np.dtype[Any]) -> Columns:
+    return Columns(ops, dtype)
+
+
+def _squares(rows: Rows2) -> NDArray[np.floating[Any]]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares: NDArray[np.floating[Any]] = np.einsum("ij,ij->i", rows, rows)
+    return squares

@@ -1,0 +1,182 @@
+"""A world in which every vector is known at any time, and an oracle that checks what no node can see.
+
+That is: `sum n_i x_i` plus what is in flight stays constant (the ledger books what training adds, and what a lost disk
+or a new start takes away), and the two ends of an edge hold the same replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.compress import Compressor
+from p2pfl.config.model import Edges
+from p2pfl.core.effects import Bootstrap, CommitRound, Operation
+from p2pfl.core.facts import Settings
+from p2pfl.learn.interface import Learner
+from sim.exact import ExactEngine, ExactPlan
+from sim.kernel import NS
+from sim.world import ConstantPace, Surroundings, World, all_neighbors
+from sim.worlds.model import LinkSpec, SlowNodes
+
+Totals = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPlan:
+    """`round_s` and `start_s` map a node to its round's duration and its start; absent: the default, 0."""
+
+    edges: Edges
+    schedule: tuple[Edges, ...] = ()
+    learners: tuple[Learner, ...]
+    settings: Settings
+    compressor: Compressor
+    beta: float = 0.0
+    dtype: type[np.floating] = np.float32
+    links: LinkSpec = field(default_factory=LinkSpec)
+    slow: tuple[SlowNodes, ...] = ()
+    seed: int = 0
+    default_round_s: float = 0.05
+    round_s: Mapping[int, float] = field(default_factory=dict)
+    start_s: Mapping[int, float] = field(default_factory=dict)
+    engine_s: float = 0.0005
+
+
+class Oracle:
+    """Watches a world of exact engines. Attach it before the world runs."""
+
+    def __init__(self, engines: Sequence[ExactEngine], edges: Edges) -> None:
+        self.engines = engines
+        self.edges = edges
+        self.booked: Totals | float = 0.0
+        self._before: Totals | None = None
+        self._unflushed: list[list[tuple[int, Totals]]] = [[] for _ in engines]
+        """of each node: what its commits booked that are not on its disk, by their place among all that are not."""
+
+    # -- as a watch -------------------------------------------------------------------------------------------------
+
+    def before(self, index: int, operation: Operation) -> None:
+        if isinstance(operation, Bootstrap | CommitRound):
+            self._before = self._weighed(index)
+
+    def after(self, index: int, operation: Operation) -> None:
+        """A local round and a start from the neighbors' median move a model: the ledger takes the difference."""
+        waiting = self.engines[index].store.buffered
+        if not waiting:
+            self._unflushed[index].clear()
+        if isinstance(operation, Bootstrap | CommitRound) and self._before is not None:
+            moved = self._weighed(index) - self._before
+            self.booked = self.booked + moved
+            if waiting:
+                self._unflushed[index].append((waiting, moved))
+
+    def crashes(self, index: int, kept: int) -> None:
+        """About to: rounds that the disk does not know have not been."""
+        for place, moved in self._unflushed[index]:
+            if place > kept:
+                self.booked = self.booked - moved
+        self._unflushed[index].clear()
+
+    def committed(self, index: int) -> None:
+        pass
+
+    def _weighed(self, index: int) -> Totals:
+        state = self.engines[index].state
+        return state.samples * state.model.astype(np.float64)
+
+    # -- what it knows ------------------------------------------------------------------------------------------------
+
+    def total(self) -> Totals:
+        """The sum of n_i x_i, less every D that a responder has applied and its initiator has not yet. (d,)"""
+        total = np.zeros(self.engines[0].state.model.size)
+        for index in range(len(self.engines)):
+            total = total + self._weighed(index)
+        for edge in self.edges:
+            total = total - self._in_flight(edge)
+        return total
+
+    def _in_flight(self, edge: tuple[int, int]) -> Totals | float:
+        initiator, responder = (self.engines[end].state for end in edge)
+        mine, theirs = initiator.edges[edge[1]].record, responder.edges[edge[0]]
+        reply = theirs.record.reply
+        if mine.pending is None or reply is None or reply.request_digest != mine.pending.digest:
+            return 0.0
+        return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
+
+    def replicas_agree(self, *, amnesia: bool = False) -> bool:
+        """Whether both ends of every edge with nothing pending hold the same replicas, bit for bit.
+
+        With `amnesia`, ends that have not yet found out that one of them forgot are passed over.
+        """
+        return all(self._edge_agrees(edge, amnesia=amnesia) for edge in self.edges)
+
+    def _edge_agrees(self, edge: tuple[int, int], *, amnesia: bool) -> bool:
+        a, b = edge
+        first, second = self.engines[a].state.edges[b], self.engines[b].state.edges[a]
+        if first.record.pending is not None:
+            return True
+        if (first.record.incarnation, first.record.seq) != (second.record.incarnation, second.record.seq):
+            return amnesia
+        if first.record.chain != second.record.chain:
+            return amnesia
+        return np.array_equal(first.own, second.peer) and np.array_equal(first.peer, second.own)
+
+    def mean(self) -> Totals:
+        """The n-weighted mean model, (d,)."""
+        states = [engine.state for engine in self.engines]
+        weights = np.array([state.samples for state in states], dtype=np.float64)
+        return np.average([state.model.astype(np.float64) for state in states], axis=0, weights=weights)
+
+
+class OpenWorld(World[ExactEngine]):
+    """A world of exact engines with its oracle, every invariant checked after every event."""
+
+    def __init__(self, plan: OpenPlan) -> None:
+        self.plan = plan
+        count = len(plan.learners)
+        neighbors = all_neighbors(count, plan.edges)
+        engines = [
+            ExactEngine(
+                ExactPlan(
+                    index=index,
+                    neighbors=neighbors[index],
+                    learner=learner,
+                    compressor=plan.compressor,
+                    beta=plan.beta,
+                    dtype=plan.dtype,
+                )
+            )
+            for index, learner in enumerate(plan.learners)
+        ]
+        self.oracle = Oracle(engines, plan.edges)
+        super().__init__(
+            Surroundings(
+                edges=plan.edges,
+                schedule=plan.schedule,
+                links=plan.links,
+                slow=plan.slow,
+                seed=plan.seed,
+                start_ns={index: round(start_s * NS) for index, start_s in plan.start_s.items()},
+                engine_ns=round(plan.engine_s * NS),
+                max_body_bytes=plan.compressor.size_bytes(plan.learners[0].size),
+            ),
+            engines,
+            settings=[plan.settings] * count,
+            paces=[ConstantPace(round(plan.round_s.get(index, plan.default_round_s) * NS)) for index in range(count)],
+            steps=[1] * count,
+            watch=self.oracle,
+        )
+
+    def crash(self, index: int, *, amnesia: bool = False, kept: int = 0) -> None:
+        """The ledger books what goes with a lost disk: it is on it that the oracle looks, not on memory."""
+        if not self.hosts[index].alive:
+            return
+        self.oracle.crashes(index, kept)
+        super().crash(index, kept=kept)
+        if amnesia:
+            before = self.oracle.total()
+            self.hosts[index].engine.forget()
+            self.oracle.booked = self.oracle.booked + (self.oracle.total() - before)

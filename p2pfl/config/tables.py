@@ -40,6 +40,8 @@ def read_document(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         raise UserError(f"not TOML: {error}", file=f"{path}:{line[1]}" if line else path) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets without end
+        raise UserError(f"not TOML that can be read: {error}", file=path) from None
 
 
 def unknown_keys(table: Mapping[str, Any], prefix: str, known: Iterable[str], mistakes: Mistakes) -> None:
@@ -87,4 +89,6 @@ def _brief(value: Any) -> Any:
     """A value fit for one line of an error."""
     if isinstance(value, dict | list):
         return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"
+    if isinstance(value, int) and value.bit_length() > 300:  # Python refuses to write out the longest
+        return f"a whole number of {value.bit_length()} bits"
     return value if len(str(value)) <= 100 else str(value)[:100] + "..."

@@ -127,6 +127,14 @@ def test_a_syntax_error_names_the_line(valid_text, write):
     assert mistake.file == f"{path}:{line}"
 
 
+@pytest.mark.parametrize("seed", ["1" + "0" * 5000, "0x1" + "0" * 5000, "[" * 100_000])
+def test_what_python_cannot_read_or_write_out_is_a_mistake_and_no_crash(valid_text, write, seed):
+    """Decimal numbers of more than 4,300 digits and brackets without end stop Python's own parser."""
+    mistakes = federation_mistakes(write(valid_text.replace("seed = 0", f"seed = {seed}")))
+    assert len(mistakes) == 1
+    assert len(str(mistakes[0])) < 500
+
+
 def test_a_missing_file_and_a_binary_one_are_mistakes(tmp_path):
     (missing,) = federation_mistakes(tmp_path / "federation.toml")
     (tmp_path / "federation.toml").write_bytes(b"\xff\xfe")

@@ -71,6 +71,6 @@ class Names:
 
 
 def _short(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if abs(value) < 10**18 else "a very large number"
+    if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to write out the longest
+        return "a very large number"
     return value if len(str(value)) <= 100 else str(value)[:100] + "..."

@@ -1,0 +1,51 @@
+"""A federation of ten nodes, and world files written for one test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from p2pfl.config.model import Federation, GossipConfig, Member, TaskConfig, TrainingConfig
+from sim.worlds.load import load_world
+
+
+def ring_of(names):
+    """A federation whose members are called so."""
+    edges = {tuple(sorted((index, (index + 1) % len(names)))) for index in range(len(names))}
+    return Federation(
+        path=Path("federation.toml"),
+        name="ten",
+        seed=7,
+        topology="ring",
+        task=TaskConfig(),
+        training=TrainingConfig(),
+        gossip=GossipConfig(),
+        members=tuple(Member(index=i, name=name, key=bytes([i]) * 32, address=None) for i, name in enumerate(names)),
+        edges=tuple(sorted(edges)),
+    )
+
+
+@pytest.fixture(scope="session")
+def federation_of():
+    return ring_of
+
+
+@pytest.fixture(scope="session")
+def federation():
+    return ring_of([f"node{index}" for index in range(10)])
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="world.toml"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def load(write, federation):
+    return lambda text: load_world(write(text), federation)

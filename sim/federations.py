@@ -1,0 +1,112 @@
+"""Which federation is simulated: a file as `p2pfl launch` reads it, or the built-in digits; either with other options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from p2pfl.config.graph import DisconnectedGraph, federation_graph
+from p2pfl.config.load import federation_file, load_federation
+from p2pfl.config.model import Edges, Federation, GossipConfig, Member, TaskConfig, TrainingConfig
+from p2pfl.config.schema import GOSSIP
+from p2pfl.config.tables import Mistakes, read_table
+from p2pfl.errors import UserError
+from topologies import TopologyError
+from topologies.graph import components
+
+NODES = 8
+PARTITION = "shards:2"
+MANY_NODES = 500
+MANY_PARTITION = "draw:14"
+"""of the digits among more nodes than there are shards for."""
+
+
+def describe(
+    *,
+    file: Path | None = None,
+    nodes: int | None = None,
+    topology: str | None = None,
+    rounds: int | None = None,
+    partition: str | None = None,
+    rule: str | None = None,
+    compressor: str | None = None,
+    seed: int | None = None,
+) -> Federation:
+    """What is None is as the file has it, or as in `p2pfl demo`.
+
+    Another number of nodes than the file's means other members, of the same kind; another number, topology or seed
+    another graph.
+
+    Raises:
+        UserError: a mistake in the file or in an option.
+        DisconnectedGraph: the graph is not connected.
+    """
+    federation = _built_in(nodes or NODES) if file is None else load_federation(file)
+    if nodes is not None and nodes != len(federation.members):
+        federation = replace(federation, members=made_up(nodes))
+    if seed is not None:
+        federation = replace(federation, seed=seed)
+    if topology is not None:
+        federation = replace(federation, topology=topology)
+    if file is None or not (nodes is topology is seed is None):
+        federation = _with_graph(federation, file)
+    if rounds is not None:
+        federation = replace(federation, training=replace(federation.training, rounds=rounds, time_s=None))
+    if partition is not None:
+        options = {**federation.task.options, "partition": partition}
+        federation = replace(federation, task=replace(federation.task, options=options))
+    wanted = {key: value for key, value in (("rule", rule), ("compressor", compressor)) if value is not None}
+    return replace(federation, gossip=_gossip(federation.gossip, wanted))
+
+
+def made_up(nodes: int) -> tuple[Member, ...]:
+    """Members that exist nowhere, named as in a demo."""
+    keys = (blake2b(str(index).encode(), digest_size=32, person=b"p2pfl-simulated").digest() for index in range(nodes))
+    return tuple(Member(index=i, name=f"node{i}", key=key, address=None) for i, key in enumerate(keys))
+
+
+def _built_in(nodes: int) -> Federation:
+    partition = PARTITION if nodes <= MANY_NODES else MANY_PARTITION
+    return Federation(
+        path=Path("federation.toml").absolute(),
+        name="digits",
+        seed=0,
+        topology="ring",
+        task=TaskConfig(name="digits", options={"partition": partition}),
+        training=TrainingConfig(),
+        gossip=GossipConfig(),
+        members=made_up(nodes),
+        edges=(),
+    )
+
+
+def _with_graph(federation: Federation, file: Path | None) -> Federation:
+    names = [member.name for member in federation.members]
+    folder = Path() if file is None else federation_file(file).parent
+    try:
+        graph, schedule = federation_graph(federation.topology, names, federation.seed, folder)
+    except TopologyError as error:
+        said = f"{error.key}: {error.message}" if error.key else error.message
+        raise UserError(said, key="--topology", value=federation.topology, allowed=error.allowed) from None
+    parts = len(components(graph))
+    if parts > 1:
+        raise DisconnectedGraph(
+            f"this graph on {len(names)} nodes falls into {parts} parts that never hear of each other",
+            key="--topology",
+            value=federation.topology,
+            allowed="a connected graph: more edges, or another --seed for a random one",
+        )
+    edges: Edges = graph.edges
+    return replace(federation, edges=edges, schedule=schedule)
+
+
+def _gossip(gossip: GossipConfig, wanted: Mapping[str, Any]) -> GossipConfig:
+    mistakes = Mistakes(Path("sim run"))
+    values = read_table(dict(wanted), "", GOSSIP, mistakes)
+    for mistake in mistakes.found:
+        mistake.file, mistake.key = None, f"--{mistake.key}"
+        raise mistake
+    return replace(gossip, **values)

@@ -111,7 +111,7 @@ def test_a_body_that_its_sender_writes_over_arrives_as_it_was(size):
 
 
 def test_a_body_too_long_for_the_receiver_is_refused_as_in_a_real_node():
-    with pytest.raises(PeerFault, match="65536, 100$"):
+    with pytest.raises(PeerFault, match=r"65536, 100$"):
         Framing(100).carry(reply(bytes(101)))
     with pytest.raises(ValueError, match="peers accept 100"):
         Framing(100, payload_bytes=101)

@@ -12,7 +12,7 @@ Laplace 0.972.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,8 +99,7 @@ class BlockQuantizer:
             values, _, stored = scratch.cut(tall, wide)
             code = stored.view(np.int8)
             self.packing.unpack(packed[tall, self._bytes(wide)], wide.stop - wide.start, _flat(code))
-            np.multiply(code, scales[tall, _blocks(wide), None], out=values)
-            np.copyto(out[tall, wide], _flat(values)[:, : wide.stop - wide.start])
+            _multiply(code, scales[tall, _blocks(wide)], out[tall, wide], values)
         return out
 
     def quantize_rows(self, rows: Rows, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
@@ -111,8 +110,7 @@ class BlockQuantizer:
             values, steps, _ = scratch.cut(tall, wide)
             scale = self._quantize(rows[tall, wide], values, steps)
             steps -= self._whole
-            steps *= scale[..., None]
-            np.copyto(out[tall, wide], _flat(steps)[:, : wide.stop - wide.start])
+            _multiply(steps, scale, out[tall, wide], values)
         return out
 
     @property
@@ -153,11 +151,15 @@ class BlockQuantizer:
         if peak.max() >= INFINITY_BITS:
             raise not_finite()
         scale: NDArray[np.float32] = peak.view(np.float32) / np.float32(self._peak_steps)
-        scale[scale < SMALLEST_SCALE] = 0
-        inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
+        tiny = scale < SMALLEST_SCALE
+        scale[tiny] = 1
+        inverse = np.float32(1) / scale
+        scale[tiny] = inverse[tiny] = 0
         np.multiply(values, inverse[..., None], out=steps)
-        steps += self._whole
-        np.clip(steps, self._whole - self.packing.largest, self._whole + self.packing.largest, out=steps)
+        whole = self._whole
+        steps += whole
+        # After the rounding: the peak itself, at C + 1/2 steps, rounds up half of the time.
+        steps.clip(whole - self.packing.largest, whole + self.packing.largest, out=steps)
         return scale
 
     def _checked(self, scales: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -188,6 +190,17 @@ class _Scratch:
         values = shape[0] * shape[1] * shape[2]
         first, second = self.floats[:, :values].reshape(2, *shape)
         return first, second, self.bytes[:values].reshape(shape)
+
+
+def _multiply(
+    codes: NDArray[Any], scales: NDArray[np.float32], out: NDArray[np.float32], scratch: NDArray[np.float32]
+) -> None:
+    """Write codes (b, blocks, width) times scales (b, blocks) to `out`, (b, d); `scratch` is as large as `codes`."""
+    if out.size == codes.size and out.flags.c_contiguous:
+        np.multiply(codes, scales[..., None], out=out.reshape(codes.shape))
+        return
+    np.multiply(codes, scales[..., None], out=scratch)
+    np.copyto(out, _flat(scratch)[:, : out.shape[1]])
 
 
 def _flat(blocks: NDArray[Scalar]) -> NDArray[Scalar]:

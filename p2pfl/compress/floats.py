@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from p2pfl.compress.interface import Rows, Vector
 from p2pfl.compress.vectors import (
-    copy_finite_float32,
+    copy_float32,
     payload_row,
+    require_finite,
     require_payloads,
     require_rows,
     require_vector,
@@ -19,7 +20,10 @@ from p2pfl.compress.vectors import (
 )
 from p2pfl.errors import PeerFault
 
-FLOAT16_MAX = 65504.0
+FLOAT16_MAX = np.float32(65504.0)
+FLOAT16_NORMAL = np.float32(2.0**-14)
+EXPONENT = np.uint32(0x7F800000)
+SIGN = np.uint32(0x80000000)
 # Worked on at a time: the temporaries stay in the cache.
 TILE = 1 << 16
 
@@ -36,7 +40,10 @@ class Float32:
 
     def encode(self, vector: Vector) -> bytes:
         require_vector(vector)
-        return self.encode_rows(vector[None]).tobytes()
+        if vector.dtype == np.float64:
+            return self.encode_rows(vector[None]).tobytes()
+        require_finite(vector)
+        return vector.astype("<f4", copy=False).tobytes()
 
     def decode(self, payload: bytes | memoryview, size: int) -> NDArray[np.float32]:
         vector: NDArray[np.float32] = self.decode_rows(payload_row(payload, self.size_bytes(size)), size)[0]
@@ -55,7 +62,8 @@ class Float32:
         require_rows(rows)
         out = rows_for(len(rows), rows.shape[1], out)
         for tile in tiles(len(rows), rows.shape[1], TILE):
-            copy_finite_float32(rows[tile], out[tile])
+            copy_float32(rows[tile], out[tile])
+            require_finite(out[tile])
         return out
 
 
@@ -86,10 +94,7 @@ class Float16:
         payloads = np.empty((len(rows), self.size_bytes(rows.shape[1])), np.uint8)
         halves = payloads.view("<f2")
         for tile in tiles(len(rows), rows.shape[1], TILE):
-            clipped = np.empty(halves[tile].shape, np.float32)
-            copy_finite_float32(rows[tile], clipped)
-            np.clip(clipped, -FLOAT16_MAX, FLOAT16_MAX, out=clipped)
-            np.copyto(halves[tile], clipped, casting="same_kind")
+            np.copyto(halves[tile], _within_float16(rows[tile]), casting="same_kind")
         return payloads
 
     def decode_rows(
@@ -99,7 +104,32 @@ class Float16:
         return _finite(payloads.view("<f2"), rows_for(len(payloads), size, out))
 
     def quantize_rows(self, rows: Rows, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        return self.decode_rows(self.encode_rows(rows), rows.shape[1], out)
+        """Several times faster than numpy's conversions, to the same bits."""
+        require_rows(rows)
+        out = rows_for(len(rows), rows.shape[1], out)
+        for tile in tiles(len(rows), rows.shape[1], TILE):
+            values = _within_float16(rows[tile])
+            bits = values.view(np.uint32)
+            # The power of two below each value, but no less than that of the smallest normal float16.
+            power = (bits & EXPONENT).view(np.float32)
+            power.clip(FLOAT16_NORMAL, FLOAT16_MAX, out=power)
+            # Next to this a float32 has as many bits left as a float16 has, and is rounded to nearest, to even.
+            power *= np.float32(1.5 * 2**13)
+            rounded = values + power
+            rounded -= power
+            # A negative value that became zero keeps its sign.
+            bits &= SIGN
+            bits |= rounded.view(np.uint32)
+            np.copyto(out[tile], values)
+        return out
+
+
+def _within_float16(part: Rows) -> NDArray[np.float32]:
+    """A copy of the values (b, d) as float32, clipped to the range of float16."""
+    values = np.empty(part.shape, np.float32)
+    copy_float32(part, values)
+    require_finite(values)
+    return values.clip(-FLOAT16_MAX, FLOAT16_MAX, out=values)
 
 
 def _finite(values: Rows, out: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -52,9 +52,8 @@ def copy_float32(part: Rows, out: NDArray[np.float32]) -> None:
         np.copyto(out, np.copysign(np.float32(FLOAT32_MAX), out), where=beyond)
 
 
-def copy_finite_float32(part: Rows, out: NDArray[np.float32]) -> None:
-    copy_float32(part, out)
-    if not np.isfinite(out).all():
+def require_finite(values: NDArray[np.float32]) -> None:
+    if not np.isfinite(values).all():
         raise not_finite()
 
 

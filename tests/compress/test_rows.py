@@ -158,3 +158,42 @@ def test_an_out_of_another_shape_or_type_is_refused(compressor, out):
         compressor.quantize_rows(rows, out)
     with pytest.raises(ValueError, match="expected out"):
         compressor.decode_rows(compressor.encode_rows(rows), 3, out)
+
+
+def test_float16_rows_are_rounded_at_every_value_and_every_boundary():
+    every = np.arange(65_536, dtype=np.uint16).view(np.float16)
+    values = np.unique(every[np.isfinite(every)].astype(np.float32))
+    between = (values[1:] + values[:-1]) / 2
+    near = [np.nextafter(each, side) for each in (values, between) for side in (FLOAT32.min, FLOAT32.max)]
+    rows = np.concatenate([values, between, *near, np.float32([-0.0, -1e-45, 65_520, FLOAT32.max])])[None]
+    compressor = make_compressor("float16")
+    wanted = np.clip(rows, -65_504, 65_504).astype(np.float16).astype(np.float32)
+    assert compressor.quantize_rows(rows).tobytes() == wanted.tobytes()
+    assert compressor.decode_rows(compressor.encode_rows(rows), rows.size).tobytes() == wanted.tobytes()
+
+
+def plain_payload(spec: str, row) -> bytes:
+    """The definition, a block and a value at a time."""
+    largest, scales, codes = {"q8": 127, "q4": 7}[spec], [], []
+    for first in range(0, row.size, 256):
+        block = row[first : first + 256]
+        scale = np.abs(block).max() / np.float32(largest + 0.5)
+        scale = scale if scale >= FLOAT32.smallest_normal else np.float32(0)
+        inverse = np.float32(1) / scale if scale else np.float32(0)
+        scales.append(scale)
+        codes += [int(min(max(np.rint(value * inverse), -largest), largest)) for value in block]
+    if spec == "q4":
+        halves = [code + 8 for code in codes] + [8] * (len(codes) % 2)
+        codes = [low | high << 4 for low, high in zip(halves[::2], halves[1::2], strict=True)]
+    return np.array(scales, "<f4").tobytes() + bytes(code % 256 for code in codes)
+
+
+@pytest.mark.parametrize("spec", ["q8", "q4"])
+@pytest.mark.parametrize("size", SIZES)
+def test_payloads_of_blocks_are_what_the_definition_says(spec, size):
+    rows = some_rows(4, size, seed=size)
+    halves = np.random.default_rng(size).integers(-255, 256, (4, size)) / np.float32(2)
+    tiny = rows * np.float32(1e-38)
+    for each in (rows, halves.astype(np.float32), tiny):
+        found = make_compressor(spec).encode_rows(each)
+        assert [one.tobytes() for one in found] == [plain_payload(spec, row) for row in each]

@@ -16,7 +16,7 @@ from p2pfl.core.facts import Facts, Settings
 from p2pfl.core.limits import Patience, ResyncBrake, TokenBucket
 from p2pfl.core.messages import Done, Hello, Message, Ready, Request
 from p2pfl.core.records import EdgeRecord, consistent
-from p2pfl.core.session import Greeting
+from p2pfl.core.session import NEVER, Greeting
 from p2pfl.core.staleness import LIMIT
 from p2pfl.core.turns import ALWAYS, Turns, place
 
@@ -65,10 +65,12 @@ class Edge:
     peer_done: bool = False
     refused: bytes = b""
     """digest of the last request that failed a check: it fails again, whatever happens."""
-    resend_at: float | None = None
+    resend_at: float = NEVER
     resend_s: float = FIRST_RESEND_S
     asked_at: float | None = None
     """when this end began to wait for the exchange under way: the freeze, or the Ready."""
+    noted_at: float = NEVER
+    """the last time that `timers` was told."""
     audit_next: bool = True
     exchanges: int = 0
     staleness: int = 0
@@ -106,7 +108,8 @@ class Edge:
     def _forget_session(self) -> None:
         self.greeting.end()
         self.inbox.clear()
-        self.peer_ready = self.resend_at = self.asked_at = None
+        self.peer_ready = self.asked_at = None
+        self.resend_at = NEVER
         self.audit_next = True
 
     def greet(self, now: float) -> list[Effect]:
@@ -166,7 +169,8 @@ class Edge:
         if old.pending is not None:
             text += f", request {old.pending.seq} dropped"
         self.record.reset(incarnation)
-        self.exchanged = self.resend_at = None
+        self.exchanged = None
+        self.resend_at = NEVER
         self.refused = b""
         effects: list[Effect] = [
             ResetEdge(peer=self.peer, incarnation=incarnation),
@@ -222,6 +226,11 @@ class Edge:
         """Whether the own version of now has taken part in a completed exchange, or need not."""
         done = self.exchanged is not None and self.exchanged >= self.facts.version
         return done or not self.has_turn
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the latest tick waits for this edge, as far as its patience goes."""
+        return self.greeting.is_open and not self.served
 
     @property
     def has_turn(self) -> bool:
@@ -354,7 +363,7 @@ class Edge:
         """Send the pending request, the same bytes each time."""
         pending: Request | None = self.record.pending
         if pending is None or not self.is_open:
-            self.resend_at = None
+            self.resend_at = NEVER
             return []
         self.resend_at = now + self.resend_s
         self.resend_s = min(2 * self.resend_s, LAST_RESEND_S)
@@ -363,13 +372,14 @@ class Edge:
     def wake(self, now: float) -> list[Effect]:
         hello = self.greeting.repeat(now)
         effects = self._say(hello) if hello else []
-        if self.resend_at is not None and now >= self.resend_at:
+        if now >= self.resend_at:
             effects += self.resend(now)
         return effects
 
-    def deadline(self) -> float | None:
-        times = [t for t in (self.greeting.repeat_at, self.resend_at) if t is not None]
-        return min(times, default=None)
+    @property
+    def wakes_at(self) -> float:
+        """When `wake` must be called next."""
+        return min(self.greeting.repeat_at, self.resend_at)
 
 
 def _level(told: int | None) -> float:

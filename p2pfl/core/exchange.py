@@ -12,6 +12,7 @@ from p2pfl.core.edge import FIRST_RESEND_S, INBOX, LAST_RESEND_S, Edge
 from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect
 from p2pfl.core.events import EngineResult, ReplyApplied, ReplyRefused, RequestApplied, RequestFrozen, RequestRefused
 from p2pfl.core.messages import Ask, Busy, Done, Hello, Message, Ready, Reply, Request, Resync
+from p2pfl.core.session import NEVER
 
 LEAST_RETRY_S = 0.05
 LONGEST_PACE_S = 3600.0
@@ -196,7 +197,7 @@ def _settle_reply(edge: Edge, result: ReplyApplied, now: float) -> None:
     if pending is None:
         raise ValueError("the engine applied a reply to no request")
     edge.record.settle_reply(result.reply, result.chain)
-    edge.resend_at = None
+    edge.resend_at = NEVER
     edge.peer_version = max(edge.peer_version, result.reply.version)
     _mix_pace(edge, result.reply.factor, result.reply.pace_s)
     edge.complete(pending.version, now)

@@ -33,6 +33,8 @@ from p2pfl.core.events import (
 from p2pfl.core.facts import Facts, Settings
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import Rounds
+from p2pfl.core.session import NEVER
+from p2pfl.core.timers import Timers
 from p2pfl.core.turns import ALWAYS, Turns, most_at_once
 
 
@@ -74,6 +76,7 @@ class Node:
                 siblings=self.edges,
                 record=known.get(peer) or EdgeRecord(),
             )
+        self.timers = Timers(self.edges)
         self.rounds = Rounds(
             edges=self.edges, facts=self.facts, settings=settings, fresh=fresh, elapsed_before_s=elapsed_s
         )
@@ -81,27 +84,32 @@ class Node:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; `now` is monotonic, in seconds. Also runs whatever timers are due."""
         effects = self._route(event, now)
-        return effects + self.wake(now)
+        effects += self.wake(now)
+        return effects
 
     def wake(self, now: float) -> list[Effect]:
         """Run the timers that are due. Call at `deadline()` at the latest."""
         effects: list[Effect] = []
-        for edge in self.edges.values():
+        for edge in self.timers.due(now):
             effects += edge.wake(now)
-        return effects + self.rounds.advance(now)
+            self.timers.note(edge)
+        effects += self.rounds.advance(now)
+        return effects
 
     def deadline(self) -> float | None:
         """When `wake` must be called next, None for never."""
-        times = [edge.deadline() for edge in self.edges.values()]
-        times.append(self.rounds.deadline())
-        return min((t for t in times if t is not None), default=None)
+        next_at = min(self.timers.next_at(), self.rounds.due)
+        return None if next_at == NEVER else next_at
 
     def _route(self, event: Event, now: float) -> list[Effect]:
         match event:
             case SessionOpened() | SessionClosed() | MessageReceived():
                 return self._network(event, now)
             case RequestFrozen() | RequestApplied() | RequestRefused() | ReplyApplied() | ReplyRefused():
-                return exchange.conclude(self.edges[event.peer], event, now)
+                edge = self.edges[event.peer]
+                effects = exchange.conclude(edge, event, now)
+                self.timers.note(edge)
+                return effects
             case StorageFailed() | StorageRestored():
                 return self._storage(event)
             case Started() | RoundTrained() | RoundCommitted() | Bootstrapped() | StopRequested():
@@ -111,14 +119,15 @@ class Node:
     def _network(self, event: SessionOpened | SessionClosed | MessageReceived, now: float) -> list[Effect]:
         edge = self.edges[event.peer]
         match event:
-            case SessionOpened(session=session):
-                return edge.open_session(session, now)
-            case SessionClosed(session=session):
-                edge.close_session(session)
+            case MessageReceived():
+                effects = exchange.receive(edge, event.session, event.message, now)
+            case SessionOpened():
+                effects = edge.open_session(event.session, now)
+            case SessionClosed():
+                edge.close_session(event.session)
                 return []
-            case MessageReceived(session=session, message=message):
-                return exchange.receive(edge, session, message, now)
-        assert_never(event)
+        self.timers.note(edge)
+        return effects
 
     def _storage(self, event: StorageFailed | StorageRestored) -> list[Effect]:
         """What left must be on disk: without a disk a node stops exchanging, and goes on training."""

@@ -18,6 +18,7 @@ from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, Starte
 from p2pfl.core.facts import Facts, Settings
 from p2pfl.core.limits import PATIENCE_MULTIPLE
 from p2pfl.core.messages import Done
+from p2pfl.core.session import NEVER
 
 RESUME_WAIT_S = 3.0
 JOIN_TICKS = 3
@@ -68,6 +69,10 @@ class Rounds:
         self.own_pace_s: float | None = None
         self.training_s = 0.0
         """how long the latest local round has trained."""
+        self.due = NEVER
+        """when `advance` must be called next."""
+        self.awaited: Edge | None = None
+        """one of those that the tick waits for."""
         self.join_ticks = 0
         self.failed_rounds = 0
 
@@ -121,11 +126,17 @@ class Rounds:
 
     def advance(self, now: float) -> list[Effect]:
         """Move on as far as the state of the edges and the time allow."""
+        self.due = NEVER
         if self.started_at is None or self.working:
             return []
         if self.settling and not self._settled(now):
             return []
         self.settling = False
+        effects = self._go_on(now)
+        self.due = self._deadline(now)
+        return effects
+
+    def _go_on(self, now: float) -> list[Effect]:
         match self.phase:
             case Phase.WAITING:
                 return self._wait(now)
@@ -141,30 +152,52 @@ class Rounds:
                 return []
         assert_never(self.phase)
 
-    def deadline(self) -> float | None:
-        if self.started_at is None or self.working or self.phase is Phase.FINISHED:
-            return None
-        if self.settling:
-            return max((self._patience_end(edge) for edge in self._unserved()), default=self._rest_end())
+    def _deadline(self, now: float) -> float:
+        """When `advance` must be called next, once the latest tick has settled."""
+        if self.working or self.phase is Phase.FINISHED:
+            return NEVER
         if self.phase is Phase.WAITING:
-            return self.phase_from + self._start_wait_s()
+            return self.phase_from + self._start_wait_s(now)
         if self.phase is Phase.JOINING:
             return self.phase_from + JOIN_WAIT_S
         if self.phase in (Phase.CLOSING, Phase.LINGERING):
             return self.phase_from + self.settings.linger_s
         return self.tick_from
 
-    def _unserved(self) -> list[Edge]:
-        return [edge for edge in self.edges.values() if edge.is_open and not edge.served]
+    def _settled(self, now: float) -> bool:
+        """Whether nobody is waited for any longer; if somebody is, `due` says when to look again.
 
-    def _patience_end(self, edge: Edge) -> float:
-        wait_s = min(edge.patience.wait_s(), self._usual_wait_s())
-        if self.phase is Phase.JOINING:
-            return self.tick_from + max(wait_s, LEAST_JOIN_TICK_S)
+        One late edge with patience left is answer enough: the others are looked at when it is served.
+        """
+        awaited = self.awaited
+        if awaited is not None and awaited.is_late:
+            self.due = self._patience_end(awaited, now)
+            if now < self.due:
+                return False
+        late = [edge for edge in self.edges.values() if edge.is_late]
+        ends = [(self._patience_end(edge, now), edge.peer) for edge in late]
+        self.due, last = max(ends, default=(self._rest_end(), None))
+        if now < self.due:
+            self.awaited = None if last is None else self.edges[last]
+            return False
+        for edge in late:
+            edge.patience.missed()
+        return True
+
+    def _patience_end(self, edge: Edge, now: float) -> float:
+        """Until when this late edge is waited for, or, while that is still to come, a time before it."""
+        from_s = self.tick_from
         if edge.keeps_step:  # the exchange begins when both ends are there; `_close` waits for the other end as long
-            both_from = max(self.tick_from, edge.closing_heard_at)
-            return self.phase_from + self.settings.linger_s if edge.awaits_peer else both_from + wait_s
-        return self.tick_from + wait_s
+            if edge.awaits_peer:
+                return self.phase_from + self.settings.linger_s
+            from_s = max(from_s, edge.closing_heard_at)
+        wait_s = edge.patience.wait_s()
+        least_s = max(self.training_s, LEAST_USUAL_WAIT_S)
+        if wait_s > least_s:
+            wait_s = least_s if now < from_s + least_s else min(wait_s, self._usual_wait_s())
+        if self.phase is Phase.JOINING:
+            wait_s = max(wait_s, LEAST_JOIN_TICK_S)
+        return from_s + wait_s
 
     def _usual_wait_s(self) -> float:
         """One edge that is much slower than the others must not set the pace of all.
@@ -192,25 +225,20 @@ class Rounds:
             return self.tick_from
         return self.tick_from + min(self._usual_exchange_s(0.0), self.settings.max_wait_s)
 
-    def _settled(self, now: float) -> bool:
-        late = self._unserved()
-        if any(now < self._patience_end(edge) for edge in late) or now < self._rest_end():
-            return False
-        for edge in late:
-            edge.patience.missed()
-        return True
-
     # -- phases -----------------------------------------------------------------------------------------------------
 
     def _enter(self, phase: Phase, now: float) -> None:
         self.phase = phase
         self.phase_from = now
 
-    def _start_wait_s(self) -> float:
+    def _start_wait_s(self, now: float) -> float:
         """Patience for all neighbors to appear; short where the federation is under way already."""
         wait_s = self.settings.start_wait_s
+        short_s = min(wait_s, RESUME_WAIT_S)
+        if now < self.phase_from + short_s:
+            return short_s
         beginning = self.facts.rounds == 0 and not self._others_moved_on()
-        return wait_s if beginning else min(wait_s, RESUME_WAIT_S)
+        return wait_s if beginning else short_s
 
     def _others_moved_on(self) -> bool:
         """A node that has not trained yet asks: do they remember it, or have they trained without it?
@@ -230,7 +258,7 @@ class Rounds:
         everyone within h - 1 hops has all neighbors. Without this a node whose neighbors came early would be many
         rounds ahead of the others before they start.
         """
-        if now >= self.phase_from + self._start_wait_s():
+        if now >= self.phase_from + self._start_wait_s(now):
             return self._begin(now)
         if not all(edge.is_open for edge in self.edges.values()):
             return []

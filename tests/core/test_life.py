@@ -115,7 +115,7 @@ def test_a_node_that_is_done_says_so_and_lingers_until_its_neighbors_are():
 
 def test_a_node_that_is_done_lingers_no_longer_than_the_setting():
     node, _ = finished_training(linger_s=7.0)
-    assert node.rounds.deadline() == 7.0
+    assert node.rounds.due == 7.0
     assert only(node.wake(6.9), Finish) == []
     assert only(node.wake(7.0), Finish) == [Finish()]
 

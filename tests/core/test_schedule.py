@@ -92,7 +92,7 @@ def test_a_round_in_which_no_edge_has_its_turn_rests_as_long_as_an_exchange_take
     apply_reply(node, say(node, 1, reply_to(asked), 0.3), 0.3)
     effects = ticked(node, 1.0)
     assert only(effects, Freeze, StartRound) == []
-    assert node.rounds.deadline() == 1.3
+    assert node.rounds.due == 1.3
     assert only(node.wake(1.3), StartRound) == [StartRound(index=1, corrected=True)]
 
 
@@ -102,7 +102,7 @@ def test_a_round_rests_no_longer_than_any_wait_may_be():
     asked, _ = freeze(node, open_session(node, 1))
     apply_reply(node, say(node, 1, reply_to(asked), 30.0), 30.0)
     ticked(node, 31.0)
-    assert node.rounds.deadline() == 33.0
+    assert node.rounds.due == 33.0
 
 
 def test_a_neighbor_without_a_session_costs_nothing_in_its_round_or_in_another():
@@ -241,7 +241,7 @@ def test_a_responder_waits_for_its_turn_in_a_closing_round_until_the_neighbor_ha
     assert _told(effects) == [(6, 2)]
     assert only(node.wake(15.0), CommitRound) == []
     say(node, 0, Ready(version=6, closing=2), 15.0)
-    assert only(node.wake(node.rounds.deadline() - 1e-6), CommitRound) == []
+    assert only(node.wake(node.rounds.due - 1e-6), CommitRound) == []
     _, effects = apply_request(node, say(node, 0, request(version=6), 15.1), 15.1)
     assert only(effects, CommitRound)
 
@@ -250,7 +250,7 @@ def test_a_neighbor_that_began_the_same_closing_round_and_then_hangs_is_waited_f
     node = closing(1, 0)
     commit(node, say(node, 0, Ready(version=5, closing=1), 1.1), 1.2)
     say(node, 0, Ready(version=6, closing=2), 5.0)
-    assert 5.0 < node.rounds.deadline() <= 6.0
+    assert 5.0 < node.rounds.due <= 6.0
     assert only(node.wake(6.0), CommitRound)
 
 

@@ -70,7 +70,7 @@ class Edge:
     asked_at: float | None = None
     """when this end began to wait for the exchange under way: the freeze, or the Ready."""
     noted_at: float = NEVER
-    """the last time that `timers` was told."""
+    """what `timers` knows of `wakes_at`."""
     audit_next: bool = True
     exchanges: int = 0
     staleness: int = 0
@@ -95,9 +95,10 @@ class Edge:
         self.greeting.begin(number)
         return self.greet(now)
 
-    def close_session(self, number: int) -> None:
+    def close_session(self, number: int) -> list[Effect]:
         if number == self.greeting.number:
             self._forget_session()
+        return []
 
     def drop_session(self, reason: str) -> list[Effect]:
         """End the session from this side."""
@@ -203,7 +204,7 @@ class Edge:
         """
         facts = self.facts
         closes = facts.closing is not None and not facts.out_of_step and not facts.done
-        return self.turns.period > 1 and closes
+        return closes and self.turns.period > 1
 
     @property
     def awaits_peer(self) -> bool:
@@ -224,8 +225,8 @@ class Edge:
     @property
     def served(self) -> bool:
         """Whether the own version of now has taken part in a completed exchange, or need not."""
-        done = self.exchanged is not None and self.exchanged >= self.facts.version
-        return done or not self.has_turn
+        exchanged = self.exchanged
+        return (exchanged is not None and exchanged >= self.facts.version) or not self.has_turn
 
     @property
     def is_late(self) -> bool:
@@ -276,22 +277,24 @@ class Edge:
 
     def exchange_if_wanted(self, now: float) -> list[Effect]:
         """Freeze the next request if this end initiates, nothing is pending, and either end has something new."""
-        able = self.initiator and self.is_open and not self.busy and not self.facts.halted
-        if not able or self.record.pending is not None or not self._has_reason(now):
+        record = self.record
+        if not self.initiator or self.busy or record.pending is not None:
+            return []
+        if not self.greeting.is_open or self.facts.halted or not self._has_reason(now):
             return []
         self.busy = True
         self.asked_at = now
-        weight, staleness = self._offer(), self.stale_weight(self.record.known)
+        weight, staleness = self._offer(), self.stale_weight(record.known)
         self.offered = weight * staleness
-        audit = self.audit_next or (self.record.seq + 1) % self.settings.audit_every == 0
+        audit = self.audit_next or (record.seq + 1) % self.settings.audit_every == 0
         self.audit_next = False
         return [
             Freeze(
                 peer=self.peer,
-                incarnation=self.record.incarnation,
-                seq=self.record.seq + 1,
+                incarnation=record.incarnation,
+                seq=record.seq + 1,
                 version=self.facts.version,
-                echo=self.record.heard,
+                echo=record.heard,
                 weight=weight,
                 staleness=staleness,
                 pace_s=self.facts.pace_s,

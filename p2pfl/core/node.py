@@ -89,6 +89,8 @@ class Node:
 
     def wake(self, now: float) -> list[Effect]:
         """Run the timers that are due. Call at `deadline()` at the latest."""
+        if now < self.timers.next_at:
+            return self.rounds.advance(now)
         effects: list[Effect] = []
         for edge in self.timers.due(now):
             effects += edge.wake(now)
@@ -98,34 +100,30 @@ class Node:
 
     def deadline(self) -> float | None:
         """When `wake` must be called next, None for never."""
-        next_at = min(self.timers.next_at(), self.rounds.due)
+        next_at = min(self.timers.next_at, self.rounds.due)
         return None if next_at == NEVER else next_at
 
     def _route(self, event: Event, now: float) -> list[Effect]:
+        """The most frequent first."""
         match event:
-            case SessionOpened() | SessionClosed() | MessageReceived():
-                return self._network(event, now)
-            case RequestFrozen() | RequestApplied() | RequestRefused() | ReplyApplied() | ReplyRefused():
+            case MessageReceived():
+                edge = self.edges[event.peer]
+                effects = exchange.receive(edge, event.session, event.message, now)
+            case RequestFrozen() | RequestApplied() | ReplyApplied() | RequestRefused() | ReplyRefused():
                 edge = self.edges[event.peer]
                 effects = exchange.conclude(edge, event, now)
-                self.timers.note(edge)
-                return effects
+            case SessionOpened():
+                edge = self.edges[event.peer]
+                effects = edge.open_session(event.session, now)
+            case SessionClosed():
+                edge = self.edges[event.peer]
+                effects = edge.close_session(event.session)
             case StorageFailed() | StorageRestored():
                 return self._storage(event)
             case Started() | RoundTrained() | RoundCommitted() | Bootstrapped() | StopRequested():
                 return self.rounds.take(event, now)
-        assert_never(event)
-
-    def _network(self, event: SessionOpened | SessionClosed | MessageReceived, now: float) -> list[Effect]:
-        edge = self.edges[event.peer]
-        match event:
-            case MessageReceived():
-                effects = exchange.receive(edge, event.session, event.message, now)
-            case SessionOpened():
-                effects = edge.open_session(event.session, now)
-            case SessionClosed():
-                edge.close_session(event.session)
-                return []
+            case _:
+                assert_never(event)
         self.timers.note(edge)
         return effects
 
@@ -143,4 +141,5 @@ class Node:
         effects: list[Effect] = [Alarm(kind="storage", peer=None, text=text)]
         for edge in self.edges.values():
             effects += edge.drop_session("storage")
+            self.timers.note(edge)
         return effects

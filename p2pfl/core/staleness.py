@@ -37,4 +37,5 @@ def parse_staleness(spec: str) -> Staleness:
 
 
 def _limited(weight: Staleness) -> Staleness:
-    return lambda tau: 0.0 if tau > LIMIT else min(1.0, max(0.0, weight(max(0, tau))))
+    table = [min(1.0, max(0.0, weight(tau))) for tau in range(LIMIT + 1)]
+    return lambda tau: 0.0 if tau > LIMIT else table[max(0, tau)]

@@ -12,37 +12,33 @@ from p2pfl.core.session import NEVER
 class Timers:
     """An edge that changed its mind leaves an entry behind, which is thrown away when it comes to the top."""
 
-    __slots__ = ("_edges", "_heap")
+    __slots__ = ("_edges", "_heap", "next_at")
 
     def __init__(self, edges: Mapping[int, Edge]) -> None:
         self._edges = edges
         self._heap: list[tuple[float, int]] = []
+        self.next_at = NEVER
 
     def note(self, edge: Edge) -> None:
-        """Call after whatever may have set a timer of `edge`; one that was only stopped need not be told."""
+        """Call after whatever may have changed when `edge` wakes."""
         at = edge.wakes_at
-        if at not in (NEVER, edge.noted_at):
-            edge.noted_at = at
+        if at == edge.noted_at:
+            return
+        edge.noted_at = at
+        if at != NEVER:
             heapq.heappush(self._heap, (at, edge.peer))
+        self._tidy()
 
     def due(self, now: float) -> list[Edge]:
-        """The edges to wake now, in order of their index; each must be noted again."""
+        """The edges to wake now, in order of their index. Each must be noted again."""
         peers = set()
-        while self.next_at() <= now:
-            peers.add(self._pop())
+        while self.next_at <= now:
+            peers.add(heapq.heappop(self._heap)[1])
+            self._tidy()
         return [self._edges[peer] for peer in sorted(peers)]
 
-    def next_at(self) -> float:
-        while self._heap:
-            at, peer = self._heap[0]
-            if self._edges[peer].wakes_at == at:
-                return at
-            self._pop()
-        return NEVER
-
-    def _pop(self) -> int:
-        at, peer = heapq.heappop(self._heap)
-        edge = self._edges[peer]
-        if edge.noted_at == at:
-            edge.noted_at = NEVER
-        return peer
+    def _tidy(self) -> None:
+        heap, edges = self._heap, self._edges
+        while heap and edges[heap[0][1]].noted_at != heap[0][0]:
+            heapq.heappop(heap)
+        self.next_at = heap[0][0] if heap else NEVER

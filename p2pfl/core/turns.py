@@ -21,12 +21,16 @@ class Turns:
     phases: tuple[int, ...] = (0,)
 
     def active(self, version: int) -> bool:
+        if len(self.phases) == self.period:
+            return True
         phase = version % self.period
         place = bisect_right(self.phases, phase)
         return place > 0 and self.phases[place - 1] == phase
 
     def between(self, known: int, now: int) -> int:
         """How many turns came after version `known`, up to version `now`. On a static graph: `now - known`."""
+        if len(self.phases) == self.period:
+            return max(0, now - known)
         return max(0, self._until(now) - self._until(known))
 
     def _until(self, version: int) -> int:

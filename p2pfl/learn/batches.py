@@ -17,8 +17,8 @@ def draw_batches(training: TrainingConfig, samples: int, rng: np.random.Generato
     left, and a single row left over joins the batch before it, because BatchNorm cannot learn from one sample. A batch
     size above the number of samples takes them all.
     """
-    rows = torch.from_numpy(draw_rows(training, samples, rng))
-    return list(torch.split(rows, batch_sizes(training, samples)))
+    sizes = batch_sizes(training, samples)
+    return list(torch.split(torch.from_numpy(draw_rows(samples, sum(sizes), rng)), sizes))
 
 
 def batch_sizes(training: TrainingConfig, samples: int) -> list[int]:
@@ -36,13 +36,14 @@ def batch_sizes(training: TrainingConfig, samples: int) -> list[int]:
     return one_pass * (training.local_epochs or 0)
 
 
-def draw_rows(training: TrainingConfig, samples: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The rows of all steps, one after the other: permutation after permutation.
+def draw_rows(samples: int, total: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The rows (total,) of all steps, one after the other: permutation after permutation.
 
     Only what is needed of the last one is drawn.
     """
-    full, left = divmod(sum(batch_sizes(training, samples)), samples)
-    passes = [rng.permutation(samples) for _ in range(full)]
-    if left:
-        passes.append(rng.choice(samples, left, replace=False))
-    return passes[0] if len(passes) == 1 else np.concatenate(passes)
+    if total == samples:
+        return rng.permutation(samples)
+    passes = [rng.permutation(samples) for _ in range(total // samples)]
+    if total % samples:
+        passes.append(rng.choice(samples, total % samples, replace=False))
+    return np.concatenate(passes)

@@ -1,0 +1,122 @@
+"""Local rounds and scores of many nodes, in groups that one batched call can do.
+
+Rows of a group have equal batch sizes, so nothing is padded. How rows are grouped is no part of the result where the
+model is batch-stable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from p2pfl.learn.batches import batch_sizes, draw_rows
+from p2pfl.learn.interface import Score
+from p2pfl.learn.samples import TensorSamples
+from sim.learning.nodes import TorchNodes
+from sim.learning.pool import Pool
+from sim.learning.scores import scores
+from sim.learning.stacked import Batch, StackedModel
+from sim.learning.streams import generators
+
+Integers = NDArray[np.int64]
+Rows = NDArray[np.floating[Any]]
+Flags = NDArray[np.bool_]
+
+LARGEST_GROUP = 256
+_GROUP_FLOATS = 640_000
+"""parameters of one group: its gradients and activations should stay in the cache."""
+_BATCH_FLOATS = 4_000_000
+"""inputs of one batch of a group."""
+
+
+class Grouped:
+    """The batched data plane of `nodes`, whose data are in one pool."""
+
+    def __init__(self, nodes: TorchNodes, pool: Pool) -> None:
+        self.nodes, self.pool = nodes, pool
+        self.stack = StackedModel(nodes.prototype)
+        self._training, self._seed = nodes.prototype.training, nodes.prototype.context.seed
+        self._places = np.array([context.node for context in nodes.contexts], dtype=np.int64)
+        sizes = {int(n): tuple(batch_sizes(self._training, int(n))) for n in np.unique(pool.counts)}
+        self.sizes = sorted(set(sizes.values()))
+        self._totals = np.array([sum(one) for one in self.sizes])
+        numbers = {n: self.sizes.index(one) for n, one in sizes.items()}
+        self.kinds: Integers = np.array([numbers[n] for n in pool.counts.tolist()], dtype=np.int64)
+        """(nodes,) which of `sizes`, the numbers of rows in a round's batches, each node has."""
+
+    def group_size(self, kind: int) -> int:
+        inputs = max(self.sizes[kind]) * self.pool.rows.inputs[0].numel()
+        fitting = min(_GROUP_FLOATS // self.nodes.prototype.size, _BATCH_FLOATS // max(inputs, 1))
+        return max(1, min(LARGEST_GROUP, fitting))
+
+    def can_score(self, part: str) -> bool:
+        return part == "local" or all(isinstance(one, TensorSamples) for one in self.nodes.tests)
+
+    def train(  # noqa: PLR0917 - see `BatchedLearners.train`
+        self, nodes: Integers, rounds: Integers, starts: Rows, corrections: Rows | None, corrected: Flags, out: Rows
+    ) -> Rows:
+        """As `BatchedLearners.train`; `corrected` (b,) is all False without `corrections`."""
+        losses = np.empty(len(nodes), dtype=np.float32)
+        kinds = self.kinds[nodes] * 2 + corrected
+        for kind in np.unique(kinds).tolist():
+            rows = np.flatnonzero(kinds == kind)
+            drawn = self._draw(nodes[rows], rounds[rows])
+            pulls = corrections if kind % 2 else None
+            for group in _chunks(rows, self.group_size(kind // 2)):
+                index = np.array(list(islice(drawn, len(group)))) + self.pool.first[nodes[group], None]
+                batches = self._batches(torch.from_numpy(index), self.sizes[kind // 2])
+                pull = None if pulls is None else _taken(pulls, group)
+                result = torch.empty(len(group), starts.shape[1])
+                losses[group] = self.stack.train(_taken(starts, group), batches, pull, result).numpy()
+                out[group] = result.numpy()
+        return losses
+
+    def evaluate(self, models: Rows, part: str, nodes: Integers) -> list[Score | None]:
+        """As `BatchedLearners.evaluate`; the test sets must be tensors."""
+        found: list[Score | None] = [None] * len(nodes)
+        sets = self.nodes.test_of[nodes] if part == "test" else self.pool.counts[nodes]
+        for kind in np.unique(sets[sets >= 0]).tolist():
+            rows = np.flatnonzero(sets == kind)
+            common = self.nodes.tests[kind] if part == "test" else None
+            n = kind if common is None else len(common)
+            width = self.pool.rows.inputs[0].numel() + self.nodes.prototype.size // 8
+            for group in _chunks(rows, max(1, min(LARGEST_GROUP, _GROUP_FLOATS * 2 // max(1, min(n, 1024) * width)))):
+                if isinstance(common, TensorSamples):
+                    data = (common.inputs, common.targets)
+                else:
+                    index = self.pool.first[nodes[group]][:, None] + np.arange(n)
+                    data = self._gather(torch.from_numpy(index))
+                some = scores(self.stack, _taken(models, group), *data, common=common is not None)
+                for row, score in zip(group.tolist(), some, strict=True):
+                    found[row] = score
+        return found
+
+    def _draw(self, nodes: Integers, rounds: Integers) -> Iterator[Integers]:
+        """Which of its rows each node sees in its round, step after step."""
+        made = generators(self._seed, "batches", self._places[nodes], rounds)
+        counts, totals = self.pool.counts[nodes].tolist(), self._totals[self.kinds[nodes]].tolist()
+        for count, total, rng in zip(counts, totals, made, strict=True):
+            yield draw_rows(count, total, rng)
+
+    def _batches(self, index: Tensor, sizes: tuple[int, ...]) -> Iterator[Batch]:
+        for rows in torch.split(index, list(sizes), dim=1):
+            yield self._gather(rows)
+
+    def _gather(self, rows: Tensor) -> Batch:
+        """Inputs and targets (c, n, ...) of the pool's `rows` (c, n)."""
+        inputs, targets = self.pool.rows.rows(rows.reshape(-1))
+        return inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
+
+
+def _chunks(rows: Integers, size: int) -> Iterable[Integers]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def _taken(array: Rows, rows: Integers) -> Tensor:
+    return torch.from_numpy(array[rows].astype(np.float32, copy=False))

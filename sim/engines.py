@@ -42,6 +42,9 @@ class NodeEngine(Protocol):
     def end_round(self) -> tuple[int, int]:
         """The local round that began is over: its number of steps (0 if it failed), and n."""
 
+    def sketch(self, tick: int) -> None:
+        """Note where the model is, in closing round `tick`."""
+
     def crash(self, kept: int = 0) -> None:
         """Power off: what was not flushed is lost, apart from the first `kept` changes, which reached the disk."""
 

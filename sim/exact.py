@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from p2pfl.compress import Compressor
 from p2pfl.core.effects import Operation
@@ -36,6 +37,7 @@ class ExactPlan:
     dtype: type[np.floating[Any]] = np.float32
     durable: bool = True
     show: Show | None = None
+    sketch: Callable[[Vector], NDArray[np.float64]] | None = None
 
 
 class ExactEngine:
@@ -46,6 +48,7 @@ class ExactEngine:
         self.on_fault = on_fault
         self.store = MemoryStore()
         self.loss: float | None = None
+        self.sketches: dict[int, NDArray[np.float64]] = {}
         self._round: tuple[Vector, Vector | None, int] | None = None
         self._engine = self._engine_of(self._new_state())
 
@@ -99,6 +102,10 @@ class ExactEngine:
         self.loss = local.loss
         self._engine.trained = (start, local)
         return local.steps, local.samples
+
+    def sketch(self, tick: int) -> None:
+        if self.plan.sketch is not None:
+            self.sketches[tick] = self.plan.sketch(self.state.model)
 
     def crash(self, kept: int = 0) -> None:
         self._round = None

@@ -1,4 +1,4 @@
-"""Which federation is simulated: a file as `p2pfl launch` reads it, or the built-in digits; either with other options."""
+"""Which federation is simulated: a file as `p2pfl launch` reads it, or the built-in digits, with other options."""
 
 from __future__ import annotations
 

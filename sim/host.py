@@ -64,7 +64,10 @@ class Pace(Protocol):
     """How fast one machine computes."""
 
     def round_ns(self, steps: int, time_ns: int) -> int:
-        """How long a local round of so many steps takes that begins now."""
+        """How long a local round of so many steps takes that begins now; asked once for each."""
+
+    def estimate_ns(self, steps: int) -> int:
+        """How long one takes, about: nothing is drawn for it."""
 
 
 class Network(Protocol):
@@ -121,7 +124,7 @@ class Host(Generic[E_co]):
         self.trace = trace
         self.watch = watch
         self.on_finish = on_finish
-        self.life = 0
+        self.life = self.starts = 0
         self.alive = False
         self.alarms: list[Alarm] = []
         self.answers_ns = 0
@@ -143,6 +146,7 @@ class Host(Generic[E_co]):
         """Boot from the disk, or from nothing."""
         boot = self.engine.boot()
         self.life += 1
+        self.starts += 1
         self.alive = True
         self.wakes_at = NEVER
         self.core = Node(

@@ -6,7 +6,7 @@ or a new start takes away), and the two ends of an edge hold the same replicas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ from p2pfl.core.effects import Bootstrap, CommitRound, Operation
 from p2pfl.core.facts import Settings
 from p2pfl.learn.interface import Learner
 from sim.exact import ExactEngine, ExactPlan
+from sim.host import Watch
 from sim.kernel import NS
 from sim.world import ConstantPace, Surroundings, World, all_neighbors
 from sim.worlds.model import LinkSpec, SlowNodes
@@ -48,7 +49,9 @@ class OpenPlan:
 class Oracle:
     """Watches a world of exact engines. Attach it before the world runs."""
 
-    def __init__(self, engines: Sequence[ExactEngine], edges: Edges) -> None:
+    def __init__(self, engines: Sequence[ExactEngine], edges: Edges, further: Watch | None = None) -> None:
+        """`further` looks on too."""
+        self.further = further
         self.engines = engines
         self.edges = edges
         self.booked: Totals | float = 0.0
@@ -81,7 +84,14 @@ class Oracle:
         self._unflushed[index].clear()
 
     def committed(self, index: int) -> None:
-        pass
+        if self.further is not None:
+            self.further.committed(index)
+
+    def forgets(self, index: int, forget: Callable[[int], None]) -> None:
+        """The ledger books what goes with a lost disk: it is on it that the oracle looks, not on memory."""
+        before = self.total()
+        forget(index)
+        self.booked = self.booked + (self.total() - before)
 
     def _weighed(self, index: int) -> Totals:
         state = self.engines[index].state
@@ -97,6 +107,11 @@ class Oracle:
         for edge in self.edges:
             total = total - self._in_flight(edge)
         return total
+
+    def drift(self, start: Totals) -> float:
+        """How far the sum is from what it was at the start and what was booked since, relative to its terms."""
+        scale = sum(float(engine.state.samples * np.abs(engine.state.model).sum()) for engine in self.engines)
+        return float(np.abs(self.total() - start - self.booked).max()) / max(scale, 1e-300)
 
     def _in_flight(self, edge: tuple[int, int]) -> Totals | float:
         initiator, responder = (self.engines[end].state for end in edge)
@@ -170,13 +185,12 @@ class OpenWorld(World[ExactEngine]):
             watch=self.oracle,
         )
 
+    def go(self, *, until_s: float, finish: bool = True) -> None:
+        self.run(until_ns=round(until_s * NS), finish=finish)
+
     def crash(self, index: int, *, amnesia: bool = False, kept: int = 0) -> None:
-        """The ledger books what goes with a lost disk: it is on it that the oracle looks, not on memory."""
-        if not self.hosts[index].alive:
-            return
-        self.oracle.crashes(index, kept)
-        super().crash(index, kept=kept)
-        if amnesia:
-            before = self.oracle.total()
-            self.hosts[index].engine.forget()
-            self.oracle.booked = self.oracle.booked + (self.oracle.total() - before)
+        if self.hosts[index].alive:
+            self.oracle.crashes(index, kept)
+            super().crash(index, kept=kept)
+            if amnesia:
+                self.oracle.forgets(index, self.forget)

@@ -34,6 +34,9 @@ class ConstantPace:
     def round_ns(self, steps: int, time_ns: int) -> int:  # noqa: ARG002 - whatever it has to do
         return self.ns
 
+    def estimate_ns(self, steps: int) -> int:  # noqa: ARG002 - as above
+        return self.ns
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -69,6 +72,8 @@ class World(Generic[E]):
     ) -> None:
         self.around = around
         self._maybe_over = False
+        self.gone: set[int] = set()
+        """nodes that crashed for good."""
         self.kernel = Kernel()
         self.trace = Trace()
         self.network = Network(
@@ -115,17 +120,19 @@ class World(Generic[E]):
         for edge in self.network.links_of(index):
             self.network.open(edge)
 
-    def crash(self, index: int, *, amnesia: bool = False, kept: int = 0) -> None:
-        """As kill -9 does; with `amnesia` the disk is lost too."""
+    def crash(self, index: int, *, kept: int = 0) -> None:
+        """As kill -9 does."""
         host = self.hosts[index]
         if not host.alive:
             return
         host.crash(kept)
-        if amnesia:
-            self.trace.add(self.kernel.now_ns, Kind.FORGOT, index, 0, 0)
-            host.engine.forget()
         for edge in self.network.links_of(index):
             self.network.cut(edge, redial=False)
+
+    def forget(self, index: int) -> None:
+        """The disk of a node that is down is lost."""
+        self.trace.add(self.kernel.now_ns, Kind.FORGOT, index, 0, 0)
+        self.hosts[index].engine.forget()
 
     def restart(self, index: int) -> None:
         if not self.hosts[index].alive:
@@ -139,19 +146,21 @@ class World(Generic[E]):
     def _deliver(self, index: int, event: Event) -> None:
         self.hosts[index].take(event)
 
-    def run(self, *, until_s: float, finish: bool = True, stop: Callable[[], bool] | None = None) -> None:
-        """Go on to virtual time `until_s`, or until every node has finished, or until `stop` says so."""
+    def run(self, *, until_ns: int, finish: bool = True, stop: Callable[[], bool] | None = None) -> None:
+        """Go on to virtual time `until_ns`, or until every node has finished, or until `stop` says so."""
         self._maybe_over = True
-        while self.kernel.now < until_s:
-            if finish and self._maybe_over and self.over:
-                return
-            if (stop is not None and stop()) or not self.kernel.step():
-                return
+        if finish and self.over:
+            return
+
+        def ended() -> bool:
+            return (finish and self._maybe_over and self.over) or (stop is not None and stop())
+
+        self.kernel.run(until_ns, ended)
 
     @property
     def over(self) -> bool:
-        """Whether every node has finished."""
-        self._maybe_over = all(host.finished for host in self.hosts)
+        """Whether every node has finished, or is gone."""
+        self._maybe_over = all(host.finished or host.plan.index in self.gone for host in self.hosts)
         return self._maybe_over
 
     def _one_has_finished(self) -> None:

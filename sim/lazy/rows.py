@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 CACHE_BYTES = 1 << 19
 """of scratch rows that one step works on."""
-TRAINING_ROWS = 256
+TRAINING_ROWS = 1024
 MARGIN = 0.99
 """a check that comes so close to its limit is left to the engine."""
 

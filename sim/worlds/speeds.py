@@ -54,6 +54,11 @@ class NodeSpeed:
         now += -(-work // self._speeds[place])
         return min(max(1, now - time_ns), LONGEST_NS)
 
+    def estimate_ns(self, steps: int) -> int:
+        """The duration of a round at the first speed, without jitter: nothing is drawn."""
+        work = self._step_units * steps if self._round_units is None else self._round_units
+        return min(max(1, work // self._speeds[0]), LONGEST_NS)
+
 
 def node_speeds(world: WorldSpec, federation: Federation) -> tuple[NodeSpeed, ...]:
     """The speed of each member in a settled world.

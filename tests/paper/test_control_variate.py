@@ -60,7 +60,7 @@ def quadratics(*, beta, samples, rounds=150, **changes):
 
 def finished(**options):
     world, optimum = quadratics(**options)
-    world.run(until_s=200.0)
+    world.go(until_s=200.0)
     assert all(host.finished for host in world.hosts)
     return world, optimum
 

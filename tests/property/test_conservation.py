@@ -102,10 +102,10 @@ def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed,
     world = make_world(graph, seed, link=link, samples=samples, rounds=10**6, linger_s=1e6, start_wait_s=60.0)
     target = world.oracle.mean()
     schedule(world, faults)
-    world.run(until_s=6.0)
+    world.go(until_s=6.0)
     world.network.quiet = True
     for until_s in range(10, 80, 5):
-        world.run(until_s=float(until_s))
+        world.go(until_s=float(until_s))
         if max(np.abs(host.engine.state.model - target).max() for host in world.hosts) < 1e-6:
             break
     assume(not any(alarm.kind == "joined" for host in world.hosts for alarm in host.alarms))
@@ -146,9 +146,9 @@ def test_every_node_comes_to_its_end_whatever_has_happened(graph, seed, link, fa
     """No two wait for each other: with few rounds, the closing ones are in the middle of the faults."""
     world = make_world(graph, seed, link=link, rounds=4, closing_rounds=6)
     schedule(world, faults, amnesia=amnesia)
-    world.run(until_s=6.0, finish=False)
+    world.go(until_s=6.0, finish=False)
     world.network.quiet = True
-    world.run(until_s=60.0)
+    world.go(until_s=60.0)
     assert all(host.finished for host in world.hosts)
     assert world.kernel.now < 40.0
 
@@ -157,7 +157,7 @@ def test_the_oracle_sees_a_model_that_moved_without_its_counterpart():
     """A thousandth of a unit of mass from nowhere is found: the property above can fail."""
     world = make_world("ring", 3, link=LinkSpec())
     start = world.oracle.total()
-    world.run(until_s=0.5)
+    world.go(until_s=0.5)
     state = world.hosts[0].engine.state
     state.model += 1e-3 / state.samples
     assert relative_drift(world, start) > 1e-9

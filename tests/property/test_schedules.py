@@ -45,7 +45,7 @@ def farthest(world, target):
 def test_all_end_at_the_weighted_mean_without_a_resync_and_hardly_stale(graph):
     world = make_world(graph, 1, link=LinkSpec(), compressor="none", round_s=ALIKE, rounds=40)
     target = world.oracle.mean()
-    world.run(until_s=60.0)
+    world.go(until_s=60.0)
     assert all(host.finished for host in world.hosts)
     assert farthest(world, target) < 1e-3
     edges = [edge for host in world.hosts for edge in host.core.edges.values()]
@@ -65,7 +65,7 @@ def test_a_round_costs_what_its_own_edges_cost_not_what_the_union_would(graph, m
 
     monkeypatch.setattr(Network, "send", counted)
     world = make_world(graph, 1, link=LinkSpec(), compressor="none", round_s=ALIKE, rounds=40)
-    world.run(until_s=60.0)
+    world.go(until_s=60.0)
     ticks = world.hosts[0].core.facts.version
     active = sum(map(len, graph[1])) / len(graph[1])
     assert {host.core.facts.version for host in world.hosts} == {50}
@@ -79,7 +79,7 @@ def test_nodes_of_very_different_speed_reach_the_weighted_mean():
     plan = {"compressor": "none", "samples": samples, "round_s": speeds}
     world = make_world(round_robin(8), 2, link=LinkSpec(), rounds=10**6, **plan)
     target = world.oracle.mean()
-    world.run(until_s=20.0)
+    world.go(until_s=20.0)
     assert world.hosts[0].core.facts.version > 10 * world.hosts[7].core.facts.version
     assert farthest(world, target) < 1e-3
 
@@ -90,17 +90,17 @@ def test_a_node_behind_a_slow_link_does_not_drive_the_federation_apart():
     far = (SlowNodes(nodes=(0,), far_s=0.3),)
     world = make_world(round_robin(8), 0, link=LinkSpec(), slow=far, rounds=10**6, start_wait_s=9.0, **plan)
     target = world.oracle.mean()
-    world.run(until_s=12.0)
+    world.go(until_s=12.0)
     assert farthest(world, target) < 0.1
 
 
 def test_a_node_that_lost_its_disk_joins_in_a_schedule_too():
     world = make_world(hypercube(8), 3, link=LinkSpec(), compressor="none", round_s=ALIKE, rounds=10**6)
     start = world.oracle.total()
-    world.run(until_s=2.0)
+    world.go(until_s=2.0)
     world.crash(5, amnesia=True)
     world.restart(5)
-    world.run(until_s=6.0)
+    world.go(until_s=6.0)
     assert [alarm.kind for alarm in world.hosts[5].alarms].count("joined") == 1
     np.testing.assert_allclose(world.oracle.total(), start + world.oracle.booked, rtol=1e-9)
     assert farthest(world, world.oracle.mean()) < 1e-3
@@ -112,7 +112,7 @@ def test_one_period_of_closing_rounds_averages_exactly_where_the_schedule_does()
     plan = {"compressor": "none", "samples": [100] * 8, "round_s": speeds}
     world = make_world(hypercube(8), 4, link=LinkSpec(), rounds=1, closing_rounds=3, **plan)
     target = world.oracle.mean()
-    world.run(until_s=30.0)
+    world.go(until_s=30.0)
     assert all(host.finished for host in world.hosts)
     assert farthest(world, target) < 1e-5
 
@@ -130,7 +130,7 @@ def test_one_period_averages_exactly_although_nodes_that_train_for_a_time_have_d
     speeds = {node: 0.05 * 1.1**node for node in range(8)}
     plan = {"compressor": "none", "samples": [100] * 8, "round_s": speeds}
     world = make_world(hypercube(8), 5, link=LinkSpec(), rounds=None, time_s=2.0, closing_rounds=3, **plan)
-    world.run(until_s=30.0)
+    world.go(until_s=30.0)
     assert all(host.finished for host in world.hosts)
     assert len({host.core.facts.version % 3 for host in world.hosts}) == 3
     assert farthest(world, world.oracle.mean()) < 1e-5

@@ -1,0 +1,112 @@
+"""What is measured while a run goes on: scores at chosen virtual times, and where nodes are in their closing rounds."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.core.effects import Operation
+from p2pfl.core.rounds import Phase
+from p2pfl.learn.interface import Score
+from p2pfl.reporting.figures import overall_staleness, spread
+from p2pfl.reporting.sketch import consensus_distance
+from sim.chance import some, stream
+from sim.stage import Script, Stage
+from sim.trace import Kind
+
+MOST_EVALUATED = 256
+"""nodes scored for a point of the history: the final figures are of all."""
+
+Json = dict[str, Any]
+
+
+class Figures:
+    """Looks on (see `sim.host.Watch`); `stage` is set once there is one."""
+
+    def __init__(self, given: Script) -> None:
+        self.given = given
+        self.stage: Stage
+        nodes = range(len(given.federation.members))
+        honest = [node for node in nodes if node not in given.liars]
+        chosen = stream(given.federation.seed, "evaluated")
+        self.honest = honest
+        self.sample = sorted(some(chosen, honest, MOST_EVALUATED)) if len(honest) > MOST_EVALUATED else honest
+        self.history: list[Json] = []
+        self.closing: list[dict[int, Json]] = [{} for _ in nodes]
+        self.evaluation_cpu_s = 0.0
+        self.values = hashlib.blake2b(digest_size=32, person=b"p2pfl-values")
+
+    # -- as a watch ---------------------------------------------------------------------------------------------------
+
+    def before(self, index: int, operation: Operation) -> None: ...
+
+    def after(self, index: int, operation: Operation) -> None: ...
+
+    def committed(self, index: int) -> None:
+        """Closing rounds are few and show how fast the nodes come together."""
+        host = self.stage.world.hosts[index]
+        if host.core.rounds.phase is Phase.CLOSING:
+            tick = host.core.rounds.closed
+            exchanges = sum(edge.exchanges for edge in host.core.edges.values())
+            self.closing[index][tick] = {"exchanges": exchanges}
+            host.engine.sketch(tick)
+
+    # -- now and then -------------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> None:
+        """Add a point to the history, unless nothing has started yet."""
+        world = self.stage.world
+        models = self.stage.models()
+        began = time.process_time()
+        world.trace.add(world.kernel.now_ns, Kind.EVALUATED, 0, 0, len(self.sample))
+        there = [node for node in self.sample if world.hosts[node].life]
+        if there:
+            rows = models[there]
+            self.values.update(rows.tobytes())
+            self.history.append(self._point(there, rows))
+        self.evaluation_cpu_s += time.process_time() - began
+
+    def _point(self, nodes: list[int], rows: NDArray[Any]) -> Json:
+        world = self.stage.world
+        scores = self.scores(rows, "test", nodes)
+        started = [host for host in world.hosts if host.life]
+        traffic = world.network.traffic
+        return {
+            "time_s": world.kernel.now,
+            "rounds": spread(host.core.facts.rounds for host in started),
+            "accuracy": spread(score and score.accuracy for score in scores),
+            "loss": spread(score and score.loss for score in scores),
+            "train_loss": spread(self.stage.loss(node) for node in nodes),
+            "consensus_distance": consensus_distance(rows.astype(np.float64)) if len(nodes) > 1 else None,
+            "staleness": overall_staleness(staleness(host.core) for host in started),
+            "bytes_sent": traffic.bytes_sent,
+            "messages_sent": traffic.messages_sent,
+            "running": sum(host.alive and not host.finished for host in world.hosts),
+            "evaluated": len(nodes),
+        }
+
+    def scores(self, rows: NDArray[Any], part: str, nodes: list[int]) -> list[Score | None]:
+        return self.given.learners.evaluate(rows, part, np.array(nodes, dtype=np.int64))
+
+    def closing_lines(self) -> list[dict[int, Json]]:
+        """Of the honest nodes that live, each closing round with the sketch of the model."""
+        hosts = self.stage.world.hosts
+        return [
+            {tick: line | {"sketch": self.stage.sketch_of(node, tick)} for tick, line in self.closing[node].items()}
+            for node in self.honest
+            if hosts[node].alive
+        ]
+
+
+def staleness(core: Any) -> dict[str, float]:
+    """Mean and maximum over all exchanges that were weighed."""
+    edges = core.edges.values()
+    weighed = sum(edge.staleness_count for edge in edges)
+    return {
+        "mean": sum(edge.staleness_sum for edge in edges) / weighed if weighed else 0.0,
+        "max": max((edge.staleness_max for edge in edges), default=0),
+    }

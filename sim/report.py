@@ -1,0 +1,124 @@
+"""The report of a simulated run: the shape of a real one's, and what only a simulation knows.
+
+Figures are those of honest nodes that reached their end; what became of the others stands beside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.reporting.figures import configuration, contraction, overall_staleness, spread
+from sim.figures import Figures, Json, staleness
+from sim.stage import Stage
+from topologies import Topology, spectrum
+
+ROWS = 512
+KIBI = 1024
+"""ru_maxrss counts in these on Linux."""
+
+
+def final_report(stage: Stage, figures: Figures, *, references: bool) -> Json:
+    federation, world = stage.script.federation, stage.world
+    models = stage.models()
+    rows = _nodes(stage, figures, models)
+    ended = [row for row in rows if row["finished"] and not row["byzantine"]]
+    kept = [node for node, row in enumerate(rows) if row["finished"] and not row["byzantine"]]
+    graph = spectrum(Topology(federation.topology, stage.nodes, federation.edges, federation.seed))
+    traffic = world.network.traffic
+    figures.values.update(np.ascontiguousarray(models).tobytes())
+    if (variates := stage.variates()) is not None:
+        figures.values.update(np.ascontiguousarray(variates).tobytes())
+    return {
+        "nodes": rows,
+        "topology": federation.topology,
+        "algebraic_connectivity": graph.algebraic_connectivity,
+        "rounds": {row["name"]: row["rounds"] for row in rows},
+        "accuracy": spread(row["accuracy"] for row in ended),
+        "local_accuracy": spread(row["local_accuracy"] for row in ended),
+        "loss": spread(row["test_loss"] for row in ended),
+        "consensus_distance": distance(models, kept),
+        "bytes_sent": traffic.bytes_sent,
+        "messages_sent": traffic.messages_sent,
+        "virtual_time_s": world.kernel.now,
+        "staleness": overall_staleness(row["staleness"] for row in ended),
+        "contraction": contraction(federation, stage.script.learners.samples, figures.closing_lines()),
+        "died": [row["name"] for row in rows if row["died"]],
+        "byzantine": [row["name"] for row in rows if row["byzantine"]],
+        "stopped": False,
+        "reached_limit": not world.over,
+        "history": figures.history,
+        "config": configuration(federation),
+        "world": _plain(dataclasses.asdict(stage.script.spec)),
+        "seed": federation.seed,
+        "simulated": True,
+        "digest": world.trace.digest,
+        "value_digest": figures.values.hexdigest(),
+        "reference": _references(stage) if references else None,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
+    }
+
+
+def _references(stage: Stage) -> Json:
+    from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - torch is needed for these alone
+
+    federation, learners = stage.script.federation, stage.script.learners
+    return {"centralized": centralized(federation, learners), "fedavg": fedavg(federation, learners)}
+
+
+def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[Json]:
+    world, members = stage.world, stage.script.federation.members
+    everybody = list(range(stage.nodes))
+    scored = {part: figures.scores(models, part, everybody) for part in ("test", "local")}
+    rows = []
+    for node, host in enumerate(world.hosts):
+        traffic = world.network.traffic_of(node)
+        core = host.core if host.life else None
+        test, local = scored["test"][node], scored["local"][node]
+        rows.append(
+            {
+                "name": members[node].name,
+                "state": "never started" if core is None else "down" if not host.alive else core.rounds.phase.value,
+                "finished": host.finished,
+                "died": core is not None and not host.alive,
+                "byzantine": node in stage.script.liars,
+                "failed_rounds": 0 if core is None else core.rounds.failed_rounds,
+                "rounds": 0 if core is None else core.facts.rounds,
+                "accuracy": test and test.accuracy,
+                "test_loss": test and test.loss,
+                "local_accuracy": local and local.accuracy,
+                "loss": stage.loss(node),
+                "samples": stage.script.learners.samples[node],
+                "bytes_sent": traffic.bytes_sent,
+                "messages_sent": traffic.messages_sent,
+                "staleness": None if core is None else staleness(core),
+                "exchanges": 0 if core is None else sum(edge.exchanges for edge in core.edges.values()),
+                "starts": host.starts,
+                "alarms": dict(sorted(Counter(alarm.kind for alarm in host.alarms).items())),
+            }
+        )
+    return rows
+
+
+def distance(models: NDArray[Any], nodes: list[int]) -> float | None:
+    """Root mean square distance of these models (rows) to their mean, over that mean's norm; a few rows at a time."""
+    if not nodes:
+        return None
+    parts = [nodes[first : first + ROWS] for first in range(0, len(nodes), ROWS)]
+    mean = sum(models[part].sum(axis=0, dtype=np.float64) for part in parts) / len(nodes)
+    square = sum(float(np.sum((models[part] - mean) ** 2)) for part in parts) / len(nodes)
+    norm = float(np.linalg.norm(mean))
+    return float(np.sqrt(square)) / norm if norm > 0 else 0.0
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

@@ -1,0 +1,195 @@
+"""`simulate`: a federation in a world, from the first start to the report."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+
+from p2pfl.compress import make_compressor
+from p2pfl.config.model import Federation
+from p2pfl.core import invariants
+from p2pfl.errors import P2PFLError
+from sim.figures import Figures
+from sim.kernel import NS
+from sim.lazy import MisjudgedError
+from sim.learning.batched import BatchedLearners, make_learners
+from sim.report import Json, final_report
+from sim.stage import Script, Stage, script
+from sim.worlds.choices import settle
+from sim.worlds.memory import check_memory
+from sim.worlds.model import WorldSpec
+
+POINTS = 40
+"""evaluations in a run, about."""
+TOLERANCE = 1e-9
+"""of the conservation of sum n_i x_i, in float64."""
+SLICES = 4
+"""progress is told so many times between two evaluations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """`rounds` of all nodes together, of `rounds_to_do` (None: not known beforehand)."""
+
+    time_s: float
+    rounds: int
+    rounds_to_do: int | None
+    point: Json | None
+    """the latest entry of the history."""
+
+
+class InvariantError(P2PFLError):
+    """A simulated run broke an invariant: our own bug. The message says which, when, and how to see it again."""
+
+
+def simulate(
+    federation: Federation,
+    *,
+    world: WorldSpec | None = None,
+    batching: bool = True,
+    check: bool = False,
+    references: bool = True,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Json:
+    """Run the shipped core and engine of every node under virtual time, and return the report.
+
+    All chance comes from `federation.seed`. `batching` False does one operation at a time, by the shipped engine;
+    `check` does so too, and checks every invariant after every event. `references` adds what a central server and
+    pooled data would have given.
+
+    Raises:
+        UserError: the world contradicts itself, the task is wrong, or the run would not fit into memory.
+        InvariantError: with `check`.
+    """
+    began = time.process_time()
+    spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
+    learners = make_learners(federation)
+    check_memory(
+        nodes=len(federation.members),
+        edges=len(federation.edges),
+        size=learners.size,
+        compressor=make_compressor(federation.gossip.compressor),
+        batching=batching,
+    )
+    exact, reason = not batching or check, None
+    if not exact and spec.liars is not None and spec.liars.attack == "nan":
+        exact, reason = True, "messages will be refused"
+    given = script(federation, spec, learners, exact=exact, check=check)
+    try:
+        return _perform(given, references=references, on_progress=on_progress, began=began, reason=reason)
+    except MisjudgedError as error:
+        given = script(federation, spec, learners, exact=True, check=False)
+        return _perform(given, references=references, on_progress=on_progress, began=began, reason=str(error))
+
+
+def _perform(
+    given: Script,
+    *,
+    references: bool,
+    on_progress: Callable[[Progress], None] | None,
+    began: float,
+    reason: str | None,
+) -> Json:
+    wall = time.monotonic()
+    figures = Figures(given)
+    stage = Stage(given, figures)
+    figures.stage = stage
+    set_up = time.process_time()
+    with _no_collections():
+        _run(given, stage, figures, on_progress)
+        stage.models()
+    ran = time.process_time()
+    report = final_report(stage, figures, references=references)
+    learning = ran - set_up - figures.evaluation_cpu_s
+    rounds = sum(host.core.facts.rounds for host in stage.world.hosts if host.life)
+    report["cost"] = {
+        "cpu_s": time.process_time() - began,
+        "set_up_cpu_s": set_up - began,
+        "run_cpu_s": learning,
+        "evaluation_cpu_s": figures.evaluation_cpu_s,
+        "report_cpu_s": time.process_time() - ran,
+        "node_rounds": rounds,
+        "node_rounds_per_cpu_s": rounds / learning if learning > 0 else None,
+        "events": stage.world.kernel.events,
+    }
+    report["wall_time_s"] = round(time.monotonic() - wall, 3)
+    report["batching"] = {
+        "operations": "one at a time" if given.exact else "batched",
+        "why": reason,
+        "training": given.learners.how if not given.exact else "one at a time",
+        "batch_stable": given.learners.batch_stable,
+    }
+    return report
+
+
+def _run(given: Script, stage: Stage, figures: Figures, on_progress: Callable[[Progress], None] | None) -> None:
+    """To the end of all nodes, or of the time that the world allows."""
+    world, limit_ns = stage.world, round(given.spec.limit_s * NS)
+    every_ns = evaluation_interval_ns(given, stage)
+    rounds = given.federation.training.rounds
+    to_do = None if rounds is None else rounds * stage.nodes
+    watch = _checked(stage) if given.check else None
+    next_ns = 0
+    figures.evaluate()
+    while not world.over and world.kernel.pending and world.kernel.now_ns < limit_ns:
+        for part in range(1, SLICES + 1):
+            world.run(until_ns=min(limit_ns, next_ns + every_ns * part // SLICES), stop=watch)
+            if on_progress is not None:
+                done = sum(host.core.facts.rounds for host in world.hosts if host.life)
+                point = figures.history[-1] if figures.history else None
+                on_progress(Progress(time_s=world.kernel.now, rounds=done, rounds_to_do=to_do, point=point))
+        next_ns += every_ns
+        figures.evaluate()
+
+
+def evaluation_interval_ns(given: Script, stage: Stage) -> int:
+    """As the world says; else so that a run has about POINTS evaluations."""
+    if given.spec.evaluate_every_s is not None:
+        return max(1, round(given.spec.evaluate_every_s * NS))
+    training = given.federation.training
+    if training.rounds is None:
+        return max(1, round((training.time_s or 1.0) * NS) // POINTS)
+    lasts = fmean(host.plan.pace.estimate_ns(host.plan.steps) for host in stage.world.hosts)
+    return max(1, int(lasts * training.rounds) // POINTS)
+
+
+def _checked(stage: Stage) -> Callable[[], bool]:
+    """After every event: each core is consistent, sum n_i x_i is what the ledger says, idle edges agree bit for bit."""
+    world, oracle = stage.world, stage.oracle
+    if oracle is None:
+        raise AssertionError("nothing watches the vectors")
+    start = oracle.total()
+    forgetful = any(host.plan.index in stage.script.faults.crashing for host in world.hosts)
+
+    def watch() -> bool:
+        drift = oracle.drift(start)
+        if not drift <= TOLERANCE:
+            raise InvariantError(f"at {world.kernel.now:.9f} s sum n_i x_i is off by {drift:.3g} (relative)")
+        if not oracle.replicas_agree(amnesia=forgetful):
+            raise InvariantError(f"at {world.kernel.now:.9f} s the ends of an edge hold different replicas")
+        for host in world.hosts:
+            if host.alive:
+                invariants.check(host.core)
+        return False
+
+    return watch
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Cores and engines live as long as the run: looking for cycles among them costs a tenth of it."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+__all__ = ["BatchedLearners", "InvariantError", "Progress", "simulate"]

@@ -1,0 +1,248 @@
+"""Puts a run together: a federation, a settled world, its learners; engines and hosts over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.compress import Compressor, make_compressor
+from p2pfl.config.model import Federation
+from p2pfl.core.settings import all_hops, settings_of
+from p2pfl.engine.engine import least_drift
+from p2pfl.learn.interface import Vector
+from p2pfl.reporting.sketch import Sketch
+from sim.exact import ExactEngine, ExactPlan, Show
+from sim.host import Watch
+from sim.kernel import NS
+from sim.lazy import LazyEngine, Pairs, Plane
+from sim.learning.batched import BatchedLearners
+from sim.oracle import Oracle
+from sim.world import Surroundings, World, all_neighbors
+from sim.worlds.attacks import Attack, parse_attack
+from sim.worlds.faults import Crash, FaultPlan, Join, Rejoin, Restart, Separate, plan_faults
+from sim.worlds.model import WorldSpec
+from sim.worlds.speeds import node_speeds
+
+Engines = Sequence[ExactEngine] | Sequence[LazyEngine]
+Rows2 = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What is to be run; `spec` is settled. `exact`: one operation at a time, by the shipped engine."""
+
+    federation: Federation
+    spec: WorldSpec
+    learners: BatchedLearners
+    faults: FaultPlan
+    exact: bool
+    check: bool
+
+    @property
+    def attack(self) -> Attack | None:
+        return None if self.spec.liars is None else parse_attack(self.spec.liars.attack)
+
+    @property
+    def liars(self) -> frozenset[int]:
+        return frozenset(self.spec.liars.nodes if self.spec.liars else ())
+
+
+def script(federation: Federation, spec: WorldSpec, learners: BatchedLearners, *, exact: bool, check: bool) -> Script:
+    faults = plan_faults(spec, len(federation.members), federation.seed)
+    return Script(federation=federation, spec=spec, learners=learners, faults=faults, exact=exact, check=check)
+
+
+class Stage:
+    """One run, ready to go. `plane` is None where every operation is done at once; `oracle` only where asked for."""
+
+    def __init__(self, given: Script, watch: Watch | None = None) -> None:
+        self.script = given
+        federation, spec = given.federation, given.spec
+        self.nodes = len(federation.members)
+        self.compressor = make_compressor(federation.gossip.compressor)
+        self.sketch = Sketch(given.learners.size, federation.seed)
+        self.plane: Plane | None = None
+        self.oracle: Oracle | None = None
+        engines: Sequence[Any] = self._exact() if given.exact else self._lazy()
+        if given.check:
+            self.oracle = Oracle(engines, federation.edges, watch)
+        self.world: World[Any] = World(
+            self._surroundings(self.compressor),
+            engines,
+            settings=[settings_of(federation, hops=hops, durable=True) for hops in all_hops(federation)],
+            paces=node_speeds(spec, federation),
+            steps=[given.learners.steps(node) for node in range(self.nodes)],
+            watch=self.oracle or watch,
+        )
+        self._plan_faults()
+
+    # -- vectors -----------------------------------------------------------------------------------------------------
+
+    def models(self) -> Rows2:
+        """All models as they are now, (nodes, d)."""
+        if self.plane is not None:
+            return self.plane.models()
+        return np.stack([host.engine.state.model for host in self.world.hosts])
+
+    def variates(self) -> Rows2 | None:
+        if self.plane is not None:
+            return self.plane.rows.variates
+        if not self.script.federation.training.control_variate:
+            return None
+        return np.stack([host.engine.state.variate for host in self.world.hosts])
+
+    def loss(self, node: int) -> float | None:
+        """Of the node's latest local round."""
+        if self.plane is None:
+            loss: float | None = self.world.hosts[node].engine.loss
+            return loss
+        known = float(self.plane.losses[node])
+        return None if np.isnan(known) else known
+
+    def sketch_of(self, node: int, tick: int) -> Any:
+        """Where the node's model was after that closing round."""
+        if self.plane is not None:
+            return self.plane.sketches[node][tick]
+        return self.world.hosts[node].engine.sketches[tick]
+
+    # -- engines -----------------------------------------------------------------------------------------------------
+
+    def _exact(self) -> list[ExactEngine]:
+        given, federation = self.script, self.script.federation
+        neighbors = all_neighbors(self.nodes, federation.edges)
+        return [
+            ExactEngine(
+                ExactPlan(
+                    index=index,
+                    neighbors=neighbors[index],
+                    learner=given.learners.learners[index],
+                    compressor=self.compressor,
+                    beta=federation.training.control_variate,
+                    least_drift=least_drift(federation.training),
+                    dtype=np.float64 if given.check else np.float32,
+                    durable=index in given.faults.crashing or given.check,
+                    show=self._show(index),
+                    sketch=self.sketch.of,
+                )
+            )
+            for index in range(self.nodes)
+        ]
+
+    def _show(self, index: int) -> Show | None:
+        attack, initial = self.script.attack, self.script.learners.initial()
+        if attack is None or index not in self.script.liars:
+            return None
+        shown = 0
+
+        def show(model: Vector) -> Vector:
+            nonlocal shown
+            shown += 1
+            seed = self.script.federation.seed
+            row: Vector = attack.show(model[None], initial, seed=seed, nodes=[index], counts=[shown - 1])[0]
+            return row
+
+        return show
+
+    def _lazy(self) -> list[LazyEngine]:
+        given, federation, training = self.script, self.script.federation, self.script.federation.training
+        learners, beta = given.learners, self.script.federation.training.control_variate
+        plane = self.plane = Plane(
+            nodes=self.nodes,
+            edges=federation.edges,
+            initial=learners.initial(),
+            learners=learners,
+            compressor=self.compressor,
+            beta=beta,
+            crashing=given.faults.crashing,
+            lies=self._lies if given.liars else None,
+            sketch=self.sketch,
+        )
+        joining = given.faults.late | given.faults.crashing
+        plane.rows.careful = frozenset(edge for edge, (low, _) in enumerate(federation.edges) if low in joining)
+        pairs = Pairs(federation.edges, plane)
+        numbers: list[dict[int, int]] = [{} for _ in range(self.nodes)]
+        for number, (low, high) in enumerate(federation.edges):
+            numbers[low][high] = numbers[high][low] = number
+        engines = [
+            LazyEngine(
+                plane,
+                pairs,
+                index=index,
+                edges=numbers[index],
+                samples=learners.samples[index],
+                steps=learners.steps(index),
+                rate=training.learning_rate,
+                beta=beta,
+                liar=index in given.liars,
+            )
+            for index in range(self.nodes)
+        ]
+        pairs.records = lambda node, peer: engines[node].records[peer]
+        return engines
+
+    def _lies(self, models: Rows2, nodes: list[int], times: list[int]) -> None:
+        lying = [place for place, count in enumerate(times) if count >= 0]
+        attack = self.script.attack
+        if attack is not None and lying:
+            models[lying] = attack.show(
+                models[lying],
+                self.script.learners.initial(),
+                seed=self.script.federation.seed,
+                nodes=[nodes[place] for place in lying],
+                counts=[times[place] for place in lying],
+            )
+
+    # -- surroundings ------------------------------------------------------------------------------------------------
+
+    def _surroundings(self, compressor: Compressor) -> Surroundings:
+        federation, spec, faults = self.script.federation, self.script.spec, self.script.faults
+        payload = compressor.size_bytes(self.script.learners.size)
+        return Surroundings(
+            edges=federation.edges,
+            schedule=federation.schedule,
+            links=spec.links,
+            slow=spec.slow,
+            seed=federation.seed,
+            start_ns={fault.node: fault.time_ns for fault in faults.faults if isinstance(fault, Join)},
+            engine_ns=round(spec.compute.engine_s * NS),
+            max_body_bytes=payload,
+            payload_bytes=None if self.script.exact else payload,
+            check=self.script.check,
+        )
+
+    def _plan_faults(self) -> None:
+        world = self.world
+        for fault in self.script.faults.faults:
+            match fault:
+                case Separate(groups=groups):
+                    action = partial(world.network.separate, groups)
+                case Rejoin():
+                    action = partial(world.network.rejoin)
+                case Restart(node=node):
+                    action = partial(world.restart, node)
+                case Crash(node=node):
+                    action = partial(self._crash, fault)
+                case Join():
+                    continue
+            world.kernel.at_ns(fault.time_ns, action)
+
+    def _crash(self, fault: Crash) -> None:
+        """The oracle learns beforehand what the disk does not know, and afterwards what went with the disk."""
+        node, oracle = fault.node, self.oracle
+        if not self.world.hosts[node].alive:
+            return
+        if oracle is not None:
+            oracle.crashes(node, 0)
+        self.world.crash(node)
+        if fault.amnesia:
+            if oracle is None:
+                self.world.forget(node)
+            else:
+                oracle.forgets(node, self.world.forget)
+        if not fault.returns:
+            self.world.gone.add(node)

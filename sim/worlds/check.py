@@ -14,7 +14,7 @@ from typing import Any
 from p2pfl.config.kinds import Kind
 from p2pfl.errors import UserError
 from sim.worlds import schema
-from sim.worlds.lives import Lives, ends
+from sim.worlds.lives import Lives, ends, nanoseconds
 from sim.worlds.model import PartitionSpec, WorldSpec
 from sim.worlds.schema import Kinds
 
@@ -129,7 +129,7 @@ def _partitions(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
             yield key + "groups", f"node {node} is in two groups", None, "each node in one group at most"
         elif not all(partition.groups) or len(partition.groups) + (len(grouped) < nodes) < 2:
             yield key + "groups", "separates nobody", None, "two groups, or one that leaves out some node; none empty"
-        if not partition.at_s < partition.until_s:
+        if not nanoseconds(partition.at_s) < nanoseconds(partition.until_s):
             yield key + "until_s", "ends before it begins", partition.until_s, f"later than {partition.at_s:g}"
         yield from _happens(key, partition.at_s, world)
     yield from _overlaps(world.partitions)
@@ -139,7 +139,7 @@ def _overlaps(partitions: tuple[PartitionSpec, ...]) -> Iterator[Complaint]:
     """Two at a time could be read in several ways; one with more groups says which is meant."""
     order = sorted(range(len(partitions)), key=lambda index: (partitions[index].at_s, index))
     for first, second in pairwise(order):
-        if partitions[second].at_s < partitions[first].until_s:
+        if nanoseconds(partitions[second].at_s) < nanoseconds(partitions[first].until_s):
             text = f"begins before partition[{first}] ends"
             allowed = "one partition at a time: write what holds at once as one partition of more groups"
             yield f"partition[{second}].at_s", text, partitions[second].at_s, allowed

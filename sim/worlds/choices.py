@@ -9,15 +9,16 @@ from typing import Any
 from p2pfl.errors import UserError
 from sim.chance import some, stream
 from sim.worlds.check import check_world, who
-from sim.worlds.lives import Lives, ends
-from sim.worlds.model import CrashSpec, WorldSpec
+from sim.worlds.lives import Lives, ends, nanoseconds
+from sim.worlds.model import CrashSpec, JoinSpec, WorldSpec
 
 
 def settle(world: WorldSpec, nodes: int, seed: int) -> WorldSpec:
     """The same world with every choice made: afterwards `nodes` names all, and `count` is 0 (None in churn).
 
     Liars, slow and late nodes are chosen among all nodes, and no node twice in one kind; those that crash or churn
-    among the honest ones that are up at that time. Settling a second time changes nothing.
+    among the honest ones that are up at that time. What the world names itself stays possible. Settling a second time
+    changes nothing.
 
     Raises:
         UserError: the world contradicts itself, or there are too few nodes to choose from.
@@ -49,10 +50,16 @@ def _apart(world: WorldSpec, section: str, parts: tuple[Any, ...], nodes: int, s
     taken = {node for part in parts for node in part.nodes}
     settled = []
     for index, part in enumerate(parts):
-        free = [node for node in range(nodes) if node not in taken]
+        unborn = _crashed_by(world, part.at_s) if isinstance(part, JoinSpec) else ()
+        free = [node for node in range(nodes) if node not in taken and node not in unborn]
         settled.append(_chosen(world, f"{section}[{index}]", part, free, seed))
         taken.update(settled[-1].nodes)
     return tuple(settled)
+
+
+def _crashed_by(world: WorldSpec, at_s: float) -> set[int]:
+    """Nodes that the world says crash no later than that: they cannot start only then."""
+    return {node for crash in world.crashes if ends(crash)[0] <= nanoseconds(at_s) for node in crash.nodes}
 
 
 def _crashes(world: WorldSpec, honest: Iterable[int], seed: int) -> tuple[CrashSpec, ...]:

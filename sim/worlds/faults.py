@@ -98,8 +98,7 @@ def _partition(partition: PartitionSpec, nodes: int) -> tuple[Separate, Rejoin]:
     grouped = {node for group in partition.groups for node in group}
     others = tuple(node for node in range(nodes) if node not in grouped)
     groups = sorted(tuple(sorted(group)) for group in (*partition.groups, others) if group)
-    begin = nanoseconds(partition.at_s)
-    end = max(begin + 1, nanoseconds(partition.until_s))
+    begin, end = nanoseconds(partition.at_s), nanoseconds(partition.until_s)
     return Separate(time_ns=begin, groups=tuple(groups)), Rejoin(time_ns=end)
 
 

@@ -21,7 +21,7 @@ def ring_of(names):
         task=TaskConfig(),
         training=TrainingConfig(),
         gossip=GossipConfig(),
-        members=tuple(Member(index=i, name=name, key=bytes([i]) * 32, address=None) for i, name in enumerate(names)),
+        members=tuple(Member(index=i, name=name, key=i.to_bytes(32), address=None) for i, name in enumerate(names)),
         edges=tuple(sorted(edges)),
     )
 

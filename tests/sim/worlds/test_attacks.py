@@ -1,0 +1,95 @@
+"""What liars show: each attack as its name in the literature says, row by row the same in any batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.worlds.attacks import ATTACKS, parse_attack
+
+EXAMPLES = {
+    "sign-flip": "sign-flip:3",
+    "noise": "noise:0.5",
+    "zero": "zero",
+    "constant": "constant:-2",
+    "replay": "replay",
+    "nan": "nan",
+}
+MODELS = np.random.default_rng(0).normal(size=(6, 300)).astype(np.float32)
+INITIAL = np.random.default_rng(1).normal(size=300).astype(np.float32)
+
+
+def show(spec, models=MODELS, *, seed=1, nodes=(3, 1, 4, 1, 5, 9), counts=(0, 1, 2, 3, 4, 5)):
+    return parse_attack(spec).show(models, INITIAL, seed=seed, nodes=nodes, counts=counts)
+
+
+def test_every_attack_has_an_example_here():
+    assert EXAMPLES.keys() == ATTACKS.keys()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("spec", [*EXAMPLES.values(), "sign-flip"])
+def test_a_lie_has_shape_and_type_of_the_models_and_leaves_them_alone(spec, dtype):
+    models = MODELS.astype(dtype)
+    before = models.copy()
+    shown = show(spec, models)
+    assert (shown.shape, shown.dtype) == (models.shape, dtype)
+    assert not np.shares_memory(shown, models)
+    shown[:] = 0
+    assert np.array_equal(models, before)
+    assert INITIAL.any()
+
+
+@pytest.mark.parametrize("spec", [*EXAMPLES.values(), "sign-flip"])
+@pytest.mark.parametrize("rows", [[0], [5, 2], [1, 3, 4], [0, 1, 2, 3, 4, 5]])
+def test_a_row_is_the_same_in_any_batch(spec, rows):
+    nodes, counts = np.array((3, 1, 4, 1, 5, 9)), np.array((0, 1, 2, 3, 4, 5))
+    part = show(spec, MODELS[rows], nodes=nodes[rows], counts=counts[rows])
+    assert part.tobytes() == show(spec, nodes=nodes, counts=counts)[rows].tobytes()
+
+
+def test_each_attack_shows_what_its_name_says():
+    assert np.array_equal(show("sign-flip"), -MODELS)
+    assert np.array_equal(show("sign-flip:3"), MODELS * np.float32(-3))
+    assert not show("zero").any()
+    assert (show("constant:-2") == -2).all()
+    assert all(np.array_equal(row, INITIAL) for row in show("replay"))
+    assert np.isnan(show("nan")).all()
+
+
+def test_noise_is_gaussian_around_the_model_and_fresh_each_time():
+    models = np.zeros((4, 20_000))
+    noise = show("noise:0.5", models, nodes=(1, 1, 2, 1), counts=(0, 1, 0, 0))
+    assert abs(noise[0].std() - 0.5) < 0.01
+    assert abs(noise[0].mean()) < 0.015
+    assert np.array_equal(noise[0], noise[3])
+    assert not (noise[0] == noise[1]).any()
+    assert not (noise[0] == noise[2]).any()
+    other = show("noise:0.5", models, seed=2, nodes=(1, 1, 2, 1), counts=(0, 1, 0, 0))
+    assert not (noise[0] == other[0]).any()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "sign_flip", "flip", "sign-flip:", "sign-flip:0", "sign-flip:-1", "sign-flip:x", "sign-flip:nan"),
+        *("noise", "noise:", "noise:0", "noise:-1", "noise:inf", "noise:1e7", "zero:1", "constant", "constant:nan"),
+        *("replay:3", "nan:nan", "noise:1,2", "noise:1:2"),
+        *(3, None, ["zero"]),
+    ],
+)
+def test_what_names_no_attack_is_refused(text):
+    with pytest.raises(ValueError):
+        parse_attack(text)
+
+
+@settings(max_examples=300)
+@given(st.text() | st.sampled_from(sorted(ATTACKS)).flatmap(lambda name: st.text().map(lambda rest: f"{name}:{rest}")))
+def test_any_text_is_an_attack_or_refused(text):
+    try:
+        attack = parse_attack(text)
+    except ValueError:
+        return
+    assert parse_attack(attack.spec).spec == text

@@ -24,7 +24,7 @@ from p2pfl.core.messages import Message
 from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.handshake import M1_BYTES, m2_bytes, m3_bytes
 from p2pfl.vocabulary import CHUNK_BYTES
-from p2pfl.wire import PREFIX_BYTES, Assembler, decode, decode_prefix, encode, split
+from p2pfl.wire import PREFIX_BYTES, decode, decode_prefix, encode
 
 SEAL_BYTES: int = crypto_secretstream_xchacha20poly1305_ABYTES
 NOTICE_BYTES = 25
@@ -66,17 +66,9 @@ class Framing:
         size = body.nbytes
         if size and self._payload_bytes is not None:
             size = self._payload_bytes
-        elif len(head) + size > CHUNK_BYTES:
-            return sealed_bytes(len(head), size), self._in_chunks(message)
-        # In one chunk the body stands as it was given: joined with its head and cut again it would be the same bytes.
+        # Its parts, joined, cut into chunks and put together again, are the same bytes; only their owner must not
+        # write over them while they are on the way.
         if type(body.obj) is not bytes:
             body = memoryview(bytes(body))
         prefix = decode_prefix(head[:PREFIX_BYTES], max_body_bytes=self._limit_bytes)
         return sealed_bytes(len(head), size), decode(prefix, head[PREFIX_BYTES:], body)
-
-    def _in_chunks(self, message: Message) -> Message:
-        assembler = Assembler(self._limit_bytes)
-        arrived = [whole for chunk in split(message) for whole in assembler.feed(bytes(chunk))]
-        if len(arrived) != 1:
-            raise AssertionError(f"one message became {len(arrived)}")
-        return arrived[0]

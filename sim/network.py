@@ -132,13 +132,12 @@ class Network:
 
     def rejoin(self, groups: Groups | None = None) -> None:
         """End that separation, or all of them: the links that it divided are tried again, as after any death."""
-        before = [edge for edge in self.links if self._apart(edge)]
+        divided = [edge for edge in self.links if self._apart(edge)]
         ended = next((p for p in self._partitions if p[0] == groups), None)
         self._partitions = [] if groups is None else [p for p in self._partitions if p is not ended]
         self._note(Kind.REJOINED, 0, 0, len(self._partitions))
-        for edge in before:
-            if not self._apart(edge):
-                self._redial(edge)
+        for edge in divided:
+            self._redial(edge)
 
     def _apart(self, edge: Edge) -> bool:
         a, b = edge

@@ -1,0 +1,56 @@
+"""Four nodes in a square that note what their network tells them."""
+
+from __future__ import annotations
+
+from p2pfl.core.events import MessageReceived
+from p2pfl.core.messages import Ready
+from sim.kernel import NS, Kernel
+from sim.network import Network
+from sim.trace import Trace
+from sim.worlds.model import LinkSpec
+
+MS = NS // 1000
+LATENCY_NS = 2 * MS
+READY_BYTES = 18 + 4 + 17
+"""of a Ready, as it is counted: prefix, header with a version below 128, seal."""
+SQUARE = ((0, 1), (0, 2), (1, 3), (2, 3))
+
+
+class Square:
+    """They note what reaches them: (nanosecond, node, event)."""
+
+    def __init__(self, links=None, *, edges=SQUARE, opened=True, **options):
+        self.kernel = Kernel()
+        self.heard = []
+        self.dead = set()
+        self.trace = Trace()
+        plan = {"seed": 1, "max_body_bytes": 100, "trace": self.trace} | options
+        self.network = Network(
+            kernel=self.kernel,
+            edges=edges,
+            links=links or LinkSpec(),
+            deliver=lambda node, event: self.heard.append((self.kernel.now_ns, node, event)),
+            alive=lambda node: node not in self.dead,
+            **plan,
+        )
+        if opened:
+            for edge in edges:
+                self.network.open(edge)
+            self.run()
+            self.heard.clear()
+
+    def run(self, for_ns=10 * NS):
+        self.kernel.run(self.kernel.now_ns + for_ns)
+
+    def send(self, source, target, version=1, session=None):
+        link = self.network.links[min(source, target), max(source, target)]
+        self.network.send(source, target, session or link.session, Ready(version=version))
+
+    def versions(self, node=None):
+        return [e.message.version for _, at, e in self.heard if type(e) is MessageReceived and node in (None, at)]
+
+    def kinds(self):
+        return [(node, type(event)) for _, node, event in self.heard]
+
+    def up(self):
+        return {edge for edge, link in self.network.links.items() if link.session}

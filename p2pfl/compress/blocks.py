@@ -196,7 +196,7 @@ def _multiply(
     codes: NDArray[Any], scales: NDArray[np.float32], out: NDArray[np.float32], scratch: NDArray[np.float32]
 ) -> None:
     """Write codes (b, blocks, width) times scales (b, blocks) to `out`, (b, d); `scratch` is as large as `codes`."""
-    if out.size == codes.size and out.flags.c_contiguous:
+    if out.size == codes.size:
         np.multiply(codes, scales[..., None], out=out.reshape(codes.shape))
         return
     np.multiply(codes, scales[..., None], out=scratch)

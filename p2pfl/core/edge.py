@@ -271,9 +271,10 @@ class Edge:
             self.peer_ready = max(self.peer_ready or 0, ready.version)
         return self.exchange_if_wanted(now)
 
-    def hear_done(self, done: Done) -> None:
+    def hear_done(self, done: Done, _now: float) -> list[Effect]:
         self.peer_version = max(self.peer_version, done.version)
         self.peer_done = True
+        return []
 
     def exchange_if_wanted(self, now: float) -> list[Effect]:
         """Freeze the next request if this end initiates, nothing is pending, and either end has something new."""

@@ -6,7 +6,8 @@ shows that the two ends disagree, leads to a resync. Only the initiator starts o
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from p2pfl.core.edge import FIRST_RESEND_S, INBOX, LAST_RESEND_S, Edge
 from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect
@@ -40,31 +41,15 @@ def _put_by(edge: Edge, message: Message) -> None:
 
 
 def _dispatch(edge: Edge, message: Message, now: float) -> list[Effect]:
-    if isinstance(message, Hello):
-        return edge.hear_hello(message, now)
-    if not edge.is_open:
-        return []
-    match message:
-        case Request():
-            return [] if edge.initiator else _request(edge, message, now)
-        case Reply():
-            return _reply(edge, message, now)
-        case Ready():
-            return edge.hear_ready(message, now)
-        case Done():
-            edge.hear_done(message)
-            return []
-        case Resync():
-            return _resync(edge, message, now)
-        case Ask():
-            return _ask(edge, message, now)
-        case Busy():
-            return _busy(edge, message, now)
-    assert_never(message)
+    if edge.is_open or isinstance(message, Hello):
+        return _MESSAGES[type(message)](edge, message, now)
+    return []
 
 
 def _request(edge: Edge, request: Request, now: float) -> list[Effect]:
     record = edge.record
+    if edge.initiator:
+        return []
     if request.incarnation < record.incarnation:
         return edge.send(Resync(incarnation=record.incarnation))
     effects: list[Effect] = []
@@ -155,33 +140,17 @@ def _busy(edge: Edge, busy: Busy, now: float) -> list[Effect]:
 def conclude(edge: Edge, result: EngineResult, now: float) -> list[Effect]:
     """The engine answered: move the record, tell the neighbor, then read what has waited."""
     edge.busy = False
-    effects = _result(edge, result, now)
+    effects = _RESULTS[type(result)](edge, result, now)
     effects += edge.greet(now)
     while edge.inbox and not edge.busy:
         effects += _dispatch(edge, edge.inbox.popleft(), now)
     return effects + edge.exchange_if_wanted(now)
 
 
-def _result(edge: Edge, result: EngineResult, now: float) -> list[Effect]:
-    match result:
-        case RequestFrozen(request=request):
-            edge.record.freeze(request)
-            edge.resend_s = FIRST_RESEND_S
-            return edge.resend(now)
-        case RequestApplied():
-            return _settle_request(edge, result, now)
-        case RequestRefused(request=request, reason=reason):
-            edge.refused = request.digest
-            alarm = Alarm(kind="request-refused", peer=edge.peer, text=reason)
-            if edge.brake.count(now):
-                return [alarm, *edge.drop_session("too many requests that cannot be accepted")]
-            return [alarm, *_refuse(edge, request)]
-        case ReplyApplied():
-            _settle_reply(edge, result, now)
-            return []
-        case ReplyRefused(reason=reason):
-            return [Alarm(kind="reply-refused", peer=edge.peer, text=reason), *_give_up(edge, reason, now)]
-    assert_never(result)
+def _frozen(edge: Edge, result: RequestFrozen, now: float) -> list[Effect]:
+    edge.record.freeze(result.request)
+    edge.resend_s = FIRST_RESEND_S
+    return edge.resend(now)
 
 
 def _settle_request(edge: Edge, result: RequestApplied, now: float) -> list[Effect]:
@@ -192,7 +161,15 @@ def _settle_request(edge: Edge, result: RequestApplied, now: float) -> list[Effe
     return edge.send(reply)
 
 
-def _settle_reply(edge: Edge, result: ReplyApplied, now: float) -> None:
+def _request_refused(edge: Edge, result: RequestRefused, now: float) -> list[Effect]:
+    edge.refused = result.request.digest
+    alarm = Alarm(kind="request-refused", peer=edge.peer, text=result.reason)
+    if edge.brake.count(now):
+        return [alarm, *edge.drop_session("too many requests that cannot be accepted")]
+    return [alarm, *_refuse(edge, result.request)]
+
+
+def _settle_reply(edge: Edge, result: ReplyApplied, now: float) -> list[Effect]:
     pending = edge.record.pending
     if pending is None:
         raise ValueError("the engine applied a reply to no request")
@@ -201,6 +178,11 @@ def _settle_reply(edge: Edge, result: ReplyApplied, now: float) -> None:
     edge.peer_version = max(edge.peer_version, result.reply.version)
     _mix_pace(edge, result.reply.factor, result.reply.pace_s)
     edge.complete(pending.version, now)
+    return []
+
+
+def _reply_refused(edge: Edge, result: ReplyRefused, now: float) -> list[Effect]:
+    return [Alarm(kind="reply-refused", peer=edge.peer, text=result.reason), *_give_up(edge, result.reason, now)]
 
 
 def _mix_pace(edge: Edge, factor: float, theirs_s: float) -> None:
@@ -208,3 +190,22 @@ def _mix_pace(edge: Edge, factor: float, theirs_s: float) -> None:
     facts = edge.facts
     share = min(1.0, factor / facts.samples)
     facts.pace_s += share * (min(theirs_s, LONGEST_PACE_S) - facts.pace_s)
+
+
+_MESSAGES: Mapping[type[Message], Callable[[Edge, Any, float], list[Effect]]] = {
+    Hello: Edge.hear_hello,
+    Request: _request,
+    Reply: _reply,
+    Ready: Edge.hear_ready,
+    Done: Edge.hear_done,
+    Resync: _resync,
+    Ask: _ask,
+    Busy: _busy,
+}
+_RESULTS: Mapping[type[EngineResult], Callable[[Edge, Any, float], list[Effect]]] = {
+    RequestFrozen: _frozen,
+    RequestApplied: _settle_request,
+    RequestRefused: _request_refused,
+    ReplyApplied: _settle_reply,
+    ReplyRefused: _reply_refused,
+}

@@ -29,7 +29,6 @@ class Pairs:
         self.records: Records
         self._initiators = list(range(len(ends)))
         self._responders = list(range(len(ends)))
-        self._of_incarnation: dict[tuple[int, int], int] = {}
         self._issued = [0] * len(ends)
         self._applied = [0] * len(ends)
         """of each edge: the latest ticket given out, and (this) the latest whose application was noted."""
@@ -55,11 +54,13 @@ class Pairs:
         (self._initiators if node == self.ends[edge][0] else self._responders)[edge] = pair
 
     def enter(self, edge: int, node: int, incarnation: int) -> None:
-        """A new incarnation begins at this end: both replicas are zero."""
-        place = self._of_incarnation.get((edge, incarnation))
-        if place is None:
-            place = self._of_incarnation[edge, incarnation] = self.rows.blank_pair()
-        self.put_back(edge, node, place)
+        """A new incarnation begins at this end: both replicas are zero. If the other end is there, it has done nothing
+        in it yet. (The same number may come again, after both ends have lost their disks.)
+        """
+        first, second = self.ends[edge]
+        other = second if node == first else first
+        follows = self.records(other, node).incarnation == incarnation
+        self.put_back(edge, node, self.of(edge, other) if follows else self.rows.blank_pair())
 
     def leave(self, edge: int, node: int) -> None:
         """This end has lost its replicas."""

@@ -26,35 +26,42 @@ TOLERANCE = 1e-5
 
 
 def make_learners(
-    federation: Federation, *, local: Mapping[str, Mapping[str, Any]] | None = None, approximate: bool = False
+    federation: Federation,
+    *,
+    local: Mapping[str, Mapping[str, Any]] | None = None,
+    approximate: bool = False,
+    batching: bool = True,
 ) -> BatchedLearners:
     """All members' learners, from one task. `local` has the `[data]` tables by node name, with absolute paths.
 
     Raises:
         UserError: the task, its options or a node's data are wrong.
     """
-    return BatchedLearners(load_learners(federation, local), approximate=approximate)
+    return BatchedLearners(load_learners(federation, local), approximate=approximate, batching=batching)
 
 
 class BatchedLearners:
-    """`how` is "batched", "batched to 1e-05" or "one at a time: REASON".
+    """`how` is "batched", "batched to 1e-05", "batched, but K of N nodes one at a time: REASON" or "one at a time: REASON".
 
-    `batch_stable`: every vector has the bits of the learner alone, whatever the grouping. `verdict` is what the
-    self-test found.
+    `batch_stable`: every vector has the bits of the learner alone, whatever the grouping. `verdicts` are what the
+    self-test found, by kind of node.
     """
 
-    def __init__(self, learners: Sequence[Learner], *, approximate: bool = False) -> None:
-        """`approximate` batches also where rows agree with the learner alone only to 1e-5 (relative)."""
+    def __init__(self, learners: Sequence[Learner], *, approximate: bool = False, batching: bool = True) -> None:
+        """`approximate` batches also where rows agree with the learner alone only to 1e-5 (relative). Without
+        `batching` nothing is tried: for few nodes, or few rounds, the import of torch.func alone costs more.
+        """
         self.learners = learners
         self.size = learners[0].size
         nodes = learners if isinstance(learners, TorchNodes) else gathered(learners)
         self.nodes = nodes if isinstance(nodes, TorchNodes) else None
         self.samples: list[int] = [one.samples for one in learners] if self.nodes is None else self.nodes.counts
+        self.verdicts: dict[int, Verdict] = {}
+        self.batch_stable = True
         self._probed: dict[int, LocalRound] = {}
-        self._grouped, self.verdict, reason = _batch(nodes, learners, approximate=approximate)
-        self.batch_stable = self._grouped is None or self.verdict.training
-        batched = "batched" if self.batch_stable else f"batched to {TOLERANCE:g}"
-        self.how = batched if reason is None else f"one at a time: {reason}"
+        found = self._try(nodes) if batching else "nobody asked for more"
+        self._grouped = None if isinstance(found, str) else found
+        self._together, self.how = self._decide(found, approximate=approximate)
 
     def __len__(self) -> int:
         return len(self.learners)
@@ -96,24 +103,29 @@ class BatchedLearners:
             corrected = np.zeros(len(nodes), dtype=np.bool_)
         elif corrected is None:
             corrected = np.ones(len(nodes), dtype=np.bool_)
-        if self._grouped is not None:
-            return self._grouped.train(nodes, rounds, starts, corrections, corrected, out)
         losses = np.empty(len(nodes))
-        for row, (node, index) in enumerate(zip(nodes.tolist(), rounds.tolist(), strict=True)):
+        together = self._together[nodes]
+        if self._grouped is not None and together.any():
+            rows = slice(None) if together.all() else np.flatnonzero(together)
+            self._train_together(self._grouped, rows, (nodes, rounds, starts, corrections, corrected), out, losses)
+        for row in np.flatnonzero(~together).tolist():
             correction = corrections[row] if corrections is not None and corrected[row] else None
-            local = self.learners[node].train(starts[row], correction, index)
+            local = self.learners[int(nodes[row])].train(starts[row], correction, int(rounds[row]))
             out[row], losses[row] = local.vector, local.loss
         return losses
 
     def evaluate(self, models: Rows, part: str, nodes: Integers) -> list[Score | None]:
         """Score each of `models` (b, d) on the `part`, "test" or "local", of its node; None: there are no such data."""
-        if self._grouped is not None and self._scores_batched(part):
-            return self._grouped.evaluate(models, part, nodes)
-        return [self.learners[node].evaluate(model, part) for model, node in zip(models, nodes.tolist(), strict=True)]
-
-    def _scores_batched(self, part: str) -> bool:
-        exact = self.verdict.scores or not self.batch_stable
-        return exact and self._grouped is not None and self._grouped.can_score(part)
+        together = self._scored_together(part)[nodes]
+        found: list[Score | None] = [None] * len(nodes)
+        rows = np.flatnonzero(together)
+        if self._grouped is not None and len(rows):
+            scores = self._grouped.evaluate(models[rows], part, nodes[rows])
+            for row, score in zip(rows.tolist(), scores, strict=True):
+                found[row] = score
+        for row in np.flatnonzero(~together).tolist():
+            found[row] = self.learners[int(nodes[row])].evaluate(models[row], part)
+        return found
 
     def _probe(self, node: int) -> LocalRound:
         """A learner that is not ours tells its steps by taking them."""
@@ -121,21 +133,64 @@ class BatchedLearners:
             self._probed[node] = self.learners[node].train(self.initial(), None, 0)
         return self._probed[node]
 
+    def _try(self, nodes: TorchNodes | str) -> Grouped | str:
+        """The batched data plane, its verdicts noted; or why there is none."""
+        if isinstance(nodes, str):
+            return nodes
+        if isinstance(nodes.pool, str):
+            return nodes.pool
+        if not nodes.shareable:
+            return "the model has buffers that are not shared"
+        try:
+            grouped = Grouped(nodes, nodes.pool)
+            self.verdicts = examine(grouped, self.learners)
+        except Exception as error:  # noqa: BLE001 - whatever a model of any kind makes torch.func say
+            return describe(error)
+        return grouped
 
-def _batch(
-    nodes: TorchNodes | str, learners: Sequence[Learner], *, approximate: bool
-) -> tuple[Grouped | None, Verdict, str | None]:
-    """The batched data plane, or none and why; what the self-test found."""
-    verdict = Verdict()
-    if isinstance(nodes, str) or isinstance(nodes.pool, str):
-        return None, verdict, nodes if isinstance(nodes, str) else str(nodes.pool)
-    if not nodes.shareable:
-        return None, verdict, "the model has buffers that are not shared"
-    try:
-        grouped = Grouped(nodes, nodes.pool)
-        verdict = examine(grouped, learners)
-    except Exception as error:  # noqa: BLE001 - whatever a model of any kind makes torch.func say
-        return None, verdict, describe(error)
-    if not verdict.training and not (approximate and verdict.apart <= TOLERANCE):
-        return None, verdict, f"a group rounds otherwise than a node alone (by {verdict.apart:.1e})"
-    return grouped, verdict, None
+    def _decide(self, found: Grouped | str, *, approximate: bool) -> tuple[Flags, str]:
+        """Which nodes go together (nodes,), and that in words."""
+        if isinstance(found, str):
+            return np.zeros(len(self.learners), dtype=np.bool_), f"one at a time: {found}"
+        exact = {kind for kind, verdict in self.verdicts.items() if verdict.training}
+        near = {kind for kind, verdict in self.verdicts.items() if verdict.apart <= TOLERANCE} - exact
+        batched = exact | near if approximate else exact
+        self.batch_stable = batched == exact
+        together = np.isin(found.kinds, sorted(batched))
+        alone = int(np.count_nonzero(~together))
+        word = "batched" if self.batch_stable else f"batched to {TOLERANCE:g}"
+        if alone == 0:
+            return together, word
+        apart = max(verdict.apart for verdict in self.verdicts.values())
+        reason = (
+            f"a group rounds otherwise than a node alone (by {apart:.1e})" if apart else "too many sizes of batches"
+        )
+        many = (
+            "one at a time" if alone == len(together) else f"{word}, but {alone} of {len(together)} nodes one at a time"
+        )
+        return together, f"{many}: {reason}"
+
+    def _scored_together(self, part: str) -> Flags:
+        """(nodes,) whose score of this part is batched."""
+        if self._grouped is None or not self._grouped.can_score(part):
+            return np.zeros(len(self.learners), dtype=np.bool_)
+        tried = {kind: verdict.test if part == "test" else verdict.local for kind, verdict in self.verdicts.items()}
+        fit = [kind for kind, same in tried.items() if same or not self.batch_stable]
+        return self._together & np.isin(self._grouped.kinds, fit)
+
+    @staticmethod
+    def _train_together(
+        grouped: Grouped,
+        rows: slice | Integers,
+        work: tuple[Integers, Integers, Rows, Rows | None, Flags],
+        out: Rows,
+        losses: Rows,
+    ) -> None:
+        nodes, rounds, starts, corrections, corrected = work
+        if isinstance(rows, slice):
+            losses[:] = grouped.train(nodes, rounds, starts, corrections, corrected, out)
+            return
+        part = np.empty((len(rows), out.shape[1]), dtype=out.dtype)
+        pulls = None if corrections is None else corrections[rows]
+        losses[rows] = grouped.train(nodes[rows], rounds[rows], starts[rows], pulls, corrected[rows], part)
+        out[rows] = part

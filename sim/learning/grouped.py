@@ -49,8 +49,11 @@ class Grouped:
         numbers = {n: self.sizes.index(one) for n, one in sizes.items()}
         self.kinds: Integers = np.array([numbers[n] for n in pool.counts.tolist()], dtype=np.int64)
         """(nodes,) which of `sizes`, the numbers of rows in a round's batches, each node has."""
+        self.group = [self.fitting_group(kind) for kind in range(len(self.sizes))]
+        """the largest group of each kind."""
 
-    def group_size(self, kind: int) -> int:
+    def fitting_group(self, kind: int) -> int:
+        """How many nodes of a kind go well together."""
         inputs = max(self.sizes[kind]) * self.pool.rows.inputs[0].numel()
         fitting = min(_GROUP_FLOATS // self.nodes.prototype.size, _BATCH_FLOATS // max(inputs, 1))
         return max(1, min(LARGEST_GROUP, fitting))
@@ -68,7 +71,7 @@ class Grouped:
             rows = np.flatnonzero(kinds == kind)
             drawn = self._draw(nodes[rows], rounds[rows])
             pulls = corrections if kind % 2 else None
-            for group in _chunks(rows, self.group_size(kind // 2)):
+            for group in _chunks(rows, self.group[kind // 2]):
                 index = np.array(list(islice(drawn, len(group)))) + self.pool.first[nodes[group], None]
                 batches = self._batches(torch.from_numpy(index), self.sizes[kind // 2])
                 pull = None if pulls is None else _taken(pulls, group)

@@ -1,7 +1,8 @@
 """Whether a model learns and scores bit for bit alike alone and in a group: tried, not believed.
 
-Torch's kernels differ by shape, so a batched matrix product may round otherwise than a single one, and do so from some
-size on. Before a simulation a few rounds are trained by the shipped learner and in groups of several sizes.
+Torch's kernels differ by shape: a batched matrix product may round otherwise than a single one, for few samples (below
+400 products it does) or from some size of the group on. So before a simulation, for each size of batches that nodes
+have, a few rounds are trained by the shipped learner and in groups of several sizes.
 """
 
 from __future__ import annotations
@@ -16,27 +17,29 @@ from p2pfl.learn.interface import Learner, Score
 from sim.learning.grouped import LARGEST_GROUP, Flags, Grouped, Integers
 
 _SIZES = (1, 2, 3, 8, 64, LARGEST_GROUP)
-_KINDS = 3
-"""how many of the nodes' different batch sizes are tried."""
-_ALONE = 3
-"""rows of each group that the shipped learner trains too."""
+_FEW_NODES, _FEW = 64, 32
+"""where fewer nodes have a kind, its groups have this size at most."""
+_MOST_KINDS = 16
 
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
-    """`training` and `scores` are bitwise equal; `losses` of training too; `apart`: the largest relative difference of
-    two vectors.
+    """What is bitwise equal alone and in groups of up to `group`: trained vectors, training losses, and scores.
+
+    `apart` is the largest relative difference of two vectors.
     """
 
+    group: int
     training: bool = True
     losses: bool = True
-    scores: bool = True
+    test: bool = True
+    local: bool = True
     apart: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Rounds to train: `rows` (b,) nodes, and the rest of what `Grouped.train` takes."""
+    """Rounds to train, as `Grouped.train` takes them."""
 
     nodes: Integers
     rounds: Integers
@@ -45,42 +48,50 @@ class _Trial:
     corrected: Flags
 
 
-def examine(grouped: Grouped, learners: Sequence[Learner]) -> Verdict:
-    """Ends at the first training result that differs."""
+def examine(grouped: Grouped, learners: Sequence[Learner]) -> dict[int, Verdict]:
+    """A verdict for each kind of node, those that most nodes have first; kinds beyond the sixteenth get none."""
+    kinds, nodes = np.unique(grouped.kinds, return_counts=True)
+    order = np.argsort(-nodes, kind="stable")[:_MOST_KINDS]
     rng = np.random.default_rng(0)
-    verdict = Verdict()
-    kinds = np.unique(grouped.kinds)
-    for kind in rng.permutation(kinds)[:_KINDS].tolist():
-        largest = grouped.group_size(kind)
-        sizes = [size for size in _SIZES if size < largest] + [largest]
-        for number, size in enumerate(sizes):
-            trial = _trial(grouped, kind, size, rng, corrected=number % 2 == 1)
-            trained = _compare(grouped, learners, trial, verdict)
-            if not verdict.training:
-                return verdict
-            if size <= 8 or size == largest:
-                _compare_scores(grouped, learners, trial.nodes, trained, verdict)
+    return {int(kinds[place]): _examine_kind(grouped, learners, int(kinds[place]), rng) for place in order}
+
+
+def _examine_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> Verdict:
+    """Ends at the first training result that differs."""
+    members = np.flatnonzero(grouped.kinds == kind)
+    largest = grouped.fitting_group(kind)
+    if len(members) < _FEW_NODES:
+        largest = min(largest, _FEW)
+    verdict = Verdict(group=largest)
+    grouped.group[kind] = largest
+    for number, size in enumerate([size for size in _SIZES if size < largest] + [largest]):
+        trial = _trial(grouped, rng.choice(members, size), rng, corrected=number % 2 == 1)
+        trained = _compare(grouped, learners, trial, verdict)
+        if not verdict.training:
+            break
+        if size in {1, 3, largest}:
+            verdict.test &= _same_scores(grouped, learners, trial.nodes, trained, "test")
+            verdict.local &= _same_scores(grouped, learners, trial.nodes, trained, "local")
     return verdict
 
 
-def _trial(grouped: Grouped, kind: int, size: int, rng: np.random.Generator, *, corrected: bool) -> _Trial:
+def _trial(grouped: Grouped, nodes: Integers, rng: np.random.Generator, *, corrected: bool) -> _Trial:
     initial = grouped.nodes.prototype.initial().astype(np.float32)
     spread = 0.1 * float(np.abs(initial).mean()) + 1e-3
-    noise = rng.standard_normal((2, size, len(initial))).astype(np.float32)
+    noise = rng.standard_normal((2, len(nodes), len(initial)), dtype=np.float32)
     return _Trial(
-        nodes=rng.choice(np.flatnonzero(grouped.kinds == kind), size),
-        rounds=np.arange(size, dtype=np.int64),
+        nodes=nodes,
+        rounds=np.arange(len(nodes), dtype=np.int64),
         starts=initial + np.float32(spread) * noise[0],
         corrections=np.float32(0.1 * spread) * noise[1],
-        corrected=np.full(size, corrected),
+        corrected=np.full(len(nodes), corrected),
     )
 
 
 def _compare(grouped: Grouped, learners: Sequence[Learner], trial: _Trial, verdict: Verdict) -> NDArray[np.float32]:
     out = np.empty_like(trial.starts)
     losses = grouped.train(trial.nodes, trial.rounds, trial.starts, trial.corrections, trial.corrected, out)
-    last = len(out) - 1
-    for row in sorted({*range(min(_ALONE, len(out))), last}):
+    for row in _tried(len(out)):
         correction = trial.corrections[row] if trial.corrected[row] else None
         alone = learners[int(trial.nodes[row])].train(trial.starts[row], correction, int(trial.rounds[row]))
         verdict.training &= _equal(alone.vector, out[row])
@@ -89,13 +100,18 @@ def _compare(grouped: Grouped, learners: Sequence[Learner], trial: _Trial, verdi
     return out
 
 
-def _compare_scores(
-    grouped: Grouped, learners: Sequence[Learner], nodes: Integers, models: NDArray[np.float32], verdict: Verdict
-) -> None:
-    for part in filter(grouped.can_score, ("test", "local")):
-        found = grouped.evaluate(models, part, nodes)
-        for row in {0, len(nodes) - 1}:
-            verdict.scores &= _alike(learners[int(nodes[row])].evaluate(models[row], part), found[row])
+def _same_scores(
+    grouped: Grouped, learners: Sequence[Learner], nodes: Integers, models: NDArray[np.float32], part: str
+) -> bool:
+    if not grouped.can_score(part):
+        return False
+    found = grouped.evaluate(models, part, nodes)
+    return all(_alike(learners[int(nodes[row])].evaluate(models[row], part), found[row]) for row in _tried(len(nodes)))
+
+
+def _tried(size: int) -> list[int]:
+    """Which rows of a group the shipped learner does too."""
+    return sorted({0, size // 2, size - 1})
 
 
 def _alike(one: Score | None, other: Score | None) -> bool:

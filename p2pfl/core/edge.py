@@ -7,7 +7,6 @@ duplication, reordering and durable crashes. `exchange` holds what either role d
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -50,7 +49,7 @@ class Edge:
     busy: bool = False
     offered: float = 0.0
     """the most that k may be by the latest request of this end."""
-    inbox: deque[Message] = field(default_factory=deque)
+    inbox: list[Message] = field(default_factory=list)
     exchanged: int | None = None
     """own version that took part in the last completed exchange."""
     peer_ready: int | None = None
@@ -329,6 +328,8 @@ class Edge:
         keeps the sum below 1 whatever comes together. A neighbor without a session keeps nothing from the others: its
         D comes once, after the session has.
         """
+        if self.facts.degree >= len(self.siblings):
+            return self.facts.weight
         out = [edge.offered for edge in self.siblings.values() if edge is not self and edge.is_out and edge.offered]
         if len(out) < self.facts.degree:
             return self.facts.weight

@@ -143,7 +143,7 @@ def conclude(edge: Edge, result: EngineResult, now: float) -> list[Effect]:
     effects = _RESULTS[type(result)](edge, result, now)
     effects += edge.greet(now)
     while edge.inbox and not edge.busy:
-        effects += _dispatch(edge, edge.inbox.popleft(), now)
+        effects += _dispatch(edge, edge.inbox.pop(0), now)
     return effects + edge.exchange_if_wanted(now)
 
 

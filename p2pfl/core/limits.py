@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 BURST = 32.0
@@ -40,14 +39,12 @@ class TokenBucket:
 class ResyncBrake:
     """Refuses a neighbor's sessions for a while when its edge keeps falling apart."""
 
-    times: deque[float] = field(default_factory=deque)
+    times: list[float] = field(default_factory=list)
     held_until: float = float("-inf")
 
     def count(self, now: float) -> bool:
         """Record one resync; True if there were too many and the edge must rest."""
-        self.times.append(now)
-        while self.times[0] < now - RESYNC_WINDOW_S:
-            self.times.popleft()
+        self.times = [*(at for at in self.times if at >= now - RESYNC_WINDOW_S), now]
         if len(self.times) <= RESYNCS_PER_WINDOW:
             return False
         self.times.clear()

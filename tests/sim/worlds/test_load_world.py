@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -283,3 +285,19 @@ def test_any_text_gives_a_world_or_the_users_mistake(federation, tmp_path_factor
     path = tmp_path_factory.getbasetemp() / "text.toml"
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
     assert isinstance(world_or_mistake(path, federation), WorldSpec | str)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_world_with_one_value_changed_is_a_world_or_the_users_mistake(federation, data):
+    document = tomllib.loads(EVERYTHING)
+    tables = [table for part in document.values() for table in (part if isinstance(part, list) else [part])]
+    table = data.draw(st.sampled_from(tables))
+    key = data.draw(st.sampled_from(sorted(table)))
+    if data.draw(st.booleans()):
+        del table[key]
+    else:
+        table[key] = data.draw(VALUES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sim.worlds.load.read_document", lambda _: document)
+        assert isinstance(world_or_mistake("world.toml", federation), WorldSpec | str)

@@ -12,6 +12,7 @@ Laplace 0.972.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -118,11 +119,6 @@ class BlockQuantizer:
         return self.packing.largest + 0.5
 
     @property
-    def _largest_scale(self) -> np.float32:
-        """Within this no decoded value overflows."""
-        return np.float32(FLOAT32_MAX / (self.packing.largest + 0.25))
-
-    @property
     def _whole(self) -> np.float32:
         """Code 0 as `_quantize` gives it: the low byte is what the packing stores."""
         return np.float32(WHOLE + self.packing.zero)
@@ -165,12 +161,24 @@ class BlockQuantizer:
     def _checked(self, scales: NDArray[np.float32]) -> NDArray[np.float32]:
         """A copy of the scales (b, blocks): each is +0 or a normal positive number within the range."""
         scales = scales.astype(np.float32)
-        # As integers, the bits of positive floats are in the order of the floats, and all others lie above.
-        low, high = np.array([SMALLEST_SCALE, self._largest_scale], np.float32).view(np.uint32)
+        low, high = _scale_bits(self.packing.largest)
         bits = scales.view(np.uint32)
-        if ((bits != 0) & ((bits < low) | (bits > high))).any():
+        # Modulo 2^32, so that what is too small is too large as well; +0 is all zeros.
+        wrong = bits - low > high - low
+        wrong &= bits != 0
+        if wrong.any():
             raise PeerFault("a block's scale is negative, not finite or out of range")
         return scales
+
+
+@cache
+def _scale_bits(largest_code: int) -> tuple[np.uint32, np.uint32]:
+    """The smallest scale, and the largest with which no decoded value overflows, as integers of the same bits.
+
+    Those of positive floats are in the order of the floats, and all others lie above.
+    """
+    largest = np.float32(FLOAT32_MAX / (largest_code + 0.25))
+    return SMALLEST_SCALE.view(np.uint32), largest.view(np.uint32)
 
 
 class _Scratch:

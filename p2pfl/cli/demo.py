@@ -10,8 +10,9 @@ from pathlib import Path
 
 import click
 
-from p2pfl.cli.launch import REPORT_FILE, check_folder, run_fleet
+from p2pfl.cli.launch import REPORT_FILE, run_fleet
 from p2pfl.cli.output import Form, format_option
+from p2pfl.cli.report import check_report
 
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
@@ -66,7 +67,7 @@ def demo(
     from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - `--help` stays instant
 
     if report is not None:
-        check_folder(report, coming=folder)
+        check_report(report, coming=folder)
     if plot is not None:
         check_picture(plot, coming=folder)
     if find_spec("torch") is None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.output import Form, format_option, write_json, write_rows
+from p2pfl.cli.output import Form, format_option, size, write_facts, write_json, write_rows
+from p2pfl.cli.report import check_report, node_rows, write_report
 
 if TYPE_CHECKING:
     from p2pfl.config.model import Federation
@@ -43,21 +43,17 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, quiet: b
 def run_fleet(federation: Federation, *, report: Path, plot: Path | None, quiet: bool, form: Form) -> int:
     """Start the nodes, show them, write report and picture; returns the exit code."""
     from p2pfl.cli.picture import check_picture, draw  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
-    from p2pfl.net.http import finite  # noqa: PLC0415 - as above
+    from p2pfl.reporting.plain import finite  # noqa: PLC0415 - as above
     from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
 
-    check_folder(report)
+    check_report(report)
     if plot is not None:
         check_picture(plot)
     fleet = Fleet(federation)
     written = asyncio.run(_watch(fleet, quiet=quiet))
     written = finite(written)
     _show(written, form)
-    try:
-        report.write_text(json.dumps(written, indent=1, allow_nan=False), encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"{report} could not be written: {error.strerror}") from error
+    write_report(written, report)
     click.echo(f"report: {report}", err=True)
     if plot is not None and written["history"]:
         draw(written, plot)
@@ -67,16 +63,6 @@ def run_fleet(federation: Federation, *, report: Path, plot: Path | None, quiet:
     for name in failed:
         click.echo(f"{name}: every round failed; its log says why", err=True)
     return 1 if written["died"] or failed else STOPPED if fleet.stopping else 0
-
-
-def check_folder(report: Path, *, coming: Path | None = None) -> None:
-    """A report that cannot be written must show before the run, not after it. `coming`: a folder that the run makes."""
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-
-    if report.is_dir():
-        raise UserError("is a folder", key="--report", value=str(report), allowed="a file")
-    if report.absolute().parent != (coming or report).absolute() and not report.absolute().parent.is_dir():
-        raise UserError("no such folder", key="--report", value=str(report.parent), allowed="a folder that exists")
 
 
 async def _watch(fleet: Fleet, *, quiet: bool) -> dict[str, Any]:
@@ -95,24 +81,7 @@ def _show(report: dict[str, Any], form: Form) -> None:
     if form == "json":
         write_json(report)
         return
-    from p2pfl.cli.live import size  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.cli.output import write_facts  # noqa: PLC0415 - as above
-
-    rows = [
-        {
-            "node": row["name"],
-            "state": row["state"] + (f", {row['failed_rounds']} rounds failed" if row["failed_rounds"] else ""),
-            "rounds": row["rounds"],
-            "samples": row["samples"],
-            "accuracy": row["accuracy"],
-            "own data": row["local_accuracy"],
-            "loss": row["test_loss"],
-            "staleness": row["staleness"] and row["staleness"]["mean"],
-            "sent": row["bytes_sent"] and size(row["bytes_sent"]),
-        }
-        for row in report["nodes"]
-    ]
-    write_rows(rows, "table")
+    write_rows(node_rows(report["nodes"]), "table")
     contraction = report["contraction"]
     facts = {
         "accuracy, worst node": report["accuracy"] and report["accuracy"]["min"],

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from p2pfl.cli.output import size
 from p2pfl.runtime.fleet import Child, Fleet
 from p2pfl.runtime.report import history_point
 
@@ -84,15 +85,6 @@ class View:
             str(line["peers"]),
             _figure(line["neighbor_distance"], ".1e"),
         ]
-
-
-def size(count: float) -> str:
-    """Bytes as a person reads them, in powers of ten."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def _figure(value: float | None, form: str) -> str:

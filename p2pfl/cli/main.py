@@ -6,7 +6,6 @@ Subcommands of other packages join through the entry point group `p2pfl.commands
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import sys
@@ -19,6 +18,7 @@ from typing import Any, NoReturn
 
 import click
 
+from p2pfl.cli.group import Named
 from p2pfl.errors import P2PFLError, UserError
 from topologies.errors import TopologyError
 
@@ -37,9 +37,17 @@ COMMANDS: Mapping[str, str] = {
     "export": "Write what a node has learned as a plain model file.",
 }
 JOINED: Mapping[str, str] = {
+    "sim": "Simulate a federation, up to thousands of nodes, with losses, crashes and liars.",
     "topology": "Graphs: which there are, how fast they mix, and which one to use.",
 }
-EXTRAS: Mapping[str, str] = {"torch": "torch", "matplotlib": "plot", "scipy": "topology", "pyamg": "topology"}
+EXTRAS: Mapping[str, str] = {
+    "torch": "torch",
+    "matplotlib": "plot",
+    "scipy": "topology",
+    "pyamg": "topology",
+    "dask": "dask",
+    "distributed": "dask",
+}
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What a disk answers that takes no more. It is nobody's mistake, and no bug."""
 
@@ -52,35 +60,16 @@ Examples:
 """
 
 
-class Commands(click.Group):
-    """Knows the names and one line on each without importing any of them."""
+class Commands(Named):
+    """Our own, and those of other packages."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return [*COMMANDS, *sorted(set(_joined()) - set(COMMANDS))]
+    def lines(self) -> dict[str, str]:
+        return {**COMMANDS, **{name: JOINED.get(name, "") for name in sorted(set(_joined()) - set(COMMANDS))}}
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
-        if cmd_name in COMMANDS:
-            found: Any = getattr(import_module(f"p2pfl.cli.{cmd_name}"), cmd_name)
-        elif cmd_name in _joined():
-            found = _joined()[cmd_name].load()
-        else:
-            return None
-        return found if isinstance(found, click.Command) else None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            if close := difflib.get_close_matches(args[0], self.list_commands(ctx), n=1):
-                raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
-            raise
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        lines = {**COMMANDS, **JOINED}
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, lines.get(name, "")) for name in self.list_commands(ctx)])
+    def find(self, name: str) -> Any:
+        if name in COMMANDS:
+            return getattr(import_module(f"p2pfl.cli.{name}"), name)
+        return _joined()[name].load()
 
 
 def software_version() -> str:

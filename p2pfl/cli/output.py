@@ -68,6 +68,15 @@ def cell(value: Any) -> str:
             return str(value)
 
 
+def size(count: float) -> str:
+    """Bytes as a person reads them, in powers of ten."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
 def _write_table(rows: Sequence[Mapping[str, Any]], title: str | None) -> None:
     from rich import box  # noqa: PLC0415 - only for who prints a table
     from rich.table import Table  # noqa: PLC0415 - as above

@@ -20,6 +20,7 @@ from aiohttp import web
 from p2pfl.net.address import Address, cannot_listen, parse_address
 from p2pfl.net.gate import Doorway, Gate
 from p2pfl.net.limits import Limits
+from p2pfl.reporting.plain import finite
 
 KEY = "status_listen"
 CONNECTIONS = 32
@@ -107,18 +108,6 @@ def trusted_host(header: str, listen: Address) -> bool:
     except ValueError:
         return False
     return True
-
-
-def finite(value: Any) -> Any:
-    """JSON knows neither infinity nor NaN: both become null."""
-    match value:
-        case float() if not math.isfinite(value):
-            return None
-        case Mapping():
-            return {str(key): finite(item) for key, item in value.items()}
-        case list() | tuple():
-            return [finite(item) for item in value]
-    return value
 
 
 def exposition(status: Mapping[str, Any]) -> str:

@@ -19,8 +19,9 @@ from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import UserError
-from p2pfl.net.http import StatusPage, finite
+from p2pfl.net.http import StatusPage
 from p2pfl.net.links import Links
+from p2pfl.reporting.plain import finite
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.runtime import parts
 from p2pfl.runtime.driver import Driver

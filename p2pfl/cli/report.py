@@ -1,0 +1,60 @@
+"""A report on its way to a file and to a reader, whether the run was real or simulated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from p2pfl.cli.output import size
+from p2pfl.errors import StorageError, UserError
+
+
+def check_report(path: Path, *, coming: Path | None = None) -> None:
+    """A report that cannot be written must show before the run, not after it. `coming`: a folder that the run makes.
+
+    Raises:
+        UserError: there is no such folder, or the path is one.
+    """
+    if path.is_dir():
+        raise UserError("is a folder", key="--report", value=str(path), allowed="a file")
+    if path.absolute().parent != (coming or path).absolute() and not path.absolute().parent.is_dir():
+        raise UserError("no such folder", key="--report", value=str(path.parent), allowed="a folder that exists")
+
+
+def write_report(report: Mapping[str, Any], path: Path) -> None:
+    """The file is there as a whole or not at all; an older one is replaced.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    from topologies.files.writing import replace  # noqa: PLC0415 - `--help` stays instant
+
+    content = json.dumps(report, indent=1, allow_nan=False).encode()
+
+    def write(file: BinaryIO) -> None:
+        file.write(content)
+
+    try:
+        replace(path, write)
+    except OSError as error:
+        raise StorageError(f"{path} could not be written: {error.strerror}") from error
+
+
+def node_rows(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What a table shows of these `nodes` of a report."""
+    return [
+        {
+            "node": node["name"],
+            "state": node["state"] + (f", {node['failed_rounds']} rounds failed" if node["failed_rounds"] else ""),
+            "rounds": node["rounds"],
+            "samples": node["samples"],
+            "accuracy": node["accuracy"],
+            "own data": node["local_accuracy"],
+            "loss": node["test_loss"],
+            "staleness": node["staleness"] and node["staleness"]["mean"],
+            "sent": node["bytes_sent"] and size(node["bytes_sent"]),
+        }
+        for node in nodes
+    ]

@@ -1,0 +1,156 @@
+"""What the result of a run depends on, and the hash of that: a report with this name need not be computed again.
+
+Options, seed, the contents of every file that the options lead to, and the software. Not where the files lie, and not
+what a task's own code imports or reads beyond the files that the federation file names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sim.sweep.model import Job, Options
+from sim.sweep.options import FILES, NONE
+from topologies.specs import is_file, parse
+
+DISTRIBUTION = "p2pfl-gossip"
+SOURCE = {
+    "p2pfl": ("config", "core", "engine", "compress", "learn", "wire"),
+    "sim": (),
+    "topologies": (),
+}
+"""Packages whose code decides what a run does; parts of one, or all of it."""
+IDLE = ("cli", "sweep", "plots", "__pycache__")
+"""Their parts that no run goes through."""
+KEY_DIGITS = 32
+
+
+def make_job(options: Options, seed: int) -> Job:
+    identity = identify(options, seed)
+    return Job(options=options, seed=seed, identity=identity, key=key_of(identity))
+
+
+def identify(options: Options, seed: int) -> dict[str, Any]:
+    """Everything that counts, as JSON would hold it."""
+    plain = _without_idle_lies(options)
+    contents: dict[str, str] = {}
+    for name in FILES:
+        if (path := plain.pop(name, NONE)) != NONE:
+            contents |= {f"{name}{part}": digest for part, digest in _document(_file(Path(path))).items()}
+    if isinstance(spec := plain.get("topology"), str):
+        plain["topology"], graph = _graph(spec, Path())
+        contents |= {f"topology{part}": digest for part, digest in graph.items()}
+    return {"options": plain, "seed": seed, "contents": contents, "software": software()}
+
+
+def key_of(identity: Mapping[str, Any]) -> str:
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:KEY_DIGITS]
+
+
+@cache
+def software() -> dict[str, str]:
+    """The version, and a digest of the source: a changed line may change every result."""
+    total = hashlib.sha256()
+    for name, text in sorted(_source()):
+        total.update(f"{name}\0{hashlib.sha256(text).hexdigest()}\n".encode())
+    try:
+        number = version(DISTRIBUTION)
+    except PackageNotFoundError:
+        number = "not installed"
+    return {"version": number, "source": total.hexdigest()[:KEY_DIGITS]}
+
+
+def _without_idle_lies(options: Options) -> dict[str, Any]:
+    """No liars, or liars that do not lie: the same run."""
+    plain = dict(options)
+    if plain.get("byzantine") == 0 or plain.get("attack") == NONE:
+        plain |= {"byzantine": 0, "attack": NONE}
+    return plain
+
+
+def _source() -> Iterator[tuple[str, bytes]]:
+    for package, parts in SOURCE.items():
+        spec = find_spec(package)
+        for root in map(Path, (spec and spec.submodule_search_locations) or ()):
+            for path in sorted(root.rglob("*.py")):
+                part = path.relative_to(root).parts
+                if part[0] not in IDLE and (not parts or part[0] in parts):
+                    yield f"{package}/{'/'.join(part)}", path.read_bytes()
+
+
+def _file(path: Path) -> Path:
+    return path / "federation.toml" if path.is_dir() else path
+
+
+def _document(path: Path) -> dict[str, str]:
+    """Digests of a TOML file and of every file that a value in it names."""
+    found = {"": _digest(path)}
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return found  # whoever builds the run says what is wrong with it
+    for key, text in _texts(document):
+        found |= {f": {text}{part}": digest for part, digest in _named(key, text, path.parent).items()}
+    return found
+
+
+def _named(key: str, text: str, folder: Path) -> dict[str, str]:
+    """What a value stands for: a graph, a task's file (`task.py:object`), a table of speeds, a task's data."""
+    if key == "topology":
+        return _graph(text, folder)[1]
+    try:
+        place = folder / Path(text.rpartition(":")[0] if ".py:" in text else text).expanduser()
+        if place.is_dir() and (key == "path" or key.endswith("_path")):
+            return {f"/{path.name}": _digest(path) for path in sorted(place.iterdir()) if path.is_file()}
+        return {"": _digest(place)} if place.is_file() else {}
+    except (OSError, ValueError, RuntimeError):
+        return {}  # no path at all, only a text
+
+
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    match value:
+        case str():
+            yield key, value
+        case dict():
+            for name in value:
+                yield from _texts(value[name], name)
+        case list():
+            for one in value:
+                yield from _texts(one, key)
+
+
+def _graph(spec: str, folder: Path) -> tuple[str, dict[str, str]]:
+    """The spec without the places of its files, and what these hold."""
+    if is_file(spec):
+        return "a file", {"": _digest(folder / spec)}
+    try:
+        labels = parse(spec).parameters.get("labels")
+    except ValueError:
+        return spec, {}
+    return (spec.replace(str(labels), "a file"), {" labels": _digest(folder / labels)}) if labels else (spec, {})
+
+
+def _digest(path: Path) -> str:
+    try:
+        stat = path.stat()
+    except OSError as error:
+        return f"unreadable: {error.strerror}"
+    return _digest_of(path, stat.st_mtime_ns, stat.st_size)
+
+
+@cache
+def _digest_of(path: Path, _changed_ns: int, _size: int) -> str:
+    """A file that many runs share is read once."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return f"unreadable: {error.strerror}"

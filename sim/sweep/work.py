@@ -1,0 +1,107 @@
+"""What a job is for the simulator: its federation and its world, and the run itself, in whatever process it is done."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from p2pfl.config.model import Federation, GossipConfig, TrainingConfig
+from p2pfl.errors import UserError
+from p2pfl.learn.partition import parse_partition
+from sim.federations import describe
+from sim.sweep.identity import identify
+from sim.sweep.model import Job, Options
+from sim.sweep.options import EXCLUSIVE, NONE
+from sim.worlds.check import check_world
+from sim.worlds.load import load_world
+from sim.worlds.model import LiarSpec, WorldSpec
+
+DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor")
+"""options that shape the federation as a whole; the other ones only replace a setting."""
+
+
+def build(job: Job) -> tuple[Federation, WorldSpec]:
+    """Everything that a run needs, checked.
+
+    Raises:
+        UserError: there is no such run.
+    """
+    options = job.options
+    if "partition" in options:
+        parse_partition(options["partition"])
+    try:
+        federation = _with_settings(_described(options, job.seed), options)
+        return federation, _world(options, federation)
+    except UserError as error:
+        # a sweep has no options of a command line, but the same names
+        error.key = error.key and error.key.removeprefix("--")
+        raise
+
+
+def run(job: Job) -> dict[str, Any]:
+    """The report of the run.
+
+    Raises:
+        UserError: files or software are not those that the sweep began with, here or on a machine far away.
+    """
+    if (found := identify(job.options, job.seed)) != job.identity:
+        different = ", ".join(sorted(name for name in found if found[name] != job.identity.get(name)))
+        text = f"not what the sweep began with: {different}"
+        raise UserError(text, allowed="the same files and the same software wherever a run is made, to its end")
+    import torch  # noqa: PLC0415 - checking a sweep takes no torch
+
+    from sim import simulate  # noqa: PLC0415 - as above
+
+    torch.set_num_threads(1)
+    federation, world = build(job)
+    return simulate(federation, world=world)
+
+
+def _described(options: Options, seed: int) -> Federation:
+    base = options.get("base", NONE)
+    given = {name: options[name] for name in DESCRIBED if name in options}
+    return describe(file=None if base == NONE else Path(base), seed=seed, **given)
+
+
+def _with_settings(federation: Federation, options: Options) -> Federation:
+    """One of two exclusive settings turns off the other."""
+    training = {field.name: options[field.name] for field in fields(TrainingConfig) if field.name in options}
+    gossip = {field.name: options[field.name] for field in fields(GossipConfig) if field.name in options}
+    for pair in EXCLUSIVE:
+        for one, other in (pair, pair[::-1]):
+            if one in options:
+                training[other] = None
+    return replace(
+        federation,
+        training=replace(federation.training, **training),
+        gossip=replace(federation.gossip, **gossip),
+    )
+
+
+def _world(options: Options, federation: Federation) -> WorldSpec:
+    path = options.get("world", NONE)
+    world = WorldSpec() if path == NONE else load_world(path, federation)
+    world = replace(world, liars=_liars(options, world.liars))
+    for mistake in check_world(world, len(federation.members)):
+        raise mistake
+    return world
+
+
+def _liars(options: Options, of_the_world: LiarSpec | None) -> LiarSpec | None:
+    """Options go before the world file; no liars, or liars that do not lie, are none."""
+    if options.get("byzantine") == 0 or options.get("attack") == NONE:
+        return None
+    if "byzantine" in options:
+        attack = options.get("attack") or (of_the_world and of_the_world.attack)
+        if not attack:
+            raise UserError(
+                "liars with no attack", key="attack", allowed="an attack, as sign-flip, in [sweep] or [axes]"
+            )
+        return LiarSpec(attack=attack, count=options["byzantine"])
+    if "attack" in options:
+        if of_the_world is None:
+            text = "an attack without liars"
+            raise UserError(text, key="byzantine", allowed="a number in [sweep] or [axes], or [liars] in the world")
+        return replace(of_the_world, attack=options["attack"])
+    return of_the_world

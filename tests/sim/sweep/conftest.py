@@ -1,0 +1,56 @@
+"""Sweep files written for one test, and sweeps of fake jobs in real processes."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sim.sweep import identity
+from sim.sweep.processes import run_here
+from sim.sweep.run import run_sweep
+
+# for this process and for those that it starts
+sys.path.insert(0, str(Path(__file__).parent))
+import fake_jobs
+
+
+@pytest.fixture(autouse=True)
+def same_software(monkeypatch):
+    monkeypatch.setattr(identity, "software", lambda: fake_jobs.SOFTWARE)
+
+
+@pytest.fixture
+def starts(tmp_path, monkeypatch):
+    """The keys of the runs that were started, in order; also for processes that begin during the test."""
+    file = tmp_path / "starts.txt"
+    monkeypatch.setenv(fake_jobs.STARTS, str(file))
+    return lambda: file.read_text().split() if file.exists() else []
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a file into the test's folder."""
+
+    def write(text, name="sweep.toml"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def sweep(starts):
+    """A sweep of fake jobs in real processes; its folder is `out` beside the file."""
+
+    def sweep(file: Path, count=2, out=None, **options):
+        runner = partial(run_here, count=count)
+        return run_sweep(
+            file, out or file.parent / "out", run_job=fake_jobs.run, check=fake_jobs.check, runner=runner, **options
+        )
+
+    return sweep

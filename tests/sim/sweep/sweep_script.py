@@ -1,0 +1,35 @@
+"""`python sweep_script.py FILE OUT COUNT [--retry]`: one line on stdout for each change, exit code as the command."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import fake_jobs
+
+from sim.sweep import identity
+from sim.sweep.processes import run_here
+from sim.sweep.run import run_sweep
+
+
+def say(standing):
+    sys.stdout.write(f"{standing.done} {standing.failed}\n")
+    sys.stdout.flush()
+
+
+def main():
+    file, out, count, *retry = sys.argv[1:]
+    identity.software = lambda: fake_jobs.SOFTWARE
+    sweep = run_sweep(
+        Path(file),
+        Path(out),
+        run_job=fake_jobs.run,
+        check=fake_jobs.check,
+        runner=partial(run_here, count=int(count)),
+        retry=bool(retry),
+        on_change=say,
+    )
+    sys.exit(130 if sweep.interrupted else 1 if sweep.standing.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Runs in processes: whatever one of them does, the others come to their end."""
+
+from __future__ import annotations
+
+import fake_jobs
+import pytest
+
+from sim.sweep.identity import make_job
+from sim.sweep.processes import run_here
+
+
+def jobs_of(*attacks):
+    return [make_job({"attack": attack, "byzantine": 1}, seed) for seed, attack in enumerate(attacks)]
+
+
+@pytest.mark.parametrize(
+    ("attack", "reason"),
+    [
+        ("raises", "ValueError: no such thing"),
+        ("user-error", "task.path: nothing to learn from (found 'x.csv')"),
+        ("killed", "its process was killed (SIGKILL: out of memory, or by hand)"),
+        ("leaves", "its process ended by itself (exit code 7)"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_failing_run_costs_nothing_but_itself(starts, attack, reason, count):
+    jobs = jobs_of("none", attack, "none", attack, "none")
+    ended = {job.seed: outcome for job, outcome in run_here(jobs, fake_jobs.run, count)}
+    assert {seed: outcome.reason for seed, outcome in ended.items()} == {
+        0: None,
+        1: reason,
+        2: None,
+        3: reason,
+        4: None,
+    }
+    assert sorted(starts()) == sorted(job.key for job in jobs)
+
+
+def test_a_bug_leaves_its_traceback(starts):
+    ((_, outcome),) = run_here(jobs_of("raises"), fake_jobs.run, 1)
+    assert "Traceback" in outcome.trace
+    assert "fake_jobs.py" in outcome.trace
+
+
+def test_a_process_has_one_thread_for_mathematics(starts):
+    ((_, outcome),) = run_here(jobs_of("none"), fake_jobs.threads, 1)
+    assert b'"OMP_NUM_THREADS": "1"' in outcome.report
+    assert b'"OPENBLAS_NUM_THREADS": "1"' in outcome.report
+
+
+def test_what_a_task_prints_is_no_data(starts, capfd):
+    list(run_here(jobs_of("prints"), fake_jobs.run, 1))
+    captured = capfd.readouterr()
+    assert "words of a task" in captured.err
+    assert captured.out == ""
+
+
+def test_more_processes_than_runs_are_not_started(starts):
+    assert len(list(run_here(jobs_of("none", "none"), fake_jobs.run, 64))) == 2

@@ -41,7 +41,8 @@ def make_learners(
 
 
 class BatchedLearners:
-    """`how` is "batched", "batched to 1e-05", "batched, but K of N nodes one at a time: REASON" or "one at a time: REASON".
+    """`how` is "batched" or "batched to 1e-05", perhaps with ", but K of N nodes one at a time: REASON"; or
+    "one at a time: REASON".
 
     `batch_stable`: every vector has the bits of the learner alone, whatever the grouping. `verdicts` are what the
     self-test found, by kind of node.

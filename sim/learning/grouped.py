@@ -18,6 +18,7 @@ from torch import Tensor
 from p2pfl.learn.batches import batch_sizes, draw_rows
 from p2pfl.learn.interface import Score
 from p2pfl.learn.samples import TensorSamples
+from p2pfl.learn.scoring import BATCH
 from sim.learning.nodes import TorchNodes
 from sim.learning.pool import Pool
 from sim.learning.scores import scores
@@ -51,6 +52,8 @@ class Grouped:
         """(nodes,) which of `sizes`, the numbers of rows in a round's batches, each node has."""
         self.group = [self.fitting_group(kind) for kind in range(len(self.sizes))]
         """the largest group of each kind."""
+        self.careful = [False] * len(self.sizes)
+        """kinds whose small products are not batched."""
 
     def fitting_group(self, kind: int) -> int:
         """How many nodes of a kind go well together."""
@@ -70,13 +73,13 @@ class Grouped:
         for kind in np.unique(kinds).tolist():
             rows = np.flatnonzero(kinds == kind)
             drawn = self._draw(nodes[rows], rounds[rows])
-            pulls = corrections if kind % 2 else None
+            pulls, careful = corrections if kind % 2 else None, self.careful[kind // 2]
             for group in _chunks(rows, self.group[kind // 2]):
                 index = np.array(list(islice(drawn, len(group)))) + self.pool.first[nodes[group], None]
                 batches = self._batches(torch.from_numpy(index), self.sizes[kind // 2])
                 pull = None if pulls is None else _taken(pulls, group)
                 result = torch.empty(len(group), starts.shape[1])
-                losses[group] = self.stack.train(_taken(starts, group), batches, pull, result).numpy()
+                losses[group] = self.stack.train(_taken(starts, group), batches, pull, result, careful=careful).numpy()
                 out[group] = result.numpy()
         return losses
 
@@ -84,21 +87,30 @@ class Grouped:
         """As `BatchedLearners.evaluate`; the test sets must be tensors."""
         found: list[Score | None] = [None] * len(nodes)
         sets = self.nodes.test_of[nodes] if part == "test" else self.pool.counts[nodes]
-        for kind in np.unique(sets[sets >= 0]).tolist():
-            rows = np.flatnonzero(sets == kind)
-            common = self.nodes.tests[kind] if part == "test" else None
-            n = kind if common is None else len(common)
-            width = self.pool.rows.inputs[0].numel() + self.nodes.prototype.size // 8
-            for group in _chunks(rows, max(1, min(LARGEST_GROUP, _GROUP_FLOATS * 2 // max(1, min(n, 1024) * width)))):
-                if isinstance(common, TensorSamples):
-                    data = (common.inputs, common.targets)
-                else:
-                    index = self.pool.first[nodes[group]][:, None] + np.arange(n)
-                    data = self._gather(torch.from_numpy(index))
-                some = scores(self.stack, _taken(models, group), *data, common=common is not None)
+        for number in np.unique(sets[sets >= 0]).tolist():
+            rows = np.flatnonzero(sets == number)
+            count = len(self.nodes.tests[number]) if part == "test" else number
+            for group in _chunks(rows, self._scored_at_once(count)):
+                some = self._score_group(_taken(models, group), nodes[group], number, common=part == "test")
                 for row, score in zip(group.tolist(), some, strict=True):
                     found[row] = score
         return found
+
+    def _score_group(self, models: Tensor, nodes: Integers, number: int, *, common: bool) -> list[Score]:
+        """On the test set of this number, or on the nodes' own data, of which each has this number of rows."""
+        if common:
+            test = self.nodes.tests[number]
+            if not isinstance(test, TensorSamples):
+                raise TypeError("a test set that is read row by row cannot be scored in groups")
+            return scores(self.stack, models, test.inputs, test.targets, common=True)
+        index = torch.from_numpy(self.pool.first[nodes][:, None] + np.arange(number))
+        careful = self.careful[int(self.kinds[nodes[0]])]
+        return scores(self.stack, models, *self._gather(index), common=False, careful=careful)
+
+    def _scored_at_once(self, count: int) -> int:
+        """How many models go well together on `count` samples each."""
+        width = self.pool.rows.inputs[0].numel() + self.nodes.prototype.size // 8
+        return max(1, min(LARGEST_GROUP, 2 * _GROUP_FLOATS // (min(count, BATCH) * width)))
 
     def _draw(self, nodes: Integers, rounds: Integers) -> Iterator[Integers]:
         """Which of its rows each node sees in its round, step after step."""

@@ -13,14 +13,16 @@ from sim.learning.losses import losses_of
 from sim.learning.stacked import StackedModel
 
 
-def scores(stack: StackedModel, models: Tensor, inputs: Tensor, targets: Tensor, *, common: bool) -> list[Score]:
+def scores(
+    stack: StackedModel, models: Tensor, inputs: Tensor, targets: Tensor, *, common: bool, careful: bool = False
+) -> list[Score]:
     """Scores of `models` (c, d) on inputs and targets (c, n, ...), or on the same (n, ...), `common` to all."""
     task, rows = stack.task, 0 if common else 1
     n = targets.shape[rows]
     loss, hits, judged = np.zeros(len(models)), np.zeros(len(models), dtype=np.int64), 0
     kept: list[tuple[Tensor, Tensor]] = []
     for x, y in zip(torch.split(inputs, BATCH, dim=rows), torch.split(targets, BATCH, dim=rows), strict=True):
-        outputs = stack.outputs(models, x, common=common)
+        outputs = stack.outputs(models, x, common=common, careful=careful)
         with torch.no_grad():
             loss += losses_of(task, outputs, y, common=common).double().numpy() * y.shape[rows]
         if are_labels(outputs[0], y if common else y[0]):

@@ -20,6 +20,8 @@ _SIZES = (1, 2, 3, 8, 64, LARGEST_GROUP)
 _FEW_NODES, _FEW = 64, 32
 """where fewer nodes have a kind, its groups have this size at most."""
 _MOST_KINDS = 16
+_SMALL = 16
+"""batches up to this size may have small products: see `small_products`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +59,17 @@ def examine(grouped: Grouped, learners: Sequence[Learner]) -> dict[int, Verdict]
 
 
 def _examine_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> Verdict:
+    """Tries again with small products one by one, where that may help."""
+    plain = _attempt(grouped, learners, kind, rng)
+    if plain.training or min(grouped.sizes[kind]) > _SMALL:
+        return plain
+    grouped.careful[kind] = True
+    careful = _attempt(grouped, learners, kind, rng)
+    grouped.careful[kind] = careful.training
+    return careful if careful.training else plain
+
+
+def _attempt(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> Verdict:
     """Ends at the first training result that differs."""
     members = np.flatnonzero(grouped.kinds == kind)
     largest = grouped.fitting_group(kind)

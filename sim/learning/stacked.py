@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from p2pfl.learn.params import Place
 from p2pfl.learn.scoring import loss_of
 from p2pfl.learn.trainer import TorchLearner, seeded
 from sim.learning.losses import means, own_order
+from sim.learning.small_products import OneByOne
 
 Batch = tuple[Tensor, Tensor]
 """inputs and targets, (c, n, ...) each: n rows for each of c models."""
@@ -41,10 +42,13 @@ class StackedModel:
         self._common = vmap(self._outputs_of_one, in_dims=(0, None))
         self._unused = self._find_unused(learner)
 
-    def train(self, starts: Tensor, batches: Iterable[Batch], pulls: Tensor | None, out: Tensor) -> Tensor:
+    def train(
+        self, starts: Tensor, batches: Iterable[Batch], pulls: Tensor | None, out: Tensor, *, careful: bool
+    ) -> Tensor:
         """Learn from each of `batches` in turn, from `starts` (c, d); the result goes to `out` (c, d).
 
-        `pulls` (c, d) are added to every gradient. Returns the mean losses (c,).
+        `pulls` (c, d) are added to every gradient; `careful` takes small products one by one. Returns the mean losses
+        (c,).
         """
         tensors = self._unpacked(starts)
         pull = {} if pulls is None else {p.name: _part(pulls, p).to(p.dtype) for p in self.places if p.trained}
@@ -52,7 +56,7 @@ class StackedModel:
         step = make_optimizer(list(trained.values()), self.training, self.task.name).begin()  # type: ignore[arg-type]
         losses = []
         self._module.train()
-        with _quiet():
+        with _quiet(), OneByOne() if careful else nullcontext():
             for inputs, targets in batches:
                 losses.append(self._learn(trained, tensors, pull, (inputs, targets)))
                 step()
@@ -60,10 +64,10 @@ class StackedModel:
             out[:, place.part] = (trained if place.trained else tensors)[place.name].flatten(1)
         return losses[0] if len(losses) == 1 else torch.stack(losses, dim=1).mean(dim=1)
 
-    def outputs(self, models: Tensor, inputs: Tensor, *, common: bool) -> Tensor:
+    def outputs(self, models: Tensor, inputs: Tensor, *, common: bool, careful: bool) -> Tensor:
         """Outputs (c, n, ...) of `models` (c, d) in evaluation mode for inputs (c, n, ...), or (n, ...) `common`."""
         self._module.eval()
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), _quiet(), OneByOne() if careful else nullcontext():
             return (self._common if common else self._outputs)(self._unpacked(models), inputs)
 
     def _learn(self, trained: Named, fixed: Named, pull: Named, batch: Batch) -> Tensor:

@@ -103,8 +103,15 @@ def test_a_convolution_has_the_bits_of_the_shipped_learner_whichever_way_it_goes
     assert_as_alone(learners(cnn, draw=images, training=TrainingConfig(local_steps=2, batch_size=4)))
 
 
-def test_only_nodes_with_so_few_samples_that_kernels_differ_go_one_at_a_time():
-    batched = assert_as_alone(learners(deep, counts=(12, 1, 12, 12), training=TrainingConfig(local_steps=2)))
+def test_nodes_with_a_single_sample_are_batched_too():
+    """Their products are so small that torch's batched kernel would round otherwise."""
+    made = learners(deep, counts=(12, 1, 12, 2), training=TrainingConfig(local_steps=2))
+    assert assert_as_alone(made).how == "batched"
+
+
+def test_only_nodes_whose_batches_round_otherwise_go_one_at_a_time():
+    made = learners(lambda: Unstable(rows=3), counts=(12, 3, 12, 12), training=TrainingConfig(local_steps=2))
+    batched = assert_as_alone(made)
     assert batched.how.startswith("batched, but 1 of 4 nodes one at a time: a group rounds otherwise")
     assert batched.batch_stable
 
@@ -226,12 +233,16 @@ class _Rounding(torch.autograd.Function):
 
 
 class Unstable(nn.Module):
-    def __init__(self):
+    """`rows`: the size of batches that it happens to; None: of any."""
+
+    def __init__(self, rows=None):
         super().__init__()
         self.layer = nn.Linear(24, 4)
+        self.rows = rows
 
     def forward(self, x):
-        return _Rounding.apply(self.layer(x))
+        x = self.layer(x)
+        return _Rounding.apply(x) if self.rows in {None, len(x)} else x
 
 
 def test_a_model_that_rounds_otherwise_in_groups_is_found_out():

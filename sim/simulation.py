@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
@@ -43,7 +43,12 @@ class Progress:
 
 
 class InvariantError(P2PFLError):
-    """A simulated run broke an invariant: our own bug. The message says which, when, and how to see it again."""
+    """A simulated run broke an invariant: our own bug. `events` are the last entries of the trace."""
+
+    def __init__(self, said: str, *, time_s: float, events: Sequence[str]) -> None:
+        super().__init__(f"at {time_s:.9f} virtual s an invariant was broken: {said}")
+        self.time_s = time_s
+        self.events = events
 
 
 def simulate(
@@ -99,9 +104,10 @@ def _perform(
     stage = Stage(given, figures)
     figures.stage = stage
     set_up = time.process_time()
-    with _no_collections():
+    with _no_collections(), _told(stage):
         _run(given, stage, figures, on_progress)
         stage.models()
+        stage.world.network.count_goodbyes()
     ran = time.process_time()
     report = final_report(stage, figures, references=references)
     learning = ran - set_up - figures.evaluation_cpu_s
@@ -161,22 +167,34 @@ def _checked(stage: Stage) -> Callable[[], bool]:
     """After every event: each core is consistent, sum n_i x_i is what the ledger says, idle edges agree bit for bit."""
     world, oracle = stage.world, stage.oracle
     if oracle is None:
-        raise AssertionError("nothing watches the vectors")
+        raise ValueError("nothing watches the vectors")
     start = oracle.total()
     forgetful = any(host.plan.index in stage.script.faults.crashing for host in world.hosts)
 
     def watch() -> bool:
         drift = oracle.drift(start)
         if not drift <= TOLERANCE:
-            raise InvariantError(f"at {world.kernel.now:.9f} s sum n_i x_i is off by {drift:.3g} (relative)")
+            raise AssertionError(f"sum n_i x_i is off by {drift:.3g} (relative)")
         if not oracle.replicas_agree(amnesia=forgetful):
-            raise InvariantError(f"at {world.kernel.now:.9f} s the ends of an edge hold different replicas")
+            raise AssertionError("the ends of an edge hold different replicas")
         for host in world.hosts:
             if host.alive:
                 invariants.check(host.core)
         return False
 
     return watch
+
+
+@contextmanager
+def _told(stage: Stage) -> Iterator[None]:
+    """Where invariants are checked, a broken one comes with what led to it."""
+    try:
+        yield
+    except AssertionError as error:
+        if not stage.script.check:
+            raise
+        kernel, trace = stage.world.kernel, stage.world.trace
+        raise InvariantError(str(error), time_s=kernel.now, events=trace.tail()) from error
 
 
 @contextmanager

@@ -10,6 +10,9 @@ from sim.sweep.results import METRICS
 from topologies.cli.options import readable_bytes
 
 SHOWN_REASONS = 10
+UNSEEN = 5e-4
+"""an interval of this share of the mean is not shown: it is in the files."""
+SMALL, LARGE = 1e-2, 1e4
 
 
 def readable_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -54,18 +57,18 @@ def _counts(row: Mapping[str, Any]) -> str:
 def _shown(name: str, metric: Mapping[str, Any] | None, done: int) -> str:
     if metric is None:
         return "-"
-    half = None if metric["high"] is None else metric["high"] - metric["mean"]
-    text = _of_bytes(metric["mean"], half) if name == "bytes_per_node" else _of_numbers(metric["mean"], half)
+    mean, high = metric["mean"], metric["high"]
+    half = None if high is None or high - mean < UNSEEN * abs(mean) else high - mean
+    text = _of_bytes(mean, half) if name == "bytes_per_node" else _of_numbers(mean, half)
     return text if metric["count"] == done else f"{text} ({metric['count']} of {done})"
 
 
 def _of_bytes(mean: float, half: float | None) -> str:
-    text = readable_bytes(mean)
-    return text if half is None or half < mean * 5e-4 else f"{text} ± {readable_bytes(half) if half >= 1 else '0 B'}"
+    return readable_bytes(mean) if half is None else f"{readable_bytes(mean)} ± {readable_bytes(half)}"
 
 
 def _of_numbers(mean: float, half: float | None) -> str:
-    """As many places as the first two digits of the uncertainty need, between two and four; small values by powers."""
-    if mean != 0 and (abs(mean) < 1e-2 or abs(mean) >= 1e4):
+    """Very small and very large ones by powers of ten."""
+    if mean != 0 and not SMALL <= abs(mean) < LARGE:
         return f"{mean:.2e}" if half is None else f"{mean:.2e} ± {half:.0e}"
     return f"{mean:.3f}" if half is None else f"{mean:.3f} ± {half:.3f}"

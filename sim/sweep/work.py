@@ -40,7 +40,7 @@ def build(job: Job) -> tuple[Federation, WorldSpec]:
 
 
 def run(job: Job) -> dict[str, Any]:
-    """The report of the run.
+    """The report of the run, without the references: they would cost as much again, and no table shows them.
 
     Raises:
         UserError: files or software are not those that the sweep began with, here or on a machine far away.
@@ -55,7 +55,7 @@ def run(job: Job) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     federation, world = build(job)
-    return simulate(federation, world=world)
+    return simulate(federation, world=world, references=False)
 
 
 def _described(options: Options, seed: int) -> Federation:

@@ -1,0 +1,136 @@
+"""`p2pfl sim sweep`: many runs from one file, in parallel, and what they say together."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.cli.output import Form, format_option, write_json, write_rows
+
+if TYPE_CHECKING:
+    from sim.sweep.run import Runner, Sweep
+
+STOPPED = 130
+EPILOG = """\b
+A file, sweep.toml:
+  [sweep]
+  nodes = 20
+  rounds = 40
+  seeds = 5                # 0 to 4
+  [axes]
+  topology = ["ring", "random-regular:degree=4", "complete"]
+  compressor = ["none", "q4"]
+
+\b
+Examples:
+  p2pfl sim sweep sweep.toml                     run it, or go on where it stopped
+  p2pfl sim sweep sweep.toml --plot sweep.svg    and draw it
+  p2pfl sim sweep sweep.toml --retry             the runs that failed once more
+"""
+
+
+@click.command("sweep", epilog=EPILOG)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The folder of reports and results.  [default: FILE's name-results]"
+)
+@click.option("--jobs", type=click.IntRange(1), help="How many runs at a time.  [default: one for each core]")
+@click.option("--retry", is_flag=True, help="Run again what failed before.")
+@click.option(
+    "--engine",
+    type=click.Choice(["processes", "dask"]),
+    default="processes",
+    show_default=True,
+    help="What runs them: processes of this machine, or Dask.",
+)
+@click.option("--scheduler", help="With --engine dask: host:port of a scheduler.  [default: processes here]")
+@click.option("--plot", type=click.Path(path_type=Path), help="Also draw the results: a .png, .svg or .pdf file.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@format_option("table", "json", "csv")
+def command(
+    *,
+    file: Path,
+    out: Path | None,
+    jobs: int | None,
+    retry: bool,
+    engine: str,
+    scheduler: str | None,
+    plot: Path | None,
+    quiet: bool,
+    form: Form,
+) -> int:
+    """Run every combination of the axes in FILE, over several seeds; a table with 95% confidence intervals.
+
+    Every run leaves a report in the folder, under a hash of all that it depends on. Stopped in whatever way and started
+    again, a sweep goes on where it was; extended, it runs what is new. Exits with 1 if a run failed, 130 after Ctrl-C.
+    """
+    from sim.sweep.progress import ProgressView  # noqa: PLC0415 - `--help` stays instant
+    from sim.sweep.run import run_sweep  # noqa: PLC0415 - as above
+    from sim.sweep.work import build, run  # noqa: PLC0415 - as above
+
+    if plot is not None:
+        from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - as above
+
+        check_picture(plot)
+    runner = _runner(engine, scheduler, jobs or _cores())
+    with ProgressView(quiet=quiet) as view:
+        sweep = run_sweep(file, out, run_job=run, check=build, runner=runner, retry=retry, on_change=view.update)
+    _show(sweep, form)
+    if plot is not None:
+        from sim.sweep.figure import draw_sweep  # noqa: PLC0415 - as above
+
+        draw_sweep(sweep.results, plot)
+        click.echo(f"picture: {plot}", err=True)
+    return _exit_code(sweep)
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _runner(engine: str, scheduler: str | None, count: int) -> Runner:
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+
+    if engine == "dask":
+        import distributed as _  # noqa: F401, PLC0415 - an extra: missing, it must show at once
+
+        from sim.sweep.distributed import run_by_dask  # noqa: PLC0415 - as above
+
+        return partial(run_by_dask, count=count, scheduler=scheduler)
+    if scheduler is not None:
+        raise UserError("only Dask has a scheduler", key="--scheduler", value=scheduler, allowed="with --engine dask")
+    from sim.sweep.processes import run_here  # noqa: PLC0415 - as above
+
+    return partial(run_here, count=count)
+
+
+def _show(sweep: Sweep, form: Form) -> None:
+    from sim.sweep.results import flat_rows  # noqa: PLC0415 - as above
+    from sim.sweep.table import complaints, readable_rows  # noqa: PLC0415 - as above
+
+    found: dict[str, Any] = sweep.results
+    match form:
+        case "json":
+            write_json(found)
+        case "csv":
+            write_rows(flat_rows(found), "csv")
+        case "table":
+            write_rows(readable_rows(found), "table")
+    for line in complaints(found):
+        click.echo(line, err=True)
+
+
+def _exit_code(sweep: Sweep) -> int:
+    standing = sweep.standing
+    if sweep.interrupted:
+        click.echo(f"stopped: {standing.done} of {standing.total} runs are done; start again to go on", err=True)
+        return STOPPED
+    if standing.failed:
+        click.echo(f"{standing.failed} of {standing.total} runs failed; --retry runs them again", err=True)
+        return 1
+    return 0

@@ -1,0 +1,47 @@
+"""The same runs by Dask, with processes of a cluster on this machine."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import fake_jobs
+import pytest
+
+from p2pfl.errors import UserError
+from sim.sweep.run import run_sweep
+
+distributed = pytest.importorskip("distributed")
+from sim.sweep.distributed import run_by_dask  # noqa: E402 - only with the extra
+
+pytestmark = pytest.mark.filterwarnings("default")
+SWEEP = "[sweep]\nseeds = 3\nbyzantine = 1\n[axes]\nattack = ['sign-flip', 'killed', 'user-error']\n"
+
+
+@pytest.mark.slow
+def test_dask_gives_what_processes_give_and_a_dead_one_costs_only_its_run(write, starts, sweep, tmp_path):
+    file = write(SWEEP)
+    runner = partial(run_by_dask, count=2, scheduler=None)
+    by_dask = run_sweep(file, tmp_path / "dask", run_job=fake_jobs.run, check=fake_jobs.check, runner=runner)
+    assert len(starts()) == 9
+    here = sweep(file)
+    assert [row["metrics"] for row in by_dask.results["rows"]] == [row["metrics"] for row in here.results["rows"]]
+    assert [len(row["failed"]) for row in by_dask.results["rows"]] == [0, 3, 3]
+    assert "killed" in by_dask.results["rows"][1]["failed"][0]["reason"]
+    assert by_dask.results["rows"][2]["failed"] == here.results["rows"][2]["failed"]
+
+
+@pytest.mark.slow
+def test_a_named_scheduler_is_used(write, starts, tmp_path):
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        runner = partial(run_by_dask, count=2, scheduler=cluster.scheduler_address)
+        out = tmp_path / "out"
+        found = run_sweep(
+            write("[sweep]\nseeds = 4\n"), out, run_job=fake_jobs.run, check=fake_jobs.check, runner=runner
+        )
+    assert found.standing.done == len(starts()) == 4
+
+
+def test_a_scheduler_that_does_not_answer_is_refused(monkeypatch, starts):
+    monkeypatch.setattr("sim.sweep.distributed.CONNECT_S", 0.2)
+    with pytest.raises(UserError, match="no Dask scheduler"):
+        list(run_by_dask([], fake_jobs.run, 1, "tcp://127.0.0.1:9"))

@@ -1,0 +1,116 @@
+"""The figure of a sweep: which axis is shown how, and that any number of them can be drawn."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from p2pfl.errors import UserError
+from sim.sweep.figure import draw_sweep
+from sim.sweep.roles import assign
+from sim.sweep.statistics import estimate
+
+TOPOLOGY = ["ring", "random-regular:degree=4", "complete"]
+COMPRESSOR = ["none", "q4"]
+
+
+def metric(values):
+    found = estimate(values)
+    return {"mean": found.mean, "low": found.low, "high": found.high, "count": found.count, "values": values}
+
+
+def results_of(axes, *, seeds=3, heights=("accuracy_worst",), without=()):
+    rows = []
+    for number, values in enumerate(itertools.product(*axes.values())):
+        metrics = dict.fromkeys(("accuracy_worst", "loss", "consensus_distance"))
+        if number not in without:
+            metrics |= {name: metric([0.9 - 0.01 * number - 0.001 * seed for seed in range(seeds)]) for name in heights}
+        metrics["bytes_per_node"] = metric([1e5 * (number + 1)] * seeds)
+        rows.append({"values": dict(zip(axes, values, strict=True)), "metrics": metrics, "done": seeds})
+    return {"axes": axes, "fixed": {"rounds": 40}, "seeds": list(range(seeds)), "level": 0.95, "rows": rows}
+
+
+def roles_of(**axes):
+    return assign(axes, results_of(axes)["rows"])
+
+
+def words(path):
+    """What is written in an SVG; its letters are drawn, and each text stands before them in a comment."""
+    return re.findall(r"<!-- (.*?) -->", path.read_text(encoding="utf-8"))
+
+
+def test_bytes_go_across_where_the_compressor_is_an_axis():
+    roles = roles_of(compressor=COMPRESSOR, topology=TOPOLOGY, attack=["none", "zero"])
+    assert (roles.across, roles.color, roles.marker, roles.panels) == (None, "topology", "compressor", ("attack",))
+
+
+def test_numbers_go_across_before_names():
+    roles = roles_of(topology=TOPOLOGY, nodes=[10, 20, 40])
+    assert (roles.across, roles.numeric, roles.color) == ("nodes", True, "topology")
+
+
+def test_else_the_first_axis_goes_across():
+    roles = roles_of(topology=TOPOLOGY, byzantine=[0, 2], rule=["a", "b"], partition=["iid", "shards:2"])
+    assert (roles.across, roles.color, roles.marker, roles.panels) == ("topology", "byzantine", "rule", ("partition",))
+
+
+def test_an_axis_with_more_values_than_there_are_colors_becomes_panels():
+    roles = roles_of(topology=TOPOLOGY, rule=[f"rule{index}" for index in range(9)])
+    assert (roles.color, roles.panels) == (None, ("rule",))
+
+
+def test_an_axis_with_one_value_takes_no_room():
+    roles = roles_of(nodes=[10], topology=TOPOLOGY)
+    assert (roles.across, roles.color) == ("topology", None)
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {},
+        {"topology": ["ring"]},
+        {"topology": TOPOLOGY},
+        {"nodes": [10, 100, 1000]},
+        {"compressor": COMPRESSOR},
+        {"topology": TOPOLOGY, "compressor": COMPRESSOR},
+        {"topology": TOPOLOGY, "compressor": COMPRESSOR, "attack": ["none", "zero"], "byzantine": [0, 1, 2]},
+        {"topology": TOPOLOGY, "nodes": list(range(10, 300, 10)), "rule": [f"rule{index}" for index in range(9)]},
+    ],
+)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_any_number_of_axes_can_be_drawn(tmp_path, axes, seeds):
+    path = tmp_path / "sweep.svg"
+    draw_sweep(results_of(axes, seeds=seeds), path)
+    written = words(path)
+    assert any("seed" in text for text in written)
+    assert "rounds = 40" in "".join(written)
+
+
+def test_every_value_of_every_axis_is_named_in_the_picture(tmp_path):
+    axes = {"topology": TOPOLOGY, "rule": ["mean", "median"], "attack": ["none", "zero"], "byzantine": [0, 3]}
+    draw_sweep(results_of(axes), tmp_path / "sweep.svg")
+    written = " ".join(words(tmp_path / "sweep.svg"))
+    assert all(str(value) in written for values in axes.values() for value in values)
+
+
+def test_what_is_missing_is_told(tmp_path):
+    draw_sweep(results_of({"topology": TOPOLOGY}, without=(1,)), tmp_path / "sweep.svg")
+    assert "1 of 3 combinations without a result" in words(tmp_path / "sweep.svg")
+
+
+def test_a_task_without_accuracy_is_drawn_by_its_loss(tmp_path):
+    draw_sweep(results_of({"topology": TOPOLOGY}, heights=("loss",)), tmp_path / "sweep.svg")
+    assert "loss" in words(tmp_path / "sweep.svg")
+
+
+def test_a_sweep_of_which_nothing_is_done_cannot_be_drawn(tmp_path):
+    with pytest.raises(UserError, match="nothing to draw"):
+        draw_sweep(results_of({"topology": TOPOLOGY}, without=(0, 1, 2)), tmp_path / "sweep.svg")
+
+
+def test_the_same_results_are_the_same_bytes(tmp_path):
+    for name in ("one.svg", "two.svg"):
+        draw_sweep(results_of({"topology": TOPOLOGY, "compressor": COMPRESSOR}), tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()

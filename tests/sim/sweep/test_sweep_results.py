@@ -1,0 +1,93 @@
+"""From reports to rows: what is counted, what is left out, and how a person reads it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import fake_jobs
+import pytest
+
+from sim.sweep.load import load_sweep
+from sim.sweep.outcome import perform
+from sim.sweep.plan import make_plan
+from sim.sweep.results import Tally, as_csv, as_json, figures, flat_rows, results
+from sim.sweep.table import complaints, readable_rows
+
+
+@pytest.fixture
+def found(write, starts):
+    """The results of a sweep whose runs all succeeded, apart from those with the seeds in `failed`."""
+
+    def found(text, failed=()):
+        plan = make_plan(load_sweep(write(text)))
+        tally = Tally(figures={}, failures={})
+        for key, job in plan.jobs.items():
+            if job.seed in failed:
+                tally.failures[key] = "no power"
+            else:
+                tally.figures[key] = figures(perform(fake_jobs.run, job).report)
+        return results(plan, tally)
+
+    return found
+
+
+def test_a_row_has_the_mean_and_the_interval_over_its_seeds(found):
+    (row,) = found("[sweep]\nseeds = 3\nnodes = 4\n")["rows"]
+    worst = row["metrics"]["accuracy_worst"]
+    assert worst["values"] == pytest.approx([0.80, 0.81, 0.82])
+    assert (worst["mean"], worst["count"]) == (pytest.approx(0.81), 3)
+    assert worst["high"] - worst["mean"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
+    assert row["metrics"]["bytes_per_node"]["mean"] == 1000
+    assert row["metrics"]["loss"] is None
+
+
+def test_a_value_that_is_not_finite_is_left_out_and_that_is_told(found):
+    (row,) = found("[sweep]\nseeds = 2\nbyzantine = 1\nattack = 'diverges'\n")["rows"]
+    assert (row["done"], row["metrics"]["loss"]) == (2, None)
+
+
+def test_a_row_says_how_many_of_its_runs_a_figure_is_of(found):
+    rows = found("[sweep]\nseeds = 4\n", failed=(1, 3))
+    assert rows["rows"][0]["metrics"]["accuracy_mean"]["count"] == 2
+    assert readable_rows(rows)[0]["runs"] == "2 of 4, 2 failed"
+
+
+def test_one_seed_has_no_interval(found):
+    rows = found("[sweep]\nseeds = 1\n")
+    assert readable_rows(rows)[0]["worst accuracy"] == "0.800"
+
+
+def test_the_table_has_the_axes_in_the_order_of_the_file(found):
+    rows = readable_rows(found("[sweep]\nseeds = 2\n[axes]\nrounds = [3]\nnodes = [4, 5]\n"))
+    assert list(rows[0])[:3] == ["rounds", "nodes", "runs"]
+    assert [row["nodes"] for row in rows] == ["4", "5"]
+    assert rows[0]["worst accuracy"] == "0.805 ± 0.064"
+    assert rows[0]["bytes/node"] == "1 KB"
+    assert rows[0]["contraction"] == "0.600"
+
+
+def test_the_same_complaint_of_many_runs_is_one_line(found):
+    rows = found("[sweep]\nseeds = 3\n[axes]\nnodes = [4, 5]\n", failed=(1, 2))
+    assert complaints(rows) == ["nodes=4, seed=1 (and 3 more): failed: no power"]
+
+
+def test_csv_has_a_flat_row_for_each_combination(found):
+    rows = found("[sweep]\nseeds = 2\n[axes]\ntopology = ['ring', 'base:k=1']\n")
+    read = list(csv.DictReader(io.StringIO(as_csv(rows))))
+    assert [row["topology"] for row in read] == ["ring", "base:k=1"]
+    assert read == [{key: "" if value is None else str(value) for key, value in row.items()} for row in flat_rows(rows)]
+    assert (
+        float(read[0]["accuracy_worst_low"]) < float(read[0]["accuracy_worst"]) < float(read[0]["accuracy_worst_high"])
+    )
+
+
+def test_json_is_plain_json(found):
+    rows = found("[sweep]\nseeds = 2\n[axes]\nnodes = [4]\n")
+    assert json.loads(as_json(rows)) == rows
+
+
+def test_a_report_that_is_none_has_no_figures():
+    with pytest.raises(ValueError, match="nodes"):
+        figures(b'{"something": 1}')

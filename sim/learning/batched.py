@@ -60,7 +60,7 @@ class BatchedLearners:
         self.verdicts: dict[int, Verdict] = {}
         self.batch_stable = True
         self._probed: dict[int, LocalRound] = {}
-        found = self._try(nodes) if batching else "nobody asked for more"
+        found = self._try(nodes) if batching else "batching is off"
         self._grouped = None if isinstance(found, str) else found
         self._together, self.how = self._decide(found, approximate=approximate)
 

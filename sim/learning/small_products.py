@@ -6,6 +6,7 @@ Below 400 multiplications torch's batched product uses another kernel than its s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ _FEW = 400
 
 
 class OneByOne(TorchFunctionMode):
-    """While it is entered, linear layers with few multiplications are not batched in their forward pass."""
+    """While it is entered, linear layers with few multiplications are not batched."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -45,12 +46,37 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         inputs, weight = ctx.saved_tensors
-        return gradient @ weight, gradient.t() @ inputs, gradient.sum(0)
+        return _product(gradient, weight), _product(gradient.t(), inputs), gradient.sum(0)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Tensor, int]:
-        rows = (
-            [tensor] * info.batch_size if dim is None else tensor.unbind(dim)
-            for tensor, dim in zip(tensors, in_dims, strict=True)
-        )
-        return torch.stack([functional.linear(*row) for row in zip(*rows, strict=True)]), 0
+        return torch.stack([functional.linear(*row) for row in _rows(info, in_dims, tensors)]), 0
+
+
+class _Product(torch.autograd.Function):
+    """(n, k) by (k, m), only ever used where nothing more is differentiated."""
+
+    @staticmethod
+    def forward(left: Tensor, right: Tensor) -> Tensor:
+        return left.mm(right)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Tensor, int]:
+        return torch.stack([torch.mm(*row) for row in _rows(info, in_dims, tensors)]), 0
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    return _Product.apply(left, right)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _rows(info: Any, in_dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
+    """The tensors of one model after the other."""
+    columns = (
+        [tensor] * info.batch_size if dim is None else tensor.unbind(dim)
+        for tensor, dim in zip(tensors, in_dims, strict=True)
+    )
+    return zip(*columns, strict=True)

@@ -10,16 +10,18 @@ from p2pfl.errors import UserError
 FORMATS = (".png", ".svg", ".pdf")
 
 
-def check_picture(path: Path, *, coming: Path | None = None) -> None:
-    """Before a run, so that a mistake does not show after it. `coming`: a folder that the run will make.
+def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None) -> None:
+    """Before a run, so that a mistake does not show after it. `coming`: a folder that the run makes; `key`: the option.
 
     Raises:
         UserError: no such folder, or a format that cannot be drawn.
     """
     if path.suffix.lower() not in FORMATS:
-        raise UserError("no such picture format", key="--plot", value=str(path), allowed=", ".join(FORMATS))
+        raise UserError("no such picture format", key=key, value=str(path), allowed=", ".join(FORMATS))
+    if path.is_dir():
+        raise UserError("is a folder", key=key, value=str(path), allowed="a file")
     if path.absolute().parent != (coming or path).absolute() and not path.absolute().parent.is_dir():
-        raise UserError("no such folder", key="--plot", value=str(path.parent), allowed="a folder that exists")
+        raise UserError("no such folder", key=key, value=str(path.parent), allowed="a folder that exists")
     import matplotlib as _  # noqa: F401, ICN001, PLC0415 - an extra: missing, it must show before the run
 
 

@@ -1,0 +1,40 @@
+"""`p2pfl sim`: one module for each subcommand, imported when it is called. Data on stdout, notes on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from p2pfl.cli.group import Named
+
+COMMANDS: Mapping[str, str] = {
+    "run": "One federation in one world: what it learns, what it costs.",
+    "sweep": "Many runs from one file, in parallel: means and confidence intervals.",
+    "plot": "A picture of reports, side by side, or of a sweep.",
+}
+"""Name, which is also that of the module with a command `command`, and one line on it."""
+
+EXAMPLES = """\b
+Examples:
+  p2pfl sim run
+  p2pfl sim run --nodes 1000 --topology random-regular:degree=4 --rounds 20
+  p2pfl sim run ward-7 --world bad.toml --report bad.json
+  p2pfl sim plot good.json bad.json --output both.png
+  p2pfl sim sweep sweep.toml
+"""
+
+
+class Commands(Named):
+    def lines(self) -> Mapping[str, str]:
+        return COMMANDS
+
+    def find(self, name: str) -> Any:
+        return import_module(f"sim.cli.{name}").command
+
+
+@click.group(cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+def sim() -> None:
+    """Simulate a federation: every node's own code under virtual time, in one process, the same again for a seed."""

@@ -1,0 +1,108 @@
+"""`p2pfl sim plot`: reports, side by side, or the results of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.errors import UserError
+
+if TYPE_CHECKING:
+    from sim.plots import Run, X
+
+RESULTS = "results.json"
+COMPARISON = Path("comparison.png")
+WANTED = "the report of a run (`sim run --report`, `demo`, `launch`), or a sweep's folder or its results.json"
+EPILOG = """\b
+Examples:
+  p2pfl sim plot run.json
+  p2pfl sim plot ring.json torus.json --x bytes --output compared.svg
+  p2pfl sim plot sweep-results
+"""
+
+
+@click.command("plot", epilog=EPILOG)
+@click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help=f"A .png, .svg or .pdf file.  [default: REPORT's name with .png; {COMPARISON} of several]",
+)
+@click.option(
+    "--x",
+    type=click.Choice(["time", "rounds", "bytes"]),
+    help="What runs across.  [default: time; of a sweep: its axes decide]",
+)
+def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None) -> None:
+    """Draw runs over time: accuracy from the worst to the best node, consensus distance, bytes.
+
+    Reports of real runs and of simulated ones go together. One REPORT may be a sweep's folder, or its results.json:
+    then every combination is a point with its confidence interval.
+    """
+    from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - `--help` stays instant
+
+    files = [path / RESULTS if path.is_dir() else path for path in reports]
+    target = output or (files[0].with_suffix(".png") if len(files) == 1 else COMPARISON)
+    check_picture(target, key="--output")
+    contents = [_read(file) for file in files]
+    sweeps = [_sweep(content) for content in contents]
+    if any(sweeps):
+        _draw_sweep(sweeps, files, target, x)
+    else:
+        _draw_runs(contents, files, target, x or "time")
+    click.echo(f"picture: {target}", err=True)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", file=file, allowed=WANTED) from None
+
+
+def _sweep(content: bytes) -> dict[str, Any] | None:
+    """What the results of a sweep say; None: this is something else."""
+    import msgspec  # noqa: PLC0415 - `--help` stays instant
+
+    from sim.cli.results import Results  # noqa: PLC0415 - as above
+
+    try:
+        found = msgspec.json.decode(content, type=Results)
+    except (ValueError, RecursionError):
+        return None
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return plain
+
+
+def _draw_sweep(sweeps: Sequence[dict[str, Any] | None], files: Sequence[Path], target: Path, x: X | None) -> None:
+    from sim.sweep.figure import draw_sweep  # noqa: PLC0415 - as above
+
+    if len(files) > 1 or sweeps[0] is None:
+        raise UserError("a sweep is drawn by itself", key="REPORT", value=len(files), allowed="one sweep, or reports")
+    if x is not None:
+        raise UserError("the axes of a sweep decide what runs across", key="--x", value=x, allowed="not with a sweep")
+    draw_sweep(sweeps[0], target)
+
+
+def _draw_runs(contents: Sequence[bytes], files: Sequence[Path], target: Path, x: X) -> None:
+    from sim.plots import draw_runs  # noqa: PLC0415 - as above
+
+    draw_runs([_run(*one) for one in zip(contents, files, _labels(files), strict=True)], target, x)
+
+
+def _run(content: bytes, file: Path, label: str) -> Run:
+    from sim.plots import read_run  # noqa: PLC0415 - as above
+
+    try:
+        return read_run(content, label)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"this is no report: {error}", file=file, allowed=WANTED) from None
+
+
+def _labels(files: Sequence[Path]) -> list[str]:
+    """The shortest that tells all of them apart: the names, or with their folders."""
+    names = [file.stem for file in files]
+    return names if len(set(names)) == len(names) else [str(file.with_suffix("")) for file in files]

@@ -1,0 +1,149 @@
+"""`p2pfl sim run`: one federation in one world."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.cli.output import Form, format_option, write_json
+
+if TYPE_CHECKING:
+    from sim.cli.scene import Options
+
+STOPPED = 130
+EPILOG = """\b
+Examples:
+  p2pfl sim run
+  p2pfl sim run --nodes 1000 --topology random-regular:degree=4 --rounds 20
+  p2pfl sim run ward-7 --world bad.toml --report bad.json --plot bad.png
+  p2pfl sim run --nodes 20 --byzantine 2 --attack sign-flip
+  p2pfl sim run --world random --replay 17
+
+What a world file says: docs/worlds.md. What the figures mean: docs/simulator.md.
+"""
+
+
+@click.command("run", epilog=EPILOG)
+@click.argument("federation", required=False, type=click.Path(path_type=Path))
+@click.option("--nodes", type=click.IntRange(2), help="How many.  [default: the file's, or 8]")
+@click.option("--topology", help="Who talks to whom: `p2pfl topology list`.  [default: the file's, or ring]")
+@click.option("--rounds", type=click.IntRange(1), help="Own rounds of each node.  [default: the file's, or 40]")
+@click.option(
+    "--partition",
+    help="Who holds which digits: iid, shards:K, classes:K, dirichlet:ALPHA, draw:K.  [default: the file's, or "
+    "shards:2; draw:14 of more than 500 nodes]",
+)
+@click.option("--rule", help="How neighbors are mixed.  [default: the file's, or mean]")
+@click.option("--compressor", help="none, float16, q8 or q4.  [default: the file's, or q4]")
+@click.option("--byzantine", type=click.IntRange(0), metavar="K", help="So many nodes lie; chance chooses them.")
+@click.option(
+    "--attack", metavar="NAME", help="How they lie: sign-flip, noise:SIGMA, zero, constant:VALUE, replay, nan."
+)
+@click.option(
+    "--world", metavar="FILE", help="Speeds, links, faults and liars; or `random`: federation and world are drawn."
+)
+@click.option("--seed", type=click.IntRange(0), help="Of everything that chance decides.  [default: the file's, or 0]")
+@click.option(
+    "--replay",
+    type=click.IntRange(0),
+    metavar="SEED",
+    help="This seed, one operation at a time, with every invariant checked after every event.",
+)
+@click.option("--no-batching", is_flag=True, help="One operation at a time: slow, and the same figures.")
+@click.option("--no-references", is_flag=True, help="Leave out what a server or pooled data would have given.")
+@click.option("--limit-s", type=float, metavar="SECONDS", help="End at this virtual time at the latest.")
+@click.option(
+    "--evaluate-every-s", type=float, metavar="SECONDS", help="Virtual time between two points of the history."
+)
+@click.option("--report", type=click.Path(path_type=Path), help="Write everything to this file, as JSON.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy, distance and bytes over time.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@format_option("table", "json")
+def command(
+    *,
+    federation: Path | None,
+    seed: int | None,
+    replay: int | None,
+    no_batching: bool,
+    no_references: bool,
+    report: Path | None,
+    plot: Path | None,
+    quiet: bool,
+    form: Form,
+    **asked: Any,
+) -> int:
+    """Simulate a federation: the code of every node, under virtual time, in this process.
+
+    FEDERATION is a federation file, or the folder of its federation.toml; without it nodes learn the built-in digits,
+    as in `p2pfl demo`. The same seed gives the same run. Exits with 1 if --replay finds an invariant broken, with 130
+    after Ctrl-C.
+    """
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from sim.cli.scene import Options  # noqa: PLC0415 - as above
+
+    _check_targets(report, plot)
+    if replay is not None and seed is not None:
+        raise UserError("stands beside --replay", key="--seed", value=seed, allowed="one of the two")
+    options = Options(file=federation, seed=seed if replay is None else replay, **asked)
+    how = {"batching": not no_batching, "check": replay is not None, "references": not no_references}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        found = _simulated(options, how, quiet=quiet)
+    except KeyboardInterrupt:
+        click.echo("stopped; nothing was written", err=True)
+        return STOPPED
+    if found is None:
+        return 1
+    _deliver(found, report, plot, form)
+    return 0
+
+
+def _check_targets(report: Path | None, plot: Path | None) -> None:
+    from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.report import check_report  # noqa: PLC0415 - as above
+
+    if report is not None:
+        check_report(report)
+    if plot is not None:
+        check_picture(plot)
+
+
+def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> dict[str, Any] | None:
+    """The report; None where an invariant was broken, which has been told by then."""
+    from p2pfl.reporting.plain import finite  # noqa: PLC0415 - `--help` stays instant
+    from sim.cli.progress import ProgressView  # noqa: PLC0415 - as above
+    from sim.cli.scene import build  # noqa: PLC0415 - as above
+    from sim.simulation import InvariantError, simulate  # noqa: PLC0415 - as above
+
+    federation, world = build(options)
+    if federation.task.name != "quadratic":
+        import torch  # noqa: PLC0415 - the task's
+
+        torch.set_num_threads(1)
+    try:
+        with ProgressView(quiet=quiet) as view:
+            report: dict[str, Any] = finite(simulate(federation, world=world, on_progress=view.update, **how))
+    except InvariantError as error:
+        click.echo("\n".join(["the last events:", *(f"  {line}" for line in error.events)]), err=True)
+        click.echo(f"error: {error}", err=True)
+        return None
+    return report
+
+
+def _deliver(found: dict[str, Any], report: Path | None, plot: Path | None, form: Form) -> None:
+    from p2pfl.cli.report import write_report  # noqa: PLC0415 - `--help` stays instant
+    from sim.cli.summary import show  # noqa: PLC0415 - as above
+
+    if report is not None:
+        write_report(found, report)
+    write_json(found) if form == "json" else show(found)
+    if report is not None:
+        click.echo(f"report: {report}", err=True)
+    if plot is not None:
+        from sim.plots import draw_runs, run_of  # noqa: PLC0415 - as above
+
+        draw_runs([run_of(found)], plot)
+        click.echo(f"picture: {plot}", err=True)

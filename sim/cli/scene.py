@@ -1,0 +1,133 @@
+"""From options to a federation and its world. A mistake is named after the option that made it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from p2pfl.config.model import Federation
+from p2pfl.errors import UserError
+from p2pfl.learn.partition import parse_partition
+from sim.federations import describe
+from sim.worlds.attacks import ALLOWED_ATTACKS, parse_attack
+from sim.worlds.check import check_world
+from sim.worlds.drawn import draw
+from sim.worlds.load import load_world
+from sim.worlds.model import LiarSpec, WorldSpec
+
+RANDOM = "random"
+DRAWN_WITH = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "byzantine", "attack")
+"""what `--world random` draws, or must not be changed lest another run be meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What was asked for; None: not said."""
+
+    file: Path | None = None
+    nodes: int | None = None
+    topology: str | None = None
+    rounds: int | None = None
+    partition: str | None = None
+    rule: str | None = None
+    compressor: str | None = None
+    byzantine: int | None = None
+    attack: str | None = None
+    world: str | None = None
+    seed: int | None = None
+    limit_s: float | None = None
+    evaluate_every_s: float | None = None
+
+
+def build(options: Options) -> tuple[Federation, WorldSpec]:
+    """What to simulate.
+
+    Raises:
+        UserError: a mistake in an option or in a file.
+        DisconnectedGraph: the graph is not connected.
+    """
+    if options.world == RANDOM:
+        federation, world = _drawn(options)
+    else:
+        federation = _described(options)
+        world = WorldSpec() if options.world is None else load_world(options.world, federation)
+        world = replace(world, liars=_liars(options, world.liars, len(federation.members)))
+    world = _with_times(options, world)
+    for mistake in check_world(world, len(federation.members)):
+        raise mistake
+    return federation, world
+
+
+def _with_times(options: Options, world: WorldSpec) -> WorldSpec:
+    for name in ("limit_s", "evaluate_every_s"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            key = "--" + name.replace("_", "-")
+            raise UserError("no such time", key=key, value=value, allowed="seconds, more than 0")
+    limit_s, every_s = options.limit_s or world.limit_s, options.evaluate_every_s or world.evaluate_every_s
+    return replace(world, limit_s=limit_s, evaluate_every_s=every_s)
+
+
+def _drawn(options: Options) -> tuple[Federation, WorldSpec]:
+    for name in ("file", *DRAWN_WITH):
+        if getattr(options, name) is not None:
+            key = "FEDERATION" if name == "file" else f"--{name}"
+            text = "stands beside --world random, which draws federation and world from the seed"
+            raise UserError(text, key=key, value=str(getattr(options, name)), allowed="one of the two")
+    return draw(options.seed or 0)
+
+
+def _described(options: Options) -> Federation:
+    if options.partition is not None:
+        with _named("--partition"):
+            parse_partition(options.partition)
+    return describe(
+        file=options.file,
+        nodes=options.nodes,
+        topology=options.topology,
+        rounds=options.rounds,
+        partition=options.partition,
+        rule=options.rule,
+        compressor=options.compressor,
+        seed=options.seed,
+    )
+
+
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        error.key = key
+        raise
+
+
+def _liars(options: Options, of_the_world: LiarSpec | None, nodes: int) -> LiarSpec | None:
+    """Options go before the world file; `--byzantine 0` lets nobody lie."""
+    _check_attack(options.attack)
+    if options.byzantine is None:
+        if options.attack is None:
+            return of_the_world
+        if of_the_world is None:
+            text = "an attack without liars"
+            raise UserError(text, key="--attack", value=options.attack, allowed="with --byzantine K, or [liars]")
+        return replace(of_the_world, attack=options.attack)
+    if options.byzantine >= nodes:
+        text = f"not all of the {nodes} nodes can lie"
+        raise UserError(text, key="--byzantine", value=options.byzantine, allowed=f"0 to {nodes - 1}")
+    attack = options.attack or (of_the_world and of_the_world.attack)
+    if options.byzantine and attack is None:
+        raise UserError("liars with no attack", key="--byzantine", allowed="with --attack: " + ALLOWED_ATTACKS)
+    return LiarSpec(count=options.byzantine, attack=attack) if options.byzantine and attack else None
+
+
+def _check_attack(attack: Any) -> None:
+    if attack is not None:
+        try:
+            parse_attack(attack)
+        except ValueError:
+            raise UserError("no such attack", key="--attack", value=attack, allowed=ALLOWED_ATTACKS) from None

@@ -1,0 +1,154 @@
+"""A report on a terminal: the nodes, or the worst of many, and then what the run says as a whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from p2pfl.cli.output import cell, size, write_facts, write_rows
+from p2pfl.cli.report import node_rows
+
+Report = Mapping[str, Any]
+
+MOST_ROWS = 20
+WORST = 5
+MOST_NAMES = 8
+
+
+def show(report: Report) -> None:
+    nodes = report["nodes"]
+    if len(nodes) <= MOST_ROWS:
+        write_rows(node_rows(nodes), "table")
+    else:
+        rows = node_rows(_worst(nodes))
+        write_rows(rows, "table", title=f"the worst {len(rows)} of {len(nodes):,} nodes")
+    write_facts(
+        _learned(report)
+        | {" ": ""}
+        | _alone(report)
+        | _cost(report)
+        | {"  ": ""}
+        | _graph(report)
+        | {"   ": ""}
+        | _computed(report)
+    )
+
+
+def _worst(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the honest nodes that reached their end, those that learned least; of all where none did."""
+    ended = [node for node in nodes if node["finished"] and not node["byzantine"]] or nodes
+
+    def merit(node: dict[str, Any]) -> tuple[bool, float]:
+        accuracy, loss = node["accuracy"], node["test_loss"]
+        known = accuracy if accuracy is not None else None if loss is None else -loss
+        return known is not None, known or 0.0
+
+    return sorted(ended, key=merit)[:WORST]
+
+
+def _learned(report: Report) -> dict[str, Any]:
+    accuracy, loss = report["accuracy"] or {}, report["loss"] or {}
+    return {
+        "nodes": _standing(report["nodes"]),
+        "died": _names(report["died"]),
+        "byzantine": _names(report["byzantine"]),
+        "alarms": _alarms(report["nodes"]),
+        "accuracy, worst honest node": accuracy.get("min"),
+        "accuracy, mean of the honest": accuracy.get("mean"),
+        "loss, mean": loss.get("mean"),
+        "consensus distance": report["consensus_distance"],
+    }
+
+
+def _standing(nodes: list[dict[str, Any]]) -> str:
+    states = Counter(node["state"] for node in nodes)
+    return ", ".join(f"{count:,} {state}" for state, count in states.most_common())
+
+
+def _alarms(nodes: list[dict[str, Any]]) -> str | None:
+    total: Counter[str] = Counter()
+    for node in nodes:
+        total.update(node["alarms"])
+    return ", ".join(f"{kind} {count:,}" for kind, count in sorted(total.items())) or None
+
+
+def _names(names: list[str]) -> str | None:
+    if not names:
+        return None
+    more = f", ... ({len(names):,} in all)" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
+def _alone(report: Report) -> dict[str, Any]:
+    """What the same learning gives without a network of peers."""
+    reference = report.get("reference") or {}
+    central, fedavg = reference.get("centralized") or {}, reference.get("fedavg")
+    facts: dict[str, Any] = {}
+    for key, words in (("one_node", "as many steps as a node"), ("all_nodes", "as many as all nodes")):
+        if central.get(key):
+            facts[f"all data in one place, {words}"] = f"{_figure(central[key])}, {central[key]['steps']:,} steps"
+    if fedavg:
+        facts["a server that averages each round"] = f"{_figure(fedavg)}, {size(fedavg['bytes_sent'])}"
+    return facts | ({"    ": ""} if facts else {})
+
+
+def _figure(reference: Mapping[str, Any]) -> str:
+    if reference["accuracy"] is not None:
+        return f"accuracy {cell(reference['accuracy'])}"
+    return f"loss {cell(reference['loss'])}"
+
+
+def _cost(report: Report) -> dict[str, Any]:
+    count, staleness = len(report["nodes"]), report["staleness"] or {}
+    rounds = [node["rounds"] for node in report["nodes"]]
+    limit = ", ended by the limit" if report["reached_limit"] else ""
+    return {
+        "rounds of a node": _range(rounds),
+        "virtual time": f"{report['virtual_time_s']:.4g} s{limit}",
+        "sent, by a node": f"{size(report['bytes_sent'] / count)} in {report['messages_sent'] / count:,.0f} messages",
+        "sent, in all": f"{size(report['bytes_sent'])} in {report['messages_sent']:,} messages",
+        "staleness": staleness and f"{staleness['mean']:.3g} rounds, at most {staleness['max']:,}",
+    }
+
+
+def _range(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}, mean {sum(values) / len(values):,.4g}"
+
+
+def _graph(report: Report) -> dict[str, Any]:
+    """In a schedule lambda_2 is that of all edges, a round's contraction that of the period, spread over its rounds."""
+    period = len(report["config"]["schedule"])
+    of_union = f" of all {period} rounds' edges" if period else ""
+    on_average = f", one of {period} rounds" if period else ""
+    contraction = report["contraction"]
+    return {
+        "topology": report["topology"],
+        f"algebraic connectivity{of_union}": report["algebraic_connectivity"],
+        f"contraction, predicted{on_average}": contraction["predicted"],
+        f"contraction, measured{on_average}": contraction["measured"],
+    }
+
+
+def _computed(report: Report) -> dict[str, Any]:
+    cost, batching = report["cost"], report["batching"]
+    parts = {"set up": "set_up", "run": "run", "evaluation": "evaluation", "report": "report"}
+    spent = ", ".join(f"{words} {cost[f'{key}_cpu_s']:.3g}" for words, key in parts.items())
+    speed = cost["node_rounds_per_cpu_s"]
+    return {
+        "seed": report["seed"],
+        "digest": report["digest"],
+        "value digest": report["value_digest"],
+        "computed": _how(batching),
+        "node-rounds a CPU-second": speed and f"{speed:,.0f}, without evaluation",
+        "CPU-seconds": f"{cost['cpu_s']:.3g}: {spent}",
+        "events": f"{cost['events']:,}",
+        "peak memory": size(report["peak_memory_bytes"]),
+    }
+
+
+def _how(batching: Mapping[str, Any]) -> str:
+    why = f" ({batching['why']})" if batching["why"] else ""
+    stable = "the model is batch-stable" if batching["batch_stable"] else "the model is not batch-stable"
+    return f"operations {batching['operations']}{why}; training {batching['training']}; {stable}"

@@ -1,0 +1,278 @@
+"""Runs, real or simulated, in one picture: what they learn, how far the nodes are apart, what they send.
+
+A run is read from its report; of that only what is drawn must be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from p2pfl.errors import UserError
+from topologies.plots.canvas import DARK, counted, new_figure, plain, save, shown
+
+X = Literal["time", "rounds", "bytes"]
+
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
+"""Okabe and Ito's, told apart by everybody."""
+STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)))
+MOST_RUNS = len(COLORS) * len(STYLES)
+LEARNED = {
+    "accuracy": "accuracy on the common test set",
+    "loss": "loss on the common test set",
+    "train_loss": "loss in training",
+}
+"""What the first panel shows: the first of these that any run has."""
+POWERS_FROM = 20.0
+"""where the largest value is so many times the smallest, the scale is logarithmic."""
+
+
+class Spread(msgspec.Struct):
+    mean: float
+    min: float
+    max: float
+
+
+class Point(msgspec.Struct):
+    time_s: float
+    rounds: Spread | None = None
+    accuracy: Spread | None = None
+    loss: Spread | None = None
+    train_loss: Spread | None = None
+    consensus_distance: float | None = None
+    bytes_sent: float | None = None
+
+
+class Moment(msgspec.Struct):
+    """Of a reference; `rounds` and `bytes_sent` of federated averaging alone."""
+
+    accuracy: float | None = None
+    loss: float | None = None
+    rounds: float | None = None
+    bytes_sent: float | None = None
+
+
+class Reference(Moment):
+    history: list[Moment] = []
+
+
+class Central(msgspec.Struct):
+    one_node: Reference | None = None
+    all_nodes: Reference | None = None
+
+
+class References(msgspec.Struct):
+    centralized: Central | None = None
+    fedavg: Reference | None = None
+
+
+class Config(msgspec.Struct):
+    federation: str
+
+
+class Run(msgspec.Struct):
+    """`label` tells it from the others in the picture."""
+
+    nodes: list[Any]
+    topology: str
+    history: list[Point]
+    config: Config
+    seed: int = 0
+    simulated: bool = False
+    reference: References | None = None
+    label: str = ""
+
+
+def read_run(content: bytes, label: str = "") -> Run:
+    """A run from the text of its report.
+
+    Raises:
+        ValueError: this is no report.
+    """
+    run = msgspec.json.decode(content, type=Run)
+    run.label = label
+    return run
+
+
+def run_of(report: Mapping[str, Any]) -> Run:
+    """A run from the report that it has just made."""
+    return msgspec.convert(report, type=Run)
+
+
+def draw_runs(runs: Sequence[Run], path: Path, x: X = "time") -> None:
+    """Write the picture, a .png, .svg or .pdf file.
+
+    Raises:
+        UserError: a run without a history, or too many of them.
+    """
+    if len(runs) > MOST_RUNS:
+        raise UserError("too many runs for one picture", key="REPORT", value=len(runs), allowed=f"up to {MOST_RUNS}")
+    for run in runs:
+        if not run.history:
+            raise UserError("its history is empty: nothing to draw", file=run.label or None)
+    learned = next((name for name in LEARNED if _have(runs, name)), None)
+    panels: list[Callable[[Any], None]] = []
+    if learned is not None:
+        panels.append(lambda axes: _draw_learned(axes, runs, learned, x))
+    if _have(runs, "consensus_distance"):
+        panels.append(lambda axes: _draw_distance(axes, runs, x))
+    if x != "bytes":
+        panels.append(lambda axes: _draw_bytes(axes, runs, x))
+    figure = new_figure(8, 1.4 + 2.3 * len(panels) if panels else 3)
+    places = figure.subplots(len(panels), 1, sharex=True, squeeze=False).flat if panels else []
+    for draw_panel, axes in zip(panels, places, strict=True):
+        plain(axes)
+        draw_panel(axes)
+    if panels:
+        _across(figure.axes[-1], runs, x)
+        _explain(figure, runs)
+    figure.suptitle(_title(runs), fontsize=10.5, color=DARK, x=0.01, ha="left")
+    save(figure, path)
+
+
+def _have(runs: Sequence[Run], name: str) -> bool:
+    return any(getattr(point, name) for run in runs for point in run.history)
+
+
+# -- panels ------------------------------------------------------------------------------------------------------------
+
+
+def _draw_learned(axes: Any, runs: Sequence[Run], name: str, x: X) -> None:
+    for place, run in enumerate(runs):
+        spreads = [(_place(run, point, x), getattr(point, name)) for point in run.history]
+        known = [(at, spread) for at, spread in spreads if spread is not None and at is not None]
+        at = [one for one, _ in known]
+        low, high = [spread.min for _, spread in known], [spread.max for _, spread in known]
+        axes.fill_between(at, low, high, color=_color(place), alpha=0.16, linewidth=0)
+        _line(axes, at, [spread.mean for _, spread in known], place)
+        if name != "train_loss":
+            _draw_references(axes, run, name, x, place=place, alone=len(runs) == 1)
+    axes.set_ylabel(LEARNED[name], fontsize=9)
+    if name == "accuracy":
+        axes.set_ylim(0, 1.02)
+    else:
+        means = [getattr(point, name).mean for run in runs for point in run.history if getattr(point, name)]
+        if min(means) > 0 and max(means) / min(means) >= POWERS_FROM:
+            axes.set_yscale("log")
+
+
+def _draw_references(axes: Any, run: Run, name: str, x: X, *, place: int, alone: bool) -> None:
+    """Dashed: federated averaging, as a curve where it has the same axis. Dotted, of a single run: all data at once."""
+    found = run.reference
+    if found is None:
+        return
+    color = "#555555" if alone else _color(place)
+    fedavg = found.fedavg
+    if fedavg is not None and getattr(fedavg, name) is not None:
+        moments = [(_moment(run, moment, x), getattr(moment, name)) for moment in fedavg.history]
+        known = [(at, value) for at, value in moments if at is not None and value is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), color=color, linewidth=1.1, linestyle="dashed")
+        else:
+            axes.axhline(getattr(fedavg, name), color=color, linewidth=1.1, linestyle="dashed")
+    central = found.centralized
+    if alone and central is not None:
+        for reference in (central.one_node, central.all_nodes):
+            if reference is not None and getattr(reference, name) is not None:
+                axes.axhline(getattr(reference, name), color=color, linewidth=1.1, linestyle=(0, (1, 2)))
+
+
+def _draw_distance(axes: Any, runs: Sequence[Run], x: X) -> None:
+    for place, run in enumerate(runs):
+        points = [(_place(run, point, x), point.consensus_distance) for point in run.history]
+        known = [(at, value) for at, value in points if at is not None and value]
+        _line(axes, [at for at, _ in known], [value for _, value in known], place)
+    axes.set_yscale("log")
+    axes.set_ylabel("consensus distance (relative)", fontsize=9)
+
+
+def _draw_bytes(axes: Any, runs: Sequence[Run], x: X) -> None:
+    from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - slow to import, and an extra
+
+    for place, run in enumerate(runs):
+        points = [(_place(run, point, x), _place(run, point, "bytes")) for point in run.history]
+        known = [(at, value) for at, value in points if at is not None and value is not None]
+        _line(axes, [at for at, _ in known], [value for _, value in known], place)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(EngFormatter(unit="B"))
+    axes.set_ylabel("sent by a node", fontsize=9)
+
+
+def _line(axes: Any, at: Sequence[float], values: Sequence[float], place: int) -> None:
+    """A single point is no line: it shows as a dot."""
+    style = STYLES[place // len(COLORS)]
+    marker = "o" if len(at) == 1 else None
+    axes.plot(at, values, color=_color(place), linewidth=1.7, linestyle=style, marker=marker, markersize=5)
+
+
+def _color(place: int) -> str:
+    return COLORS[place % len(COLORS)]
+
+
+# -- axes and words ----------------------------------------------------------------------------------------------------
+
+
+def _place(run: Run, point: Point, x: X) -> float | None:
+    """Where on the horizontal axis. Real processes take their time to start: theirs begins with the first point."""
+    match x:
+        case "time":
+            return point.time_s if run.simulated else point.time_s - run.history[0].time_s
+        case "rounds":
+            return None if point.rounds is None else point.rounds.mean
+        case "bytes":
+            return None if point.bytes_sent is None else point.bytes_sent / max(1, len(run.nodes))
+
+
+def _moment(run: Run, moment: Moment, x: X) -> float | None:
+    match x:
+        case "time":
+            return None
+        case "rounds":
+            return moment.rounds
+        case "bytes":
+            return None if moment.bytes_sent is None else moment.bytes_sent / max(1, len(run.nodes))
+
+
+def _across(axes: Any, runs: Sequence[Run], x: X) -> None:
+    from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - as above
+
+    kinds = {run.simulated for run in runs}
+    seconds = "virtual seconds" if kinds == {True} else "seconds since the first node was ready"
+    if len(kinds) > 1:
+        seconds = "seconds, virtual where simulated"
+    words = {"time": seconds, "rounds": "rounds of a node, on average", "bytes": "sent by a node, on average"}
+    axes.set_xlabel(words[x], fontsize=9)
+    axes.set_xlim(left=0)
+    if x == "bytes":
+        axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+
+
+def _explain(figure: Any, runs: Sequence[Run]) -> None:
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - as above
+    from matplotlib.patches import Patch  # noqa: PLC0415 - as above
+
+    marks: list[tuple[Any, str]] = []
+    for place, run in enumerate(runs):
+        line = Line2D([], [], color=_color(place), linewidth=1.7, linestyle=STYLES[place // len(COLORS)])
+        marks.append((line, "mean of the nodes" if len(runs) == 1 else shown(run.label, 40)))
+    marks.append((Patch(color=COLORS[0] if len(runs) == 1 else "#555555", alpha=0.16), "worst to best node"))
+    found = [run.reference for run in runs if run.reference is not None]
+    if any(one.fedavg for one in found):
+        marks.append((Line2D([], [], color="#555555", linewidth=1.1, linestyle="dashed"), "a server (FedAvg)"))
+    if len(runs) == 1 and any(one.centralized for one in found):
+        words = "all data in one place:\nsteps of one node, of all"
+        marks.append((Line2D([], [], color="#555555", linewidth=1.1, linestyle=(0, (1, 2))), words))
+    handles, labels = zip(*marks, strict=True)
+    figure.legend(handles, labels, loc="outside right upper", fontsize=8.5, frameon=False)
+
+
+def _title(runs: Sequence[Run]) -> str:
+    if len(runs) > 1:
+        return f"{len(runs)} runs"
+    run = runs[0]
+    kind = "simulated" if run.simulated else "real processes"
+    what = f"{run.config.federation}: {counted(len(run.nodes), 'node')}, {run.topology}, seed {run.seed}, {kind}"
+    return shown(what, 100)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Rows2 = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 
-CACHE_BYTES = 1 << 19
+CACHE_BYTES = 1 << 20
 """of scratch rows that one step works on."""
 TRAINING_ROWS = 1024
 MARGIN = 0.99

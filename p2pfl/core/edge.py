@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from p2pfl.core.effects import Alarm, CloseSession, Effect, Freeze, ResetEdge, Send
 from p2pfl.core.facts import Facts, Settings
-from p2pfl.core.limits import Patience, ResyncBrake, TokenBucket
+from p2pfl.core.limits import Patience, ResyncBrake, TokenBucket, UsualTime
 from p2pfl.core.messages import Done, Hello, Message, Ready, Request
 from p2pfl.core.records import EdgeRecord, consistent
 from p2pfl.core.session import NEVER, Greeting
@@ -40,6 +40,8 @@ class Edge:
     facts: Facts
     settings: Settings
     turns: Turns = ALWAYS
+    usual: UsualTime = field(default_factory=UsualTime, repr=False, compare=False)
+    """of an exchange on the node's live edges."""
     siblings: Mapping[int, Edge] = field(default_factory=dict, repr=False, compare=False)
     record: EdgeRecord = field(default_factory=EdgeRecord)
     greeting: Greeting = field(default_factory=Greeting)
@@ -107,6 +109,7 @@ class Edge:
 
     def _forget_session(self) -> None:
         self.greeting.end()
+        self.usual.note(self.peer, None)
         self.inbox.clear()
         self.peer_ready = self.asked_at = None
         self.resend_at = NEVER
@@ -150,6 +153,7 @@ class Edge:
             if self.greeting.number is None:
                 return effects
         self.greeting.is_open = True
+        self.usual.note(self.peer, self.patience.exchange_s)
         return effects + self._catch_up(mine) + self.resend(now) + self.exchange_if_wanted(now)
 
     def _catch_up(self, mine: Hello) -> list[Effect]:
@@ -361,6 +365,8 @@ class Edge:
         self.exchanges += 1
         self.patience.exchanged(None if self.asked_at is None else now - self.asked_at)
         self.asked_at = None
+        if self.is_open:
+            self.usual.note(self.peer, self.patience.exchange_s)
 
     # -- time -------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from p2pfl.core.edge import INBOX, Edge
 from p2pfl.core.node import Node
+from p2pfl.core.session import NEVER
 
 
 def check(node: Node) -> None:
@@ -12,6 +13,12 @@ def check(node: Node) -> None:
         fault = _fault(node, edge)
         if fault:
             raise AssertionError(f"node {node.index}, edge to {edge.peer}: {fault}")
+    edges = node.edges.values()
+    if node.timers.next_at != min((edge.wakes_at for edge in edges), default=NEVER):
+        raise AssertionError(f"node {node.index}: the next timer is another one")
+    times = sorted(edge.patience.exchange_s for edge in edges if edge.is_open and edge.patience.exchange_s)
+    if node.usual.median_s(NEVER) != (times[(len(times) - 1) // 2] if times else NEVER):
+        raise AssertionError(f"node {node.index}: the median of the live edges is another one")
 
 
 def _fault(node: Node, edge: Edge) -> str | None:

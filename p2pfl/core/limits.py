@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
 BURST = 32.0
@@ -80,3 +81,29 @@ class Patience:
 
     def missed(self) -> None:
         self.misses = min(self.misses + 1, MOST_MISSES)
+
+
+class UsualTime:
+    """The lower median of one figure of each edge, kept in order while single figures change."""
+
+    __slots__ = ("_figures", "_ordered")
+
+    def __init__(self) -> None:
+        self._figures: dict[int, float] = {}
+        self._ordered: list[float] = []
+
+    def note(self, peer: int, figure_s: float | None) -> None:
+        """What is true of the edge to `peer` now; none, or 0, does not count."""
+        before = self._figures.get(peer)
+        if figure_s == before:
+            return
+        if before is not None:
+            del self._figures[peer]
+            del self._ordered[bisect_left(self._ordered, before)]
+        if figure_s:
+            self._figures[peer] = figure_s
+            insort(self._ordered, figure_s)
+
+    def median_s(self, default_s: float) -> float:
+        ordered = self._ordered
+        return ordered[(len(ordered) - 1) // 2] if ordered else default_s

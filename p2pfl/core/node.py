@@ -31,6 +31,7 @@ from p2pfl.core.events import (
     StorageRestored,
 )
 from p2pfl.core.facts import Facts, Settings
+from p2pfl.core.limits import UsualTime
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import Rounds
 from p2pfl.core.session import NEVER
@@ -66,6 +67,7 @@ class Node:
         self.settings = settings
         self.facts = Facts(degree=most_at_once(given), samples=samples, version=version, rounds=rounds)
         self.edges: dict[int, Edge] = {}
+        self.usual = UsualTime()
         for peer in peers:
             self.edges[peer] = Edge(
                 peer=peer,
@@ -74,11 +76,17 @@ class Node:
                 settings=settings,
                 turns=given[peer],
                 siblings=self.edges,
+                usual=self.usual,
                 record=known.get(peer) or EdgeRecord(),
             )
         self.timers = Timers(self.edges)
         self.rounds = Rounds(
-            edges=self.edges, facts=self.facts, settings=settings, fresh=fresh, elapsed_before_s=elapsed_s
+            edges=self.edges,
+            usual=self.usual,
+            facts=self.facts,
+            settings=settings,
+            fresh=fresh,
+            elapsed_before_s=elapsed_s,
         )
 
     def handle(self, event: Event, now: float) -> list[Effect]:

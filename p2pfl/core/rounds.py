@@ -16,7 +16,7 @@ from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, StartRound
 from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, Started, StopRequested
 from p2pfl.core.facts import Facts, Settings
-from p2pfl.core.limits import PATIENCE_MULTIPLE
+from p2pfl.core.limits import PATIENCE_MULTIPLE, UsualTime
 from p2pfl.core.messages import Done
 from p2pfl.core.session import NEVER
 
@@ -47,12 +47,14 @@ class Rounds:
         self,
         *,
         edges: Mapping[int, Edge],
+        usual: UsualTime,
         facts: Facts,
         settings: Settings,
         fresh: bool,
         elapsed_before_s: float,
     ) -> None:
         self.edges = edges
+        self.usual = usual
         self.facts = facts
         self.settings = settings
         self.phase = Phase.WAITING
@@ -171,48 +173,39 @@ class Rounds:
         """
         awaited = self.awaited
         if awaited is not None and awaited.is_late:
-            self.due = self._patience_end(awaited, now)
+            self.due = self._patience_end(awaited)
             if now < self.due:
                 return False
         late = [edge for edge in self.edges.values() if edge.is_late]
-        ends = [(self._patience_end(edge, now), edge.peer) for edge in late]
-        self.due, last = max(ends, default=(self._rest_end(), None))
+        if not late:
+            self.due = self._rest_end()
+            return now >= self.due
+        self.due, last = max((self._patience_end(edge), edge.peer) for edge in late)
+        self.awaited = self.edges[last]
         if now < self.due:
-            self.awaited = None if last is None else self.edges[last]
             return False
         for edge in late:
             edge.patience.missed()
         return True
 
-    def _patience_end(self, edge: Edge, now: float) -> float:
-        """Until when this late edge is waited for, or, while that is still to come, a time before it."""
-        from_s = self.tick_from
-        if edge.keeps_step:  # the exchange begins when both ends are there; `_close` waits for the other end as long
-            if edge.awaits_peer:
-                return self.phase_from + self.settings.linger_s
-            from_s = max(from_s, edge.closing_heard_at)
+    def _patience_end(self, edge: Edge) -> float:
         wait_s = edge.patience.wait_s()
-        least_s = max(self.training_s, LEAST_USUAL_WAIT_S)
-        if wait_s > least_s:
-            wait_s = least_s if now < from_s + least_s else min(wait_s, self._usual_wait_s())
+        if wait_s > self.training_s:  # the usual wait is never shorter than that
+            wait_s = min(wait_s, self._usual_wait_s())
         if self.phase is Phase.JOINING:
-            wait_s = max(wait_s, LEAST_JOIN_TICK_S)
-        return from_s + wait_s
+            return self.tick_from + max(wait_s, LEAST_JOIN_TICK_S)
+        if edge.keeps_step:  # the exchange begins when both ends are there; `_close` waits for the other end as long
+            both_from = max(self.tick_from, edge.closing_heard_at)
+            return self.phase_from + self.settings.linger_s if edge.awaits_peer else both_from + wait_s
+        return self.tick_from + wait_s
 
     def _usual_wait_s(self) -> float:
         """One edge that is much slower than the others must not set the pace of all.
 
         It is waited for as long as a round trains, as the (lower) median edge would be, or a quarter of a second.
         """
-        median_s = self._usual_exchange_s(self.settings.max_wait_s)
+        median_s = self.usual.median_s(self.settings.max_wait_s)
         return max(self.training_s, PATIENCE_MULTIPLE * median_s, LEAST_USUAL_WAIT_S)
-
-    def _usual_exchange_s(self, default_s: float) -> float:
-        """The lower median over the live edges."""
-        known = sorted(
-            edge.patience.exchange_s for edge in self.edges.values() if edge.is_open and edge.patience.exchange_s
-        )
-        return known[(len(known) - 1) // 2] if known else default_s
 
     def _rest_end(self) -> float:
         """Where a schedule has no edge for this node's round, the round rests for as long as an exchange takes.
@@ -223,7 +216,7 @@ class Rounds:
         rests = not any(edge.has_turn for edge in self.edges.values())
         if self.phase is not Phase.TRAINING or not rests:
             return self.tick_from
-        return self.tick_from + min(self._usual_exchange_s(0.0), self.settings.max_wait_s)
+        return self.tick_from + min(self.usual.median_s(0.0), self.settings.max_wait_s)
 
     # -- phases -----------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.model import Federation
+from p2pfl.errors import LearningError
 from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
+from p2pfl.learn.user_code import describe_failure
 from sim.learning.grouped import Flags, Grouped, Integers
 from sim.learning.nodes import TorchNodes, gathered, load_learners
 from sim.learning.selftest import Verdict, examine
@@ -108,7 +110,10 @@ class BatchedLearners:
         together = self._together[nodes]
         if self._grouped is not None and together.any():
             rows = slice(None) if together.all() else np.flatnonzero(together)
-            self._train_together(self._grouped, rows, (nodes, rounds, starts, corrections, corrected), out, losses)
+            try:
+                self._train_together(self._grouped, rows, (nodes, rounds, starts, corrections, corrected), out, losses)
+            except Exception as error:
+                raise LearningError(f"training failed: {describe_failure(error)}") from error
         for row in np.flatnonzero(~together).tolist():
             correction = corrections[row] if corrections is not None and corrected[row] else None
             local = self.learners[int(nodes[row])].train(starts[row], correction, int(rounds[row]))

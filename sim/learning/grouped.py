@@ -79,7 +79,8 @@ class Grouped:
                 batches = self._batches(torch.from_numpy(index), self.sizes[kind // 2])
                 pull = None if pulls is None else _taken(pulls, group)
                 result = torch.empty(len(group), starts.shape[1])
-                losses[group] = self.stack.train(_taken(starts, group), batches, pull, result, careful=careful).numpy()
+                learned = self.stack.train(_taken(starts, group), batches, pull, result, careful=careful)
+                losses[group] = learned.numpy()
                 out[group] = result.numpy()
         return losses
 

@@ -49,7 +49,7 @@ def centralized(
     training = replace(federation.training, local_steps=round(sum(steps) / len(steps)), local_epochs=None)
     one = _rounds(federation, rounds)
     every = min(one * len(steps), most_steps // (training.local_steps or 1))
-    reports = _pooled_run(nodes, nodes.pool, training, (one, max(one, every)))
+    reports = _pooled_run(nodes, nodes.pool, training, (one, every))
     return dict(zip(("one_node", "all_nodes"), reports, strict=True))
 
 
@@ -102,7 +102,7 @@ def _figures(score: Score | None, training_loss: float) -> Report:
 
 
 def _pooled_run(nodes: TorchNodes, pool: Pool, training: TrainingConfig, goals: tuple[int, int]) -> Iterator[Report]:
-    """A report after each of the two numbers of rounds."""
+    """A report after each of the two numbers of rounds; one that has passed already changes nothing."""
     steps = training.local_steps or 1
     learner = _pooled_learner(nodes, pool, training)
     model, done, history = learner.initial(), 0, list[Report]()

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from p2pfl.config.model import TrainingConfig
+from p2pfl.errors import LearningError
 from p2pfl.learn.networks import mlp
 from p2pfl.learn.quadratic import QuadraticTask
 from sim.learning.batched import BatchedLearners
@@ -265,3 +266,24 @@ def test_a_model_that_rounds_otherwise_is_batched_where_the_user_asks_for_it():
 def test_learners_of_two_tasks_are_not_put_together():
     made = [learners(deep)[0], learners(deep)[1]]
     assert BatchedLearners(made).how == "one at a time: the learners are not of one task"
+
+
+class Failing(nn.Module):
+    broken = False
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(24, 4)
+
+    def forward(self, x):
+        if Failing.broken:
+            raise RuntimeError("the user's own")
+        return self.layer(x)
+
+
+def test_code_that_fails_later_is_a_failure_of_learning(monkeypatch):
+    batched = BatchedLearners(learners(Failing))
+    assert batched.how == "batched"
+    monkeypatch.setattr(Failing, "broken", True)
+    with pytest.raises(LearningError, match="the user's own"):
+        trained(batched, round_of_all(batched))

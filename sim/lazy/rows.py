@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from p2pfl.compress import Compressor
 from p2pfl.engine.engine import NORM_CEILING, NORM_MULTIPLE
+from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Vector
 
 if TYPE_CHECKING:
@@ -85,7 +86,10 @@ class Rows:
             starts = self.starts[which]
             corrections = None if self.corrections is None else self.corrections[which]
             out = np.empty_like(starts)
-            losses[some] = learners.train(which, rounds[some], starts, corrections, corrected[some], out)
+            try:
+                losses[some] = learners.train(which, rounds[some], starts, corrections, corrected[some], out)
+            except LearningError as error:
+                raise MisjudgedError(f"a local round failed: {error}") from error
             out -= starts
             self.starts[which] = out
         return losses
@@ -166,8 +170,10 @@ class Rows:
 
     def _through_the_codec(self, vectors: Rows2) -> NDArray[np.float32]:
         """What the other end decodes of each row, by way of the bytes that would travel."""
-        payloads = self.compressor.encode_rows(vectors)
-        return self.compressor.decode_rows(payloads, self.size)
+        try:
+            return self.compressor.decode_rows(self.compressor.encode_rows(vectors), self.size)
+        except ValueError as error:
+            raise MisjudgedError("a vector is not finite") from error
 
     def _shown(self, models: Rows2, nodes: list[int], times: list[int]) -> Rows2:
         if self.lies is not None and max(times) >= 0:

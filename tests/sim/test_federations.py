@@ -1,0 +1,92 @@
+"""Which federation a simulation runs: a file's or the built-in one, with other options."""
+
+from pathlib import Path
+
+import pytest
+
+from p2pfl.config.graph import DisconnectedGraph
+from p2pfl.config.load import load_federation
+from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.errors import UserError
+from sim.federations import describe
+
+FILE = """
+[federation]
+name = "ward"
+seed = 3
+topology = "ring"
+[training]
+time_s = 9.0
+[gossip]
+compressor = "q8"
+"""
+NODE = '[[node]]\nname = "{}"\nkey = "{}"\n'
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "federation.toml"
+    keys = [public_text(Identity.generate().public) for _ in range(4)]
+    path.write_text(FILE + "".join(NODE.format(f"pi{i}", key) for i, key in enumerate(keys)))
+    return path
+
+
+def test_a_file_without_options_is_the_federation_that_launch_runs(file):
+    assert describe(file=file) == load_federation(file)
+
+
+def test_options_replace_what_the_file_says_and_nothing_else(file):
+    plain, changed = load_federation(file), describe(file=file, rounds=7, compressor="none", topology="complete")
+    assert (changed.training.rounds, changed.training.time_s) == (7, None)
+    assert (changed.gossip.compressor, changed.topology, len(changed.edges)) == ("none", "complete", 6)
+    assert changed.members == plain.members
+    assert changed.gossip.staleness == plain.gossip.staleness
+
+
+def test_another_number_of_nodes_has_other_members_and_a_graph_of_that_size(file):
+    federation = describe(file=file, nodes=9)
+    assert [member.name for member in federation.members] == [f"node{i}" for i in range(9)]
+    assert len(federation.edges) == 9
+    assert len({member.key for member in federation.members}) == 9
+
+
+def test_another_seed_draws_another_random_graph():
+    graphs = [describe(nodes=20, topology="random-regular:degree=4", seed=seed).edges for seed in (1, 1, 2)]
+    assert graphs[0] == graphs[1] != graphs[2]
+
+
+def test_a_schedule_is_simulated_with_the_edges_of_each_round():
+    federation = describe(nodes=8, topology="one-peer-hypercube")
+    assert len(federation.schedule) == 3
+    assert len(federation.edges) == 12
+
+
+def test_the_built_in_digits_are_dealt_out_however_many_nodes_there_are():
+    assert describe(nodes=8).task.options == {"partition": "shards:2"}
+    assert describe(nodes=2000).task.options == {"partition": "draw:14"}
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        ({"rule": "krumm"}, "--rule"),
+        ({"compressor": "zip"}, "--compressor"),
+        ({"topology": "rign"}, "--topology"),
+        ({"topology": "one-peer-exponential"}, "--topology"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_is_allowed(option, key):
+    with pytest.raises(UserError) as found:
+        describe(**option)
+    assert found.value.key == key
+    assert found.value.allowed
+
+
+def test_a_graph_in_several_parts_is_refused():
+    with pytest.raises(DisconnectedGraph):
+        describe(nodes=30, topology="erdos-renyi:p=0.01")
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(UserError, match="nowhere"):
+        describe(file=Path("nowhere.toml"))

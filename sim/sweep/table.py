@@ -12,12 +12,16 @@ from topologies.cli.options import readable_bytes
 SHOWN_REASONS = 10
 UNSEEN = 5e-4
 """an interval of this share of the mean is not shown: it is in the files."""
+ONLY_IN_FILES = ("virtual_time_s",)
+"""a table is wide enough."""
 SMALL, LARGE = 1e-2, 1e4
 
 
 def readable_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A metric that no run has gets no column."""
-    columns = [name for name in METRICS if any(row["metrics"][name] for row in found["rows"])]
+    columns = [
+        name for name in METRICS if name not in ONLY_IN_FILES and any(row["metrics"][name] for row in found["rows"])
+    ]
     return [
         {
             **{name: str(value) for name, value in row["values"].items()},

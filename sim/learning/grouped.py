@@ -34,6 +34,8 @@ _GROUP_FLOATS = 640_000
 """parameters of one group: its gradients and activations should stay in the cache."""
 _BATCH_FLOATS = 4_000_000
 """inputs of one batch of a group."""
+_SCORED_FLOATS = 2_500_000
+"""the same where models are scored: their activations are taken to be about as large."""
 
 
 class Grouped:
@@ -110,8 +112,8 @@ class Grouped:
 
     def _scored_at_once(self, count: int) -> int:
         """How many models go well together on `count` samples each."""
-        width = self.pool.rows.inputs[0].numel() + self.nodes.prototype.size // 8
-        return max(1, min(LARGEST_GROUP, 2 * _GROUP_FLOATS // (min(count, BATCH) * width)))
+        inputs = min(count, BATCH) * self.pool.rows.inputs[0].numel()
+        return max(1, min(LARGEST_GROUP // 2, _SCORED_FLOATS // max(inputs, 1)))
 
     def _draw(self, nodes: Integers, rounds: Integers) -> Iterator[Integers]:
         """Which of its rows each node sees in its round, step after step."""

@@ -38,6 +38,7 @@ class Figures:
         self.history: list[Json] = []
         self.closing: list[dict[int, Json]] = [{} for _ in nodes]
         self.evaluation_cpu_s = 0.0
+        self._moved = -1
         self.values = hashlib.blake2b(digest_size=32, person=b"p2pfl-values")
 
     # -- as a watch ---------------------------------------------------------------------------------------------------
@@ -58,8 +59,12 @@ class Figures:
     # -- now and then -------------------------------------------------------------------------------------------------
 
     def evaluate(self) -> None:
-        """Add a point to the history, unless nothing has started yet."""
+        """Add a point to the history, unless no model has moved since the last one."""
         world = self.stage.world
+        moved = sum(host.moves for host in world.hosts)
+        if moved == self._moved:
+            return
+        self._moved = moved
         models = self.stage.models()
         began = time.process_time()
         world.trace.add(world.kernel.now_ns, Kind.EVALUATED, 0, 0, len(self.sample))

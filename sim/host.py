@@ -125,6 +125,8 @@ class Host(Generic[E_co]):
         self.watch = watch
         self.on_finish = on_finish
         self.life = self.starts = 0
+        self.moves = 0
+        """how often the model may have changed: starts, crashes, operations."""
         self.alive = False
         self.alarms: list[Alarm] = []
         self.answers_ns = 0
@@ -147,6 +149,7 @@ class Host(Generic[E_co]):
         boot = self.engine.boot()
         self.life += 1
         self.starts += 1
+        self.moves += 1
         self.alive = True
         self.wakes_at = NEVER
         self.core = Node(
@@ -168,6 +171,7 @@ class Host(Generic[E_co]):
         """Power off: memory is gone, the disk keeps what was flushed (and `kept` changes more)."""
         self.alive = False
         self.life += 1
+        self.moves += 1
         self._note(Kind.CRASHED, 0)
         self.engine.crash(kept)
 
@@ -198,6 +202,7 @@ class Host(Generic[E_co]):
 
     def _operate(self, operation: Operation) -> None:
         index, watch = self.plan.index, self.watch
+        self.moves += 1
         if watch is not None:
             watch.before(index, operation)
         event = self.engine.run(operation)

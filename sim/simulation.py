@@ -139,7 +139,7 @@ def _run(given: Script, stage: Stage, figures: Figures, on_progress: Callable[[P
     rounds = given.federation.training.rounds
     to_do = None if rounds is None else rounds * stage.nodes
     watch = _checked(stage) if given.check else None
-    next_ns = 0
+    next_ns, most_points = 0, 2 * POINTS
     figures.evaluate()
     while not world.over and world.kernel.pending and world.kernel.now_ns < limit_ns:
         for part in range(1, SLICES + 1):
@@ -150,6 +150,9 @@ def _run(given: Script, stage: Stage, figures: Figures, on_progress: Callable[[P
                 on_progress(Progress(time_s=world.kernel.now, rounds=done, rounds_to_do=to_do, point=point))
         next_ns += every_ns
         figures.evaluate()
+        if len(figures.history) >= most_points and given.spec.evaluate_every_s is None:
+            # Longer than was thought: somebody waits, or lingers.
+            every_ns, most_points = 2 * every_ns, most_points + POINTS
 
 
 def evaluation_interval_ns(given: Script, stage: Stage) -> int:

@@ -51,7 +51,7 @@ def describe(
         federation = replace(federation, seed=seed)
     if topology is not None:
         federation = replace(federation, topology=topology)
-    if file is None or not (nodes is topology is seed is None):
+    if file is None or any(given is not None for given in (nodes, topology, seed)):
         federation = _with_graph(federation, file)
     if rounds is not None:
         federation = replace(federation, training=replace(federation.training, rounds=rounds, time_s=None))
@@ -89,7 +89,9 @@ def _with_graph(federation: Federation, file: Path | None) -> Federation:
     try:
         graph, schedule = federation_graph(federation.topology, names, federation.seed, folder)
     except TopologyError as error:
-        said = f"{error.key}: {error.message}" if error.key else error.message
+        if error.key == "nodes":
+            raise UserError(error.message, key="--nodes", value=len(names), allowed=error.allowed) from None
+        said = f"{error.key}: {error.message}" if error.key not in (None, "topology") else error.message
         raise UserError(said, key="--topology", value=federation.topology, allowed=error.allowed) from None
     parts = len(components(graph))
     if parts > 1:

@@ -19,6 +19,8 @@ X = Literal["time", "rounds", "bytes"]
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
 """Okabe and Ito's, told apart by everybody."""
 STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)))
+GRAY = "#555555"
+DOTS = "dotted"
 MOST_RUNS = len(COLORS) * len(STYLES)
 LEARNED = {
     "accuracy": "accuracy on the common test set",
@@ -106,13 +108,10 @@ def draw_runs(runs: Sequence[Run], path: Path, x: X = "time") -> None:
     """Write the picture, a .png, .svg or .pdf file.
 
     Raises:
-        UserError: a run without a history, or too many of them.
+        UserError: there are too many.
     """
     if len(runs) > MOST_RUNS:
         raise UserError("too many runs for one picture", key="REPORT", value=len(runs), allowed=f"up to {MOST_RUNS}")
-    for run in runs:
-        if not run.history:
-            raise UserError("its history is empty: nothing to draw", file=run.label or None)
     learned = next((name for name in LEARNED if _have(runs, name)), None)
     panels: list[Callable[[Any], None]] = []
     if learned is not None:
@@ -121,7 +120,7 @@ def draw_runs(runs: Sequence[Run], path: Path, x: X = "time") -> None:
         panels.append(lambda axes: _draw_distance(axes, runs, x))
     if x != "bytes":
         panels.append(lambda axes: _draw_bytes(axes, runs, x))
-    figure = new_figure(8, 1.4 + 2.3 * len(panels) if panels else 3)
+    figure = new_figure(8 if len(runs) == 1 else 9, 1.4 + 2.3 * len(panels) if panels else 3)
     places = figure.subplots(len(panels), 1, sharex=True, squeeze=False).flat if panels else []
     for draw_panel, axes in zip(panels, places, strict=True):
         plain(axes)
@@ -129,6 +128,7 @@ def draw_runs(runs: Sequence[Run], path: Path, x: X = "time") -> None:
     if panels:
         _across(figure.axes[-1], runs, x)
         _explain(figure, runs)
+        figure.align_ylabels()
     figure.suptitle(_title(runs), fontsize=10.5, color=DARK, x=0.01, ha="left")
     save(figure, path)
 
@@ -148,8 +148,8 @@ def _draw_learned(axes: Any, runs: Sequence[Run], name: str, x: X) -> None:
         low, high = [spread.min for _, spread in known], [spread.max for _, spread in known]
         axes.fill_between(at, low, high, color=_color(place), alpha=0.16, linewidth=0)
         _line(axes, at, [spread.mean for _, spread in known], place)
-        if name != "train_loss":
-            _draw_references(axes, run, name, x, place=place, alone=len(runs) == 1)
+    if name != "train_loss":
+        _draw_references(axes, runs, name, x)
     axes.set_ylabel(LEARNED[name], fontsize=9)
     if name == "accuracy":
         axes.set_ylim(0, 1.02)
@@ -159,25 +159,34 @@ def _draw_learned(axes: Any, runs: Sequence[Run], name: str, x: X) -> None:
             axes.set_yscale("log")
 
 
-def _draw_references(axes: Any, run: Run, name: str, x: X, *, place: int, alone: bool) -> None:
-    """Dashed: federated averaging, as a curve where it has the same axis. Dotted, of a single run: all data at once."""
-    found = run.reference
-    if found is None:
-        return
-    color = "#555555" if alone else _color(place)
-    fedavg = found.fedavg
-    if fedavg is not None and getattr(fedavg, name) is not None:
-        moments = [(_moment(run, moment, x), getattr(moment, name)) for moment in fedavg.history]
-        known = [(at, value) for at, value in moments if at is not None and value is not None]
-        if known:
-            axes.plot(*zip(*known, strict=True), color=color, linewidth=1.1, linestyle="dashed")
-        else:
-            axes.axhline(getattr(fedavg, name), color=color, linewidth=1.1, linestyle="dashed")
-    central = found.centralized
-    if alone and central is not None:
-        for reference in (central.one_node, central.all_nodes):
+def _draw_references(axes: Any, runs: Sequence[Run], name: str, x: X) -> None:
+    """Dashed: federated averaging, as a curve where it has the same axis. Dotted, of a single run: all data at once.
+
+    In gray where it is the same for all runs, else in the run's own color.
+    """
+    curves = [_fedavg(run, name, x) for run in runs]
+    same = all(curve == curves[0] for curve in curves)
+    for place, curve in enumerate(curves[:1] if same else curves):
+        look = {"color": GRAY if same else _color(place), "linewidth": 1.1, "linestyle": "dashed"}
+        if len(curve) == 1 and x == "time":
+            axes.axhline(curve[0][1], **look)
+        elif curve:
+            axes.plot(*zip(*curve, strict=True), **look)
+    found = runs[0].reference
+    if len(runs) == 1 and found is not None and found.centralized is not None:
+        for reference in (found.centralized.one_node, found.centralized.all_nodes):
             if reference is not None and getattr(reference, name) is not None:
-                axes.axhline(getattr(reference, name), color=color, linewidth=1.1, linestyle=(0, (1, 2)))
+                axes.axhline(getattr(reference, name), color=GRAY, linewidth=1.1, linestyle=DOTS)
+
+
+def _fedavg(run: Run, name: str, x: X) -> list[tuple[float, float]]:
+    """Points of its curve; over time, which a server does not have, the end alone."""
+    fedavg = run.reference.fedavg if run.reference else None
+    if fedavg is None:
+        return []
+    moments = [fedavg] if x == "time" else fedavg.history
+    points = [(_moment(run, moment, x), getattr(moment, name)) for moment in moments]
+    return [(at, value) for at, value in points if at is not None and value is not None]
 
 
 def _draw_distance(axes: Any, runs: Sequence[Run], x: X) -> None:
@@ -229,7 +238,7 @@ def _place(run: Run, point: Point, x: X) -> float | None:
 def _moment(run: Run, moment: Moment, x: X) -> float | None:
     match x:
         case "time":
-            return None
+            return 0.0
         case "rounds":
             return moment.rounds
         case "bytes":
@@ -257,16 +266,20 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
     marks: list[tuple[Any, str]] = []
     for place, run in enumerate(runs):
         line = Line2D([], [], color=_color(place), linewidth=1.7, linestyle=STYLES[place // len(COLORS)])
-        marks.append((line, "mean of the nodes" if len(runs) == 1 else shown(run.label, 40)))
-    marks.append((Patch(color=COLORS[0] if len(runs) == 1 else "#555555", alpha=0.16), "worst to best node"))
+        marks.append((line, "mean of the nodes" if len(runs) == 1 else _named(run)))
+    marks.append((Patch(color=COLORS[0] if len(runs) == 1 else GRAY, alpha=0.16), "worst to best node"))
     found = [run.reference for run in runs if run.reference is not None]
     if any(one.fedavg for one in found):
-        marks.append((Line2D([], [], color="#555555", linewidth=1.1, linestyle="dashed"), "a server (FedAvg)"))
+        marks.append((Line2D([], [], color=GRAY, linewidth=1.1, linestyle="dashed"), "a server (FedAvg)"))
     if len(runs) == 1 and any(one.centralized for one in found):
         words = "all data in one place:\nsteps of one node, of all"
-        marks.append((Line2D([], [], color="#555555", linewidth=1.1, linestyle=(0, (1, 2))), words))
+        marks.append((Line2D([], [], color=GRAY, linewidth=1.1, linestyle=DOTS), words))
     handles, labels = zip(*marks, strict=True)
     figure.legend(handles, labels, loc="outside right upper", fontsize=8.5, frameon=False)
+
+
+def _named(run: Run) -> str:
+    return f"{shown(run.label, 32)}\n{counted(len(run.nodes), 'node')}, {shown(run.topology, 28)}"
 
 
 def _title(runs: Sequence[Run]) -> str:

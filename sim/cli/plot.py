@@ -97,9 +97,12 @@ def _run(content: bytes, file: Path, label: str) -> Run:
     from sim.plots import read_run  # noqa: PLC0415 - as above
 
     try:
-        return read_run(content, label)
+        run = read_run(content, label)
     except (ValueError, RecursionError) as error:
         raise UserError(f"this is no report: {error}", file=file, allowed=WANTED) from None
+    if not run.history:
+        raise UserError("its history is empty: nothing to draw", file=file)
+    return run
 
 
 def _labels(files: Sequence[Path]) -> list[str]:

@@ -115,7 +115,7 @@ def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> dict[s
     """The report; None where an invariant was broken, which has been told by then."""
     from p2pfl.reporting.plain import finite  # noqa: PLC0415 - `--help` stays instant
     from sim.cli.progress import ProgressView  # noqa: PLC0415 - as above
-    from sim.cli.scene import build  # noqa: PLC0415 - as above
+    from sim.cli.scene import build, without_file  # noqa: PLC0415 - as above
     from sim.simulation import InvariantError, simulate  # noqa: PLC0415 - as above
 
     federation, world = build(options)
@@ -124,12 +124,14 @@ def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> dict[s
 
         torch.set_num_threads(1)
     try:
-        with ProgressView(quiet=quiet) as view:
+        with ProgressView(quiet=quiet) as view, without_file(options):
             report: dict[str, Any] = finite(simulate(federation, world=world, on_progress=view.update, **how))
     except InvariantError as error:
         click.echo("\n".join(["the last events:", *(f"  {line}" for line in error.events)]), err=True)
         click.echo(f"error: {error}", err=True)
         return None
+    if how["check"]:
+        click.echo(f"every invariant held after each of {report['cost']['events']:,} events", err=True)
     return report
 
 

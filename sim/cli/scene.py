@@ -98,6 +98,19 @@ def _described(options: Options) -> Federation:
 
 
 @contextmanager
+def without_file(options: Options) -> Iterator[None]:
+    """Without FEDERATION there is no file to name in an error: what it would say has been said by options."""
+    try:
+        yield
+    except UserError as error:
+        if options.file is None and error.key is not None:
+            table, _, name = error.key.partition(".")
+            if table in ("federation", "task", "training", "gossip") and name:
+                error.file, error.key = None, f"--{name}" if hasattr(options, name) else name
+        raise
+
+
+@contextmanager
 def _named(key: str) -> Iterator[None]:
     try:
         yield

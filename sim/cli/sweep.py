@@ -27,9 +27,9 @@ A file, sweep.toml:
 
 \b
 Examples:
-  p2pfl sim sweep sweep.toml                     run it, or go on where it stopped
-  p2pfl sim sweep sweep.toml --plot sweep.svg    and draw it
-  p2pfl sim sweep sweep.toml --retry             the runs that failed once more
+  p2pfl sim sweep sweep.toml                   run it, or go on with it
+  p2pfl sim sweep sweep.toml --plot sweep.svg  and draw it
+  p2pfl sim sweep sweep.toml --retry           run again what failed
 """
 
 

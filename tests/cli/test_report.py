@@ -1,0 +1,40 @@
+"""A report is there as a whole or not at all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from p2pfl.cli.report import check_report, write_report
+from p2pfl.errors import StorageError, UserError
+
+
+def test_a_report_replaces_an_older_one(tmp_path):
+    path = tmp_path / "r.json"
+    for count in (1, 2):
+        write_report({"nodes": count}, path)
+    assert json.loads(path.read_text()) == {"nodes": 2}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
+def test_what_json_cannot_hold_leaves_the_older_one(tmp_path, value):
+    path = tmp_path / "r.json"
+    write_report({"nodes": 1}, path)
+    with pytest.raises((ValueError, TypeError)):
+        write_report({"nodes": value}, path)
+    assert json.loads(path.read_text()) == {"nodes": 1}
+
+
+def test_a_disk_that_refuses_is_an_error_with_the_file(tmp_path):
+    with pytest.raises(StorageError, match=r"gone/r\.json could not be written: No such file"):
+        write_report({}, tmp_path / "gone" / "r.json")
+
+
+def test_a_target_that_cannot_be_is_refused_before_the_run(tmp_path):
+    check_report(tmp_path / "r.json")
+    check_report(tmp_path / "new" / "r.json", coming=tmp_path / "new")
+    for path in (tmp_path, tmp_path / "gone" / "r.json"):
+        with pytest.raises(UserError, match="--report"):
+            check_report(path)

@@ -1,0 +1,66 @@
+"""The command as a user has it; small federations whose task needs no torch."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+import pytest
+
+from p2pfl.cli.main import main
+from p2pfl.crypto.identity import Identity, public_text
+
+HEAD = """
+[federation]
+name = "ward"
+seed = 3
+topology = "{topology}"
+
+[task]
+name = "quadratic"
+size = 12
+
+[training]
+rounds = {rounds}
+local_steps = 2
+closing_rounds = 4
+
+[gossip]
+linger_s = 2
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def p2pfl(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def p2pfl(*arguments):
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Outcome(caught.value.code, captured.out, captured.err)
+
+    yield p2pfl
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def ward(tmp_path):
+    """Writes a federation file; returns its path."""
+
+    def ward(nodes=4, topology="ring", rounds=6):
+        keys = [public_text(Identity.generate().public) for _ in range(nodes)]
+        tables = [f'[[node]]\nname = "node{index}"\nkey = "{key}"\n' for index, key in enumerate(keys)]
+        path = tmp_path / "ward.toml"
+        path.write_text(HEAD.format(topology=topology, rounds=rounds) + "\n".join(tables), encoding="utf-8")
+        return path
+
+    return ward

@@ -1,0 +1,87 @@
+"""A mistake is a line that names the option or the file, before anything has run."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim import simulation
+
+MISTAKES = {
+    ("--topology", "rng"): "--topology: unknown topology (found 'rng'); allowed: did you mean 'ring'?",
+    ("--topology", "hypercube", "--nodes", "12"): "--nodes: no hypercube of this size (found 12)",
+    ("--partition", "half"): "--partition: no such partition (found 'half')",
+    ("--rule", "krum"): "--rule: impossible value (found 'krum'); allowed: mean",
+    ("--compressor", "q3"): "--compressor: impossible value (found 'q3'); allowed: none,",
+    ("--byzantine", "8", "--attack", "zero"): "--byzantine: not all of the 8 nodes can lie (found 8); allowed: 0 to 7",
+    ("--byzantine", "2"): "--byzantine: liars with no attack; allowed: with --attack: sign-flip,",
+    ("--attack", "zero"): "--attack: an attack without liars (found 'zero'); allowed: with --byzantine K",
+    ("--byzantine", "2", "--attack", "noise"): "--attack: no such attack (found 'noise'); allowed: sign-flip,",
+    ("--world", "nix.toml"): "nix.toml: cannot be read: No such file or directory",
+    ("--world", "random", "--nodes", "5"): "--nodes: stands beside --world random",
+    ("--world", "random", "nix"): "FEDERATION: stands beside --world random",
+    ("--seed", "1", "--replay", "2"): "--seed: stands beside --replay (found 1); allowed: one of the two",
+    ("--limit-s", "0"): "--limit-s: no such time (found 0.0); allowed: seconds, more than 0",
+    ("--limit-s", "nan"): "--limit-s: no such time (found nan)",
+    ("--evaluate-every-s", "-1"): "--evaluate-every-s: no such time (found -1.0)",
+    ("--report", "nix/r.json"): "--report: no such folder (found 'nix'); allowed: a folder that exists",
+    ("--report", "."): "--report: is a folder (found '.'); allowed: a file",
+    ("--plot", "x.jpg"): "--plot: no such picture format (found 'x.jpg'); allowed: .png, .svg, .pdf",
+    ("--plot", "nix/x.png"): "--plot: no such folder (found 'nix')",
+    ("nix",): "nix: cannot be read: No such file or directory",
+}
+
+
+@pytest.fixture
+def unused(monkeypatch):
+    """Nothing may be simulated."""
+
+    def simulate(*_, **__):
+        raise AssertionError("this should not have come so far")
+
+    monkeypatch.setattr(simulation, "simulate", simulate)
+
+
+@pytest.mark.parametrize(("options", "text"), MISTAKES.items(), ids=lambda one: " ".join(one) * isinstance(one, tuple))
+def test_a_mistake_is_named_and_nothing_runs(p2pfl, unused, options, text):
+    outcome = p2pfl("sim", "run", *options)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"error: {text}")
+
+
+@pytest.mark.parametrize("options", [("--nodes", "1"), ("--rounds", "0"), ("--seed", "-1"), ("--replay", "x")])
+def test_a_number_out_of_range_is_refused_with_its_option(p2pfl, unused, options):
+    outcome = p2pfl("sim", "run", *options)
+    assert outcome.code == 2
+    assert f"'{options[0]}'" in outcome.err
+
+
+def test_a_graph_in_parts_is_code_3(p2pfl, unused):
+    outcome = p2pfl("sim", "run", "--nodes", 30, "--topology", "erdos-renyi:p=0.01")
+    assert outcome.code == 3
+    assert outcome.err.startswith("error: --topology: this graph on 30 nodes falls into")
+
+
+def test_without_a_file_a_mistake_names_no_file(p2pfl):
+    outcome = p2pfl("sim", "run", "--partition", "shards:1000")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("error: --partition: 8000 shards of 1437 samples")
+
+
+def test_a_mistake_in_the_file_names_the_file(p2pfl, ward):
+    path = ward()
+    path.write_text(path.read_text().replace("rounds = 6", "rounds = 0"), encoding="utf-8")
+    outcome = p2pfl("sim", "run", path)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {path}: training.rounds: impossible value (found 0)")
+
+
+def test_a_partition_of_a_task_that_has_none_is_refused(p2pfl, ward):
+    outcome = p2pfl("sim", "run", ward(), "--partition", "iid")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "partition" in outcome.err
+
+
+def test_an_unknown_command_suggests_the_nearest(p2pfl):
+    outcome = p2pfl("sim", "swep")
+    assert outcome.code == 2
+    assert "Did you mean 'sweep'?" in outcome.err

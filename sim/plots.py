@@ -20,7 +20,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#33
 """Okabe and Ito's, told apart by everybody."""
 STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)))
 GRAY = "#555555"
-DOTS = "dotted"
+DOTS: Any = "dotted"
 MOST_RUNS = len(COLORS) * len(STYLES)
 LEARNED = {
     "accuracy": "accuracy on the common test set",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from p2pfl.compress import Compressor
 from p2pfl.config.model import Edges
-from p2pfl.core.effects import Bootstrap, CommitRound, Operation
+from p2pfl.core.effects import ApplyReply, Bootstrap, CommitRound, Operation
 from p2pfl.core.facts import Settings
 from p2pfl.learn.interface import Learner
 from sim.exact import ExactEngine, ExactPlan
@@ -55,9 +55,15 @@ class Oracle:
         self.engines = engines
         self.edges = edges
         self.booked: Totals | float = 0.0
+        self._largest = 1e-300
+        """that the terms of the sum have been: what was booked may be all that is left, and is rounded as they were."""
         self._before: Totals | None = None
         self._unflushed: list[list[tuple[int, Totals]]] = [[] for _ in engines]
         """of each node: what its commits booked that are not on its disk, by their place among all that are not."""
+        self._replies: list[dict[int, int]] = [{} for _ in engines]
+        """of each node: the places of replies that are not on its disk, by neighbor."""
+        self._widowed: list[list[tuple[int, Totals]]] = [[] for _ in engines]
+        """of each node: such replies, and their D, whose other half has gone with the neighbor's disk."""
 
     # -- as a watch -------------------------------------------------------------------------------------------------
 
@@ -69,7 +75,9 @@ class Oracle:
         """A local round and a start from the neighbors' median move a model: the ledger takes the difference."""
         waiting = self.engines[index].store.buffered
         if not waiting:
-            self._unflushed[index].clear()
+            self._flushed(index)
+        elif isinstance(operation, ApplyReply):
+            self._replies[index][operation.peer] = waiting
         if isinstance(operation, Bootstrap | CommitRound) and self._before is not None:
             moved = self._weighed(index) - self._before
             self.booked = self.booked + moved
@@ -81,14 +89,29 @@ class Oracle:
         for place, moved in self._unflushed[index]:
             if place > kept:
                 self.booked = self.booked - moved
+        for place, moved in self._widowed[index]:
+            if place > kept:
+                self.booked = self.booked + moved
+        self._flushed(index)
+
+    def _flushed(self, index: int) -> None:
         self._unflushed[index].clear()
+        self._replies[index].clear()
+        self._widowed[index].clear()
 
     def committed(self, index: int) -> None:
         if self.further is not None:
             self.further.committed(index)
 
     def forgets(self, index: int, forget: Callable[[int], None]) -> None:
-        """The ledger books what goes with a lost disk: it is on it that the oracle looks, not on memory."""
+        """The ledger books what goes with a lost disk: it is on it that the oracle looks, not on memory.
+
+        A neighbor that has taken in a reply, and crashes before it is on its disk, has no one to ask for it again.
+        """
+        for initiator, responder in self.edges:
+            place = self._replies[initiator].get(index) if responder == index else None
+            if place is not None and (flow := self._latest(initiator, responder)) is not None:
+                self._widowed[initiator].append((place, flow))
         before = self.total()
         forget(index)
         self.booked = self.booked + (self.total() - before)
@@ -109,9 +132,10 @@ class Oracle:
         return total
 
     def drift(self, start: Totals) -> float:
-        """How far the sum is from what it was at the start and what was booked since, relative to its terms."""
-        scale = sum(float(engine.state.samples * np.abs(engine.state.model).sum()) for engine in self.engines)
-        return float(np.abs(self.total() - start - self.booked).max()) / max(scale, 1e-300)
+        """How far the sum is from what it was at the start and what was booked since, relative to its largest terms."""
+        terms = sum(float(engine.state.samples * np.abs(engine.state.model).sum()) for engine in self.engines)
+        self._largest = max(self._largest, terms)
+        return float(np.abs(self.total() - start - self.booked).max()) / self._largest
 
     def _in_flight(self, edge: tuple[int, int]) -> Totals | float:
         initiator, responder = (self.engines[end].state for end in edge)
@@ -119,6 +143,14 @@ class Oracle:
         reply = theirs.record.reply
         if mine.pending is None or reply is None or reply.request_digest != mine.pending.digest:
             return 0.0
+        return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
+
+    def _latest(self, initiator: int, responder: int) -> Totals | None:
+        """D of the latest transaction, if it is the same one at both ends."""
+        mine, theirs = self.engines[initiator].state.edges[responder], self.engines[responder].state.edges[initiator]
+        reply = theirs.record.reply
+        if reply is None or mine.record.chain != theirs.record.chain:
+            return None
         return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
 
     def replicas_agree(self, *, amnesia: bool = False) -> bool:

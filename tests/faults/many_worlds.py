@@ -1,0 +1,95 @@
+"""Thousands of random federations in random bad worlds, every invariant checked after every event of each.
+
+    python tests/faults/many_worlds.py --count 1000 --first 0 --jobs 2 --out worlds.jsonl
+
+writes one line of JSON for each seed as it comes, and ends with exit code 1 if one of them went wrong. With `--same`
+each world is also run twice more, batched and one operation at a time, which must be the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from sim import simulate
+from sim.worlds.drawn import draw
+
+Json = dict[str, Any]
+DIGESTS = ("digest", "value_digest")
+SELDOM_S = 5.0
+
+
+def replay(seed: int) -> str:
+    return f"p2pfl sim run --world random --replay {seed}"
+
+
+def checked(seed: int) -> Json:
+    """The report of that world, each invariant checked after each of its events; scores are not what is looked at."""
+    federation, world = draw(seed)
+    return simulate(federation, world=replace(world, evaluate_every_s=SELDOM_S), check=True, references=False)
+
+
+def digests(seed: int, *, batching: bool) -> list[str]:
+    federation, world = draw(seed)
+    report = simulate(federation, world=world, batching=batching, references=False)
+    return [report[key] for key in DIGESTS]
+
+
+def line(seed: int, *, same: bool) -> Json:
+    """What became of one world; `violation` is None where all is well."""
+    began = time.process_time()
+    said: Json = {"seed": seed, "violation": None}
+    try:
+        report = checked(seed)
+        said |= {"events": report["cost"]["events"], "nodes": len(report["nodes"])}
+        if same and digests(seed, batching=True) != digests(seed, batching=False):
+            said["violation"] = "batched and one at a time are not the same run"
+    except Exception as error:  # noqa: BLE001 - whatever it is, the seed is told and the others go on
+        said["violation"] = f"{type(error).__name__}: {error}"
+    return said | {"cpu_s": round(time.process_time() - began, 3)}
+
+
+def lines(seeds: range, *, same: bool, jobs: int) -> Iterator[Json]:
+    work = partial(line, same=same)
+    if jobs == 1:
+        yield from map(work, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(work, seeds)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="random federations in random bad worlds, every invariant checked")
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--same", action="store_true", help="batched and one at a time must be the same run, too")
+    parser.add_argument("--out", type=Path, help="a file for the lines, instead of stdout")
+    given = parser.parse_args()
+    wrong, cpu_s, events, began = [], 0.0, 0, time.monotonic()
+    with given.out.open("w") if given.out else sys.stdout as out:
+        for said in lines(range(given.first, given.first + given.count), same=given.same, jobs=given.jobs):
+            print(json.dumps(said), file=out, flush=True)
+            cpu_s, events = cpu_s + said["cpu_s"], events + said.get("events", 0)
+            if said["violation"]:
+                wrong.append(said)
+        for said in wrong:
+            print(f"{said['violation']}\n    {replay(said['seed'])}", file=sys.stderr)  # noqa: T201 - it is a script
+    told = f"{given.count} worlds, {events} checked events, {cpu_s:.0f} s of CPU, {time.monotonic() - began:.0f} s"
+    print(f"{told}, {len(wrong)} violations", file=sys.stderr)  # noqa: T201 - it is a script
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

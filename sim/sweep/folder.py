@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from p2pfl.errors import StorageError, UserError
 from sim.sweep.model import Job
@@ -113,16 +112,3 @@ def _read(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
-
-
-def plain_json(value: Any) -> Any:
-    """JSON has no infinity and no NaN: both become null."""
-    match value:
-        case float():
-            return value if abs(value) < float("inf") else None
-        case dict():
-            return {str(key): plain_json(one) for key, one in value.items()}
-        case list() | tuple():
-            return [plain_json(one) for one in value]
-        case _:
-            return value

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from p2pfl.errors import P2PFLError
-from sim.sweep.folder import plain_json
+from p2pfl.reporting.plain import finite
 from sim.sweep.model import Job, RunJob
 from topologies.errors import TopologyError
 
@@ -31,7 +31,7 @@ def perform(run_job: RunJob, job: Job) -> Outcome:
     """Whatever goes wrong in a run belongs to that run alone."""
     try:
         report = {**run_job(job), "sweep": {"key": job.key, "identity": job.identity}}
-        return Outcome(report=json.dumps(plain_json(report), indent=1, allow_nan=False).encode())
+        return Outcome(report=json.dumps(finite(report), indent=1, allow_nan=False).encode())
     except MemoryError:
         return Outcome(reason="needs more memory than there is")
     except (P2PFLError, TopologyError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import resource
 from collections import Counter
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -65,10 +66,16 @@ def final_report(stage: Stage, figures: Figures, *, references: bool) -> Json:
 
 
 def _references(stage: Stage) -> Json:
+    """Where time bounds the federation: of as many rounds as a node took, on average."""
     from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - torch is needed for these alone
 
     federation, learners = stage.script.federation, stage.script.learners
-    return {"centralized": centralized(federation, learners), "fedavg": fedavg(federation, learners)}
+    taken = [host.core.facts.rounds for host in stage.world.hosts if host.life] or [0]
+    rounds = round(fmean(taken)) if federation.training.rounds is None else None
+    return {
+        "centralized": centralized(federation, learners, rounds=rounds),
+        "fedavg": fedavg(federation, learners, rounds=rounds),
+    }
 
 
 def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[Json]:

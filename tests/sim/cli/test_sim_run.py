@@ -158,6 +158,15 @@ def test_references_stand_beside_unless_they_are_not_wanted(p2pfl, ward):
     assert "a server" not in p2pfl("sim", "run", ward(), "--no-references").out
 
 
+def test_where_time_bounds_a_run_a_server_takes_as_many_rounds_as_a_node(p2pfl, ward):
+    path = ward()
+    path.write_text(path.read_text().replace("rounds = 6", "time_s = 0.1", 1), encoding="utf-8")
+    outcome = p2pfl("sim", "run", path, "--format", "json")
+    report = json.loads(outcome.out)
+    taken = [node["rounds"] for node in report["nodes"]]
+    assert report["reference"]["fedavg"]["history"][-1]["rounds"] == round(sum(taken) / 4) > 1
+
+
 def test_report_and_picture_are_written_and_named_on_stderr(p2pfl, ward, tmp_path):
     outcome = p2pfl("sim", "run", ward(), "--report", "r.json", "--plot", "r.svg", "--quiet", "--format", "json")
     assert outcome.err == "report: r.json\npicture: r.svg\n"

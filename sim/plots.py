@@ -46,6 +46,8 @@ class Point(msgspec.Struct):
     train_loss: Spread | None = None
     consensus_distance: float | None = None
     bytes_sent: float | None = None
+    evaluated: int | None = None
+    """how many nodes, where not all were."""
 
 
 class Moment(msgspec.Struct):
@@ -84,6 +86,7 @@ class Run(msgspec.Struct):
     config: Config
     seed: int = 0
     simulated: bool = False
+    byzantine: list[str] = []
     reference: References | None = None
     label: str = ""
 
@@ -267,7 +270,7 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
     for place, run in enumerate(runs):
         line = Line2D([], [], color=_color(place), linewidth=1.7, linestyle=STYLES[place // len(COLORS)])
         marks.append((line, "mean of the nodes" if len(runs) == 1 else _named(run)))
-    marks.append((Patch(color=COLORS[0] if len(runs) == 1 else GRAY, alpha=0.16), "worst to best node"))
+    marks.append((Patch(color=COLORS[0] if len(runs) == 1 else GRAY, alpha=0.16), _band(runs)))
     found = [run.reference for run in runs if run.reference is not None]
     if any(one.fedavg for one in found):
         marks.append((Line2D([], [], color=GRAY, linewidth=1.1, linestyle="dashed"), "a server (FedAvg)"))
@@ -276,6 +279,14 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
         marks.append((Line2D([], [], color=GRAY, linewidth=1.1, linestyle=DOTS), words))
     handles, labels = zip(*marks, strict=True)
     figure.legend(handles, labels, loc="outside right upper", fontsize=8.5, frameon=False)
+
+
+def _band(runs: Sequence[Run]) -> str:
+    """A run of very many nodes looks at some of them on its way."""
+    run = runs[0]
+    some = run.history[-1].evaluated if len(runs) == 1 else None
+    liars = len(run.byzantine)
+    return "worst to best node" if some is None or some >= len(run.nodes) - liars else f"worst to best of {some} nodes"
 
 
 def _named(run: Run) -> str:

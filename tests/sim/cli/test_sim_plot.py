@@ -161,6 +161,12 @@ def test_without_accuracy_the_loss_is_drawn(drawn):
     assert figure.axes[0].get_ylabel() == "loss on the common test set"
 
 
+@pytest.mark.parametrize(("evaluated", "liars", "text"), [(1, [], "of 1 nodes"), (2, [], "node"), (1, ["a"], "node")])
+def test_the_band_says_where_not_all_honest_nodes_were_evaluated(drawn, evaluated, liars, text):
+    figure = drawn(report([point(0.0), point(1.0, evaluated=evaluated)], byzantine=liars))
+    assert words(figure)[1] == f"worst to best {text}"
+
+
 def test_what_nobody_has_has_no_panel(drawn):
     bare = {"accuracy": None, "loss": None, "consensus_distance": None}
     figure = drawn(report([point(0.0, **bare), point(1.0, **bare)]))

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.core.effects import Operation
 from p2pfl.core.rounds import Phase
 from p2pfl.learn.interface import Score
 from p2pfl.reporting.figures import overall_staleness, spread
@@ -25,7 +24,7 @@ Json = dict[str, Any]
 
 
 class Figures:
-    """Looks on (see `sim.host.Watch`); `stage` is set once there is one."""
+    """`stage` is set once there is one."""
 
     def __init__(self, given: Script) -> None:
         self.given = given
@@ -40,12 +39,6 @@ class Figures:
         self.evaluation_cpu_s = 0.0
         self._moved = -1
         self.values = hashlib.blake2b(digest_size=32, person=b"p2pfl-values")
-
-    # -- as a watch ---------------------------------------------------------------------------------------------------
-
-    def before(self, index: int, operation: Operation) -> None: ...
-
-    def after(self, index: int, operation: Operation) -> None: ...
 
     def committed(self, index: int) -> None:
         """Closing rounds are few and show how fast the nodes come together."""
@@ -83,8 +76,8 @@ class Figures:
         return {
             "time_s": world.kernel.now,
             "rounds": spread(host.core.facts.rounds for host in started),
-            "accuracy": spread(score and score.accuracy for score in scores),
-            "loss": spread(score and score.loss for score in scores),
+            "accuracy": spread(score.accuracy for score in scores if score),
+            "loss": spread(score.loss for score in scores if score),
             "train_loss": spread(self.stage.loss(node) for node in nodes),
             "consensus_distance": consensus_distance(rows.astype(np.float64)) if len(nodes) > 1 else None,
             "staleness": overall_staleness(staleness(host.core) for host in started),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from p2pfl.core.effects import (
@@ -29,10 +30,7 @@ from p2pfl.core.effects import (
 )
 from p2pfl.core.events import (
     Event,
-    ReplyApplied,
     ReplyRefused,
-    RequestApplied,
-    RequestFrozen,
     RequestRefused,
     RoundCommitted,
     RoundTrained,
@@ -44,18 +42,20 @@ from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
 from p2pfl.core.turns import Turns
 from sim.engines import NodeEngine
-from sim.kernel import Kernel
+from sim.kernel import NS, Kernel
 from sim.trace import Kind, Trace
 
 NEVER = float("inf")
-OPERATIONS = (Freeze, ApplyRequest, ApplyReply, ResetEdge, CommitRound, Bootstrap)
-ANSWERS: dict[type, Kind] = {
-    RequestFrozen: Kind.FROZEN,
-    RequestApplied: Kind.REQUEST_APPLIED,
-    ReplyApplied: Kind.REPLY_APPLIED,
-    RequestRefused: Kind.REFUSED,
-    ReplyRefused: Kind.REFUSED,
+# What the trace says of an operation, and the number with it. An enumeration's members are slow to pack.
+TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
+    Freeze: (int(Kind.FROZEN), attrgetter("seq")),
+    ApplyRequest: (int(Kind.REQUEST_APPLIED), attrgetter("request.seq")),
+    ApplyReply: (int(Kind.REPLY_APPLIED), attrgetter("reply.seq")),
+    ResetEdge: (int(Kind.EDGE_RESET), attrgetter("incarnation")),
+    CommitRound: (int(Kind.ROUND_COMMITTED), attrgetter("version")),
+    Bootstrap: (int(Kind.BOOTSTRAPPED), lambda operation: len(operation.peers)),
 }
+ANSWERS: dict[type, int] = {RequestRefused: int(Kind.REFUSED), ReplyRefused: int(Kind.REFUSED)}
 
 E_co = TypeVar("E_co", bound=NodeEngine, covariant=True)
 
@@ -86,9 +86,6 @@ class Watch(Protocol):
     def after(self, index: int, operation: Operation) -> None:
         """It has."""
 
-    def committed(self, index: int) -> None:
-        """The core has taken the answer to CommitRound."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlan:
@@ -115,14 +112,17 @@ class Host(Generic[E_co]):
         network: Network,
         trace: Trace,
         watch: Watch | None = None,
-        on_finish: Callable[[], None] = lambda: None,
+        on_commit: Callable[[int], None] | None = None,
+        on_finish: Callable[[int], None] | None = None,
     ) -> None:
         self.plan = plan
+        self.index, self.engine_ns = plan.index, plan.engine_ns
         self.engine = engine
         self.kernel = kernel
         self.network = network
         self.trace = trace
         self.watch = watch
+        self.on_commit = on_commit
         self.on_finish = on_finish
         self.life = self.starts = 0
         self.moves = 0
@@ -139,7 +139,7 @@ class Host(Generic[E_co]):
             Alarm: self._alarm,
             Finish: self._finish,
         }
-        operations: dict[type, Callable[[Any], None]] = dict.fromkeys(OPERATIONS, self._operate)
+        operations: dict[type, Callable[[Any], None]] = dict.fromkeys(TRACED, self._operate)
         self._carry_out = own | operations
 
     # -- life and death ---------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Host(Generic[E_co]):
     def take(self, event: Event) -> None:
         """Hand one event to the core and carry out its effects."""
         if self.alive:
-            self._run(self.core.handle(event, self.kernel.now))
+            self._run(self.core.handle(event, self.kernel.now_ns / NS))
 
     def _run(self, effects: list[Effect]) -> None:
         carry_out = self._carry_out
@@ -191,46 +191,36 @@ class Host(Generic[E_co]):
             self._wake_at(deadline)
 
     def _send(self, effect: Send) -> None:
-        self.network.send(self.plan.index, effect.peer, effect.session, effect.message)
+        self.network.send(self.index, effect.peer, effect.session, effect.message)
 
     def _close(self, effect: CloseSession) -> None:
-        self.network.close(self.plan.index, effect.peer, effect.session)
+        self.network.close(self.index, effect.peer, effect.session)
 
     def _finish(self, _: Finish) -> None:
         self._note(Kind.FINISHED, self.core.facts.rounds)
-        self.on_finish()
+        if self.on_finish is not None:
+            self.on_finish(self.index)
 
     def _operate(self, operation: Operation) -> None:
-        index, watch = self.plan.index, self.watch
         self.moves += 1
+        watch, now_ns = self.watch, self.kernel.now_ns
         if watch is not None:
-            watch.before(index, operation)
+            watch.before(self.index, operation)
         event = self.engine.run(operation)
         if watch is not None:
-            watch.after(index, operation)
-        self._trace_operation(operation, event)
+            watch.after(self.index, operation)
+        kind, number = TRACED[type(operation)]
         if event is not None:
-            self.answers_ns = max(self.answers_ns, self.kernel.now_ns) + self.plan.engine_ns
+            kind = ANSWERS.get(type(event), kind)
+            self.answers_ns = max(self.answers_ns, now_ns) + self.engine_ns
             self.kernel.at_ns(self.answers_ns, partial(self._answer, self.life, event))
-
-    def _trace_operation(self, operation: Operation, event: Event | None) -> None:
-        match operation:
-            case CommitRound(version=version):
-                self._note(Kind.ROUND_COMMITTED, version)
-            case Freeze(peer=peer, seq=number):
-                self._note(Kind.FROZEN, number, peer)
-            case ApplyRequest(peer=peer, request=message) | ApplyReply(peer=peer, reply=message):
-                self._note(ANSWERS[type(event)], message.seq, peer)
-            case ResetEdge(peer=peer, incarnation=number):
-                self._note(Kind.EDGE_RESET, number, peer)
-            case Bootstrap(peers=peers):
-                self._note(Kind.BOOTSTRAPPED, len(peers))
+        self.trace.add(now_ns, kind, self.index, getattr(operation, "peer", 0), number(operation))
 
     def _answer(self, life: int, event: Event) -> None:
         if life == self.life:
             self.take(event)
-            if self.watch is not None and type(event) is RoundCommitted:
-                self.watch.committed(self.plan.index)
+            if type(event) is RoundCommitted and self.on_commit is not None:
+                self.on_commit(self.index)
 
     def _train(self, effect: StartRound) -> None:
         self._note(Kind.ROUND_BEGUN, effect.index)
@@ -261,7 +251,7 @@ class Host(Generic[E_co]):
         self._note(Kind.ALARM, 0, -1 if alarm.peer is None else alarm.peer)
 
     def _note(self, kind: Kind, number: int, peer: int = 0) -> None:
-        self.trace.add(self.kernel.now_ns, kind, self.plan.index, peer, number)
+        self.trace.add(self.kernel.now_ns, kind, self.index, peer, number)
 
     @property
     def finished(self) -> bool:

@@ -21,6 +21,7 @@ class Kernel:
         self.now_ns = 0
         self._heap: list[tuple[int, int, Action]] = []
         self._sequence = 0
+        self._halted = False
 
     @property
     def now(self) -> float:
@@ -66,17 +67,23 @@ class Kernel:
         return True
 
     def run(self, until_ns: int, stop: Callable[[], bool] | None = None) -> bool:
-        """Run what is due up to and including `until_ns`; True if `stop`, asked after every action, ended it before.
+        """Run what is due up to and including `until_ns`; True if `stop`, asked after every action, or `halt`, called
+        by one, ended it before.
 
-        Afterwards it is `until_ns`, unless `stop` ended it or nothing more will ever happen: then it is the time of
-        the last action.
+        Afterwards it is `until_ns`, unless it was ended or nothing more will ever happen: then it is the time of the
+        last action.
         """
         heap, pop = self._heap, heapq.heappop
+        self._halted = False
         while heap and heap[0][0] <= until_ns:
             self.now_ns, _, action = pop(heap)
             action()
-            if stop is not None and stop():
+            if self._halted or (stop is not None and stop()):
                 return True
         if heap and self.now_ns < until_ns:
             self.now_ns = until_ns
         return False
+
+    def halt(self) -> None:
+        """End `run` after the action under way."""
+        self._halted = True

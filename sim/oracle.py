@@ -18,7 +18,6 @@ from p2pfl.core.effects import ApplyReply, Bootstrap, CommitRound, Operation
 from p2pfl.core.facts import Settings
 from p2pfl.learn.interface import Learner
 from sim.exact import ExactEngine, ExactPlan
-from sim.host import Watch
 from sim.kernel import NS
 from sim.world import ConstantPace, Surroundings, World, all_neighbors
 from sim.worlds.model import LinkSpec, SlowNodes
@@ -49,9 +48,7 @@ class OpenPlan:
 class Oracle:
     """Watches a world of exact engines. Attach it before the world runs."""
 
-    def __init__(self, engines: Sequence[ExactEngine], edges: Edges, further: Watch | None = None) -> None:
-        """`further` looks on too."""
-        self.further = further
+    def __init__(self, engines: Sequence[ExactEngine], edges: Edges) -> None:
         self.engines = engines
         self.edges = edges
         self.booked: Totals | float = 0.0
@@ -98,10 +95,6 @@ class Oracle:
         self._unflushed[index].clear()
         self._replies[index].clear()
         self._widowed[index].clear()
-
-    def committed(self, index: int) -> None:
-        if self.further is not None:
-            self.further.committed(index)
 
     def forgets(self, index: int, forget: Callable[[int], None]) -> None:
         """The ledger books what goes with a lost disk: it is on it that the oracle looks, not on memory.

@@ -13,11 +13,11 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.model import Federation
 from p2pfl.core import invariants
 from p2pfl.errors import P2PFLError
-from sim.figures import Figures
+from sim.figures import Figures, Json
 from sim.kernel import NS
 from sim.lazy import MisjudgedError
 from sim.learning.batched import BatchedLearners, make_learners
-from sim.report import Json, final_report
+from sim.report import final_report
 from sim.stage import Script, Stage, script
 from sim.worlds.choices import settle
 from sim.worlds.memory import check_memory
@@ -101,7 +101,7 @@ def _perform(
 ) -> Json:
     wall = time.monotonic()
     figures = Figures(given)
-    stage = Stage(given, figures)
+    stage = Stage(given, figures.committed)
     figures.stage = stage
     set_up = time.process_time()
     with _no_collections(), _told(stage):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from p2pfl.engine.engine import least_drift
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.sketch import Sketch
 from sim.exact import ExactEngine, ExactPlan, Show
-from sim.host import Watch
 from sim.kernel import NS
 from sim.lazy import LazyEngine, Pairs, Plane
 from sim.learning.batched import BatchedLearners
@@ -60,7 +59,7 @@ def script(federation: Federation, spec: WorldSpec, learners: BatchedLearners, *
 class Stage:
     """One run, ready to go. `plane` is None where every operation is done at once; `oracle` only where asked for."""
 
-    def __init__(self, given: Script, watch: Watch | None = None) -> None:
+    def __init__(self, given: Script, on_commit: Callable[[int], None] | None = None) -> None:
         self.script = given
         federation, spec = given.federation, given.spec
         self.nodes = len(federation.members)
@@ -70,14 +69,15 @@ class Stage:
         self.oracle: Oracle | None = None
         engines: Sequence[Any] = self._exact() if given.exact else self._lazy()
         if given.check:
-            self.oracle = Oracle(engines, federation.edges, watch)
+            self.oracle = Oracle(engines, federation.edges)
         self.world: World[Any] = World(
             self._surroundings(self.compressor),
             engines,
             settings=[settings_of(federation, hops=hops, durable=True) for hops in all_hops(federation)],
             paces=node_speeds(spec, federation),
             steps=[given.learners.steps(node) for node in range(self.nodes)],
-            watch=self.oracle or watch,
+            watch=self.oracle,
+            on_commit=on_commit,
         )
         self._plan_faults()
 

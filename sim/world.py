@@ -69,9 +69,11 @@ class World(Generic[E]):
         paces: Sequence[Pace],
         steps: Sequence[int],
         watch: Watch | None = None,
+        on_commit: Callable[[int], None] | None = None,
     ) -> None:
         self.around = around
-        self._maybe_over = False
+        self._ended: set[int] = set()
+        self._halts = True
         self.gone: set[int] = set()
         """nodes that crashed for good."""
         self.kernel = Kernel()
@@ -108,6 +110,7 @@ class World(Generic[E]):
                 network=self.network,
                 trace=self.trace,
                 watch=watch,
+                on_commit=on_commit,
                 on_finish=self._one_has_finished,
             )
             self.hosts.append(host)
@@ -125,6 +128,7 @@ class World(Generic[E]):
         host = self.hosts[index]
         if not host.alive:
             return
+        self._ended.discard(index)
         host.crash(kept)
         for edge in self.network.links_of(index):
             self.network.cut(edge, redial=False)
@@ -148,23 +152,19 @@ class World(Generic[E]):
 
     def run(self, *, until_ns: int, finish: bool = True, stop: Callable[[], bool] | None = None) -> None:
         """Go on to virtual time `until_ns`, or until every node has finished, or until `stop` says so."""
-        self._maybe_over = True
-        if finish and self.over:
-            return
-
-        def ended() -> bool:
-            return (finish and self._maybe_over and self.over) or (stop is not None and stop())
-
-        self.kernel.run(until_ns, ended)
+        self._halts = finish
+        if not (finish and self.over):
+            self.kernel.run(until_ns, stop)
 
     @property
     def over(self) -> bool:
         """Whether every node has finished, or is gone."""
-        self._maybe_over = all(host.finished or host.plan.index in self.gone for host in self.hosts)
-        return self._maybe_over
+        return len(self._ended | self.gone) == len(self.hosts)
 
-    def _one_has_finished(self) -> None:
-        self._maybe_over = True
+    def _one_has_finished(self, index: int) -> None:
+        self._ended.add(index)
+        if self._halts and len(self._ended) + len(self.gone) >= len(self.hosts) and self.over:
+            self.kernel.halt()
 
 
 def all_neighbors(nodes: int, edges: Edges) -> list[tuple[int, ...]]:

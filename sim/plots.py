@@ -5,8 +5,10 @@ A run is read from its report; of that only what is drawn must be there.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import msgspec
@@ -28,6 +30,8 @@ LEARNED = {
     "train_loss": "loss in training",
 }
 """What the first panel shows: the first of these that any run has."""
+HELD_FROM = 3.0
+"""usual gaps between two points."""
 POWERS_FROM = 20.0
 """where the largest value is so many times the smallest, the scale is logarithmic."""
 
@@ -99,12 +103,30 @@ def read_run(content: bytes, label: str = "") -> Run:
     """
     run = msgspec.json.decode(content, type=Run)
     run.label = label
+    run.history = _held(run)
     return run
 
 
 def run_of(report: Mapping[str, Any]) -> Run:
     """A run from the report that it has just made."""
-    return msgspec.convert(report, type=Run)
+    run = msgspec.convert(report, type=Run)
+    run.history = _held(run)
+    return run
+
+
+def _held(run: Run) -> list[Point]:
+    """A simulated history leaves out points while no model moves: what there was held until shortly before the next."""
+    history = run.history
+    gaps = [after.time_s - before.time_s for before, after in itertools.pairwise(history)]
+    if not run.simulated or not gaps:
+        return history
+    usual = median(gaps)
+    held = history[:1]
+    for before, after in itertools.pairwise(history):
+        if after.time_s - before.time_s > HELD_FROM * usual:
+            held.append(msgspec.structs.replace(before, time_s=after.time_s - usual))
+        held.append(after)
+    return held
 
 
 def draw_runs(runs: Sequence[Run], path: Path, x: X = "time") -> None:

@@ -152,6 +152,15 @@ def test_a_run_of_real_processes_begins_when_its_first_node_was_ready(drawn):
     assert figure.axes[-1].get_xlabel() == "seconds since the first node was ready"
 
 
+@pytest.mark.parametrize(("simulated", "times"), [(True, [0, 1, 2, 59, 60, 61]), (False, [0, 1, 2, 60, 61])])
+def test_while_no_model_of_a_simulation_moves_its_line_is_level(drawn, simulated, times):
+    low, high = ({"mean": mean, "min": 0, "max": 1} for mean in (0.1, 0.9))
+    history = [point(at, accuracy=low if at < 60 else high) for at in (0.0, 1.0, 2.0, 60.0, 61.0)]
+    ((_, places, values),) = curves(drawn(report(history, simulated=simulated)).axes[0])
+    assert places == times
+    assert values == [0.1 if at < 60 else 0.9 for at in times]
+
+
 def test_a_single_point_shows_as_a_dot(drawn):
     assert drawn(report([point(1.0)])).axes[0].lines[0].get_marker() == "o"
 
@@ -203,7 +212,8 @@ FOREIGN = {
     "endless brackets": "[" * 100_000,
     "not text": '"\ud800"'.encode("utf-8", "surrogatepass").decode("latin-1"),
     "a wrong history": json.dumps(report([{"time_s": "soon"}])),
-    "a sweep with a row too short": json.dumps(RESULTS | {"rows": [{"values": {}, "metrics": {}}]}),
+    "a sweep with a row without figures": json.dumps(RESULTS | {"rows": [RESULTS["rows"][0] | {"metrics": {}}]}),
+    "a sweep with a row off its axes": json.dumps(RESULTS | {"rows": [RESULTS["rows"][0] | {"values": {}}]}),
 }
 
 

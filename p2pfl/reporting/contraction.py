@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from p2pfl.config.model import Federation
 from topologies import Topology, contraction
+from topologies.eigen.lanczos import Krylov
 from topologies.graph import component_count
 from topologies.schedules.contraction import ROUNDING
+from topologies.schedules.large import PRODUCTS, SETTLED
+
+MOST_DENSE = 1000
+"""nodes of a schedule for which a period is multiplied out."""
 
 
 def predicted(federation: Federation, samples: Sequence[float] | None) -> float:
@@ -25,15 +32,41 @@ def predicted(federation: Federation, samples: Sequence[float] | None) -> float:
     if component_count(topology) > 1:
         return 1.0
     n = np.ones(topology.nodes) if samples is None else np.asarray(samples, dtype=np.float64)
-    root = np.sqrt(n)
-    share = n / (np.array(federation.degrees) + 1.0)
-    # of z = N^1/2 x, in which the n-weighted norm is the plain one
-    product = np.eye(topology.nodes) - np.outer(root, root) / n.sum()
-    for edges in federation.schedule:
-        i, j = np.array(edges, dtype=np.int64).reshape(-1, 2).T
-        x = product / root[:, None]
-        flow = federation.gossip.gamma * np.minimum(share[i], share[j])[:, None] * (x[i] - x[j])
-        np.subtract.at(product, i, flow / root[i, None])
-        np.add.at(product, j, flow / root[j, None])
-    norm = float(np.linalg.norm(product, 2))
+    rounds = _Rounds(federation, np.sqrt(n))
+    norm = rounds.dense_norm() if topology.nodes <= MOST_DENSE else rounds.lanczos_norm()
     return 0.0 if norm < ROUNDING else norm ** (1.0 / len(federation.schedule))
+
+
+class _Rounds:
+    """One period as an operator on z = N^1/2 x, in which the n-weighted norm is the plain one; `root` is N^1/2."""
+
+    def __init__(self, federation: Federation, root: NDArray[np.float64]) -> None:
+        self.root = root
+        share = root**2 / (np.array(federation.degrees) + 1.0)
+        self.rounds = []
+        for edges in federation.schedule:
+            i, j = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+            self.rounds.append((i, j, federation.gossip.gamma * np.minimum(share[i], share[j])))
+        self.mean = root / np.linalg.norm(root)
+
+    def apply(self, z: NDArray[np.float64], *, back: bool = False) -> NDArray[np.float64]:
+        """All rounds in turn to each column of z (nodes, k), in place. Each is symmetric: `back` is the transpose."""
+        root = self.root.reshape(-1, *[1] * (z.ndim - 1))
+        for i, j, weight in reversed(self.rounds) if back else self.rounds:
+            flow = weight.reshape(-1, *[1] * (z.ndim - 1)) * (z[i] / root[i] - z[j] / root[j])
+            np.subtract.at(z, i, flow / root[i])
+            np.add.at(z, j, flow / root[j])
+        return z
+
+    def dense_norm(self) -> float:
+        away = np.eye(len(self.root)) - np.outer(self.mean, self.mean)
+        return float(np.linalg.norm(self.apply(away), 2))
+
+    def lanczos_norm(self) -> float:
+        """From below, to about six digits."""
+        krylov = Krylov(lambda z: self.apply(self.apply(z.copy()), back=True), self.mean)
+        while True:
+            krylov.extend(krylov.size + 4)
+            top = krylov.highest()
+            if top.residual <= SETTLED * top.value or krylov.dead or krylov.size >= PRODUCTS:
+                return math.sqrt(max(0.0, top.value))

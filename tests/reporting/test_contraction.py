@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from p2pfl.reporting.contraction import predicted
+from sim.federations import describe
 from topologies import build, contraction
 
 HYPERCUBE = (((0, 1), (2, 3)), ((0, 2), (1, 3)))
@@ -77,3 +78,12 @@ def test_a_union_that_falls_apart_does_not_contract():
 def test_a_graph_that_stands_still_has_the_contraction_of_the_library():
     ring = federation((build("ring", 4).edges,))
     assert predicted(ring, [1, 2, 3, 4]) == contraction(build("ring", 4), [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_a_large_schedule_it_is_found_without_a_dense_matrix(seed, monkeypatch):
+    drawn = describe(nodes=60, topology="random-matchings:rounds=5", seed=seed)
+    samples = np.random.default_rng(seed).integers(1, 50, 60).tolist()
+    dense = predicted(drawn, samples)
+    monkeypatch.setattr("p2pfl.reporting.contraction.MOST_DENSE", 10)
+    assert predicted(drawn, samples) == pytest.approx(dense, rel=1e-6)

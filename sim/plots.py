@@ -115,7 +115,10 @@ def run_of(report: Mapping[str, Any]) -> Run:
 
 
 def _held(run: Run) -> list[Point]:
-    """A simulated history leaves out points while no model moves: what there was held until shortly before the next."""
+    """A simulated history leaves out points while no model moves: the last one held until shortly before the next.
+
+    Messages may go on meanwhile, so nothing is said of bytes.
+    """
     history = run.history
     gaps = [after.time_s - before.time_s for before, after in itertools.pairwise(history)]
     if not run.simulated or not gaps:
@@ -124,7 +127,7 @@ def _held(run: Run) -> list[Point]:
     held = history[:1]
     for before, after in itertools.pairwise(history):
         if after.time_s - before.time_s > HELD_FROM * usual:
-            held.append(msgspec.structs.replace(before, time_s=after.time_s - usual))
+            held.append(msgspec.structs.replace(before, time_s=after.time_s - usual, bytes_sent=None))
         held.append(after)
     return held
 

@@ -156,8 +156,10 @@ def test_a_run_of_real_processes_begins_when_its_first_node_was_ready(drawn):
 def test_while_no_model_of_a_simulation_moves_its_line_is_level(drawn, simulated, times):
     low, high = ({"mean": mean, "min": 0, "max": 1} for mean in (0.1, 0.9))
     history = [point(at, accuracy=low if at < 60 else high) for at in (0.0, 1.0, 2.0, 60.0, 61.0)]
-    ((_, places, values),) = curves(drawn(report(history, simulated=simulated)).axes[0])
+    figure = drawn(report(history, simulated=simulated))
+    ((_, places, values),) = curves(figure.axes[0])
     assert places == times
+    assert curves(figure.axes[-1])[0][1] == [0, 1, 2, 60, 61]
     assert values == [0.1 if at < 60 else 0.9 for at in times]
 
 

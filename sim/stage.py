@@ -162,8 +162,6 @@ class Stage:
             lies=self._lies if given.liars else None,
             sketch=self.sketch,
         )
-        joining = given.faults.late | given.faults.crashing
-        plane.rows.careful = frozenset(edge for edge, (low, _) in enumerate(federation.edges) if low in joining)
         pairs = Pairs(federation.edges, plane)
         numbers: list[dict[int, int]] = [{} for _ in range(self.nodes)]
         for number, (low, high) in enumerate(federation.edges):

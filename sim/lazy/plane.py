@@ -71,6 +71,8 @@ class Plane:
         self.rows = Rows(
             nodes=nodes, pairs=len(edges), initial=initial, compressor=compressor, variates=beta > 0, lies=lies
         )
+        self.rows.initiators = [low for low, _ in edges]
+        self.rows.crashing = crashing
         self.edges = edges
         self.losses = np.full(nodes, np.nan)
         self.sketches: list[dict[int, NDArray[np.float64]]] = [{} for _ in range(nodes)]

@@ -61,7 +61,12 @@ class Rows:
         self.requests: Rows2 = np.zeros((pairs, size), np.float32)
         self.before: dict[int, Vector] = {}
         """of an edge whose initiator may ask for its neighbors' median: `peer` before the latest transaction."""
-        self.careful: frozenset[int] = frozenset()
+        self.initiators: list[int] = []
+        """of the edges."""
+        self.crashing: frozenset[int] = frozenset()
+        self.may_join = set(range(nodes))
+        """nodes that may ask: those that have not begun a round, by whatever luck they come too late, or may crash."""
+        self._zero: Vector = np.zeros(size, dtype)
         self.chunk = max(1, CACHE_BYTES // (4 * size * initial.itemsize))
         self.scratch = [np.empty((self.chunk, size), dtype) for _ in range(4)]
         self.safe_square = (MARGIN * NORM_MULTIPLE) ** 2 * size
@@ -69,6 +74,8 @@ class Rows:
     # -- local rounds ------------------------------------------------------------------------------------------------
 
     def begin(self, nodes: Ints) -> None:
+        if len(self.may_join) > len(self.crashing):
+            self._have_begun(nodes)
         for some in self._chunks(len(nodes)):
             which = nodes[some]
             self.starts[which] = self._take(0, self.models, which)
@@ -188,10 +195,16 @@ class Rows:
     # -- one node at a time ------------------------------------------------------------------------------------------
 
     def _keep_before(self, edges: Ints, peer: Rows2) -> None:
-        if self.careful:
+        if self.may_join:
             for place, edge in enumerate(edges.tolist()):
-                if edge in self.careful:
-                    self.before[edge] = peer[place].copy()
+                if self.initiators[edge] in self.may_join:
+                    self.before[edge] = peer[place].copy() if peer[place].any() else self._zero
+
+    def _have_begun(self, nodes: Ints) -> None:
+        self.may_join.difference_update(nodes.tolist())
+        self.may_join |= self.crashing
+        if len(self.may_join) == len(self.crashing):
+            self.before = {edge: row for edge, row in self.before.items() if self.initiators[edge] in self.crashing}
 
     def copy_of(self, node: int) -> tuple[Vector, Vector | None]:
         return self.models[node].copy(), None if self.variates is None else self.variates[node].copy()

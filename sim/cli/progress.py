@@ -41,6 +41,8 @@ class ProgressView:
     def update(self, progress: Progress) -> None:
         now = time.monotonic()
         again = self.latest is not None and progress.rounds < self.latest.rounds
+        if self.latest is None:
+            self.started_at = now  # setting up says nothing about the time left
         self.latest = progress
         if self.quiet:
             return

@@ -30,7 +30,7 @@ PARALLEL ?= -n 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast lint format bench dist clean
+.PHONY: help demo test test-fast faults lint format bench dist clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,11 @@ test: $(FOR_DEV) ## run all tests
 
 test-fast: $(FOR_DEV) ## run the tests that are not marked slow
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+
+COUNT ?= 1000
+FIRST ?= 0
+faults: $(FOR_DEV) ## COUNT random federations in bad worlds, from the seed FIRST on, every invariant after every event
+	$(BIN)/python tests/faults/many_worlds.py --count $(COUNT) --first $(FIRST) --same --out faults.jsonl
 
 lint: $(FOR_DEV) ## ruff, mypy, and which package may import which
 	$(BIN)/ruff check

@@ -1,0 +1,58 @@
+"""The simulator against real processes, the same federation files, mean over seeds: a table.
+
+    python benchmarks/conformance.py --seeds 3
+
+Real nodes sleep through most of a round, so that a small machine is enough. `busy` is the share of the processors that
+were at work meanwhile, by whomever: above a half the real figures are not those of machines of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "conformance"))
+from both import LIMITS, Setting, apart, make, means, really, seeds_of, virtually
+
+CASES = ((8, "ring"), (8, "random-regular:degree=4"), (16, "ring"), (16, "random-regular:degree=4"))
+
+
+def case(nodes: int, topology: str, *, seeds: int, rounds: int) -> bool:
+    """Run and print one; whether all is within the limits."""
+    real, simulated, loads = [], [], []
+    for setting in seeds_of(Setting(nodes=nodes, topology=topology, seed=0, rounds=rounds), seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            made = make(Path(folder) / "both", setting)
+            reports, busy = really([made], timeout_s=300)
+            real += reports
+            loads.append(busy)
+            simulated.append(virtually(made, setting))
+    one, other = means(real), means(simulated)
+    print(f"\n{nodes} nodes, {topology}, {seeds} seeds, busy {max(loads):.2f}")
+    print(f"{'':20}{'real':>12}{'simulated':>12}{'apart':>9}{'limit':>9}")
+    for key, value in one.items():
+        limit = f"{apart(one, other, key):9.4f}{LIMITS[key][1]:9}" if key in LIMITS else ""
+        print(f"{key:20}{value:12.5f}{other[key]:12.5f}{limit}", flush=True)
+    return all(apart(one, other, key) <= limit for key, (_, limit) in LIMITS.items())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="the simulator against real processes")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--nodes", type=int, help="only the cases of so many nodes")
+    given = parser.parse_args()
+    within = [
+        case(nodes, topology, seeds=given.seeds, rounds=given.rounds)
+        for nodes, topology in CASES
+        if given.nodes in {None, nodes}
+    ]
+    print(json.dumps({"within": within}))
+    return 0 if all(within) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,202 @@
+"""One federation file, twice: `p2pfl launch` starts real processes, `simulate` runs them under virtual time.
+
+The rounds of the real nodes are slept (`paced.py`), and the simulated world is told how long they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from sim import simulate
+from sim.federations import describe
+from sim.worlds.model import ComputeSpec, JoinSpec, LinkSpec, Spread, WorldSpec
+
+Json = dict[str, Any]
+
+P2PFL = [sys.executable, "-m", "p2pfl.cli.main"]
+BUSY = 0.5
+"""the largest share of the processors that may be at work: above it nodes wait for each other's processor."""
+LATENCY_S = 0.0005
+ENGINE_S = 0.003
+"""on loopback, and of one operation with its flush to the disk: about."""
+JITTER = 0.02
+"""No two real rounds are equally long. Where all of them are, neighbors tick at one moment for ever, and one exchange
+serves both: a third fewer of them than real nodes have.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is run twice. `pace_s` is how long a local round takes."""
+
+    nodes: int
+    topology: str
+    seed: int
+    rounds: int = 30
+    pace_s: float = 0.5
+    partition: str = "shards:2"
+
+
+def make(folder: Path, setting: Setting) -> Path:
+    """A federation of that setting in a new folder."""
+    ports = free_ports(setting.nodes)
+    options = ["--nodes", str(setting.nodes), "--topology", setting.topology, "--base-port", str(ports)]
+    subprocess.run([*P2PFL, "new", str(folder), "--name", "both", *options], check=True, capture_output=True)
+    shutil.copyfile(Path(__file__).with_name("paced.py"), folder / "task.py")
+    file = folder / "federation.toml"
+    text = file.read_text()
+    for old, new in (
+        ("seed = 0", f"seed = {setting.seed}"),
+        ('name = "task.py:task"', f'name = "task.py:task"\npartition = "{setting.partition}"'),
+        ("rounds = 40", f"rounds = {setting.rounds}"),
+        ("# evaluate_every = 1", "evaluate_every = 1"),
+    ):
+        if old not in text:
+            raise AssertionError(f"a new federation has no {old!r}")
+        text = text.replace(old, new, 1)
+    file.write_text(text)
+    for node in range(setting.nodes):
+        with (folder / f"node{node}" / "node.toml").open("a") as out:
+            out.write(f"pace_s = {setting.pace_s}\n")
+    return folder
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` free ports in a row, below those that the system gives to outgoing connections."""
+    chance = random.Random()
+    while True:
+        base = chance.randrange(15_000, 32_000 - count)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+            for port in range(base, base + count):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return base
+
+
+class Busy:
+    """How much the processors of this machine had to do while the nodes learned."""
+
+    def __init__(self) -> None:
+        self._began: tuple[float, float] | None = None
+
+    def begin(self) -> None:
+        self._began = _ticks()
+
+    def share(self) -> float:
+        if self._began is None:
+            raise AssertionError("it was never begun")
+        work, whole = (now - before for now, before in zip(_ticks(), self._began, strict=True))
+        return work / max(whole, 1.0)
+
+
+def _ticks() -> tuple[float, float]:
+    """Of all processors since the machine started: those at work, and all."""
+    user, nice, system, idle, wait, *rest = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:])
+    work = user + nice + system + sum(rest[:2])
+    return work, work + idle + wait
+
+
+def really(folders: list[Path], *, timeout_s: float) -> tuple[list[Json], float]:
+    """The reports of real processes, all federations at once, and the share of the processors while they learned."""
+    started = [
+        subprocess.Popen([*P2PFL, "launch", str(folder), "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for folder in folders
+    ]
+    busy, end = Busy(), time.monotonic() + timeout_s
+    with _ended(started):
+        while not all(_learning(folder) for folder in folders):
+            if time.monotonic() > end or any(one.poll() for one in started):
+                break
+            time.sleep(0.1)
+        busy.begin()
+        for one in started:
+            _, said = one.communicate(timeout=max(0.1, end - time.monotonic()))
+            if one.returncode:
+                raise AssertionError(said.decode())
+    return [json.loads((folder / "report.json").read_text()) for folder in folders], busy.share()
+
+
+def _learning(folder: Path) -> bool:
+    """Whether every node has imported what it needs and opened its state: from here on little is computed."""
+    nodes = [path.parent for path in folder.glob("node*/node.toml")]
+    return all((node / "state" / "lock").exists() for node in nodes)
+
+
+@contextlib.contextmanager
+def _ended(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for one in started:
+            if one.poll() is None:
+                one.kill()
+                one.wait()
+
+
+def starts_s(folder: Path, setting: Setting) -> list[float]:
+    """When each node was there, after the first one."""
+    locks = [folder / f"node{node}" / "state" / "lock" for node in range(setting.nodes)]
+    times = [lock.stat().st_mtime for lock in locks]
+    return [time_s - min(times) for time_s in times]
+
+
+def virtually(folder: Path, setting: Setting, *, batching: bool = True) -> Json:
+    """The report of the same file, simulated; its nodes start when the real ones did."""
+    starts = enumerate(starts_s(folder, setting))
+    world = WorldSpec(
+        joins=tuple(JoinSpec(nodes=(node,), at_s=at_s) for node, at_s in starts if at_s > 0),
+        compute=ComputeSpec(round_s=setting.pace_s, engine_s=ENGINE_S, jitter=JITTER),
+        links=LinkSpec(latency_s=Spread(low=LATENCY_S, high=LATENCY_S)),
+    )
+    return simulate(describe(file=folder), world=world, batching=batching, references=False)
+
+
+def figures(report: Json) -> dict[str, float]:
+    """What is compared."""
+    rows = report["nodes"]
+    exchanges = sum(row["exchanges"] for row in rows) / 2
+    rounds = sum(row["rounds"] for row in rows)
+    return {
+        "accuracy": report["accuracy"]["mean"],
+        "contraction": report["contraction"]["measured"],
+        "bytes/exchange": report["bytes_sent"] / exchanges,
+        "messages/exchange": report["messages_sent"] / exchanges,
+        "exchanges/round": exchanges / rounds,
+        "rounds": rounds / len(rows),
+        "staleness": report["staleness"]["mean"],
+        "distance": report["consensus_distance"],
+    }
+
+
+def means(reports: list[Json]) -> dict[str, float]:
+    every = [figures(report) for report in reports]
+    return {key: fmean(one[key] for one in every) for key in every[0]}
+
+
+LIMITS: Mapping[str, tuple[str, float]] = {
+    "accuracy": ("absolute", 0.02),
+    "contraction": ("relative", 0.05),
+    "bytes/exchange": ("relative", 0.02),
+    "rounds": ("relative", 0.0),
+    "exchanges/round": ("relative", 0.05),
+}
+
+
+def apart(real: Mapping[str, float], simulated: Mapping[str, float], key: str) -> float:
+    difference = abs(simulated[key] - real[key])
+    return difference / abs(real[key]) if LIMITS[key][0] == "relative" else difference
+
+
+def seeds_of(base: Setting, seeds: int) -> list[Setting]:
+    return [replace(base, seed=seed) for seed in range(seeds)]

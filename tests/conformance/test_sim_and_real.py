@@ -1,0 +1,46 @@
+"""One federation file, under real processes and under virtual time: the figures of the two runs agree.
+
+`benchmarks/conformance.py` prints them for more seeds.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from both import BUSY, LIMITS, Setting, apart, make, means, really, seeds_of, virtually
+
+pytestmark = [pytest.mark.conformance, pytest.mark.slow]
+
+CASES = (
+    (Setting(nodes=8, topology="ring", seed=0), 2),
+    (Setting(nodes=16, topology="random-regular:degree=4", seed=0), 1),
+)
+SCATTER = 0.1
+"""of the contraction of a single run; the mean over seeds comes within the limit."""
+
+
+@pytest.mark.parametrize(("base", "seeds"), CASES, ids=lambda one: getattr(one, "topology", None))
+def test_the_simulated_federation_does_what_the_real_one_does(tmp_path, base, seeds):
+    """Where a machine is too busy to be eight or sixteen, figures that disagree say nothing, and are told."""
+    wanted = seeds_of(base, seeds)
+    folders = [make(tmp_path / f"seed{one.seed}", one) for one in wanted]
+    reports, busy = really(folders, timeout_s=100.0)
+    real = means(reports)
+    simulated = means([virtually(folder, one) for folder, one in zip(folders, wanted, strict=True)])
+    assert all(row["finished"] for report in reports for row in report["nodes"])
+    assert simulated["rounds"] == real["rounds"] == base.rounds
+    limits = {key: limit for key, (_, limit) in LIMITS.items()}
+    if seeds == 1:
+        limits["contraction"] = SCATTER
+    beyond = [
+        f"{key}: real {real[key]:.5g}, simulated {simulated[key]:.5g}, limit {limit}"
+        for key, limit in limits.items()
+        if not apart(real, simulated, key) <= limit
+    ]
+    if beyond and busy > BUSY:
+        pytest.skip(f"the processors were at work {busy:.0%} of the time; " + "; ".join(beyond))
+    assert not beyond

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 
+import torch
+
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import Federation
 from p2pfl.core import invariants
@@ -51,6 +53,18 @@ class InvariantError(P2PFLError):
         self.events = events
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """More would share out the sums of a product, and so round them otherwise; and they slow small products down."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@_one_thread()
 def simulate(
     federation: Federation,
     *,

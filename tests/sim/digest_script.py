@@ -1,0 +1,34 @@
+"""Prints the digests of some runs: `test_digests.py` starts it in processes of other kinds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+from sim import simulate
+from sim.federations import describe
+from sim.worlds.drawn import draw
+from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
+
+SEEDS = (2, 10, 15)
+
+
+def digests(*, batching: bool) -> list[list[str]]:
+    """Of digits in a world with everything in it, and of some random worlds."""
+    described = describe(nodes=8, topology="random-regular:degree=4", rounds=5, seed=3)
+    gossip = replace(described.gossip, start_wait_s=0.2, linger_s=1.0)
+    described = replace(described, training=replace(described.training, local_steps=3), gossip=gossip)
+    world = WorldSpec(
+        compute=ComputeSpec(speed=Spread(kind="log-uniform", low=0.1, high=1.0), jitter=0.2),
+        links=LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02),
+        churn=ChurnSpec(up_s=0.1, down_s=0.03, until_s=0.4, amnesia=0.3, count=3),
+        liars=LiarSpec(attack="noise:0.5", count=1),
+    )
+    runs = [(described, world), *(draw(seed) for seed in SEEDS)]
+    reports = [simulate(given, world=around, batching=batching, references=False) for given, around in runs]
+    return [[report["digest"], report["value_digest"]] for report in reports]
+
+
+if __name__ == "__main__":
+    json.dump(digests(batching=sys.argv[1] == "batched"), sys.stdout)

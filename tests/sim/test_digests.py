@@ -1,0 +1,68 @@
+"""The same seed gives the same run, event by event and bit by bit: in any process, under any hash seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sim import simulate
+from sim.worlds.drawn import draw
+
+sys.path.insert(0, str(Path(__file__).parent))
+from digest_script import SEEDS, digests
+
+SCRIPT = Path(__file__).with_name("digest_script.py")
+
+
+@pytest.fixture(scope="module")
+def here():
+    return digests(batching=True)
+
+
+def test_other_processes_with_other_hash_seeds_and_threads_do_the_same_run_batched_or_not(here):
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), how],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": str(number), "OMP_NUM_THREADS": str(number)},
+        )
+        for number, how in ((1, "batched"), (2, "one at a time"))
+    ]
+    for one in started:
+        said, _ = one.communicate(timeout=100)
+        assert one.returncode == 0
+        assert json.loads(said) == here
+
+
+def test_a_run_leaves_nothing_behind_that_the_next_one_would_see(here):
+    assert digests(batching=True) == here
+
+
+def test_all_these_runs_differ(here):
+    both = [digest for one in here for digest in one]
+    assert len(set(both)) == len(both)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_another_seed_is_another_run(seed, here):
+    federation, world = draw(seed)
+    report = simulate(replace(federation, seed=seed + 1), world=world, references=False)
+    assert report["digest"] not in {digest for digest, _ in here}
+
+
+def test_checking_and_looking_closer_change_no_event_of_the_trace():
+    """An evaluation is an event of the trace; everything else goes on as if nobody looked."""
+    federation, world = draw(SEEDS[0])
+    seldom = replace(world, evaluate_every_s=5.0)
+    plain, checked = (simulate(federation, world=seldom, check=check, references=False) for check in (False, True))
+    assert plain["digest"] == checked["digest"]
+    often = simulate(federation, world=replace(world, evaluate_every_s=0.5), references=False)
+    for key in ("messages_sent", "bytes_sent", "virtual_time_s", "staleness", "rounds"):
+        assert plain[key] == often[key]

@@ -1,0 +1,154 @@
+"""Many nodes' arithmetic at once is the same run as one operation at a time: the same events, and the same bits.
+
+The random worlds are those of `tests/faults/many_worlds.py`, whose `--same` runs more of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sim import simulate
+from sim.federations import describe
+from sim.lazy.pairs import Pairs
+from sim.lazy.rows import Rows
+from sim.worlds.drawn import draw
+from sim.worlds.model import (
+    ChurnSpec,
+    ComputeSpec,
+    CrashSpec,
+    JoinSpec,
+    LiarSpec,
+    LinkSpec,
+    PartitionSpec,
+    SlowNodes,
+    Spread,
+    WorldSpec,
+)
+
+SEEDS = range(25)
+FAR_APART = ComputeSpec(speed=Spread(kind="log-uniform", low=0.1, high=1.0), jitter=0.2)
+BAD_LINKS = LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02, bandwidth=200_000.0)
+CRASHES = (
+    CrashSpec(nodes=(1, 5), at_s=0.03, down_s=0.02),
+    CrashSpec(nodes=(2,), at_s=0.04, down_s=0.03, amnesia=True),
+    CrashSpec(nodes=(7,), at_s=0.05),
+)
+WORLDS = {
+    "nothing happens": (WorldSpec(), {}),
+    "speeds and bad links": (WorldSpec(compute=FAR_APART, links=BAD_LINKS), {}),
+    "slow nodes": (WorldSpec(slow=(SlowNodes(nodes=(0, 3), far_s=0.05, speed=0.2),)), {}),
+    "crashes": (WorldSpec(crashes=CRASHES), {}),
+    "churn": (WorldSpec(churn=ChurnSpec(up_s=0.1, down_s=0.03, until_s=0.6)), {}),
+    "churn that loses disks": (WorldSpec(churn=ChurnSpec(up_s=0.1, down_s=0.03, until_s=0.6, amnesia=0.5)), {}),
+    "late joiners in a partition": (
+        WorldSpec(
+            joins=(JoinSpec(nodes=(3, 4), at_s=0.04),),
+            partitions=(PartitionSpec(groups=((0, 1, 2),), at_s=0.02, until_s=0.05),),
+        ),
+        {},
+    ),
+    "joins that nobody planned": (
+        WorldSpec(links=replace(BAD_LINKS, loss=0.3), compute=FAR_APART),
+        {"start_wait_s": 0.02},
+    ),
+    "a liar": (WorldSpec(liars=LiarSpec(attack="sign-flip", count=1)), {}),
+    "noisy liars": (WorldSpec(liars=LiarSpec(attack="noise:0.5", count=2)), {}),
+    "liars that crash": (
+        WorldSpec(liars=LiarSpec(attack="noise:0.5", nodes=(1, 2)), crashes=CRASHES, compute=FAR_APART),
+        {},
+    ),
+    "a control variate, one step": (WorldSpec(compute=FAR_APART), {"control_variate": 0.3, "local_steps": 1}),
+    "a control variate in bad luck": (
+        WorldSpec(compute=FAR_APART, links=BAD_LINKS, crashes=CRASHES),
+        {"control_variate": 0.3, "speed_correction": 2.0},
+    ),
+    "a schedule": (WorldSpec(compute=FAR_APART, links=BAD_LINKS), {"topology": "random-matchings:rounds=4"}),
+    "a schedule with crashes": (WorldSpec(crashes=CRASHES), {"topology": "random-matchings:rounds=4"}),
+    "no compressor": (WorldSpec(compute=FAR_APART), {"compressor": "none"}),
+    "float16": (WorldSpec(links=BAD_LINKS), {"compressor": "float16"}),
+    "q8": (WorldSpec(crashes=CRASHES), {"compressor": "q8"}),
+    "other data": (WorldSpec(compute=FAR_APART), {"partition": "dirichlet:0.5"}),
+}
+
+
+def federation(
+    *,
+    topology="random-regular:degree=4",
+    compressor="q4",
+    partition="shards:2",
+    nodes=12,
+    seed=0,
+    start_wait_s=0.2,
+    **training,
+):
+    described = describe(
+        nodes=nodes, topology=topology, compressor=compressor, partition=partition, rounds=6, seed=seed
+    )
+    wanted = {"local_steps": 3, "closing_rounds": 4} | training
+    gossip = replace(described.gossip, start_wait_s=start_wait_s, linger_s=1.0)
+    return replace(described, training=replace(described.training, **wanted), gossip=gossip)
+
+
+def digests(described, world, *, batching):
+    report = simulate(described, world=world, batching=batching, references=False)
+    operations = report["batching"]["operations"]
+    assert operations == ("batched" if batching else "one at a time"), report["batching"]["why"]
+    return report["digest"], report["value_digest"], report["messages_sent"]
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_digits_learned_many_nodes_at_once_have_the_same_bits(name):
+    world, options = WORLDS[name]
+    described = federation(**options)
+    assert digests(described, world, batching=True) == digests(described, world, batching=False)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_world_is_the_same_run_either_way(seed):
+    described, world = draw(seed)
+    world = replace(world, evaluate_every_s=5.0)
+    assert digests(described, world, batching=True) == digests(described, world, batching=False)
+
+
+def one_run_and_the_other(name="speeds and bad links"):
+    world, options = WORLDS[name]
+    described = federation(**options)
+    return (digests(described, world, batching=batching) for batching in (True, False))
+
+
+def test_a_millionth_in_one_half_of_an_exchange_is_seen(monkeypatch):
+    def wrong(rows, nodes, model, difference, *rest):
+        right(rows, nodes, model, difference * np.float32(1 + 1e-6), *rest)
+
+    right = Rows._move
+    monkeypatch.setattr(Rows, "_move", wrong)
+    here, there = one_run_and_the_other()
+    assert here[0] == there[0]
+    assert here[1] != there[1]
+
+
+def test_a_request_that_takes_the_place_of_one_not_yet_applied_is_seen(monkeypatch):
+    def wrong(pairs, edge):
+        ticket, _ = right(pairs, edge)
+        return ticket, 0
+
+    described, world = draw(1)
+    right = Pairs.freeze
+    monkeypatch.setattr(Pairs, "freeze", wrong)
+    here, there = (digests(described, world, batching=batching) for batching in (True, False))
+    assert here[0] == there[0]
+    assert here[1] != there[1]
+
+
+def test_a_round_that_starts_from_a_later_model_is_seen(monkeypatch):
+    def wrong(rows, learners, nodes, rounds, corrected):
+        rows.begin(nodes)
+        return right(rows, learners, nodes, rounds, corrected)
+
+    right = Rows.train
+    monkeypatch.setattr(Rows, "train", wrong)
+    here, there = one_run_and_the_other()
+    assert here[1] != there[1]

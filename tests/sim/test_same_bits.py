@@ -106,11 +106,15 @@ def test_digits_learned_many_nodes_at_once_have_the_same_bits(name):
     assert digests(described, world, batching=True) == digests(described, world, batching=False)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_world_is_the_same_run_either_way(seed):
+def same(seed):
     described, world = draw(seed)
     world = replace(world, evaluate_every_s=5.0)
-    assert digests(described, world, batching=True) == digests(described, world, batching=False)
+    return digests(described, world, batching=True) == digests(described, world, batching=False)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_world_is_the_same_run_either_way(seed):
+    assert same(seed)
 
 
 def one_run_and_the_other(name="speeds and bad links"):
@@ -135,12 +139,9 @@ def test_a_request_that_takes_the_place_of_one_not_yet_applied_is_seen(monkeypat
         ticket, _ = right(pairs, edge)
         return ticket, 0
 
-    described, world = draw(1)
     right = Pairs.freeze
     monkeypatch.setattr(Pairs, "freeze", wrong)
-    here, there = (digests(described, world, batching=batching) for batching in (True, False))
-    assert here[0] == there[0]
-    assert here[1] != there[1]
+    assert not all(same(seed) for seed in SEEDS)
 
 
 def test_a_round_that_starts_from_a_later_model_is_seen(monkeypatch):

@@ -72,6 +72,8 @@ def _accept(edge: Edge, request: Request, now: float) -> list[Effect]:
         return edge.send(Busy(incarnation=request.incarnation, seq=request.seq, retry_after_s=wait_s))
     edge.busy = True
     edge.peer_version = max(edge.peer_version, request.version)
+    if request.version:
+        edge.peer_level = NEVER
     staleness = min(request.staleness, edge.stale_weight(request.echo))
     # Left to right: the initiator bounds the result by the same products with its own figures in place of the minima.
     factor = edge.settings.gamma * min(request.weight, edge.facts.weight) * staleness

@@ -18,7 +18,7 @@ from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, Starte
 from p2pfl.core.facts import Facts, Settings
 from p2pfl.core.limits import PATIENCE_MULTIPLE, UsualTime
 from p2pfl.core.messages import Done
-from p2pfl.core.session import NEVER
+from p2pfl.core.session import NEVER, REPEAT_S
 
 RESUME_WAIT_S = 3.0
 JOIN_TICKS = 3
@@ -65,6 +65,8 @@ class Rounds:
         self.started_at: float | None = None
         self.trained_from: float | None = None
         self.phase_from = 0.0
+        self.told_at = NEVER
+        """when the neighbors were last told where this node stands, in the phases in which they wait for it."""
         self.tick_from = 0.0
         self.training_from = 0.0
         self.round_from: float | None = None
@@ -119,7 +121,7 @@ class Rounds:
             text = f"round {event.rounds} was dropped: it raised, or ended in no finite model (learning_rate too high?)"
             effects.append(Alarm(kind="round-failed", peer=None, text=text))
         self.settling = True
-        self.tick_from = now
+        self.tick_from = self.told_at = now
         for edge in self.edges.values():
             effects += edge.tick(now)
         return effects
@@ -159,11 +161,11 @@ class Rounds:
         if self.working or self.phase is Phase.FINISHED:
             return NEVER
         if self.phase is Phase.WAITING:
-            return self.phase_from + self._start_wait_s(now)
+            return min(self.phase_from + self._start_wait_s(now), self.told_at + REPEAT_S)
         if self.phase is Phase.JOINING:
             return self.phase_from + JOIN_WAIT_S
         if self.phase in (Phase.CLOSING, Phase.LINGERING):
-            return self.phase_from + self.settings.linger_s
+            return min(self.phase_from + self.settings.linger_s, self.told_at + REPEAT_S)
         return self.tick_from
 
     def _settled(self, now: float) -> bool:
@@ -259,9 +261,17 @@ class Rounds:
         if level >= self.settings.hops:
             return self._begin(now)
         if level <= (self.facts.level or 0):
-            return []
+            return self._announce() if self._repeats(now) else []
         self.facts.level = int(level)
+        self.told_at = now
         return self._announce()
+
+    def _repeats(self, now: float) -> bool:
+        """Whether it is time to say once more what a neighbor waits for: it may have been lost."""
+        if now < self.told_at + REPEAT_S:
+            return False
+        self.told_at = now
+        return True
 
     def _announce(self) -> list[Effect]:
         return [effect for edge in self.edges.values() for effect in edge.announce()]
@@ -315,6 +325,7 @@ class Rounds:
     def _start_closing(self, now: float) -> list[Effect]:
         self._enter(Phase.CLOSING, now)
         self.facts.closing = 0
+        self.told_at = now
         return self._announce() + self._close(now)
 
     def _close(self, now: float) -> list[Effect]:
@@ -329,7 +340,7 @@ class Rounds:
         behind = any(edge.is_open and not edge.has_closed(closed) for edge in self.edges.values())
         self.facts.out_of_step = now >= self.phase_from + self.settings.linger_s
         if behind and not self.facts.out_of_step:
-            return []
+            return self._announce() if self._repeats(now) else []
         return [self._commit(trained=False, rho=0.0, now=now)]
 
     @property
@@ -340,16 +351,18 @@ class Rounds:
     def _start_lingering(self, now: float) -> list[Effect]:
         self._enter(Phase.LINGERING, now)
         self.facts.done = True
-        effects: list[Effect] = []
-        for edge in self.edges.values():
-            effects += edge.send(Done(version=self.facts.version))
-        return effects + self._linger(now)
+        self.told_at = now
+        return self._say_done() + self._linger(now)
 
     def _linger(self, now: float) -> list[Effect]:
         waited = now >= self.phase_from + self.settings.linger_s
         if waited or all(edge.peer_done for edge in self.edges.values()):
             return self._finish(now)
-        return []
+        return self._say_done() if self._repeats(now) else []
+
+    def _say_done(self) -> list[Effect]:
+        done = Done(version=self.facts.version)
+        return [effect for edge in self.edges.values() for effect in edge.send(done)]
 
     def _finish(self, now: float) -> list[Effect]:
         if self.phase is Phase.FINISHED:

@@ -115,7 +115,6 @@ def test_a_node_that_is_done_says_so_and_lingers_until_its_neighbors_are():
 
 def test_a_node_that_is_done_lingers_no_longer_than_the_setting():
     node, _ = finished_training(linger_s=7.0)
-    assert node.rounds.due == 7.0
     assert only(node.wake(6.9), Finish) == []
     assert only(node.wake(7.0), Finish) == [Finish()]
 
@@ -294,3 +293,48 @@ def test_a_closing_round_does_not_wait_for_ever():
     closing_since = node.rounds.phase_from
     assert only(node.wake(closing_since + 29.0), CommitRound) == []
     assert len(only(node.wake(closing_since + 30.0), CommitRound)) == 1
+
+
+def levels(effects):
+    return [message.level for message in sent(effects) if isinstance(message, Ready)]
+
+
+def test_a_node_that_waits_says_again_how_far_it_sees():
+    """What told its neighbors may have been lost, and they would wait for it as long as their patience lasts."""
+    node = make_node(1, 0, start_wait_s=50.0, hops=9)
+    started(node)
+    assert levels(open_session(node, 0)) == [1]
+    assert levels(node.wake(0.9)) == []
+    assert node.deadline() == 1.0
+    assert levels(node.wake(1.0)) == [1]
+    assert levels(node.wake(1.5)) == []
+    assert levels(node.wake(2.0)) == [1]
+
+
+def test_a_request_of_a_later_version_tells_that_its_sender_has_begun():
+    node = make_node(1, 0, start_wait_s=50.0, hops=9)
+    started(node)
+    open_session(node, 0)
+    say(node, 0, request(version=0))
+    assert node.rounds.phase is Phase.WAITING
+    node = make_node(1, 0, start_wait_s=50.0, hops=9)
+    started(node)
+    open_session(node, 0)
+    assert only(say(node, 0, request(version=3)), StartRound)
+
+
+def test_a_node_that_is_ahead_in_the_closing_rounds_says_again_where_it_stands():
+    node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0)
+    started(node)
+    open_session(node, 0)
+    commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
+    node.wake(10.0)
+    assert node.rounds.phase is Phase.CLOSING
+    assert [message.closing for message in sent(node.wake(11.0)) if isinstance(message, Ready)] == [0]
+    assert sent(node.wake(11.5)) == []
+
+
+def test_a_lingering_node_says_again_that_it_is_done():
+    node, _ = finished_training(linger_s=7.0)
+    assert [type(message) for message in sent(node.wake(1.0))] == [Done]
+    assert sent(node.wake(1.5)) == []

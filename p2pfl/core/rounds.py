@@ -256,7 +256,7 @@ class Rounds:
         if now >= self.phase_from + self._start_wait_s(now):
             return self._begin(now)
         if not all(edge.is_open for edge in self.edges.values()):
-            return []
+            return self._announce() if self._repeats(now) else []
         level = 1 + min((edge.peer_level for edge in self.edges.values()), default=self.settings.hops)
         if level >= self.settings.hops:
             return self._begin(now)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Finish, Freeze, StartRound
-from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, StopRequested
+from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, SessionClosed, StopRequested
 from p2pfl.core.messages import Done, Ready
 from p2pfl.core.node import Node
 from p2pfl.core.rounds import JOIN_WAIT_S, RESUME_WAIT_S, Phase
@@ -309,6 +309,17 @@ def test_a_node_that_waits_says_again_how_far_it_sees():
     assert levels(node.wake(1.0)) == [1]
     assert levels(node.wake(1.5)) == []
     assert levels(node.wake(2.0)) == [1]
+
+
+def test_a_node_whose_neighbor_is_gone_again_is_not_woken_for_ever():
+    node = make_node(1, 0, 2, start_wait_s=50.0, hops=9)
+    started(node)
+    open_session(node, 0)
+    open_session(node, 2)
+    node.handle(SessionClosed(peer=2, session=node.edges[2].greeting.number), 0.5)
+    for now in (1.0, 2.0, 3.0):
+        assert levels(node.wake(now)) == [1]
+        assert node.deadline() == now + 1.0
 
 
 def test_a_request_of_a_later_version_tells_that_its_sender_has_begun():

@@ -44,7 +44,7 @@ def run_one(case: str, nodes: int, rounds: int) -> dict[str, Any]:
 
     from sim import simulate  # noqa: PLC0415 - as above
     from sim.federations import describe  # noqa: PLC0415 - as above
-    from sim.worlds.model import WorldSpec  # noqa: PLC0415 - as above
+    from sim.worlds.model import ComputeSpec, WorldSpec  # noqa: PLC0415 - as above
 
     torch.set_num_threads(1)
     given = CASES[case]
@@ -58,7 +58,9 @@ def run_one(case: str, nodes: int, rounds: int) -> dict[str, Any]:
     training = replace(federation.training, local_steps=1, closing_rounds=0, control_variate=float(given["beta"]))
     # Few evaluations: they are counted apart, and the arithmetic is put off from one to the next.
     report = simulate(
-        replace(federation, training=training), world=WorldSpec(evaluate_every_s=3600.0), references=False
+        replace(federation, training=training),
+        world=WorldSpec(compute=ComputeSpec(jitter=0.0), evaluate_every_s=3600.0),
+        references=False,
     )
     cost, exchanges = report["cost"], sum(row["exchanges"] for row in report["nodes"]) / 2
     return {

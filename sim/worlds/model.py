@@ -30,7 +30,7 @@ class ComputeSpec:
     """drawn once per node."""
     trace: Path | None = None
     """CSV with the columns node, time_s, speed: instead of `speed`."""
-    jitter: float = 0.0
+    jitter: float = 0.02
     """each round takes up to this share longer, drawn per round."""
     engine_s: float = 0.0005
     """what one exchange operation (encode, apply) takes."""

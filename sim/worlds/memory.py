@@ -8,16 +8,19 @@ from p2pfl.compress import Compressor
 from p2pfl.errors import UserError
 
 FLOAT_BYTES = 4
-BASE_BYTES = 300 * 2**20
+BASE_BYTES = 330 * 2**20
 """Python, numpy, torch and the data that all nodes share."""
-VECTORS_PER_NODE = 3
-"""the model, the start of the round in flight, the control variate."""
-VECTORS_PER_EDGE = 6
-"""two replicas at each end, and at the responder what they were before the last transaction."""
+BATCHED_PER_NODE, BATCHED_PER_EDGE = 4, 3
+"""vectors: model, control variate, and both at the start of the round in flight; two replicas, and a request's."""
+SINGLE_PER_NODE, SINGLE_PER_EDGE = 4, 4
+"""vectors: model, control variate, and both for the round in flight; two replicas at each end."""
 PAYLOADS_PER_EDGE = 4
-"""a Request and a Reply, each pending at one end and on its way or in the log at the other."""
-OBJECT_BYTES_PER_NODE = 25_000
-OBJECT_BYTES_PER_EDGE = 15_000
+"""where operations are done one at a time: a Request and a Reply, each pending at one end and on its way to the other
+or in its log.
+"""
+OBJECT_BYTES_PER_NODE = 60_000
+OBJECT_BYTES_PER_EDGE = 12_000
+"""measured with 10,000 nodes of degree 4 (benchmarks/simulate.py): 2.1 GB in all where this says 2.2."""
 TRAINING_VECTORS_PER_ROW = 6
 """parameters, gradients, the optimizer's state and what autograd keeps, of one node in training."""
 ROWS_AT_ONCE = 256
@@ -29,8 +32,9 @@ USABLE_SHARE = 0.9
 def needed_bytes(*, nodes: int, edges: int, size: int, compressor: Compressor, batching: bool) -> int:
     """About how much a run takes at its height; `size` is the number of the model's parameters."""
     rows = min(nodes, ROWS_AT_ONCE) if batching else 1
-    vectors = nodes * VECTORS_PER_NODE + edges * VECTORS_PER_EDGE + rows * TRAINING_VECTORS_PER_ROW
-    payloads = edges * PAYLOADS_PER_EDGE * compressor.size_bytes(size)
+    per_node, per_edge = (BATCHED_PER_NODE, BATCHED_PER_EDGE) if batching else (SINGLE_PER_NODE, SINGLE_PER_EDGE)
+    vectors = nodes * per_node + edges * per_edge + rows * TRAINING_VECTORS_PER_ROW
+    payloads = 0 if batching else edges * PAYLOADS_PER_EDGE * compressor.size_bytes(size)
     objects = nodes * OBJECT_BYTES_PER_NODE + edges * OBJECT_BYTES_PER_EDGE
     return BASE_BYTES + vectors * size * FLOAT_BYTES + payloads + objects
 

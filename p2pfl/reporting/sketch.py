@@ -30,8 +30,9 @@ class Sketch:
 
 
 def consensus_distance(rows: NDArray[np.float64]) -> float:
-    """Root mean square distance of the rows (k, m) to their mean, over that mean's norm."""
-    mean = rows.mean(axis=0)
-    norm = float(np.linalg.norm(mean))
-    distance = float(np.sqrt(np.mean(np.sum((rows - mean) ** 2, axis=1))))
+    """Root mean square distance of the rows (k, m) to their mean, over that mean's norm; of equal rows exactly 0."""
+    from_first = rows - rows[0]
+    center = from_first.mean(axis=0)
+    norm = float(np.linalg.norm(rows[0] + center))
+    distance = float(np.sqrt(np.mean(np.sum((from_first - center) ** 2, axis=1))))
     return distance / norm if norm > 0 else 0.0

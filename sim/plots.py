@@ -292,9 +292,10 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
     from matplotlib.patches import Patch  # noqa: PLC0415 - as above
 
     marks: list[tuple[Any, str]] = []
+    mixed = len({run.simulated for run in runs}) > 1
     for place, run in enumerate(runs):
         line = Line2D([], [], color=_color(place), linewidth=1.7, linestyle=STYLES[place // len(COLORS)])
-        marks.append((line, "mean of the nodes" if len(runs) == 1 else _named(run)))
+        marks.append((line, "mean of the nodes" if len(runs) == 1 else _named(run, mixed=mixed)))
     marks.append((Patch(color=COLORS[0] if len(runs) == 1 else GRAY, alpha=0.16), _band(runs)))
     found = [run.reference for run in runs if run.reference is not None]
     if any(one.fedavg for one in found):
@@ -314,8 +315,9 @@ def _band(runs: Sequence[Run]) -> str:
     return "worst to best node" if some is None or some >= len(run.nodes) - liars else f"worst to best of {some} nodes"
 
 
-def _named(run: Run) -> str:
-    return f"{shown(run.label, 32)}\n{counted(len(run.nodes), 'node')}, {shown(run.topology, 28)}"
+def _named(run: Run, *, mixed: bool) -> str:
+    kind = (", simulated" if run.simulated else ", real") if mixed else ""
+    return f"{shown(run.label, 32)}\n{counted(len(run.nodes), 'node')}, {shown(run.topology, 28)}{kind}"
 
 
 def _title(runs: Sequence[Run]) -> str:

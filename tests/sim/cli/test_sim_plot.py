@@ -124,6 +124,11 @@ def test_what_runs_across_may_be_chosen(drawn, x, places):
     assert len(figure.axes) == (2 if x == "bytes" else 3)
 
 
+def test_where_kinds_differ_the_legend_says_which_is_which(drawn):
+    figure = drawn(report([point(0.0), point(2.0)]), report([point(0.0), point(3.0)], simulated=False))
+    assert words(figure)[:2] == ["run0\n2 nodes, ring, simulated", "run1\n2 nodes, ring, real"]
+
+
 def test_references_are_dashed_and_dotted(drawn):
     figure = drawn(report([point(0.0), point(2.0)], reference=REFERENCE))
     assert [set(line.get_ydata()) for line in dashed(figure.axes[0])] == [{0.8}]

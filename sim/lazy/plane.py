@@ -75,6 +75,8 @@ class Plane:
         self.rows.crashing = crashing
         self.edges = edges
         self.losses = np.full(nodes, np.nan)
+        self._losses = np.full(nodes, np.nan)
+        """of each node: of its latest round that has ended, and (this) of the latest computed, which may go on."""
         self.sketches: list[dict[int, NDArray[np.float64]]] = [{} for _ in range(nodes)]
         self.pending = 0
         self.most_pending = max(LEAST_PENDING, OPERATIONS_PER_NODE * nodes)
@@ -200,7 +202,7 @@ class Plane:
         nodes = np.fromiter(training, np.int64, len(training))
         rounds = np.array([one[0] for one in training.values()], np.int64)
         corrected = np.array([one[1] for one in training.values()], np.bool_)
-        self.losses[nodes] = self.rows.train(self.learners, nodes, rounds, corrected)
+        self._losses[nodes] = self.rows.train(self.learners, nodes, rounds, corrected)
         self.batches += 1
         self.done += len(nodes)
         self._ready[COMMIT] += self._held
@@ -208,6 +210,7 @@ class Plane:
 
     def _commit(self, nodes: list[int], ops: list[Op]) -> None:
         self._remember(nodes)
+        self.losses[nodes] = self._losses[nodes]
         self.rows.commit(np.array(nodes), [op[1] for op in ops], [op[2] for op in ops])
 
     def _freeze(self, nodes: list[int], ops: list[Op]) -> None:

@@ -117,6 +117,19 @@ def test_a_random_world_is_the_same_run_either_way(seed):
     assert same(seed)
 
 
+def train_losses(described, world, *, batching):
+    report = simulate(described, world=replace(world, evaluate_every_s=0.01), batching=batching, references=False)
+    told = [point["train_loss"] or {} for point in report["history"]]
+    return [pytest.approx(point, rel=1e-4) for point in told] if batching else told
+
+
+@pytest.mark.parametrize("name", ["speeds and bad links", "crashes"])
+def test_the_loss_of_a_round_is_told_when_the_round_has_ended(name):
+    world, options = WORLDS[name]
+    described = federation(**options)
+    assert train_losses(described, world, batching=True) == train_losses(described, world, batching=False)
+
+
 def one_run_and_the_other(name="speeds and bad links"):
     world, options = WORLDS[name]
     described = federation(**options)

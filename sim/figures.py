@@ -45,8 +45,7 @@ class Figures:
         host = self.stage.world.hosts[index]
         if host.core.rounds.phase is Phase.CLOSING:
             tick = host.core.rounds.closed
-            exchanges = sum(edge.exchanges for edge in host.core.edges.values())
-            self.closing[index][tick] = {"exchanges": exchanges}
+            self.closing[index][tick] = {"exchanges": host.counts.exchanges}
             host.engine.sketch(tick)
 
     # -- now and then -------------------------------------------------------------------------------------------------
@@ -61,7 +60,7 @@ class Figures:
         models = self.stage.models()
         began = time.process_time()
         world.trace.add(world.kernel.now_ns, Kind.EVALUATED, 0, 0, len(self.sample))
-        there = [node for node in self.sample if world.hosts[node].life]
+        there = [node for node in self.sample if world.hosts[node].alive]
         if there:
             rows = models[there]
             self.values.update(rows.tobytes())
@@ -71,16 +70,16 @@ class Figures:
     def _point(self, nodes: list[int], rows: NDArray[Any]) -> Json:
         world = self.stage.world
         scores = self.scores(rows, "test", nodes)
-        started = [host for host in world.hosts if host.life]
+        honest = [world.hosts[node] for node in self._honest_and_up()]
         traffic = world.network.traffic
         return {
             "time_s": world.kernel.now,
-            "rounds": spread(host.core.facts.rounds for host in started),
+            "rounds": spread(host.core.facts.rounds for host in honest),
             "accuracy": spread(score.accuracy for score in scores if score),
             "loss": spread(score.loss for score in scores if score),
             "train_loss": spread(self.stage.loss(node) for node in nodes),
             "consensus_distance": consensus_distance(rows.astype(np.float64)) if len(nodes) > 1 else None,
-            "staleness": overall_staleness(staleness(host.core) for host in started),
+            "staleness": overall_staleness(host.counts.staleness for host in honest),
             "bytes_sent": traffic.bytes_sent,
             "messages_sent": traffic.messages_sent,
             "running": sum(host.alive and not host.finished for host in world.hosts),
@@ -92,19 +91,18 @@ class Figures:
 
     def closing_lines(self) -> list[dict[int, Json]]:
         """Of the honest nodes that live, each closing round with the sketch of the model."""
-        hosts = self.stage.world.hosts
         return [
             {tick: line | {"sketch": self.stage.sketch_of(node, tick)} for tick, line in self.closing[node].items()}
-            for node in self.honest
-            if hosts[node].alive
+            for node in self._honest_and_up()
         ]
 
+    def closing_ends(self) -> float:
+        """How many ends of edges those nodes have in one round, on average; edges to nodes that are down are none."""
+        federation, hosts = self.given.federation, self.stage.world.hosts
+        counted = set(self._honest_and_up())
+        schedule = federation.schedule or (federation.edges,)
+        live = (edge for edges in schedule for edge in edges if all(hosts[end].alive for end in edge))
+        return sum(end in counted for edge in live for end in edge) / len(schedule)
 
-def staleness(core: Any) -> dict[str, float]:
-    """Mean and maximum over all exchanges that were weighed."""
-    edges = core.edges.values()
-    weighed = sum(edge.staleness_count for edge in edges)
-    return {
-        "mean": sum(edge.staleness_sum for edge in edges) / weighed if weighed else 0.0,
-        "max": max((edge.staleness_max for edge in edges), default=0),
-    }
+    def _honest_and_up(self) -> list[int]:
+        return [node for node in self.honest if self.stage.world.hosts[node].alive]

@@ -41,6 +41,7 @@ from p2pfl.core.messages import Message
 from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
 from p2pfl.core.turns import Turns
+from sim.counts import Counts, counts_of
 from sim.engines import NodeEngine
 from sim.kernel import NS, Kernel
 from sim.trace import Kind, Trace
@@ -129,6 +130,7 @@ class Host(Generic[E_co]):
         """how often the model may have changed: starts, crashes, operations."""
         self.alive = False
         self.alarms: list[Alarm] = []
+        self._earlier = Counts()
         self.answers_ns = 0
         self.wakes_at = NEVER
         self.core: Node
@@ -169,6 +171,7 @@ class Host(Generic[E_co]):
 
     def crash(self, kept: int = 0) -> None:
         """Power off: memory is gone, the disk keeps what was flushed (and `kept` changes more)."""
+        self._earlier = self.counts
         self.alive = False
         self.life += 1
         self.moves += 1
@@ -252,6 +255,11 @@ class Host(Generic[E_co]):
 
     def _note(self, kind: Kind, number: int, peer: int = 0) -> None:
         self.trace.add(self.kernel.now_ns, kind, self.index, peer, number)
+
+    @property
+    def counts(self) -> Counts:
+        """Of all its lives."""
+        return self._earlier + counts_of(self.core) if self.alive else self._earlier
 
     @property
     def finished(self) -> bool:

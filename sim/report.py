@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.reporting.figures import configuration, contraction, overall_staleness, spread
-from sim.figures import Figures, Json, staleness
+from sim.figures import Figures, Json
 from sim.stage import Stage
 from topologies import Topology, spectrum
 
@@ -48,7 +48,9 @@ def final_report(stage: Stage, figures: Figures, *, references: bool) -> Json:
         "messages_sent": traffic.messages_sent,
         "virtual_time_s": world.kernel.now,
         "staleness": overall_staleness(row["staleness"] for row in ended),
-        "contraction": contraction(federation, stage.script.learners.samples, figures.closing_lines()),
+        "contraction": contraction(
+            federation, stage.script.learners.samples, figures.closing_lines(), ends=figures.closing_ends()
+        ),
         "died": [row["name"] for row in rows if row["died"]],
         "byzantine": [row["name"] for row in rows if row["byzantine"]],
         "stopped": False,
@@ -94,7 +96,7 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[Json]:
                 "finished": host.finished,
                 "died": core is not None and not host.alive,
                 "byzantine": node in stage.script.liars,
-                "failed_rounds": 0 if core is None else core.rounds.failed_rounds,
+                "failed_rounds": host.counts.failed_rounds,
                 "rounds": 0 if core is None else core.facts.rounds,
                 "accuracy": test and test.accuracy,
                 "test_loss": test and test.loss,
@@ -103,8 +105,8 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[Json]:
                 "samples": stage.script.learners.samples[node],
                 "bytes_sent": traffic.bytes_sent,
                 "messages_sent": traffic.messages_sent,
-                "staleness": None if core is None else staleness(core),
-                "exchanges": 0 if core is None else sum(edge.exchanges for edge in core.edges.values()),
+                "staleness": None if core is None else host.counts.staleness,
+                "exchanges": host.counts.exchanges,
                 "starts": host.starts,
                 "alarms": dict(sorted(Counter(alarm.kind for alarm in host.alarms).items())),
             }

@@ -35,12 +35,17 @@ def overall_staleness(nodes: Iterable[Mapping[str, float] | None]) -> dict[str, 
 
 
 def contraction(
-    federation: Federation, samples: Sequence[int | None], closing: Sequence[Mapping[int, Line]]
+    federation: Federation,
+    samples: Sequence[int | None],
+    closing: Sequence[Mapping[int, Line]],
+    *,
+    ends: float | None = None,
 ) -> dict[str, Any]:
     """Predicted for one synchronous exchange on every edge; measured in the closing rounds, per exchange on an edge.
 
     In a schedule: on every edge of one of its rounds. `closing` has each node's line after each of its closing rounds,
-    by number, with `sketch` and `exchanges`. Where a node told no number of samples, because it died, all count as
+    by number, with `sketch` and `exchanges`; `ends` is how many ends of edges one round uses at these nodes, None where
+    they are all. Where a node told no number of samples, because it died, all count as
     equal in the prediction, and `samples_known` says so.
     """
     known = [n for n in samples if n]
@@ -48,19 +53,19 @@ def contraction(
     return {
         "predicted": predicted(federation, known if complete else None),
         "samples_known": complete,
-        "measured": _measured(closing, federation.edges_at_once),
+        "measured": _measured(closing, 2 * federation.edges_at_once if ends is None else ends),
         "per": "one exchange on every edge of a round" if federation.schedule else "one exchange on every edge",
     }
 
 
-def _measured(closing: Sequence[Mapping[int, Line]], edges: float) -> float | None:
-    """From sketches in the closing rounds: how much closer the nodes came, per exchange on so many edges."""
-    ticks = sorted(set.intersection(*(set(lines) for lines in closing))) if closing else []
+def _measured(closing: Sequence[Mapping[int, Line]], ends: float) -> float | None:
+    """From sketches in the closing rounds: how much closer the nodes came, per exchange at so many ends of edges."""
+    ticks = sorted(set.intersection(*(set(lines) for lines in closing))) if closing and ends else []
     points = []
     for tick in ticks:
         at = [lines[tick] for lines in closing]
         distance = consensus_distance(np.array([line["sketch"] for line in at]))
-        points.append((distance, sum(line["exchanges"] for line in at) / (2 * edges)))
+        points.append((distance, sum(line["exchanges"] for line in at) / ends))
     points = [point for point in points if point[0] > FLOOR * points[0][0]]
     if len(points) < 2 or points[-1][1] <= points[0][1]:
         return None

@@ -1,0 +1,43 @@
+"""What a node has done over all its lives: a core counts from its own start alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2pfl.core.node import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """`weighed` are the exchanges whose staleness was weighed; it is in own rounds in which the edge has its turn."""
+
+    exchanges: int = 0
+    weighed: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+    failed_rounds: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            exchanges=self.exchanges + other.exchanges,
+            weighed=self.weighed + other.weighed,
+            staleness_sum=self.staleness_sum + other.staleness_sum,
+            staleness_max=max(self.staleness_max, other.staleness_max),
+            failed_rounds=self.failed_rounds + other.failed_rounds,
+        )
+
+    @property
+    def staleness(self) -> dict[str, float]:
+        mean = self.staleness_sum / self.weighed if self.weighed else 0.0
+        return {"mean": mean, "max": self.staleness_max}
+
+
+def counts_of(core: Node) -> Counts:
+    edges = core.edges.values()
+    return Counts(
+        exchanges=sum(edge.exchanges for edge in edges),
+        weighed=sum(edge.staleness_count for edge in edges),
+        staleness_sum=sum(edge.staleness_sum for edge in edges),
+        staleness_max=max((edge.staleness_max for edge in edges), default=0),
+        failed_rounds=core.rounds.failed_rounds,
+    )

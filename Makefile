@@ -67,10 +67,11 @@ format: $(FOR_DEV) ## let ruff put the code in order
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(FOR_DEV) ## measure overhead, learning against a central run, and eigenvalues of graphs
+bench: $(FOR_DEV) ## measure overhead, learning against a central run, eigenvalues of graphs, and the simulator
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/digits.py
 	$(BIN)/python benchmarks/spectral.py --nodes 100,1000,10000,100000 --limit-s 5
+	$(BIN)/python benchmarks/simulate.py --nodes 100,1000
 
 dist: $(FOR_DEV) ## build a wheel in dist/
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from typing import Any
 
@@ -15,7 +14,6 @@ from p2pfl.reporting.figures import overall_staleness, spread
 from p2pfl.reporting.sketch import consensus_distance
 from sim.chance import some, stream
 from sim.stage import Script, Stage
-from sim.trace import Kind
 
 MOST_EVALUATED = 256
 """nodes scored for a point of the history: the final figures are of all."""
@@ -38,7 +36,6 @@ class Figures:
         self.closing: list[dict[int, Json]] = [{} for _ in nodes]
         self.evaluation_cpu_s = 0.0
         self._moved = -1
-        self.values = hashlib.blake2b(digest_size=32, person=b"p2pfl-values")
 
     def committed(self, index: int) -> None:
         """Closing rounds are few and show how fast the nodes come together."""
@@ -59,11 +56,9 @@ class Figures:
         self._moved = moved
         models = self.stage.models()
         began = time.process_time()
-        world.trace.add(world.kernel.now_ns, Kind.EVALUATED, 0, 0, len(self.sample))
         there = [node for node in self.sample if world.hosts[node].alive]
         if there:
             rows = models[there]
-            self.values.update(rows.tobytes())
             self.history.append(self._point(there, rows))
         self.evaluation_cpu_s += time.process_time() - began
 

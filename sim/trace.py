@@ -56,8 +56,7 @@ class Kind(IntEnum):
     """b: the neighbor it is about, or -1."""
     FINISHED = 21
     """n: its rounds."""
-    EVALUATED = 22
-    """n: how many nodes."""
+    # 22 stays unused. Who looks on is no event.
     SENT = 32
     """b: the one it goes to; n: the bytes counted."""
     LOST = 64

@@ -9,9 +9,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sim import simulate
+from sim.report import value_digest
 from sim.worlds.drawn import draw
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -58,11 +60,25 @@ def test_another_seed_is_another_run(seed, here):
 
 
 def test_checking_and_looking_closer_change_no_event_of_the_trace():
-    """An evaluation is an event of the trace; everything else goes on as if nobody looked."""
+    """Who looks more often sees the same run: same digests, a longer history."""
     federation, world = draw(SEEDS[0])
     seldom = replace(world, evaluate_every_s=5.0)
     plain, checked = (simulate(federation, world=seldom, check=check, references=False) for check in (False, True))
     assert plain["digest"] == checked["digest"]
     often = simulate(federation, world=replace(world, evaluate_every_s=0.5), references=False)
-    for key in ("messages_sent", "bytes_sent", "virtual_time_s", "staleness", "rounds"):
+    assert len(often["history"]) > len(plain["history"])
+    for key in ("digest", "value_digest", "messages_sent", "bytes_sent", "virtual_time_s", "staleness", "rounds"):
         assert plain[key] == often[key]
+
+
+@pytest.mark.parametrize("place", [(0, 0), (2, 4), (1, 2)])
+def test_one_bit_of_one_model_or_variate_is_another_value_digest(place):
+    models, variates = (np.arange(15, dtype=np.float32).reshape(3, 5) for _ in range(2))
+    digest = value_digest(models, variates)
+    for rows in (models, variates):
+        before = rows[place]
+        rows[place] = np.nextafter(before, np.float32(100))
+        assert value_digest(models, variates) != digest
+        rows[place] = before
+    assert value_digest(models, variates) == digest
+    assert value_digest(models, None) != digest

@@ -74,7 +74,6 @@ def test_kinds_and_codes_keep_their_numbers():
         "BOOTSTRAPPED": 19,
         "ALARM": 20,
         "FINISHED": 21,
-        "EVALUATED": 22,
         "SENT": 32,
         "LOST": 64,
         "DUPLICATED": 96,

@@ -243,4 +243,4 @@ class Stage:
             else:
                 oracle.forgets(node, self.world.forget)
         if not fault.returns:
-            self.world.gone.add(node)
+            self.world.lose(node)

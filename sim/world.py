@@ -142,6 +142,11 @@ class World(Generic[E]):
         if not self.hosts[index].alive:
             self.start(index)
 
+    def lose(self, index: int) -> None:
+        """This node, which is down, never comes back."""
+        self.gone.add(index)
+        self._halt_if_over()
+
     def deliver(self, index: int, event: Event) -> None:
         self._deliver(index, event)
         if self.hosts[index].alive:
@@ -163,6 +168,9 @@ class World(Generic[E]):
 
     def _one_has_finished(self, index: int) -> None:
         self._ended.add(index)
+        self._halt_if_over()
+
+    def _halt_if_over(self) -> None:
         if self._halts and len(self._ended) + len(self.gone) >= len(self.hosts) and self.over:
             self.kernel.halt()
 

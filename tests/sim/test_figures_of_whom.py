@@ -67,3 +67,10 @@ def test_one_node_that_is_left_alone_has_no_contraction():
     report = simulate(quadratic(nodes=3), world=world, references=False)
     assert [row["finished"] for row in report["nodes"]] == [False, False, True]
     assert report["contraction"]["measured"] is None
+
+
+def test_a_run_ends_when_its_last_node_dies_however_seldom_one_looks():
+    crash = CrashSpec(nodes=(0, 1, 2), at_s=0.503)
+    world = WorldSpec(compute=STEADY, crashes=(crash,), evaluate_every_s=10.0)
+    report = simulate(quadratic(nodes=3, rounds=200), world=world, references=False)
+    assert report["virtual_time_s"] == crash.at_s

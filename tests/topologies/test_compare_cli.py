@@ -49,8 +49,8 @@ def test_sizes_for_people_keep_four_digits():
         "-",
         "0 B",
         "999 B",
-        "1 KB",
-        "409.6 KB",
+        "1 kB",
+        "409.6 kB",
         "2 GB",
     ]
 
@@ -67,7 +67,7 @@ def test_compare_prints_the_same_rows_in_every_form():
     ]
     table = list(csv.DictReader(call(*asked, "--format", "csv").stdout.splitlines()))
     assert [row["bytes"] for row in table] == [str(row["bytes"]) for row in rows]
-    assert "64 KB" in call(*asked).stdout
+    assert "64 kB" in call(*asked).stdout
 
 
 def test_the_table_has_columns_of_bytes_only_where_a_model_has_a_size_and_is_narrow_without():

@@ -40,10 +40,10 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
 
 
 def readable_bytes(size: float | None) -> str:
-    """As people write it, in powers of 1000: `409.6 KB`; a dash for None."""
+    """As people write it, in powers of 1000: `409.6 kB`; a dash for None."""
     if size is None:
         return "-"
-    for unit in ("B", "KB", "MB", "GB", "TB"):
+    for unit in ("B", "kB", "MB", "GB", "TB"):
         if size < 999.95:
             return f"{size:.4g} {unit}"
         size /= 1000.0

@@ -64,7 +64,7 @@ def test_the_table_has_the_axes_in_the_order_of_the_file(found):
     assert list(rows[0])[:3] == ["rounds", "nodes", "runs"]
     assert [row["nodes"] for row in rows] == ["4", "5"]
     assert rows[0]["worst accuracy"] == "0.805 ± 0.064"
-    assert rows[0]["bytes/node"] == "1 KB"
+    assert rows[0]["bytes/node"] == "1 kB"
     assert rows[0]["contraction"] == "0.600"
 
 

@@ -11,7 +11,7 @@ import struct
 
 from msgspec import Struct
 
-from p2pfl.core.messages import Message, Reply, Request
+from p2pfl.core.messages import Message
 from p2pfl.errors import PeerFault
 from p2pfl.vocabulary import PROTOCOL_VERSION
 from p2pfl.wire.schema import BY_CODE, BY_MESSAGE, MAX_HEADER_BYTES, Kind, from_header, to_header
@@ -40,14 +40,14 @@ def encode(message: Message) -> tuple[bytes, memoryview]:
     Raises:
         ValueError: our own message holds a value that no peer would accept.
     """
+    kind = BY_MESSAGE[type(message)]
     header = to_header(message)
     body = NO_BODY
-    if isinstance(message, (Request, Reply)):
-        view = memoryview(message.body)
+    if kind.has_body:
+        view = memoryview(message.body)  # type: ignore[union-attr] # as the kind says
         # A buffer with no elements cannot be cast.
         body = view.cast("B") if view.nbytes else NO_BODY
-    code = BY_MESSAGE[type(message)].code
-    return LAYOUT.pack(MAGIC, PROTOCOL_VERSION, code, 0, len(header), body.nbytes) + header, body
+    return LAYOUT.pack(MAGIC, PROTOCOL_VERSION, kind.code, 0, len(header), body.nbytes) + header, body
 
 
 def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:

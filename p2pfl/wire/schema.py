@@ -7,7 +7,9 @@ it is to change the protocol.
 from __future__ import annotations
 
 import sys
-from typing import Annotated, get_type_hints
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct, structs
@@ -97,6 +99,11 @@ class DoneHeader(Header, frozen=True):
     version: Counter
 
 
+def values_of(names: tuple[str, ...]) -> Callable[[Message], tuple[Any, ...]]:
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda message: (get(message),)
+
+
 class Kind:
     """`code` is the type byte of the frame."""
 
@@ -106,6 +113,7 @@ class Kind:
         self.header = header
         self.has_body = "body" in message.__struct_fields__
         self.decode = msgspec.msgpack.Decoder(header).decode
+        self.values = values_of(header.__struct_fields__)
         hints = get_type_hints(header, include_extras=True)
         self.digests_or_empty = tuple(name for name, hint in hints.items() if hint == DigestOrEmpty)
 
@@ -161,11 +169,12 @@ def from_header(kind: Kind, raw: bytes | memoryview, body: memoryview) -> Messag
 
 
 def _header(kind: Kind, message: Message) -> Header:
+    """Checked by reading it back, which takes a third of the time of a conversion."""
+    values = kind.values(message)
     try:
-        return msgspec.convert(message, kind.header, from_attributes=True)
-    except msgspec.ValidationError:
+        return kind.decode(msgspec.msgpack.encode(values))
+    except (msgspec.MsgspecError, TypeError, OverflowError):
         # Numpy's float64 is a float to everybody but msgspec.
-        values = [getattr(message, name) for name in kind.header.__struct_fields__]
         return msgspec.convert([float(v) if isinstance(v, float) else v for v in values], kind.header)
 
 

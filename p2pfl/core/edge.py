@@ -239,7 +239,8 @@ class Edge:
     @property
     def has_turn(self) -> bool:
         """Whether the own round of now uses this edge."""
-        return self.turns.active(place(self.facts.version, self.facts.closing))
+        turns = self.turns
+        return turns is ALWAYS or turns.active(place(self.facts.version, self.facts.closing))
 
     def tick(self, now: float) -> list[Effect]:
         """The node has a new version: exchange it (initiator), or ask for an exchange (responder), if it is the
@@ -256,6 +257,10 @@ class Edge:
     def announce(self) -> list[Effect]:
         facts = self.facts
         return self.send(Ready(version=facts.version, closing=facts.closing, level=facts.level))
+
+    def is_behind(self, level: int) -> bool:
+        """Before the first round: whether the neighbor is not there, or has not told of that level."""
+        return not self.greeting.is_open or self.peer_level < level
 
     def has_closed(self, rounds: int) -> bool:
         """Whether the neighbor has stopped training and done that many mixing rounds since."""
@@ -390,7 +395,8 @@ class Edge:
     @property
     def wakes_at(self) -> float:
         """When `wake` must be called next."""
-        return min(self.greeting.repeat_at, self.resend_at)
+        repeat_at, resend_at = self.greeting.repeat_at, self.resend_at
+        return repeat_at if repeat_at < resend_at else resend_at  # noqa: FURB136 - min() is a call, after every event
 
 
 def _level(told: int | None) -> float:

@@ -18,6 +18,9 @@ from p2pfl.core.session import NEVER
 LEAST_RETRY_S = 0.05
 LONGEST_PACE_S = 3600.0
 
+_TELLING = (Ready, Done)
+"""messages that do not wait for the engine."""
+
 
 def receive(edge: Edge, session: int, message: Message, now: float) -> list[Effect]:
     """A message arrived. Of another session: void. While the engine works on the edge: it waits.
@@ -26,7 +29,7 @@ def receive(edge: Edge, session: int, message: Message, now: float) -> list[Effe
     """
     if session != edge.greeting.number:
         return []
-    if edge.busy and not isinstance(message, Ready | Done):
+    if edge.busy and not isinstance(message, _TELLING):
         _put_by(edge, message)
         return []
     return _dispatch(edge, message, now)

@@ -69,7 +69,8 @@ class Patience:
         base = FIRST_PATIENCE_S
         if self.exchange_s is not None:
             base = PATIENCE_MULTIPLE * self.exchange_s + PATIENCE_FLOOR_S
-        return float(min(base, self.longest_s) * 0.5**self.misses)
+        base = min(base, self.longest_s)
+        return float(base * 0.5**self.misses) if self.misses else base
 
     def exchanged(self, took_s: float | None) -> None:
         """An exchange has completed, in time or not: what it took counts, where it is known."""

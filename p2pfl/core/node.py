@@ -6,34 +6,25 @@ edges decide about transactions (`exchange`), `rounds` about training, mixing ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import assert_never
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_args
 
 from p2pfl.core import exchange
 from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.events import (
-    Bootstrapped,
+    EngineResult,
     Event,
     MessageReceived,
-    ReplyApplied,
-    ReplyRefused,
-    RequestApplied,
-    RequestFrozen,
-    RequestRefused,
-    RoundCommitted,
-    RoundTrained,
     SessionClosed,
     SessionOpened,
-    Started,
-    StopRequested,
     StorageFailed,
     StorageRestored,
 )
 from p2pfl.core.facts import Facts, Settings
 from p2pfl.core.limits import UsualTime
 from p2pfl.core.records import EdgeRecord
-from p2pfl.core.rounds import Rounds
+from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.session import NEVER
 from p2pfl.core.timers import Timers
 from p2pfl.core.turns import ALWAYS, Turns, most_at_once
@@ -108,30 +99,16 @@ class Node:
 
     def deadline(self) -> float | None:
         """When `wake` must be called next, None for never."""
-        next_at = min(self.timers.next_at, self.rounds.due)
+        next_at, due = self.timers.next_at, self.rounds.due
+        next_at = min(due, next_at)
         return None if next_at == NEVER else next_at
 
-    def _route(self, event: Event, now: float) -> list[Effect]:
-        """The most frequent first."""
-        match event:
-            case MessageReceived():
-                edge = self.edges[event.peer]
-                effects = exchange.receive(edge, event.session, event.message, now)
-            case RequestFrozen() | RequestApplied() | ReplyApplied() | RequestRefused() | ReplyRefused():
-                edge = self.edges[event.peer]
-                effects = exchange.conclude(edge, event, now)
-            case SessionOpened():
-                edge = self.edges[event.peer]
-                effects = edge.open_session(event.session, now)
-            case SessionClosed():
-                edge = self.edges[event.peer]
-                effects = edge.close_session(event.session)
-            case StorageFailed() | StorageRestored():
-                return self._storage(event)
-            case Started() | RoundTrained() | RoundCommitted() | Bootstrapped() | StopRequested():
-                return self.rounds.take(event, now)
-            case _:
-                assert_never(event)
+    def _route(self, event: Any, now: float) -> list[Effect]:
+        happens = _ON_EDGES.get(type(event))
+        if happens is None:
+            return self.rounds.take(event, now) if isinstance(event, RoundEvent) else self._storage(event)
+        edge = self.edges[event.peer]
+        effects = happens(edge, event, now)
         self.timers.note(edge)
         return effects
 
@@ -151,3 +128,23 @@ class Node:
             effects += edge.drop_session("storage")
             self.timers.note(edge)
         return effects
+
+
+def _receive(edge: Edge, event: MessageReceived, now: float) -> list[Effect]:
+    return exchange.receive(edge, event.session, event.message, now)
+
+
+def _open(edge: Edge, event: SessionOpened, now: float) -> list[Effect]:
+    return edge.open_session(event.session, now)
+
+
+def _close(edge: Edge, event: SessionClosed, _now: float) -> list[Effect]:
+    return edge.close_session(event.session)
+
+
+_ON_EDGES: Mapping[type[Event], Callable[[Edge, Any, float], list[Effect]]] = {
+    MessageReceived: _receive,
+    SessionOpened: _open,
+    SessionClosed: _close,
+    **dict.fromkeys(get_args(EngineResult), exchange.conclude),
+}

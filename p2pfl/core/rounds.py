@@ -76,7 +76,7 @@ class Rounds:
         self.due = NEVER
         """when `advance` must be called next."""
         self.awaited: Edge | None = None
-        """one of those that the tick waits for."""
+        """one of those that the tick, or the start, waits for."""
         self.join_ticks = 0
         self.failed_rounds = 0
 
@@ -84,14 +84,14 @@ class Rounds:
 
     def take(self, event: RoundEvent, now: float) -> list[Effect]:
         match event:
-            case Started():
-                self.started_at = now
-                self._enter(Phase.WAITING, now)
-                return []
             case RoundTrained(steps=steps):
                 return self._trained(steps, now)
             case RoundCommitted():
                 return self._committed(event, now)
+            case Started():
+                self.started_at = now
+                self._enter(Phase.WAITING, now)
+                return []
             case Bootstrapped():
                 self.working = False
                 self.facts.joining = False
@@ -255,16 +255,22 @@ class Rounds:
         """
         if now >= self.phase_from + self._start_wait_s(now):
             return self._begin(now)
-        if not all(edge.is_open for edge in self.edges.values()):
+        if self._is_held_back():
             return self._announce() if self._repeats(now) else []
         level = 1 + min((edge.peer_level for edge in self.edges.values()), default=self.settings.hops)
         if level >= self.settings.hops:
             return self._begin(now)
-        if level <= (self.facts.level or 0):
-            return self._announce() if self._repeats(now) else []
         self.facts.level = int(level)
         self.told_at = now
         return self._announce()
+
+    def _is_held_back(self) -> bool:
+        """Whether a neighbor keeps this node on its level. One is answer enough: it is asked first the next time."""
+        level = self.facts.level or 0
+        if self.awaited is not None and self.awaited.is_behind(level):
+            return True
+        self.awaited = next((edge for edge in self.edges.values() if edge.is_behind(level)), None)
+        return self.awaited is not None
 
     def _repeats(self, now: float) -> bool:
         """Whether it is time to say once more what a neighbor waits for: it may have been lost."""
@@ -278,6 +284,7 @@ class Rounds:
 
     def _begin(self, now: float) -> list[Effect]:
         self.facts.level = None
+        self.awaited = None
         effects = self._announce()
         if self._others_moved_on():
             self.facts.joining = True

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from enum import IntEnum, unique
+from operator import attrgetter
+from typing import Any
 
 from p2pfl.core import messages
 
@@ -76,16 +79,16 @@ MESSAGE_CODES: dict[type[messages.Message], int] = {
     messages.Done: 8,
 }
 _MESSAGES = {code: message.__name__ for message, code in MESSAGE_CODES.items()}
+_NUMBERS: dict[type[messages.Message], Callable[[Any], int]] = dict.fromkeys(MESSAGE_CODES, attrgetter("seq")) | {
+    messages.Resync: attrgetter("incarnation"),
+    messages.Ready: attrgetter("version"),
+    messages.Done: attrgetter("version"),
+}
 
 
 def message_number(message: messages.Message) -> int:
     """The sequence number; where there is none the incarnation or the version."""
-    match message:
-        case messages.Resync():
-            return message.incarnation
-        case messages.Ready() | messages.Done():
-            return message.version
-    return message.seq
+    return _NUMBERS[type(message)](message)
 
 
 class Trace:

@@ -12,7 +12,7 @@ from copy import copy
 from math import ceil
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr
 
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, Operation, ResetEdge
 from p2pfl.core.events import Bootstrapped, Event, ReplyApplied, RequestApplied, RequestFrozen, RoundCommitted
@@ -53,8 +53,9 @@ class LazyEngine:
         self.beta = beta
         self.liar = liar
         self.shown = 0
-        self.undo: list[tuple[bool, Callable[[], None]]] | None = [] if index in plane.crashing else None
-        """of each change that is not on disk: whether vectors moved, and how to take the rest back."""
+        self.undo: list[tuple[bool, int, Callable[[], None]]] | None = [] if index in plane.crashing else None
+        """of each change that is not on disk: whether vectors moved, which pair would be seen again (-1: none), and how
+        to take the rest back."""
         self._forget()
         self._do: dict[type, Callable[[Any], Event | None]] = {
             Freeze: self._freeze,
@@ -89,8 +90,8 @@ class LazyEngine:
         if self.undo is None:
             raise RuntimeError("a node crashed of which the plan says that it never will")
         lost = self.undo[kept:]
-        self.plane.lose(self.index, sum(moved for moved, _ in lost))
-        for _, take_back in reversed(lost):
+        self.plane.lose(self.index, sum(moved for moved, _, _ in lost))
+        for _, _, take_back in reversed(lost):
             take_back()
         self.undo.clear()
         for edge in self.edges.values():
@@ -122,7 +123,8 @@ class LazyEngine:
             audit=SOME_DIGEST if op.audit else b"",
             body=TOKEN.pack(edge, ticket),
         )
-        request = replace(request, digest=request_digest(request))
+        # Nobody else has seen it yet.
+        force_setattr(request, "digest", request_digest(request))
         self.records[op.peer].freeze(request)
         pair = self.pairs.of(edge, self.index)
         self.plane.put(self.index, (FREEZE, edge, pair, after, self._next_lie(), ticket))
@@ -230,7 +232,7 @@ class LazyEngine:
             self.records[peer] = record
             self.pairs.put_back(edge, self.index, pair)
 
-        self.undo.append((moves, take_back))
+        self.undo.append((moves, pair, take_back))
 
     def _remember_figures(self, *, moved: bool) -> None:
         if self.undo is None:
@@ -240,4 +242,4 @@ class LazyEngine:
         def take_back() -> None:
             self.samples, self.version, self.rounds, self.drift, self.elapsed_s = figures
 
-        self.undo.append((moved, take_back))
+        self.undo.append((moved, -1, take_back))

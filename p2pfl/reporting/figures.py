@@ -19,11 +19,11 @@ FLOOR = 1e-3
 
 
 def spread(values: Iterable[float | None]) -> dict[str, float] | None:
-    """Mean, minimum, maximum; None where nobody has a value."""
+    """Mean, minimum, maximum; None where nobody has a value, NaN where one value is."""
     known = [float(value) for value in values if value is not None]
     if not known:
         return None
-    return {"mean": float(np.mean(known)), "min": min(known), "max": max(known)}
+    return {"mean": float(np.mean(known)), "min": float(np.min(known)), "max": float(np.max(known))}
 
 
 def overall_staleness(nodes: Iterable[Mapping[str, float] | None]) -> dict[str, float] | None:

@@ -20,6 +20,9 @@ from p2pfl.learn.interface import Learner, Vector
 from sim.engines import Boot
 from sim.memory_store import MemoryStore
 
+LOG_ENTRIES = 64
+"""and one for each neighbor: a longer log gives way to a snapshot, or long runs would fill the memory."""
+
 Show = Callable[[Vector], Vector]
 """what a liar shows of its model (d,)."""
 
@@ -84,6 +87,8 @@ class ExactEngine:
                 self.store.append(*entry(outcome.change))
             if outcome.urgent:
                 self.store.flush()
+                if self.store.logged > LOG_ENTRIES + len(self.plan.neighbors):
+                    self.store.checkpoint(self.state)
         return outcome.event
 
     def begin_round(self, index: int, *, corrected: bool) -> None:

@@ -39,6 +39,11 @@ class MemoryStore:
         self._buffered.clear()
 
     @property
+    def logged(self) -> int:
+        """Flushed entries since the last checkpoint."""
+        return len(self._flushed)
+
+    @property
     def buffered(self) -> int:
         return len(self._buffered)
 

@@ -181,6 +181,7 @@ class Stage:
             for index in range(self.nodes)
         ]
         pairs.records = lambda node, peer: engines[node].records[peer]
+        pairs.remembered = lambda: [pair for engine in engines for _, pair, _ in engine.undo or ()]
         return engines
 
     def _lies(self, models: Rows2, nodes: list[int], times: list[int]) -> None:

@@ -8,7 +8,7 @@ heard of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from p2pfl.core.records import EdgeRecord
 from p2pfl.learn.interface import Vector
@@ -27,6 +27,8 @@ class Pairs:
         self.plane = plane
         self.rows = plane.rows
         self.records: Records
+        self.remembered: Callable[[], Iterable[int]]
+        """the pairs that a crash may bring back."""
         self._initiators = list(range(len(ends)))
         self._responders = list(range(len(ends)))
         self._issued = [0] * len(ends)
@@ -60,11 +62,11 @@ class Pairs:
         first, second = self.ends[edge]
         other = second if node == first else first
         follows = self.records(other, node).incarnation == incarnation
-        self.put_back(edge, node, self.of(edge, other) if follows else self.rows.blank_pair())
+        self.put_back(edge, node, self.of(edge, other) if follows else self._blank_pair())
 
     def leave(self, edge: int, node: int) -> None:
         """This end has lost its replicas."""
-        self.put_back(edge, node, self.rows.blank_pair())
+        self.put_back(edge, node, self._blank_pair())
         self.compare(edge)
 
     def compare(self, edge: int) -> None:
@@ -73,9 +75,18 @@ class Pairs:
         one, other = self.records(first, second), self.records(second, first)
         unknown = (0, 0)
         if (one.incarnation, one.seq) == (other.incarnation, other.seq) == unknown:
-            self._initiators[edge] = self._responders[edge] = self.rows.blank_pair()
+            self._initiators[edge] = self._responders[edge] = self._blank_pair()
             self._applied[edge] = 0
             self.plane.begin_edge_anew(edge)
+
+    def _blank_pair(self) -> int:
+        """Churn that takes disks would else fill the memory with pairs that nobody sees."""
+        blanks = self.rows.blanks
+        if not blanks:
+            self.plane.drain()
+            seen = {*self._initiators, *self._responders, *self.remembered()}
+            self.rows.blank([pair for pair in range(len(self.rows.own)) if pair not in seen])
+        return blanks.pop()
 
     def peer_replica(self, edge: int, node: int, record: EdgeRecord) -> Vector:
         """What this end holds of its neighbor, once everything noted is done."""

@@ -49,7 +49,8 @@ class Rows:
     ) -> None:
         size, dtype = initial.size, initial.dtype
         self.size, self.dtype = size, dtype
-        self.pairs = pairs
+        self.blanks: list[int] = []
+        """pairs of replicas, both zero, that no end of an edge has seen yet."""
         self.compressor = compressor
         self.lies = lies
         self.models: Rows2 = np.tile(initial, (nodes, 1))
@@ -215,13 +216,16 @@ class Rows:
         if self.variates is not None:
             self.variates[node] = 0.0 if variate is None else variate
 
-    def blank_pair(self) -> int:
-        """A new pair of replicas, both zero."""
-        if self.pairs == len(self.own):
-            more = np.zeros((max(16, self.pairs // 8), self.size), self.dtype)
+    def blank(self, unseen: list[int]) -> None:
+        """Pairs that nobody sees any more become zero; where they are few, new ones join them in `blanks`."""
+        self.own[unseen] = self.peer[unseen] = 0.0
+        self.blanks += unseen
+        pairs = len(self.own)
+        wanted = max(16, pairs // 8)
+        if len(self.blanks) < wanted:
+            more = np.zeros((wanted, self.size), self.dtype)
             self.own, self.peer = np.concatenate([self.own, more]), np.concatenate([self.peer, more])
-        self.pairs += 1
-        return self.pairs - 1
+            self.blanks += range(pairs, pairs + wanted)
 
     # -- rows in the cache -------------------------------------------------------------------------------------------
 

@@ -38,6 +38,11 @@ class Kernel:
         """How many actions are still to come."""
         return len(self._heap)
 
+    @property
+    def next_ns(self) -> int:
+        """When the next action is due; now, if there is none."""
+        return self._heap[0][0] if self._heap else self.now_ns
+
     def at_ns(self, time_ns: int, action: Action) -> None:
         """Run `action` at `time_ns`, or now if that has passed."""
         self._sequence += 1

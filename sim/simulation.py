@@ -156,6 +156,7 @@ def _run(given: Script, stage: Stage, figures: Figures, on_progress: Callable[[P
     next_ns, most_points = 0, 2 * POINTS
     figures.evaluate()
     while not world.over and world.kernel.pending and world.kernel.now_ns < limit_ns:
+        next_ns += max(0, world.kernel.next_ns - 1 - next_ns) // every_ns * every_ns  # until then nothing happens
         for part in range(1, SLICES + 1):
             world.run(until_ns=min(limit_ns, next_ns + every_ns * part // SLICES), stop=watch)
             if on_progress is not None:

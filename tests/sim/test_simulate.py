@@ -11,7 +11,7 @@ from p2pfl.config.model import TaskConfig
 from p2pfl.errors import UserError
 from sim import simulate
 from sim.federations import describe
-from sim.worlds.model import CrashSpec, JoinSpec, LiarSpec, LinkSpec, WorldSpec
+from sim.worlds.model import ComputeSpec, CrashSpec, JoinSpec, LiarSpec, LinkSpec, WorldSpec
 
 
 def quadratic(nodes=6, *, rounds=8, topology="ring", compressor="q8", seed=1, rate=0.1, **options):
@@ -90,6 +90,15 @@ def test_a_world_that_contradicts_itself_is_refused_before_anything_runs(world, 
     with pytest.raises(UserError) as found:
         simulate(quadratic(), world=world)
     assert found.value.key.startswith(key)
+
+
+def test_time_in_which_nothing_happens_is_passed_over():
+    """Twenty thousand seconds, each millisecond of which would be looked at."""
+    federation, told = quadratic(rounds=2), []
+    world = WorldSpec(compute=ComputeSpec(round_s=10_000.0), evaluate_every_s=0.001)
+    report = simulate(federation, world=world, references=False, on_progress=told.append)
+    assert all(row["rounds"] == 2 for row in report["nodes"])
+    assert len(told) < 100_000
 
 
 def test_progress_ends_with_all_rounds_done():

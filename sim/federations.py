@@ -14,6 +14,7 @@ from p2pfl.config.model import Edges, Federation, GossipConfig, Member, TaskConf
 from p2pfl.config.schema import GOSSIP
 from p2pfl.config.tables import Mistakes, read_table
 from p2pfl.errors import UserError
+from sim.worlds.memory import check_count
 from topologies import TopologyError
 from topologies.graph import components
 
@@ -44,6 +45,8 @@ def describe(
         UserError: a mistake in the file or in an option.
         DisconnectedGraph: the graph is not connected.
     """
+    if nodes is not None:
+        check_count(nodes)
     federation = _built_in(nodes or NODES) if file is None else load_federation(file)
     if nodes is not None and nodes != len(federation.members):
         federation = replace(federation, members=made_up(nodes))
@@ -88,6 +91,7 @@ def _with_graph(federation: Federation, file: Path | None) -> Federation:
     folder = Path() if file is None else federation_file(file).parent
     try:
         graph, schedule = federation_graph(federation.topology, names, federation.seed, folder)
+        edges: Edges = graph.edges
     except TopologyError as error:
         if error.key == "nodes":
             raise UserError(error.message, key="--nodes", value=len(names), allowed=error.allowed) from None
@@ -101,7 +105,6 @@ def _with_graph(federation: Federation, file: Path | None) -> Federation:
             value=federation.topology,
             allowed="a connected graph: more edges, or another --seed for a random one",
         )
-    edges: Edges = graph.edges
     return replace(federation, edges=edges, schedule=schedule)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 from p2pfl.compress import Compressor
@@ -59,9 +60,23 @@ def check_memory(
     )
 
 
+def check_count(nodes: int, *, root: Path = Path("/")) -> None:
+    """Refuse so many nodes where they do not fit whatever they learn: for who has not made any of them yet.
+
+    Raises:
+        UserError: names the need and what is available.
+    """
+    needed = BASE_BYTES + nodes * OBJECT_BYTES_PER_NODE
+    available = available_bytes(root)
+    if available is not None and needed > available * USABLE_SHARE:
+        text = f"so many need {_gigabytes(needed)} at least; {_gigabytes(available)} of memory are available"
+        allowed = "fewer nodes, or a machine with more memory"
+        raise UserError(text, key="--nodes", value=nodes, allowed=allowed)
+
+
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """What this process may still take: the least of what the machine and its control groups have left."""
-    known = [left for left in (_machine(root), *_groups(root)) if left is not None]
+    """What this process may still take: the least of what the machine, its control groups and `ulimit -v` leave."""
+    known = [left for left in (_machine(root), _address_space(root), *_groups(root)) if left is not None]
     return min(known, default=None)
 
 
@@ -71,6 +86,15 @@ def _machine(root: Path) -> int | None:
         if name == "MemAvailable" and rest.split():
             kilobytes = rest.split()[0]
             return int(kilobytes) * 1024 if kilobytes.isdecimal() else None
+    return None
+
+
+def _address_space(root: Path) -> int | None:
+    pages = _text(root / "proc/self/statm").split()
+    for line in _text(root / "proc/self/limits").splitlines():
+        words = line.removeprefix("Max address space").split()
+        if line.startswith("Max address space") and words and words[0].isdecimal() and pages and pages[0].isdecimal():
+            return max(0, int(words[0]) - int(pages[0]) * mmap.PAGESIZE)
     return None
 
 

@@ -50,6 +50,18 @@ def test_another_number_of_nodes_has_other_members_and_a_graph_of_that_size(file
     assert len({member.key for member in federation.members}) == 9
 
 
+@pytest.mark.parametrize("spec", ["ring", "complete"])
+def test_more_nodes_than_fit_are_refused_before_one_is_made(spec):
+    with pytest.raises(UserError, match="--nodes: so many need") as found:
+        describe(nodes=10**15, topology=spec)
+    assert found.value.value == 10**15
+
+
+def test_a_graph_whose_edges_cannot_be_held_is_a_matter_of_the_option():
+    with pytest.raises(UserError, match="--nodes: complete on 20000 nodes has 199990000 edges"):
+        describe(nodes=20_000, topology="complete")
+
+
 def test_another_seed_draws_another_random_graph():
     graphs = [describe(nodes=20, topology="random-regular:degree=4", seed=seed).edges for seed in (1, 1, 2)]
     assert graphs[0] == graphs[1] != graphs[2]

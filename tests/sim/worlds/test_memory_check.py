@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
+
 import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.errors import UserError
-from sim.worlds.memory import available_bytes, check_memory, needed_bytes
+from sim.worlds.memory import available_bytes, check_count, check_memory, needed_bytes
 
 Q4, NONE = make_compressor("q4"), make_compressor("none")
 SMALL = {"nodes": 1000, "edges": 2000, "size": 2410, "compressor": Q4, "batching": True}
@@ -64,6 +66,24 @@ def test_the_older_control_groups_count_too(machine):
         sys__fs__cgroup__memory__memory_dot_usage_in_bytes="400\n",
     )
     assert available_bytes(root) == 600
+
+
+def test_what_ulimit_leaves_of_the_address_space_counts_too(machine):
+    root = machine(
+        proc__meminfo="MemAvailable: 8000000 kB\n",
+        proc__self__statm="1000 500 1 1 0 1 0\n",
+        proc__self__limits="Limit  Soft Limit  Hard Limit  Units\nMax address space   3000000000   unlimited   bytes\n",
+    )
+    assert available_bytes(root) == 3_000_000_000 - 1000 * mmap.PAGESIZE
+    unlimited = machine(proc__self__limits="Max address space   unlimited   unlimited   bytes\n")
+    assert available_bytes(unlimited) == 8_192_000_000
+
+
+def test_more_nodes_than_fit_whatever_they_learn_are_refused_by_their_number(machine):
+    root = machine(proc__meminfo="MemAvailable: 8000000 kB\n")
+    check_count(50_000, root=root)
+    with pytest.raises(UserError, match=r"--nodes: so many need 60\.\d GB at least; 8\.2 GB"):
+        check_count(10**6, root=root)
 
 
 def test_where_nothing_is_known_nothing_is_refused(tmp_path, machine):

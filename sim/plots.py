@@ -101,17 +101,31 @@ def read_run(content: bytes, label: str = "") -> Run:
     Raises:
         ValueError: this is no report.
     """
-    run = msgspec.json.decode(content, type=Run)
+    run = run_of(msgspec.json.decode(content))
     run.label = label
-    run.history = _held(run)
     return run
 
 
 def run_of(report: Mapping[str, Any]) -> Run:
     """A run from the report that it has just made."""
-    run = msgspec.convert(report, type=Run)
+    run = msgspec.convert(_known(report), type=Run)
     run.history = _held(run)
     return run
+
+
+def _known(report: Any) -> Any:
+    """Without the figures of its history that are no numbers, null in JSON, because somebody's model diverged."""
+    history = report.get("history") if isinstance(report, Mapping) else None
+    if not isinstance(history, list):
+        return report
+    return {**report, "history": [_known_figures(point) if isinstance(point, Mapping) else point for point in history]}
+
+
+def _known_figures(point: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: None if isinstance(figure, Mapping) and None in figure.values() else figure
+        for name, figure in point.items()
+    }
 
 
 def _held(run: Run) -> list[Point]:

@@ -183,6 +183,14 @@ def test_the_band_says_where_not_all_honest_nodes_were_evaluated(drawn, evaluate
     assert words(figure)[1] == f"worst to best {text}"
 
 
+def test_where_a_loss_left_all_numbers_its_line_ends_and_the_rest_is_drawn(drawn):
+    lost = {"mean": None, "min": 1.0, "max": None}
+    points = [point(0, accuracy=None), *(point(time, accuracy=None, loss=lost) for time in (1, 2))]
+    learned, distance, _ = drawn(report(points)).axes
+    assert [list(line.get_xdata()) for line in learned.lines] == [[0]]
+    assert [list(line.get_xdata()) for line in distance.lines] == [[0, 1, 2]]
+
+
 def test_what_nobody_has_has_no_panel(drawn):
     bare = {"accuracy": None, "loss": None, "consensus_distance": None}
     figure = drawn(report([point(0.0, **bare), point(1.0, **bare)]))

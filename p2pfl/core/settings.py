@@ -11,6 +11,9 @@ from p2pfl.core.staleness import parse_staleness
 FARTHEST = 32
 """nodes begin together within so many hops; further out each hop would cost one more message on every edge."""
 
+BLOCK = 32
+"""nodes whose neighbors are looked at in one step."""
+
 
 def settings_of(federation: Federation, *, hops: int, durable: bool) -> Settings:
     """`hops` is how far the farthest member is from this one."""
@@ -53,11 +56,15 @@ def all_hops(federation: Federation) -> list[int]:
     ends = np.array(federation.edges, dtype=np.int64).reshape(-1, 2)
     source, target = np.concatenate([ends, ends[:, ::-1], np.arange(count)[:, None].repeat(2, axis=1)]).T
     order = np.argsort(source, kind="stable")
-    target, first = target[order], np.searchsorted(source[order], np.arange(count))
+    target, first = target[order], np.searchsorted(source[order], np.arange(count + 1))
     reached = np.packbits(np.eye(count, dtype=bool), axis=1)
     depth = np.ones(count, dtype=np.int64)
     for hop in range(1, FARTHEST + 1):
-        wider = np.bitwise_or.reduceat(reached[target], first, axis=0)
+        wider = np.empty_like(reached)
+        for low in range(0, count, BLOCK):  # the rows of all neighbors at once would be a gigabyte in a dense graph
+            cuts = first[low : low + BLOCK + 1]
+            some = reached[target[cuts[0] : cuts[-1]]]
+            wider[low : low + BLOCK] = np.bitwise_or.reduceat(some, cuts[: min(BLOCK, count - low)] - cuts[0], axis=0)
         grown = (wider != reached).any(axis=1)
         if not grown.any():
             break

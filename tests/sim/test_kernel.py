@@ -115,3 +115,34 @@ def test_steps_and_a_run_do_the_same(end_ns):
     ran.run(1000)
     assert steps == runs
     assert stepped.now_ns == ran.now_ns
+
+
+@pytest.mark.parametrize("slice_ns", [1_000, 150_000, 40_000_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_actions_schedule_near_and_far_the_order_is_that_of_one_sorted_list(seed, slice_ns):
+    delays = [0, 1, 5_000, 100_000, 1 << 17, 3_000_000]
+    kernel, random, done, waiting = Kernel(), Random(seed), [], []
+
+    def schedule(delay_ns):
+        entry = (kernel.now_ns + delay_ns, len(done) + len(waiting))
+        waiting.append(entry)
+        kernel.at_ns(entry[0], partial(act, entry))
+
+    def act(entry):
+        assert entry == min(waiting)
+        assert kernel.now_ns == entry[0]
+        waiting.remove(entry)
+        done.append(entry)
+        for _ in range(random.randrange(3) if len(done) < 400 else 0):
+            schedule(random.choice(delays) + random.randrange(2_000))
+
+    for _ in range(10):
+        schedule(random.choice(delays))
+    while waiting:
+        assert kernel.next_ns == min(waiting)[0]
+        assert (kernel.pending, kernel.events) == (len(waiting), len(done))
+        kernel.run(kernel.now_ns + slice_ns)
+        if random.random() < 0.1 and len(done) < 400:
+            schedule(random.randrange(1_000_000))
+    assert kernel.pending == 0
+    assert len(done) >= 10

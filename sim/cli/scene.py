@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from p2pfl.config.kinds import Kind
 from p2pfl.config.model import Federation
 from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
@@ -18,6 +18,7 @@ from sim.worlds.check import check_world
 from sim.worlds.drawn import draw
 from sim.worlds.load import load_world
 from sim.worlds.model import LiarSpec, WorldSpec
+from sim.worlds.schema import RUN
 
 RANDOM = "random"
 DRAWN_WITH = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "byzantine", "attack")
@@ -65,11 +66,18 @@ def build(options: Options) -> tuple[Federation, WorldSpec]:
 def _with_times(options: Options, world: WorldSpec) -> WorldSpec:
     for name in ("limit_s", "evaluate_every_s"):
         value = getattr(options, name)
-        if value is not None and not 0 < value < math.inf:
-            key = "--" + name.replace("_", "-")
-            raise UserError("no such time", key=key, value=value, allowed="seconds, more than 0")
+        if value is not None:
+            with _named("--" + name.replace("_", "-")):
+                _check_time(value, RUN[name])
     limit_s, every_s = options.limit_s or world.limit_s, options.evaluate_every_s or world.evaluate_every_s
     return replace(world, limit_s=limit_s, evaluate_every_s=every_s)
+
+
+def _check_time(value: float, kind: Kind) -> None:
+    try:
+        kind.read(value)
+    except ValueError:
+        raise UserError("no such time", value=value, allowed=kind.allowed) from None
 
 
 def _drawn(options: Options) -> tuple[Federation, WorldSpec]:

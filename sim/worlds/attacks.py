@@ -99,7 +99,9 @@ ATTACKS: Mapping[str, _Form] = MappingProxyType(
     }
 )
 
-ALLOWED_ATTACKS = "sign-flip, sign-flip:SCALE, noise:SIGMA, zero, constant:VALUE, replay, nan; SCALE and SIGMA above 0"
+ALLOWED_ATTACKS = (
+    "sign-flip, sign-flip:SCALE, noise:SIGMA, zero, constant:VALUE, replay, nan; SCALE and SIGMA above 0, all up to 1e6"
+)
 LARGEST = 1e6
 """a parameter is at most so large: beyond it float32 overflows, and `nan` says that more plainly."""
 

@@ -20,7 +20,12 @@ MISTAKES = {
     ("--world", "random", "--nodes", "5"): "--nodes: stands beside --world random",
     ("--world", "random", "nix"): "FEDERATION: stands beside --world random",
     ("--seed", "1", "--replay", "2"): "--seed: stands beside --replay (found 1); allowed: one of the two",
-    ("--limit-s", "0"): "--limit-s: no such time (found 0.0); allowed: seconds, more than 0",
+    ("--limit-s", "0"): "--limit-s: no such time (found 0.0); allowed: seconds, from 0.001",
+    ("--limit-s", "1e12"): "--limit-s: no such time (found 1000000000000.0); allowed: seconds, from 0.001 to 1e+09",
+    ("--evaluate-every-s", "1e-9"): "--evaluate-every-s: no such time (found 1e-09)",
+    ("--byzantine", "1", "--attack", "constant:1e7"): "--attack: no such attack (found 'constant:1e7'); allowed: "
+    "sign-flip, sign-flip:SCALE, noise:SIGMA, zero, constant:VALUE, replay, nan; SCALE and SIGMA above 0, all up to "
+    "1e6",
     ("--limit-s", "nan"): "--limit-s: no such time (found nan)",
     ("--evaluate-every-s", "-1"): "--evaluate-every-s: no such time (found -1.0)",
     ("--report", "nix/r.json"): "--report: no such folder (found 'nix'); allowed: a folder that exists",

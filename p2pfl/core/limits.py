@@ -1,9 +1,13 @@
-"""Bounds on what one neighbor may cost: a token bucket on exchanges, a brake on resyncs, patience for an answer."""
+"""Bounds on what one neighbor may cost: a token bucket on exchanges, a brake on resyncs, patience for an answer,
+repeats of what may have been lost.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
+
+from p2pfl.core.session import NEVER
 
 BURST = 32.0
 LONGEST_WAIT_S = 60.0
@@ -15,6 +19,9 @@ FIRST_PATIENCE_S = 1.0
 PATIENCE_FLOOR_S = 0.02
 PATIENCE_MULTIPLE = 4.0
 MOST_MISSES = 10
+
+FIRST_REPEAT_S = 1.0
+LAST_REPEAT_S = 16.0
 
 
 @dataclass(slots=True)
@@ -50,6 +57,26 @@ class ResyncBrake:
             return False
         self.times.clear()
         self.held_until = now + HOLD_S
+        return True
+
+
+@dataclass(slots=True)
+class Repeats:
+    """When to say again what a neighbor may wait for and may not have heard: after 1, 2, 4 ... 16 s."""
+
+    next_at: float = NEVER
+    wait_s: float = FIRST_REPEAT_S
+
+    def said(self, now: float) -> None:
+        """Something new: begin anew."""
+        self.wait_s = FIRST_REPEAT_S
+        self.next_at = now + FIRST_REPEAT_S
+
+    def due(self, now: float) -> bool:
+        if now < self.next_at:
+            return False
+        self.wait_s = min(2 * self.wait_s, LAST_REPEAT_S)
+        self.next_at = now + self.wait_s
         return True
 
 

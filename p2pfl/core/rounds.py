@@ -16,9 +16,9 @@ from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, StartRound
 from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, Started, StopRequested
 from p2pfl.core.facts import Facts, Settings
-from p2pfl.core.limits import PATIENCE_MULTIPLE, UsualTime
+from p2pfl.core.limits import PATIENCE_MULTIPLE, Repeats, UsualTime
 from p2pfl.core.messages import Done
-from p2pfl.core.session import NEVER, REPEAT_S
+from p2pfl.core.session import NEVER
 
 RESUME_WAIT_S = 3.0
 JOIN_TICKS = 3
@@ -65,8 +65,8 @@ class Rounds:
         self.started_at: float | None = None
         self.trained_from: float | None = None
         self.phase_from = 0.0
-        self.told_at = NEVER
-        """when the neighbors were last told where this node stands, in the phases in which they wait for it."""
+        self.told = Repeats()
+        """of where this node stands, in the phases in which its neighbors wait for it."""
         self.tick_from = 0.0
         self.training_from = 0.0
         self.round_from: float | None = None
@@ -121,7 +121,8 @@ class Rounds:
             text = f"round {event.rounds} was dropped: it raised, or ended in no finite model (learning_rate too high?)"
             effects.append(Alarm(kind="round-failed", peer=None, text=text))
         self.settling = True
-        self.tick_from = self.told_at = now
+        self.tick_from = now
+        self.told.said(now)
         for edge in self.edges.values():
             effects += edge.tick(now)
         return effects
@@ -161,11 +162,11 @@ class Rounds:
         if self.working or self.phase is Phase.FINISHED:
             return NEVER
         if self.phase is Phase.WAITING:
-            return min(self.phase_from + self._start_wait_s(now), self.told_at + REPEAT_S)
+            return min(self.phase_from + self._start_wait_s(now), self.told.next_at)
         if self.phase is Phase.JOINING:
             return self.phase_from + JOIN_WAIT_S
         if self.phase in (Phase.CLOSING, Phase.LINGERING):
-            return min(self.phase_from + self.settings.linger_s, self.told_at + REPEAT_S)
+            return min(self.phase_from + self.settings.linger_s, self.told.next_at)
         return self.tick_from
 
     def _settled(self, now: float) -> bool:
@@ -256,12 +257,12 @@ class Rounds:
         if now >= self.phase_from + self._start_wait_s(now):
             return self._begin(now)
         if self._is_held_back():
-            return self._announce() if self._repeats(now) else []
+            return self._announce() if self.told.due(now) else []
         level = 1 + min((edge.peer_level for edge in self.edges.values()), default=self.settings.hops)
         if level >= self.settings.hops:
             return self._begin(now)
         self.facts.level = int(level)
-        self.told_at = now
+        self.told.said(now)
         return self._announce()
 
     def _is_held_back(self) -> bool:
@@ -271,13 +272,6 @@ class Rounds:
             return True
         self.awaited = next((edge for edge in self.edges.values() if edge.is_behind(level)), None)
         return self.awaited is not None
-
-    def _repeats(self, now: float) -> bool:
-        """Whether it is time to say once more what a neighbor waits for: it may have been lost."""
-        if now < self.told_at + REPEAT_S:
-            return False
-        self.told_at = now
-        return True
 
     def _announce(self) -> list[Effect]:
         return [effect for edge in self.edges.values() for effect in edge.announce()]
@@ -332,7 +326,7 @@ class Rounds:
     def _start_closing(self, now: float) -> list[Effect]:
         self._enter(Phase.CLOSING, now)
         self.facts.closing = 0
-        self.told_at = now
+        self.told.said(now)
         return self._announce() + self._close(now)
 
     def _close(self, now: float) -> list[Effect]:
@@ -347,7 +341,7 @@ class Rounds:
         behind = any(edge.is_open and not edge.has_closed(closed) for edge in self.edges.values())
         self.facts.out_of_step = now >= self.phase_from + self.settings.linger_s
         if behind and not self.facts.out_of_step:
-            return self._announce() if self._repeats(now) else []
+            return self._announce() if self.told.due(now) else []
         return [self._commit(trained=False, rho=0.0, now=now)]
 
     @property
@@ -358,14 +352,14 @@ class Rounds:
     def _start_lingering(self, now: float) -> list[Effect]:
         self._enter(Phase.LINGERING, now)
         self.facts.done = True
-        self.told_at = now
+        self.told.said(now)
         return self._say_done() + self._linger(now)
 
     def _linger(self, now: float) -> list[Effect]:
         waited = now >= self.phase_from + self.settings.linger_s
         if waited or all(edge.peer_done for edge in self.edges.values()):
             return self._finish(now)
-        return self._say_done() if self._repeats(now) else []
+        return self._say_done() if self.told.due(now) else []
 
     def _say_done(self) -> list[Effect]:
         done = Done(version=self.facts.version)

@@ -15,7 +15,7 @@ from p2pfl.core.facts import Facts, Settings
 from p2pfl.core.limits import Patience, ResyncBrake, TokenBucket, UsualTime
 from p2pfl.core.messages import Done, Hello, Message, Ready, Request
 from p2pfl.core.records import EdgeRecord, consistent
-from p2pfl.core.session import NEVER, Greeting
+from p2pfl.core.session import NEVER, Greeting, level_told
 from p2pfl.core.staleness import LIMIT
 from p2pfl.core.turns import ALWAYS, Turns, place
 
@@ -137,7 +137,7 @@ class Edge:
             self.peer_version = max(self.peer_version, hello.version)
             self.first_heard = hello.version if self.first_heard is None else self.first_heard
             self.peer_done, self.peer_closing = hello.done, hello.closing
-            self.peer_level = _level(hello.level)
+            self.peer_level = level_told(hello.level)
             effects += self._judge(now)
         return effects
 
@@ -268,7 +268,7 @@ class Edge:
 
     def hear_ready(self, ready: Ready, now: float) -> list[Effect]:
         self.peer_version = max(self.peer_version, ready.version)
-        self.peer_level = max(self.peer_level, _level(ready.level))
+        self.peer_level = max(self.peer_level, level_told(ready.level))
         if ready.closing is not None:
             awaited = self.awaits_peer
             self.peer_closing = max(self.peer_closing or 0, ready.closing)
@@ -397,7 +397,3 @@ class Edge:
         """When `wake` must be called next."""
         repeat_at, resend_at = self.greeting.repeat_at, self.resend_at
         return repeat_at if repeat_at < resend_at else resend_at  # noqa: FURB136 - min() is a call, after every event
-
-
-def _level(told: int | None) -> float:
-    return float("inf") if told is None else float(told)

@@ -73,7 +73,7 @@ def test_a_world_liars_and_settings_are_those_of_the_runs(command, write, tmp_pa
         assert (config["training"]["local_epochs"], config["training"]["local_steps"]) == (1, None)
     options = sorted(report["sweep"]["identity"]["options"]["byzantine"] for report in reports)
     assert options == [0, 1]
-    assert len({report["digest"] for report in reports}) == 2
+    assert len({report["value_digest"] for report in reports}) == 2
 
 
 @pytest.mark.parametrize(

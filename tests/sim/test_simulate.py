@@ -115,3 +115,22 @@ def test_a_schedule_reports_the_union_and_the_contraction_of_its_period():
     assert report["algebraic_connectivity"] == pytest.approx(2.0)
     assert report["contraction"]["predicted"] == 0.0
     assert report["consensus_distance"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        WorldSpec(crashes=(CrashSpec(nodes=(0, 1, 2, 3, 4, 5), at_s=0.02),)),
+        WorldSpec(crashes=(CrashSpec(nodes=(0, 1, 2, 3, 4), at_s=0.02),)),
+        WorldSpec(crashes=(CrashSpec(nodes=(0, 2, 4), at_s=0.03),)),
+        WorldSpec(liars=LiarSpec(attack="zero", nodes=(0, 1)), crashes=(CrashSpec(nodes=(2, 3, 4, 5), at_s=0.03),)),
+        WorldSpec(limit_s=0.01),
+    ],
+    ids=["nobody is left", "one is left", "neighbors of nobody", "liars are left", "nobody comes to an end"],
+)
+def test_a_report_of_few_or_none_has_no_figure_that_is_none_of_theirs(world):
+    reports = [simulate(quadratic(), world=world, batching=on, references=False) for on in (True, False)]
+    assert figures(reports[0]) == figures(reports[1])
+    finished = [row for row in reports[0]["nodes"] if row["finished"] and not row["byzantine"]]
+    assert (reports[0]["loss"] is None) == (not finished)
+    assert (reports[0]["consensus_distance"] is None) == (not finished)

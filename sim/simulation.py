@@ -18,7 +18,7 @@ from p2pfl.errors import P2PFLError
 from sim.figures import Figures, Json
 from sim.kernel import NS
 from sim.lazy import MisjudgedError
-from sim.learning.batched import BatchedLearners, make_learners
+from sim.learning.batched import make_learners
 from sim.report import final_report
 from sim.stage import Script, Stage, script
 from sim.worlds.choices import settle
@@ -98,11 +98,15 @@ def simulate(
     if not exact and spec.liars is not None and spec.liars.attack == "nan":
         exact, reason = True, "messages will be refused"
     given = script(federation, spec, learners, exact=exact, check=check)
+    prepared = time.process_time()
     try:
         return _perform(given, references=references, on_progress=on_progress, began=began, reason=reason)
     except MisjudgedError as error:
+        lost = time.process_time() - prepared
         given = script(federation, spec, learners, exact=True, check=False)
-        return _perform(given, references=references, on_progress=on_progress, began=began, reason=str(error))
+        again = _perform(given, references=references, on_progress=on_progress, began=began, reason=str(error))
+        again["cost"] |= {"set_up_cpu_s": again["cost"]["set_up_cpu_s"] - lost, "abandoned_cpu_s": lost}
+        return again
 
 
 def _perform(
@@ -129,6 +133,7 @@ def _perform(
     report["cost"] = {
         "cpu_s": time.process_time() - began,
         "set_up_cpu_s": set_up - began,
+        "abandoned_cpu_s": 0.0,
         "run_cpu_s": learning,
         "evaluation_cpu_s": figures.evaluation_cpu_s,
         "report_cpu_s": time.process_time() - ran,
@@ -226,6 +231,3 @@ def _no_collections() -> Iterator[None]:
     finally:
         gc.enable()
         gc.unfreeze()
-
-
-__all__ = ["BatchedLearners", "InvariantError", "Progress", "simulate"]

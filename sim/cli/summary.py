@@ -134,6 +134,8 @@ def _graph(report: Report) -> dict[str, Any]:
 def _computed(report: Report) -> dict[str, Any]:
     cost, batching = report["cost"], report["batching"]
     parts = {"set up": "set_up", "run": "run", "evaluation": "evaluation", "report": "report"}
+    if cost["abandoned_cpu_s"]:
+        parts["a batched run that was given up"] = "abandoned"
     spent = ", ".join(f"{words} {cost[f'{key}_cpu_s']:.3g}" for words, key in parts.items())
     speed = cost["node_rounds_per_cpu_s"]
     return {

@@ -29,8 +29,9 @@ OPERATIONS_PER_NODE = 24
 LEAST_PENDING = 20_000
 
 Op = tuple[Any, ...]
-"""kind, then: BEGIN round, corrected | COMMIT rho, variate scale | FREEZE edge, pair, after, lie | REQUEST edge, pair,
-ticket, lie, factor, n, variate ratio | REPLY edge, pair, ticket, factor, n, variate ratio | SKETCH tick
+"""kind, then: BEGIN round, corrected | COMMIT rho, variate scale | FREEZE edge, pair, after, lie, ticket | REQUEST and
+REPLY edge, pair, ticket, lie (-1 in a REPLY), factor, n, variate ratio | SKETCH tick. `after`: the ticket that must be
+applied first.
 """
 
 
@@ -162,11 +163,9 @@ class Plane:
         if kind == COMMIT:
             (self._held if node in self._training else self._ready[COMMIT]).append(node)
             return
-        if kind == FREEZE:
-            free = self._applied[op[1]] >= op[3]
-        elif kind == REQUEST:
+        if kind == REQUEST:
             free = self._frozen[op[1]] >= op[3]
-        elif kind == REPLY:
+        elif kind in {FREEZE, REPLY}:
             free = self._applied[op[1]] >= op[3]
         else:
             free = True

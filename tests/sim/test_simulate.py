@@ -43,6 +43,7 @@ def test_a_run_that_diverges_is_done_again_one_operation_at_a_time_and_says_why(
         report = simulate(quadratic(rate=1e9, rounds=12), references=False)
     assert report["batching"]["operations"] == "one at a time"
     assert report["batching"]["why"]
+    assert report["cost"]["abandoned_cpu_s"] > 0.0
     assert any(row["failed_rounds"] for row in report["nodes"])
     assert all(row["finished"] for row in report["nodes"])
 

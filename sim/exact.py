@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress import Compressor
+from p2pfl.compress import Payload
 from p2pfl.core.effects import Operation
 from p2pfl.core.events import Event
+from p2pfl.engine.codecs import Codecs, chance_of
 from p2pfl.engine.durable import entry
 from p2pfl.engine.engine import LEAST_DRIFT, Engine
-from p2pfl.engine.state import EdgeState, NodeState
+from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Learner, Vector
 from sim.engines import Boot
@@ -34,7 +35,7 @@ class ExactPlan:
     index: int
     neighbors: tuple[int, ...]
     learner: Learner
-    compressor: Compressor
+    codecs: Codecs
     beta: float
     least_drift: float = LEAST_DRIFT
     dtype: type[np.floating[Any]] = np.float32
@@ -61,7 +62,7 @@ class ExactEngine:
 
     def boot(self) -> Boot:
         plan = self.plan
-        state = self.store.recover(plan.compressor, plan.beta) if plan.durable else None
+        state = self.store.recover(plan.codecs, plan.beta) if plan.durable else None
         fresh = state is None
         if state is None:
             state = self._new_state()
@@ -69,7 +70,7 @@ class ExactEngine:
                 self.store.checkpoint(state)
         self._engine = self._engine_of(state)
         # The core must not share its records with the engine: others, as a restart would make them.
-        twin = self.store.recover(plan.compressor, plan.beta) if plan.durable else None
+        twin = self.store.recover(plan.codecs, plan.beta) if plan.durable else None
         records = {} if twin is None else {peer: edge.record for peer, edge in twin.edges.items()}
         return Boot(
             fresh=fresh,
@@ -115,7 +116,7 @@ class ExactEngine:
     def crash(self, kept: int = 0) -> None:
         self._round = None
         self.store.crash(min(kept, self.store.buffered))
-        state = self.store.recover(self.plan.compressor, self.plan.beta)
+        state = self.store.recover(self.plan.codecs, self.plan.beta)
         if state is None:
             raise RuntimeError("a node crashed before its first start, or its plan says that it never will")
         self._engine.state = state
@@ -131,9 +132,7 @@ class ExactEngine:
     def _engine_of(self, state: NodeState) -> Engine:
         plan = self.plan
         kind = Engine if plan.show is None else LyingEngine
-        engine = kind(
-            index=plan.index, state=state, compressor=plan.compressor, beta=plan.beta, least_drift=plan.least_drift
-        )
+        engine = kind(index=plan.index, state=state, codecs=plan.codecs, beta=plan.beta, least_drift=plan.least_drift)
         if isinstance(engine, LyingEngine):
             engine.show = plan.show
         return engine
@@ -144,11 +143,13 @@ class LyingEngine(Engine):
 
     show: Show | None = None
 
-    def _encode(self, edge: EdgeState) -> bytes:
+    def _encode(self, peer: int, incarnation: int, seq: int) -> Payload:
         if self.show is None:
-            return super()._encode(edge)
+            return super()._encode(peer, incarnation, seq)
+        codec = self.codecs.of(peer)
         shown = self.show(self.state.model).astype(self.state.model.dtype, copy=False)
         if np.isfinite(shown).all():
-            return self.compressor.encode(shown - edge.own)
+            chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
+            return codec.encode(shown - self.state.edges[peer].own, chance=chance)
         # No encoder makes such a payload; read as floats these bytes are NaN.
-        return b"\xff" * self.compressor.size_bytes(shown.size)
+        return b"\xff" * codec.size_bytes(shown.size)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from p2pfl.compress import Compressor
+from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import Entry, Image, change, image, restore
 from p2pfl.engine.redo import redo
 from p2pfl.engine.state import NodeState
@@ -47,12 +47,12 @@ class MemoryStore:
     def buffered(self) -> int:
         return len(self._buffered)
 
-    def recover(self, compressor: Compressor, beta: float) -> NodeState | None:
+    def recover(self, codecs: Codecs, beta: float) -> NodeState | None:
         """The state as the disk has it: snapshot, then log."""
         if self._image is None:
             return None
         state = restore(self._image.header, self._image.arrays, self._image.blobs)
         for kind, header, blobs in self._flushed:
             step = change(kind, header, blobs, np.dtype(state.model.dtype))
-            redo(state, step, compressor=compressor, beta=beta)
+            redo(state, step, codecs=codecs, beta=beta)
         return state

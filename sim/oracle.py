@@ -16,6 +16,7 @@ from p2pfl.compress import Compressor
 from p2pfl.config.model import Edges
 from p2pfl.core.effects import ApplyReply, Bootstrap, CommitRound, Operation
 from p2pfl.core.facts import Settings
+from p2pfl.engine.codecs import Codecs
 from p2pfl.learn.interface import Learner
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
@@ -184,7 +185,7 @@ class OpenWorld(World[ExactEngine]):
                     index=index,
                     neighbors=neighbors[index],
                     learner=learner,
-                    compressor=plan.compressor,
+                    codecs=Codecs(plan.compressor),
                     beta=plan.beta,
                     dtype=plan.dtype,
                 )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import Federation
 from p2pfl.core.settings import all_hops, settings_of
+from p2pfl.engine.codecs import codecs_of, gammas_of
 from p2pfl.engine.engine import least_drift
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.sketch import Sketch
@@ -73,7 +74,12 @@ class Stage:
         self.world: World[Any] = World(
             self._surroundings(self.compressor),
             engines,
-            settings=[settings_of(federation, hops=hops, durable=True) for hops in all_hops(federation)],
+            settings=[
+                settings_of(
+                    federation, hops=hops, durable=True, gammas=gammas_of(federation, index, given.learners.size)
+                )
+                for index, hops in enumerate(all_hops(federation))
+            ],
             paces=node_speeds(spec, federation),
             steps=[given.learners.steps(node) for node in range(self.nodes)],
             watch=self.oracle,
@@ -121,7 +127,7 @@ class Stage:
                     index=index,
                     neighbors=neighbors[index],
                     learner=given.learners.learners[index],
-                    compressor=self.compressor,
+                    codecs=codecs_of(federation, index),
                     beta=federation.training.control_variate,
                     least_drift=least_drift(federation.training),
                     dtype=np.float64 if given.check else np.float32,

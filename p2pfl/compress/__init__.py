@@ -4,6 +4,6 @@ What they know of is one vector and one payload; error feedback, replicas and th
 """
 
 from p2pfl.compress.catalog import SPECS, make_compressor
-from p2pfl.compress.interface import Compressor, Vector
+from p2pfl.compress.interface import Compressor, Payload, RowCompressor, Vector
 
-__all__ = ["SPECS", "Compressor", "Vector", "make_compressor"]
+__all__ = ["SPECS", "Compressor", "Payload", "RowCompressor", "Vector", "make_compressor"]

@@ -11,6 +11,7 @@ Laplace 0.972.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -19,15 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress.codes import Packing
-from p2pfl.compress.interface import Rows, Vector
+from p2pfl.compress.interface import Payload, Rows, Vector
+from p2pfl.compress.single import decode_one, encode_one
 from p2pfl.compress.vectors import (
     FLOAT32_MAX,
     copy_float32,
     not_finite,
-    payload_row,
     require_payloads,
     require_rows,
-    require_vector,
     rows_for,
     tiles,
 )
@@ -59,23 +59,26 @@ class BlockQuantizer:
 
     spec: str
     packing: Packing
+    random: bool = False
+    fixed: bool = True
+    source: str = "Dettmers et al., 8-bit Optimizers via Block-wise Quantization, ICLR 2022"
 
-    @property
-    def delta(self) -> float:
+    def delta(self, size: int) -> float:  # noqa: ARG002 - of any size
         return 1 - (BLOCK / 4) / (self._peak_steps**2 + (BLOCK - 1) / 4) - ROUNDING
 
     def size_bytes(self, size: int) -> int:
         return 4 * _block_count(size) + self.packing.size_bytes(size)
 
-    def encode(self, vector: Vector) -> bytes:
-        require_vector(vector)
-        return self.encode_rows(vector[None]).tobytes()
+    def gamma(self, size: int) -> float:  # noqa: ARG002 - of any size
+        return 1.0
 
-    def decode(self, payload: bytes | memoryview, size: int) -> NDArray[np.float32]:
-        vector: NDArray[np.float32] = self.decode_rows(payload_row(payload, self.size_bytes(size)), size)[0]
-        return vector
+    def encode(self, vector: Vector, *, chance: int = 0, decoded: NDArray[np.float32] | None = None) -> Payload:
+        return encode_one(self, vector, chance, decoded)
 
-    def encode_rows(self, rows: Rows) -> NDArray[np.uint8]:
+    def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        return decode_one(self, payload, size, out)
+
+    def encode_rows(self, rows: Rows, *, chances: Sequence[int] | None = None) -> NDArray[np.uint8]:  # noqa: ARG002
         require_rows(rows)
         count, size = rows.shape
         payloads = np.empty((count, self.size_bytes(size)), np.uint8)
@@ -103,7 +106,13 @@ class BlockQuantizer:
             _multiply(code, scales[tall, _blocks(wide)], out[tall, wide], values)
         return out
 
-    def quantize_rows(self, rows: Rows, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    def quantize_rows(
+        self,
+        rows: Rows,
+        *,
+        chances: Sequence[int] | None = None,  # noqa: ARG002 - nothing is drawn
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
         require_rows(rows)
         out = rows_for(len(rows), rows.shape[1], out)
         scratch = _Scratch(len(rows), rows.shape[1])

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress.interface import Rows, Vector
+from p2pfl.compress.interface import Payload, Rows, Vector
+from p2pfl.compress.single import decode_one, encode_one
 from p2pfl.compress.vectors import (
     copy_float32,
-    payload_row,
     require_finite,
     require_payloads,
     require_rows,
-    require_vector,
     rows_for,
     tiles,
 )
@@ -33,23 +33,26 @@ class Float32:
     """Exact for float32. A float64 is rounded, hence delta = 1 - 2^-48, and saturates at float32's range."""
 
     spec: str = "none"
-    delta: float = 1 - 2.0**-48
+    random: bool = False
+    fixed: bool = True
+    source: str = "IEEE 754"
+
+    def delta(self, size: int) -> float:  # noqa: ARG002 - of any size
+        return 1 - 2.0**-48
+
+    def gamma(self, size: int) -> float:  # noqa: ARG002 - of any size
+        return 1.0
 
     def size_bytes(self, size: int) -> int:
         return 4 * size
 
-    def encode(self, vector: Vector) -> bytes:
-        require_vector(vector)
-        if vector.dtype == np.float64:
-            return self.encode_rows(vector[None]).tobytes()
-        require_finite(vector)
-        return vector.astype("<f4", copy=False).tobytes()
+    def encode(self, vector: Vector, *, chance: int = 0, decoded: NDArray[np.float32] | None = None) -> Payload:
+        return encode_one(self, vector, chance, decoded)
 
-    def decode(self, payload: bytes | memoryview, size: int) -> NDArray[np.float32]:
-        vector: NDArray[np.float32] = self.decode_rows(payload_row(payload, self.size_bytes(size)), size)[0]
-        return vector
+    def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        return decode_one(self, payload, size, out)
 
-    def encode_rows(self, rows: Rows) -> NDArray[np.uint8]:
+    def encode_rows(self, rows: Rows, *, chances: Sequence[int] | None = None) -> NDArray[np.uint8]:  # noqa: ARG002
         return self.quantize_rows(rows).astype("<f4", copy=False).view(np.uint8)
 
     def decode_rows(
@@ -58,7 +61,13 @@ class Float32:
         require_payloads(payloads, self.size_bytes(size))
         return _finite(payloads.view("<f4"), rows_for(len(payloads), size, out))
 
-    def quantize_rows(self, rows: Rows, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    def quantize_rows(
+        self,
+        rows: Rows,
+        *,
+        chances: Sequence[int] | None = None,  # noqa: ARG002 - nothing is drawn
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
         require_rows(rows)
         out = rows_for(len(rows), rows.shape[1], out)
         for tile in tiles(len(rows), rows.shape[1], TILE):
@@ -76,20 +85,26 @@ class Float16:
     """
 
     spec: str = "float16"
-    delta: float = 1 - 2.0**-22
+    random: bool = False
+    fixed: bool = True
+    source: str = "IEEE 754"
+
+    def delta(self, size: int) -> float:  # noqa: ARG002 - of any size
+        return 1 - 2.0**-22
+
+    def gamma(self, size: int) -> float:  # noqa: ARG002 - of any size
+        return 1.0
 
     def size_bytes(self, size: int) -> int:
         return 2 * size
 
-    def encode(self, vector: Vector) -> bytes:
-        require_vector(vector)
-        return self.encode_rows(vector[None]).tobytes()
+    def encode(self, vector: Vector, *, chance: int = 0, decoded: NDArray[np.float32] | None = None) -> Payload:
+        return encode_one(self, vector, chance, decoded)
 
-    def decode(self, payload: bytes | memoryview, size: int) -> NDArray[np.float32]:
-        vector: NDArray[np.float32] = self.decode_rows(payload_row(payload, self.size_bytes(size)), size)[0]
-        return vector
+    def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        return decode_one(self, payload, size, out)
 
-    def encode_rows(self, rows: Rows) -> NDArray[np.uint8]:
+    def encode_rows(self, rows: Rows, *, chances: Sequence[int] | None = None) -> NDArray[np.uint8]:  # noqa: ARG002
         require_rows(rows)
         payloads = np.empty((len(rows), self.size_bytes(rows.shape[1])), np.uint8)
         halves = payloads.view("<f2")
@@ -103,7 +118,13 @@ class Float16:
         require_payloads(payloads, self.size_bytes(size))
         return _finite(payloads.view("<f2"), rows_for(len(payloads), size, out))
 
-    def quantize_rows(self, rows: Rows, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    def quantize_rows(
+        self,
+        rows: Rows,
+        *,
+        chances: Sequence[int] | None = None,  # noqa: ARG002 - nothing is drawn
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
         """Several times faster than numpy's conversions, to the same bits."""
         require_rows(rows)
         out = rows_for(len(rows), rows.shape[1], out)

@@ -38,7 +38,10 @@ def federation_id(federation: Federation) -> bytes:
 
 def _graph(federation: Federation) -> Any:
     """A static graph counts as its edges alone, a schedule with the order of its rounds."""
-    return {"union": federation.edges, "rounds": federation.schedule} if federation.schedule else federation.edges
+    if not federation.schedule and not federation.edge_compressors:
+        return federation.edges
+    own = [[*edge, spec] for edge, spec in sorted(federation.edge_compressors.items())]
+    return {"union": federation.edges, "rounds": federation.schedule} | ({"compressors": own} if own else {})
 
 
 def _canonical(content: Any) -> bytes:

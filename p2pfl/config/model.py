@@ -7,6 +7,7 @@ sizes in bytes. A default that stands here is the default of the file.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ class TrainingConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GossipConfig:
     compressor: str = "q4"
+    share: tuple[str, ...] = ("*",)
+    """patterns of the names in the model's `state_dict` that are gossiped; the rest stays with each node."""
     rule: str = "mean"
     staleness: str = "hinge-polynomial:4,0.5"
     gamma: float = 1.0
@@ -98,6 +101,12 @@ class Federation:
     members: tuple[Member, ...]
     edges: Edges
     schedule: tuple[Edges, ...] = ()
+    edge_compressors: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """of the edges (i, j), i < j, that do not use `gossip.compressor`."""
+
+    def compressor_of(self, i: int, j: int) -> str:
+        """What travels between two neighbors."""
+        return self.edge_compressors.get((min(i, j), max(i, j)), self.gossip.compressor)
 
     @property
     def edges_at_once(self) -> float:

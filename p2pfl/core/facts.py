@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from p2pfl.core.staleness import Staleness
 
@@ -15,6 +16,8 @@ class Settings:
     time_s: float | None
     closing_rounds: int
     gamma: float
+    gammas: Mapping[int, float] = field(default_factory=dict)
+    """by neighbor, where it is not `gamma`."""
     staleness: Staleness
     speed_limit: float
     """kmax of rho; 1 turns the correction off."""

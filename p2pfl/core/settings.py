@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from p2pfl.config.model import Federation
@@ -15,14 +17,17 @@ BLOCK = 32
 """nodes whose neighbors are looked at in one step."""
 
 
-def settings_of(federation: Federation, *, hops: int, durable: bool) -> Settings:
-    """`hops` is how far the farthest member is from this one."""
+def settings_of(
+    federation: Federation, *, hops: int, durable: bool, gammas: Mapping[int, float] | None = None
+) -> Settings:
+    """`hops` is how far the farthest member is from this one; `gammas` by neighbor, where not `gossip.gamma`."""
     training, gossip = federation.training, federation.gossip
     return Settings(
         rounds=training.rounds,
         time_s=training.time_s,
         closing_rounds=training.closing_rounds,
         gamma=gossip.gamma,
+        gammas=gammas or {},
         staleness=parse_staleness(gossip.staleness),
         speed_limit=training.speed_correction,
         start_wait_s=gossip.start_wait_s,

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from p2pfl.compress import Compressor
+from p2pfl.compress import Payload
 from p2pfl.config.model import TrainingConfig
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, Operation, ResetEdge
 from p2pfl.core.events import (
@@ -38,8 +38,9 @@ from p2pfl.engine.changes import (
     RequestWasFrozen,
     RoundWasCommitted,
 )
+from p2pfl.engine.codecs import Codecs, chance_of
 from p2pfl.engine.redo import redo
-from p2pfl.engine.state import EdgeState, NodeState
+from p2pfl.engine.state import NodeState
 from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import LocalRound, Vector
 
@@ -72,12 +73,12 @@ class Engine:
     """
 
     def __init__(
-        self, *, index: int, state: NodeState, compressor: Compressor, beta: float, least_drift: float = LEAST_DRIFT
+        self, *, index: int, state: NodeState, codecs: Codecs, beta: float, least_drift: float = LEAST_DRIFT
     ) -> None:
         self.index = index
         self.least_drift = least_drift
         self.state = state
-        self.compressor = compressor
+        self.codecs = codecs
         self.beta = beta
         self.trained: tuple[Vector, LocalRound] | None = None
         """start and outcome of the local round that the next CommitRound takes in; None if training failed."""
@@ -124,7 +125,7 @@ class Engine:
             pace_s=op.pace_s,
             drift=self.state.drift,
             audit=edge.digest(initiator=True) if op.audit else b"",
-            body=self._encode(edge),
+            body=self._encode(op.peer, op.incarnation, op.seq),
         )
         request = replace(request, digest=request_digest(request))
         change = RequestWasFrozen(peer=op.peer, request=request)
@@ -135,10 +136,10 @@ class Engine:
         if request.audit and request.audit != edge.digest(initiator=False):
             raise PeerFault("replicas differ at the two ends")
         self._check_drift(request.drift)
-        incoming = edge.peer + self._decode(request.body)
+        incoming = edge.peer + self._decode(op.peer, request.body)
         self._check_norm(incoming)
-        body = self._encode(edge)
-        self._check_move(incoming, edge.own + self._decode(body), op.factor)
+        body = self._encode(op.peer, request.incarnation, request.seq)
+        self._check_move(incoming, edge.own + self._decode(op.peer, body), op.factor)
         reply = Reply(
             incarnation=request.incarnation,
             seq=request.seq,
@@ -162,19 +163,21 @@ class Engine:
         if reply.drift < pending.drift:
             raise PeerFault("the scale of the control variates is smaller than ours")
         self._check_drift(reply.drift)
-        incoming = edge.peer + self._decode(reply.body)
+        incoming = edge.peer + self._decode(op.peer, reply.body)
         self._check_norm(incoming)
-        self._check_move(incoming, edge.own + self._decode(pending.body), reply.factor)
+        self._check_move(incoming, edge.own + self._decode(op.peer, pending.body), reply.factor)
         chain = next_chain(edge.record.chain, pending, reply)
         change = ReplyWasApplied(peer=op.peer, reply=reply, chain=chain)
         return self._done(ReplyApplied(peer=op.peer, reply=reply, chain=chain), change)
 
-    def _encode(self, edge: EdgeState) -> bytes:
+    def _encode(self, peer: int, incarnation: int, seq: int) -> Payload:
         """What the model has gained over the replica that the neighbor holds of it."""
-        return self.compressor.encode(self.state.model - edge.own)
+        codec = self.codecs.of(peer)
+        chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
+        return codec.encode(self.state.model - self.state.edges[peer].own, chance=chance)
 
-    def _decode(self, body: bytes) -> Vector:
-        return self.compressor.decode(body, self.state.model.size)
+    def _decode(self, peer: int, body: Payload) -> Vector:
+        return self.codecs.of(peer).decode(body, self.state.model.size)
 
     def _check_norm(self, replica: Vector) -> None:
         """A neighbor's replica must be finite and not absurdly longer than our own model."""
@@ -239,7 +242,7 @@ class Engine:
         return self._done(Bootstrapped(), ModelWasReplaced(model=model.astype(self.state.model.dtype)), urgent=True)
 
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
-        redo(self.state, change, compressor=self.compressor, beta=self.beta)
+        redo(self.state, change, codecs=self.codecs, beta=self.beta)
         return Outcome(event, change, urgent)
 
 

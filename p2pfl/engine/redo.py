@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from p2pfl.compress import Compressor
 from p2pfl.core.messages import Reply
 from p2pfl.engine.changes import (
     Change,
@@ -20,19 +19,20 @@ from p2pfl.engine.changes import (
     RequestWasFrozen,
     RoundWasCommitted,
 )
+from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import Vector
 
 
-def redo(state: NodeState, change: Change, *, compressor: Compressor, beta: float) -> None:
+def redo(state: NodeState, change: Change, *, codecs: Codecs, beta: float) -> None:
     """Apply `change` to `state` in place."""
     match change:
         case RequestWasFrozen(peer=peer, request=request):
             state.edges[peer].record.freeze(request)
         case RequestWasApplied():
-            _apply_request(state, change, compressor, beta)
+            _apply_request(state, change, codecs, beta)
         case ReplyWasApplied():
-            _apply_reply(state, change, compressor, beta)
+            _apply_reply(state, change, codecs, beta)
         case EdgeWasReset(peer=peer, incarnation=incarnation):
             edge = state.edges[peer]
             edge.record.reset(incarnation)
@@ -47,19 +47,20 @@ def redo(state: NodeState, change: Change, *, compressor: Compressor, beta: floa
             assert_never(change)
 
 
-def _apply_request(state: NodeState, change: RequestWasApplied, compressor: Compressor, beta: float) -> None:
-    edge = state.edges[change.peer]
+def _apply_request(state: NodeState, change: RequestWasApplied, codecs: Codecs, beta: float) -> None:
+    edge, compressor = state.edges[change.peer], codecs.of(change.peer)
     edge.peer += compressor.decode(change.request.body, state.model.size)
     edge.own += compressor.decode(change.reply.body, state.model.size)
     edge.record.settle_request(change.request, change.reply, change.chain)
     _flow(state, edge.peer - edge.own, change.reply, beta)
 
 
-def _apply_reply(state: NodeState, change: ReplyWasApplied, compressor: Compressor, beta: float) -> None:
+def _apply_reply(state: NodeState, change: ReplyWasApplied, codecs: Codecs, beta: float) -> None:
     edge = state.edges[change.peer]
     pending = edge.record.pending
     if pending is None:
         raise ValueError("a reply was applied without a pending request")
+    compressor = codecs.of(change.peer)
     edge.own += compressor.decode(pending.body, state.model.size)
     edge.peer += compressor.decode(change.reply.body, state.model.size)
     edge.record.settle_reply(change.reply, change.chain)

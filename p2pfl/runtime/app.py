@@ -154,7 +154,7 @@ class Application:
             neighbors=frozenset(setup.peers),
             binding=parts.binding(setup),
             listen=setup.node.listen,
-            max_body_bytes=self.thread.engine.compressor.size_bytes(setup.learner.size),
+            max_body_bytes=self.thread.engine.codecs.largest_bytes(setup.learner.size),
             on_open=driver.session_opened,
             on_message=driver.message_received,
             on_close=driver.session_closed,

@@ -21,6 +21,7 @@ from p2pfl.core.settings import hops, settings_of
 from p2pfl.core.turns import turns_of
 from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.engine.codecs import Codecs, codecs_of, gammas_of
 from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine, least_drift
 from p2pfl.engine.redo import redo
@@ -118,6 +119,7 @@ def snapshot_header(setup: Setup) -> dict[str, object]:
         "members": [member.key.hex() for member in setup.federation.members],
         "shape": setup.learner.shape_digest.hex(),
         "compressor": setup.federation.gossip.compressor,
+        "compressors": {str(peer): setup.federation.compressor_of(setup.member.index, peer) for peer in setup.peers},
         "control_variate": setup.federation.training.control_variate,
     }
 
@@ -161,11 +163,12 @@ def replay(federation: Federation, loaded: Loaded) -> NodeState:
     """The newest snapshot and what the log says happened since, by the settings that were in force then."""
     header = loaded.state.header
     state = restore(header, loaded.state.arrays, loaded.state.blobs)
-    compressor = make_compressor(header.get("compressor", federation.gossip.compressor))
+    by_peer = {int(peer): make_compressor(spec) for peer, spec in header.get("compressors", {}).items()}
+    codecs = Codecs(make_compressor(header.get("compressor", federation.gossip.compressor)), by_peer)
     beta = header.get("control_variate", federation.training.control_variate)
     for record in loaded.records:
         step = change(record.kind, record.header, record.blobs, np.dtype(state.model.dtype))
-        redo(state, step, compressor=compressor, beta=beta)
+        redo(state, step, codecs=codecs, beta=beta)
     return state
 
 
@@ -194,7 +197,7 @@ def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
     return Engine(
         index=setup.member.index,
         state=state,
-        compressor=make_compressor(setup.federation.gossip.compressor),
+        codecs=codecs_of(setup.federation, setup.member.index),
         beta=setup.federation.training.control_variate,
         least_drift=least_drift(setup.federation.training),
     )
@@ -210,6 +213,7 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
             setup.federation,
             hops=hops(setup.federation, setup.member.index),
             durable=setup.durability == "exchange",
+            gammas=gammas_of(setup.federation, setup.member.index, setup.learner.size),
         ),
         samples=state.samples,
         fresh=fresh,

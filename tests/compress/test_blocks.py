@@ -38,7 +38,7 @@ def test_a_gaussian_vector_keeps_far_more_than_the_guarantee(spec, least, dtype)
     vector = np.random.default_rng(5).standard_normal(100_000).astype(dtype)
     compressor = make_compressor(spec)
     error = vector - compressor.decode(compressor.encode(vector), vector.size)
-    assert 1 - (error @ error) / (vector @ vector) > max(least, compressor.delta)
+    assert 1 - (error @ error) / (vector @ vector) > max(least, compressor.delta(vector.size))
 
 
 @pytest.mark.parametrize("spec", sorted(LARGEST))

@@ -46,7 +46,7 @@ def test_a_payload_has_exactly_the_announced_size(compressor, size, dtype):
 def test_a_round_trip_contracts_by_delta(spec, vector):
     compressor = make_compressor(spec)
     decoded = compressor.decode(compressor.encode(vector), vector.size)
-    assert energy(vector - decoded) <= (1 - compressor.delta) * energy(vector)
+    assert energy(vector - decoded) <= (1 - compressor.delta(vector.size)) * energy(vector)
 
 
 @given(spec=st.sampled_from(SPECS), vector=moderate("<f4", 32))

@@ -18,6 +18,7 @@ import pytest
 from p2pfl.compress import make_compressor
 from p2pfl.config.load import load_federation
 from p2pfl.engine.changes import ReplyWasApplied
+from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.redo import redo
 from p2pfl.runtime.parts import replay
 from p2pfl.storage import peek
@@ -175,13 +176,13 @@ def result_of(folder, name):
 def settled_states(folder):
     """What the disks hold, with every reply taken in that one end of an edge has sent and the other had no time for."""
     federation = load_federation(folder)
-    compressor = make_compressor(federation.gossip.compressor)
+    codecs = Codecs(make_compressor(federation.gossip.compressor))
     states = [replay(federation, peek(folder / member.name / "state")) for member in federation.members]
     for low, high in federation.edges:
         pending, answered = states[low].edges[high].record.pending, states[high].edges[low].record
         if pending is not None and answered.seq == pending.seq:
             change = ReplyWasApplied(peer=high, reply=answered.reply, chain=answered.chain)
-            redo(states[low], change, compressor=compressor, beta=0.0)
+            redo(states[low], change, codecs=codecs, beta=0.0)
     return federation, states
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze
+from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
@@ -20,12 +21,12 @@ class Pair:
 
     def __init__(self, *, spec="q8", dtype=np.float32, beta=0.0, samples=(30, 90), size=SIZE, seed=0):
         chance = np.random.default_rng(seed)
-        self.compressor = make_compressor(spec)
+        self.codecs = Codecs(make_compressor(spec))
         self.engines = []
         for index in (0, 1):
             model = chance.normal(size=size).astype(dtype)
             state = NodeState.new(model, samples[index], (1 - index,))
-            self.engines.append(Engine(index=index, state=state, compressor=self.compressor, beta=beta))
+            self.engines.append(Engine(index=index, state=state, codecs=self.codecs, beta=beta))
         self.start = [copy.deepcopy(engine.state) for engine in self.engines]
         self.changes = ([], [])
         self.seq = 0

@@ -46,7 +46,7 @@ def test_the_log_alone_gives_back_the_state_bit_for_bit(spec, dtype):
         for done in pair.changes[index]:
             kind, header, blobs = entry(done)
             again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(dtype))
-            redo(state, again, compressor=pair.compressor, beta=0.1)
+            redo(state, again, codecs=pair.codecs, beta=0.1)
         assert picture(state) == picture(engine.state)
 
 
@@ -85,7 +85,7 @@ def test_every_prefix_of_the_log_is_a_state_that_was():
     for length, expected in seen:
         state = copy.deepcopy(pair.start[1])
         for done in pair.changes[1][:length]:
-            redo(state, done, compressor=pair.compressor, beta=0.1)
+            redo(state, done, codecs=pair.codecs, beta=0.1)
         assert picture(state) == expected
 
 

@@ -46,9 +46,9 @@ def first_violation():
 
 @pytest.mark.parametrize("share", [-1.0, 0.0, 2.0, 1 + 1e-6], ids=["wrong way", "not at all", "twice", "a bit far"])
 def test_an_initiator_that_moves_otherwise_than_its_responder_is_found(monkeypatch, share):
-    def wrong(state, change, compressor, beta):
+    def wrong(state, change, codecs, beta):
         before = state.model.copy()
-        right(state, change, compressor, beta)
+        right(state, change, codecs, beta)
         state.model[:] = before + share * (state.model - before)
 
     right = redo._apply_reply
@@ -79,9 +79,9 @@ def test_a_reply_that_leaves_before_it_is_on_the_disk_is_found(monkeypatch):
 
 
 def test_an_edge_that_keeps_one_replica_after_a_new_beginning_is_found(monkeypatch):
-    def wrong(state, change, *, compressor, beta):
+    def wrong(state, change, *, codecs, beta):
         kept = state.edges[change.peer].own.copy() if isinstance(change, EdgeWasReset) else None
-        right(state, change, compressor=compressor, beta=beta)
+        right(state, change, codecs=codecs, beta=beta)
         if kept is not None:
             state.edges[change.peer].own[:] = kept
 

@@ -1,0 +1,32 @@
+"""One vector by way of the functions on rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.compress.interface import Payload, RowCompressor, Vector
+from p2pfl.compress.vectors import payload_row, require_vector
+
+SMALL_BYTES = 64 * 1024
+
+
+def encode_one(compressor: RowCompressor, vector: Vector, chance: int, decoded: NDArray[np.float32] | None) -> Payload:
+    require_vector(vector)
+    payload = compressor.encode_rows(vector[None], chances=(chance,))
+    if decoded is not None:
+        compressor.decode_rows(payload, vector.size, decoded[None])
+    return as_payload(payload.reshape(-1))
+
+
+def as_payload(codes: NDArray[np.uint8]) -> Payload:
+    """The bytes (n,) that nobody writes to again. Copying many into an object of Python's would stop all threads."""
+    return codes.tobytes() if codes.size <= SMALL_BYTES else codes.data.toreadonly()
+
+
+def decode_one(
+    compressor: RowCompressor, payload: Payload, size: int, out: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
+    row = payload_row(payload, compressor.size_bytes(size))
+    vector: NDArray[np.float32] = compressor.decode_rows(row, size, None if out is None else out[None])[0]
+    return vector

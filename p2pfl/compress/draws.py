@@ -1,6 +1,6 @@
 """Chance that both ends can compute: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) as a function of seed and place.
 
-Word i (from 0) of a seed is mix(seed + (i + 1) * 0x9E3779B97F4A7C15), all modulo 2^64. Normative, since decoders use it.
+Word i (from 0) of a seed is mix(seed + (i + 1) * 0x9E3779B97F4A7C15), all modulo 2^64. Normative: decoders use it.
 """
 
 from __future__ import annotations

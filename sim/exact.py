@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ class ExactEngine:
             self.on_fault(str(error))
             return 0, self.state.samples
         self.loss = local.loss
-        self._engine.trained = (start, local)
+        self._engine.trained = (start, replace(local, local=self.plan.learner.local_state()))
         return local.steps, local.samples
 
     def sketch(self, tick: int) -> None:
@@ -127,7 +127,8 @@ class ExactEngine:
 
     def _new_state(self) -> NodeState:
         plan = self.plan
-        return NodeState.new(plan.learner.initial().astype(plan.dtype), plan.learner.samples, plan.neighbors)
+        model = plan.learner.initial().astype(plan.dtype)
+        return NodeState.new(model, plan.learner.samples, plan.neighbors, plan.learner.local_state())
 
     def _engine_of(self, state: NodeState) -> Engine:
         plan = self.plan

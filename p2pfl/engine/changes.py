@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from p2pfl.core.messages import Reply, Request
 from p2pfl.learn.interface import Vector
@@ -32,7 +34,10 @@ class EdgeWasReset(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
-    """`delta` (d,) is what training adds to the model, None for a mixing round or a failed one."""
+    """`delta` (d,) is what training adds to the model, None for a mixing round or a failed one.
+
+    `local` is what the learner keeps outside the model from this round on, None where that has not changed.
+    """
 
     version: int
     rounds: int
@@ -40,6 +45,7 @@ class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
     drift: float
     elapsed_s: float
     delta: Vector | None
+    local: dict[str, NDArray[np.generic]] | None = None
 
 
 class ModelWasReplaced(Struct, frozen=True, kw_only=True, gc=False):

@@ -100,7 +100,11 @@ def entry(change: ch.Change) -> Entry:
             return "reset", {"peer": peer, "incarnation": incarnation}, []
         case ch.RoundWasCommitted(delta=delta):
             header = {name: getattr(change, name) for name in ("version", "rounds", "samples", "drift", "elapsed_s")}
-            return "round", header, [] if delta is None else [delta.tobytes()]
+            blobs = [] if delta is None else [delta.tobytes()]
+            if change.local is not None:
+                header["local"] = [(name, array.dtype.str, array.shape) for name, array in change.local.items()]
+                blobs += [array.tobytes() for array in change.local.values()]
+            return "round", header, blobs
         case ch.ModelWasReplaced(model=model):
             return "model", {}, [model.tobytes()]
 
@@ -127,11 +131,23 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[bytes], dtype: 
         case "reset":
             return ch.EdgeWasReset(peer=header["peer"], incarnation=header["incarnation"])
         case "round":
-            delta = np.frombuffer(blobs[0], dtype=dtype) if blobs else None
-            return ch.RoundWasCommitted(**header, delta=delta)
+            return _round(header, blobs, dtype)
         case "model":
             return ch.ModelWasReplaced(model=np.frombuffer(blobs[0], dtype=dtype))
     raise StorageError(f"unknown log entry {kind!r}")
+
+
+def _round(header: Mapping[str, Any], blobs: Sequence[bytes], dtype: np.dtype[Any]) -> ch.RoundWasCommitted:
+    """The first blob is the delta, if there is one; what the learner keeps follows, as `local` of the header says."""
+    plain = {key: value for key, value in header.items() if key != "local"}
+    named = header.get("local")
+    rest = list(blobs)[len(blobs) - len(named or ()) :]
+    local = {
+        name: np.frombuffer(blob, np.dtype(kind)).reshape(shape)
+        for (name, kind, shape), blob in zip(named or (), rest, strict=True)
+    }
+    delta = np.frombuffer(blobs[0], dtype) if len(blobs) > len(rest) else None
+    return ch.RoundWasCommitted(**plain, delta=delta, local=None if named is None else local)
 
 
 def _plain(message: Request | Reply) -> dict[str, Any]:

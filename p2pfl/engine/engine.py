@@ -216,7 +216,7 @@ class Engine:
 
     def _commit(self, op: CommitRound) -> Outcome:
         trained, self.trained = self.trained, None
-        delta, samples, drift, failed = None, self.state.samples, self.state.drift, False
+        delta, local_state, samples, drift, failed = None, None, self.state.samples, self.state.drift, False
         if op.trained:
             failed = True
             if trained is not None:
@@ -225,6 +225,7 @@ class Engine:
                 failed = not _norm(self.state.model + delta) <= NORM_CEILING
                 samples = max(1, local.samples, int(np.ceil(op.least_samples)))
                 drift = local.learning_rate * local.steps * op.rho
+                local_state = local.local or None
         change = RoundWasCommitted(
             version=op.version,
             rounds=self.state.rounds + op.trained,
@@ -232,6 +233,7 @@ class Engine:
             drift=self.state.drift if failed else drift,
             elapsed_s=op.elapsed_s,
             delta=None if failed else delta,
+            local=None if failed else local_state,
         )
         event = RoundCommitted(version=change.version, rounds=change.rounds, samples=change.samples, failed=failed)
         return self._done(event, change)

@@ -90,3 +90,5 @@ def _commit(state: NodeState, change: RoundWasCommitted) -> None:
         state.samples = change.samples
     if change.delta is not None:
         state.model += change.delta
+    if change.local is not None:
+        state.local = change.local

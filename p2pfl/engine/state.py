@@ -37,7 +37,8 @@ class EdgeState:
 class NodeState:
     """`model` x (d,), `variate` C (d,), `samples` n; `version` and `rounds` as the core counts them.
 
-    `drift` is rho*eta*H of the last local round, by which the control variate scales what mixing moved.
+    `drift` is rho*eta*H of the last local round, by which the control variate scales what mixing moved. `local` is what
+    the learner kept outside the model in the round that counted last; its arrays are replaced, never written to.
     """
 
     model: Vector
@@ -51,8 +52,10 @@ class NodeState:
     local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
     @classmethod
-    def new(cls, model: Vector, samples: int, peers: tuple[int, ...]) -> NodeState:
-        state = cls(model=model.copy(), variate=np.zeros_like(model), samples=samples)
+    def new(
+        cls, model: Vector, samples: int, peers: tuple[int, ...], local: dict[str, NDArray[np.generic]] | None = None
+    ) -> NodeState:
+        state = cls(model=model.copy(), variate=np.zeros_like(model), samples=samples, local=local or {})
         for peer in peers:
             state.edges[peer] = EdgeState(EdgeRecord(), np.zeros_like(model), np.zeros_like(model))
         return state

@@ -20,6 +20,7 @@ class LocalRound:
     """Outcome of one local round. `vector` (d,) is the model after `steps` steps at `learning_rate`.
 
     `samples` is n, the size of the node's training set now: its weight in the mean. It may change between rounds.
+    `local` is the learner's `local_state` after the round: it survives with the round, or is dropped with it.
     """
 
     vector: Vector
@@ -27,6 +28,7 @@ class LocalRound:
     learning_rate: float
     samples: int
     loss: float
+    local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

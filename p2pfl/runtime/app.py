@@ -91,14 +91,9 @@ class Application:
     def _assemble(self, core: Node, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
-        workshop = Workshop(setup.learner, training.evaluate_every, sketch, local=setup.learner.local_state())
-        self.thread = EngineThread(
-            engine,
-            store,
-            durability=setup.durability,
-            extra=parts.snapshot_header(setup),
-            local=lambda: workshop.local,
-        )
+        workshop = Workshop(setup.learner, training.evaluate_every, sketch)
+        header = parts.snapshot_header(setup)
+        self.thread = EngineThread(engine, store, durability=setup.durability, extra=header)
         driver = self.driver = Driver(core, self.thread, workshop, name_of=self._name_of, on_measure=self._measured)
         self.thread.report_to(driver)
         return driver

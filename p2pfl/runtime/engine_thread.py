@@ -13,9 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from p2pfl.core.effects import Operation
 from p2pfl.core.events import Event, StorageFailed, StorageRestored
 from p2pfl.engine.durable import entry, image
@@ -69,23 +66,14 @@ class Listener(Protocol):
 
 
 class EngineThread(threading.Thread):
-    """`extra` joins the header of every snapshot; `local` gives what the learner keeps outside the vector."""
+    """`extra` joins the header of every snapshot."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        store: Store,
-        *,
-        durability: Durability,
-        extra: dict[str, object],
-        local: Callable[[], dict[str, NDArray[np.generic]]],
-    ) -> None:
+    def __init__(self, engine: Engine, store: Store, *, durability: Durability, extra: dict[str, object]) -> None:
         super().__init__(name="engine", daemon=True)
         self.engine = engine
         self.store = store
         self.durability = durability
         self.extra = extra
-        self.local = local
         self.listener: Listener
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.broken_since: float | None = None
@@ -106,7 +94,6 @@ class EngineThread(threading.Thread):
 
     def checkpoint(self, state: NodeState) -> None:
         """Write `state` as a new generation."""
-        state.local = self.local()
         picture = image(state, with_replicas=self.durability == "exchange")
         self.store.checkpoint(State(header=picture.header | self.extra, arrays=picture.arrays, blobs=picture.blobs))
 

@@ -193,7 +193,7 @@ def _fit_edges(setup: Setup, state: NodeState) -> None:
 
 def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
     learner = setup.learner
-    state = recovered or NodeState.new(learner.initial(), learner.samples, setup.peers)
+    state = recovered or NodeState.new(learner.initial(), learner.samples, setup.peers, learner.local_state())
     return Engine(
         index=setup.member.index,
         state=state,

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass, field, replace
 
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
@@ -32,7 +29,6 @@ class Workshop:
     steps: int = 0
     cpu_s: float = 0.0
     """what training alone has cost, in CPU-seconds of its thread."""
-    local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
     def train(self, start: Vector, correction: Vector | None, index: int) -> LocalRound:
         began = time.thread_time()
@@ -40,8 +36,7 @@ class Workshop:
         self.cpu_s += time.thread_time() - began
         self.loss = local.loss
         self.steps += local.steps
-        self.local = self.learner.local_state()
-        return local
+        return replace(local, local=self.learner.local_state())
 
     def is_due(self, tick: int) -> bool:
         return self.evaluate_every > 0 and tick % self.evaluate_every == 0

@@ -64,13 +64,18 @@ class Pair:
     def total(self):
         return sum(e.state.samples * e.state.model.astype(np.float64) for e in self.engines)
 
-    def train(self, index, vector, *, samples=None, rho=1.0, least=0.0, steps=5, rate=0.1):
+    def train(self, index, vector, *, samples=None, rho=1.0, least=0.0, steps=5, rate=0.1, local=None):
         """One local round that ended at `vector`; None: training failed."""
         engine = self.engines[index]
         state = engine.state
         if vector is not None:
             outcome = LocalRound(
-                vector=vector, steps=steps, learning_rate=rate, samples=samples or state.samples, loss=0.0
+                vector=vector,
+                steps=steps,
+                learning_rate=rate,
+                samples=samples or state.samples,
+                loss=0.0,
+                local=local or {},
             )
             engine.trained = (state.model.copy(), outcome)
         return self.run(

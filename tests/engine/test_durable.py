@@ -164,3 +164,41 @@ def test_a_state_of_another_format_is_refused(header):
 def test_a_log_entry_of_an_unknown_kind_is_refused():
     with pytest.raises(StorageError, match="unknown log entry"):
         change("surprise", {}, [], np.dtype(np.float32))
+
+
+PERSONAL = {"seen": np.array(7), "head.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "none": np.zeros((0, 2))}
+
+
+def named_bits(arrays):
+    return {name: (array.dtype, array.shape, array.tobytes()) for name, array in arrays.items()}
+
+
+def replayed(pair, index):
+    """The state that the log of one node alone leads to."""
+    state = copy.deepcopy(pair.start[index])
+    for done in pair.changes[index]:
+        kind, header, blobs = entry(done)
+        again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(state.model.dtype))
+        redo(state, again, codecs=pair.codecs, beta=0.1)
+    return state
+
+
+def test_what_the_learner_keeps_for_itself_is_committed_with_the_round():
+    pair = Pair()
+    pair.train(0, pair.engines[0].state.model + np.float32(1), local=PERSONAL)
+    assert named_bits(pair.engines[0].state.local) == named_bits(PERSONAL)
+    assert named_bits(replayed(pair, 0).local) == named_bits(PERSONAL)
+
+
+@pytest.mark.parametrize("after", ["a mixing round", "a failed round", "a round that is no number"])
+def test_a_round_that_does_not_count_leaves_what_the_learner_keeps(after):
+    pair = Pair()
+    model = pair.engines[0].state.model
+    pair.train(0, model + np.float32(1), local=PERSONAL)
+    if after == "a mixing round":
+        pair.run(0, CommitRound(version=2, trained=False, rho=0.0, elapsed_s=1.0, least_samples=0.0))
+    else:
+        ended = None if after == "a failed round" else model * np.float32(np.nan)
+        assert pair.train(0, ended, local={"seen": np.array(8)}).failed
+    for state in (pair.engines[0].state, replayed(pair, 0)):
+        assert named_bits(state.local) == named_bits(PERSONAL)

@@ -37,10 +37,11 @@ def federation_id(federation: Federation) -> bytes:
 
 
 def _graph(federation: Federation) -> Any:
-    """A static graph counts as its edges alone, a schedule with the order of its rounds."""
-    if not federation.schedule and not federation.edge_compressors:
+    """A static graph counts as its edges alone, a schedule with the order of its rounds; then what single edges use."""
+    usual = federation.gossip.compressor
+    own = [[*edge, spec] for edge, spec in sorted(federation.edge_compressors.items()) if spec != usual]
+    if not federation.schedule and not own:
         return federation.edges
-    own = [[*edge, spec] for edge, spec in sorted(federation.edge_compressors.items())]
     return {"union": federation.edges, "rounds": federation.schedule} | ({"compressors": own} if own else {})
 
 

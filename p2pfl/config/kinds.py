@@ -1,6 +1,7 @@
 """What one value of a file may be: a reader and the words for what it accepts.
 
-A reader returns the value as the model wants it and raises ValueError where it cannot; who asked adds file and key.
+A reader returns the value as the model wants it and raises ValueError where it cannot, with the reason where `allowed`
+does not tell it; who asked adds file and key.
 """
 
 from __future__ import annotations
@@ -50,6 +51,34 @@ def name() -> Kind:
 
 def choice(*words: str) -> Kind:
     return matching(re.compile("|".join(map(re.escape, words))), ", ".join(words))
+
+
+def texts() -> Kind:
+    """One text or several of them, none empty: always a tuple afterwards."""
+    one = text()
+
+    def read(value: Any) -> tuple[str, ...]:
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list) or not values:
+            raise ValueError
+        return tuple(one.read(each) for each in values)
+
+    return Kind("text, or a list of texts", read)
+
+
+def pair() -> Kind:
+    """Two different names."""
+    one = name()
+
+    def read(value: Any) -> tuple[str, str]:
+        if not isinstance(value, list) or len(value) != 2:
+            raise ValueError
+        first, second = (one.read(each) for each in value)
+        if first == second:
+            raise ValueError(f"{first} twice: an edge joins two nodes")
+        return first, second
+
+    return Kind('the names of two neighbors, such as ["node0", "node1"]', read)
 
 
 def whole(least: int, most: int = LARGEST) -> Kind:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from p2pfl.config.edges import read_edges
 from p2pfl.config.graph import DisconnectedGraph, read_graph
 from p2pfl.config.members import read_members
 from p2pfl.config.model import Federation, GossipConfig, TaskConfig, TrainingConfig
@@ -61,6 +62,7 @@ def _federation(document: dict[str, Any], mistakes: Mistakes) -> Federation:
     gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", GOSSIP, mistakes))
     members = read_members(document.get("node", []), mistakes)
     edges, schedule = read_graph(head["topology"], members, head["seed"], mistakes) if members else ((), ())
+    own = read_edges(document.get("edge", []), members, edges, mistakes)
     return Federation(
         path=mistakes.file.absolute(),
         **head,
@@ -70,6 +72,7 @@ def _federation(document: dict[str, Any], mistakes: Mistakes) -> Federation:
         members=members,
         edges=edges,
         schedule=schedule,
+        edge_compressors=own,
     )
 
 

@@ -102,7 +102,7 @@ class Federation:
     edges: Edges
     schedule: tuple[Edges, ...] = ()
     edge_compressors: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """of the edges (i, j), i < j, that do not use `gossip.compressor`."""
+    """of the edges (i, j), i < j, with a table of their own, in the file's order; others use `gossip.compressor`."""
 
     def compressor_of(self, i: int, j: int) -> str:
         """What travels between two neighbors."""

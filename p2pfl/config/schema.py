@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from p2pfl.config.compressor import compressor
 from p2pfl.config.keys import public_key
-from p2pfl.config.kinds import Kind, address, choice, name, number, or_none, text, whole
+from p2pfl.config.kinds import Kind, address, choice, name, number, or_none, pair, text, texts, whole
 from p2pfl.config.staleness import staleness
 
 Kinds = Mapping[str, Kind]
 
-TABLES = ("federation", "task", "training", "gossip", "node")
+TABLES = ("federation", "task", "training", "gossip", "node", "edge")
 
 FEDERATION: Kinds = {"name": name(), "seed": whole(0), "topology": text()}
 
@@ -33,7 +34,8 @@ TRAINING: Kinds = {
 }
 
 GOSSIP: Kinds = {
-    "compressor": choice("none", "float16", "q8", "q4"),
+    "compressor": compressor(),
+    "share": texts(),
     "rule": choice("mean"),
     "staleness": staleness(),
     "gamma": number(0, 1, above=True),
@@ -45,6 +47,8 @@ GOSSIP: Kinds = {
 }
 
 MEMBER: Kinds = {"name": name(), "key": public_key(), "address": address(1)}
+
+EDGE: Kinds = {"between": pair(), "compressor": GOSSIP["compressor"]}
 
 NODE: Kinds = {
     "key_file": text(),

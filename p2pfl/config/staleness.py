@@ -29,10 +29,10 @@ def _read(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError  # noqa: TRY004 - a reader has one way to refuse
     name, colon, rest = value.partition(":")
-    parameters = [float(part) for part in rest.split(",")] if colon else []
     try:
+        parameters = [float(part) for part in rest.split(",")] if colon else []
         fits = _SHAPES[name](*parameters) and all(abs(part) < 1e6 for part in parameters)
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         raise ValueError from None
     if not fits:
         raise ValueError

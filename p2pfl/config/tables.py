@@ -64,8 +64,8 @@ def read_table(table: Any, prefix: str, kinds: Mapping[str, Kind], mistakes: Mis
         if key in table:
             try:
                 values[key] = kind.read(table[key])
-            except ValueError:
-                mistakes.add(_complaint(table[key]), prefix + key, _brief(table[key]), kind.allowed)
+            except ValueError as reason:
+                mistakes.add(str(reason) or _complaint(table[key]), prefix + key, _brief(table[key]), kind.allowed)
     return values
 
 
@@ -87,6 +87,8 @@ def _complaint(value: Any) -> str:
 
 def _brief(value: Any) -> Any:
     """A value fit for one line of an error."""
+    if isinstance(value, list) and value and len(str(value)) <= 100 and all(isinstance(one, str) for one in value):
+        return value
     if isinstance(value, dict | list):
         return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"
     if isinstance(value, int) and value.bit_length() > 300:  # Python refuses to write out the longest

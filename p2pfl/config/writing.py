@@ -41,7 +41,7 @@ def _aligned(text: str) -> str:
 def _tuning() -> str:
     return _TUNING.format(
         **{key: getattr(_TRAINING, key) for key in TrainingConfig.__slots__},
-        **{key: getattr(_GOSSIP, key) for key in GossipConfig.__slots__},
+        **{key: getattr(_GOSSIP, key) for key in GossipConfig.__slots__} | {"share": _GOSSIP.share[0]},
     )
 
 
@@ -81,7 +81,8 @@ learning_rate = {learning_rate}
 # evaluate_every = {evaluate_every}  # rounds between two tests; 0 tests only at the end
 
 [gossip]
-compressor = "{compressor}"  # none, float16, q8, q4
+compressor = "{compressor}"  # what travels, and how many bytes that is: `p2pfl compressors`
+# share = "{share}"  # which parameters are gossiped, such as "backbone.*" or a list; the rest stays personal
 rule = "{rule}"  # all neighbors are trusted: one that lies can ruin the model
 # staleness = "{staleness}"  # how much an old model of a neighbor counts
 # gamma = {gamma}  # step of one mixing, in (0, 1]
@@ -94,6 +95,11 @@ rule = "{rule}"  # all neighbors are trusted: one that lies can ruin the model
 """
 
 _MEMBERS = """\
+# A slow link may have a compressor of its own; the two must be neighbors:
+#   [[edge]]
+#   between = ["node0", "node1"]
+#   compressor = "top-k:0.05+q8"
+
 # The members: a node whose key is not here is refused. A node makes its own with `p2pfl key NAME/node.key`;
 # only the key that this prints belongs here. For several machines, change the addresses to what others can reach.
 

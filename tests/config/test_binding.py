@@ -7,6 +7,8 @@ import pytest
 from p2pfl.config.binding import federation_id, sections
 from p2pfl.config.load import load_federation
 
+EDGE = '[[edge]]\nbetween = ["pi0", "pi1"]\ncompressor = "{spec}"\n\n'
+
 
 @pytest.fixture
 def differing(valid_text, write):
@@ -34,6 +36,8 @@ def differing(valid_text, write):
         ("rounds = 40", "rounds = 41", "training"),
         ("# momentum = 0.0", "momentum = 0.5", "training"),
         ('compressor = "q4"', 'compressor = "q8"', "gossip"),
+        ('# share = "*"', 'share = "backbone.*"', "gossip"),
+        ("# The members", EDGE.format(spec="q8") + "# The members", "edges"),
         ('name = "pi1"', 'name = "pi7"', "node"),
         ('"ring"', '"path"', "edges"),
     ],
@@ -52,6 +56,9 @@ def test_a_change_is_seen_in_its_section_alone(differing, right, wrong, section)
         ("# momentum = 0.0", "momentum = 0"),
         ('topology = "ring"', 'topology = "complete"'),
         ("\n[gossip]", "\n# a comment\n[gossip]"),
+        ('# share = "*"', 'share = ["*"]'),
+        ('compressor = "q4"', 'compressor = "q4"\nshare = "*"'),
+        ("# The members", EDGE.format(spec="q4") + "# The members"),
     ],
 )
 def test_addresses_explicit_defaults_and_other_words_for_the_same_edges_change_nothing(differing, right, wrong):
@@ -66,9 +73,23 @@ def test_the_order_of_members_counts(valid_text, write, keys):
     assert one["node"] != other["node"]
 
 
+def test_with_another_default_an_edge_that_keeps_the_old_one_counts(valid_text, write):
+    """What travels on it is not what travels on the others any more."""
+    other = valid_text.replace('compressor = "q4"', 'compressor = "q8"')
+    plain, kept = (load_federation(write(text)) for text in (other, other + EDGE.format(spec="q4")))
+    assert dict(sections(plain))["edges"] != dict(sections(kept))["edges"]
+
+
+def test_the_order_of_edge_tables_and_of_their_names_counts_for_nothing(valid_text, write):
+    one, other = EDGE.format(spec="q8"), EDGE.format(spec="sign").replace("pi1", "pi2")
+    turned = other.replace('"pi0", "pi2"', '"pi2", "pi0"')
+    first, second = (load_federation(write(valid_text + "\n" + text)) for text in (one + other, turned + one))
+    assert federation_id(first) == federation_id(second)
+
+
 def test_the_hashes_are_the_same_on_every_machine(valid_text, write):
     """A change here makes nodes of two versions refuse each other: raise the protocol version with it."""
     federation = load_federation(write(valid_text))
     assert [name for name, _ in sections(federation)] == ["federation", "task", "training", "gossip", "node", "edges"]
     assert all(len(digest) == 32 for _, digest in sections(federation))
-    assert federation_id(federation).hex() == "28419a25460bf23cb0e1920c4586cf74372da8f89c6577e7072175e4dc96922d"
+    assert federation_id(federation).hex() == "4c87929ec65cea0f627d20fc9e50e374e7f4bd749450cb87e9d71a0c8cf325be"

@@ -30,7 +30,11 @@ ONE_LINE = [
     ("# momentum = 0.0", "momentum = 1", "training.momentum", 1, "below 1"),
     ("# control_variate = 0.1", "control_variate = -0.1", "training.control_variate", -0.1, "from 0"),
     ("# speed_correction = 1.0", "speed_correction = 0.9", "training.speed_correction", 0.9, "from 1"),
-    ('compressor = "q4"', 'compressor = "q5"', "gossip.compressor", "q5", "none, float16, q8, q4"),
+    ('compressor = "q4"', 'compressor = "q5"', "gossip.compressor", "q5", "q8, q4, q2"),
+    ('# share = "*"', "share = 3", "gossip.share", 3, "a list of texts"),
+    ('# share = "*"', "share = []", "gossip.share", "a list of 0", "a list of texts"),
+    ('# share = "*"', 'share = ["head.*", " "]', "gossip.share", ["head.*", " "], "a list of texts"),
+    ('# share = "*"', 'share = ["head.*", 1]', "gossip.share", "a list of 2", "a list of texts"),
     ('rule = "mean"', 'rule = "krum"', "gossip.rule", "krum", "mean"),
     ("# gamma = 1.0", "gamma = 0", "gossip.gamma", 0, "up to 1"),
     ("# gamma = 1.0", "gamma = 1.01", "gossip.gamma", 1.01, "up to 1"),
@@ -62,6 +66,12 @@ def test_a_wrong_line_is_located(*, valid_text, write, right, wrong, key, value,
         load_federation(path)
 
 
+def test_where_a_value_can_be_wrong_in_many_ways_the_reason_is_told(valid_text, write):
+    (mistake,) = federation_mistakes(write(valid_text.replace('"q4"', '"q8+top-k:0.1"')))
+    assert (mistake.key, mistake.message) == ("gossip.compressor", "q8+top-k: top-k comes before q8")
+    assert mistake.value == "q8+top-k:0.1"
+
+
 @pytest.mark.parametrize(
     "staleness",
     ["hinge", "hinge:1", "polynomial:-1", "constant:2", "constant:0", "none:1", "polynomial:x", "polynomal:1", "", 3],
@@ -72,6 +82,7 @@ def test_a_wrong_staleness_lists_the_right_ones(valid_text, write, staleness):
     (mistake,) = federation_mistakes(write(text))
     assert (mistake.key, mistake.value) == ("gossip.staleness", staleness)
     assert "hinge-polynomial:B,A" in mistake.allowed
+    assert mistake.message in ("impossible value", "wrong type")
 
 
 def test_the_nearest_key_is_suggested(valid_text, write):

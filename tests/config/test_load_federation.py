@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.compress.catalog import SPECS
+from p2pfl.compress.catalog import STAGES, make_compressor
 from p2pfl.config.load import load_federation
 from p2pfl.config.model import GossipConfig, TaskConfig, TrainingConfig
-from p2pfl.config.schema import GOSSIP
 from p2pfl.core.staleness import parse_staleness
 from p2pfl.crypto.identity import parse_public
 
@@ -64,8 +63,24 @@ def test_every_staleness_of_the_core_is_accepted(write, keys, staleness):
     parse_staleness(federation.gossip.staleness)
 
 
-def test_every_compressor_that_is_accepted_can_be_made():
-    assert GOSSIP["compressor"].allowed == ", ".join(SPECS)
+@pytest.mark.parametrize("spec", [stage.example for stage in STAGES])
+def test_every_stage_of_the_catalog_is_accepted_and_can_be_made(write, keys, spec):
+    federation = load_federation(write(minimal(keys) + f'[gossip]\ncompressor = "{spec}"\n'))
+    assert make_compressor(federation.gossip.compressor).spec == federation.gossip.compressor == spec
+
+
+@pytest.mark.parametrize(("written", "read"), [("top-k:.050+q8", "top-k:0.05+q8"), ("top-k:007", "top-k:7")])
+def test_two_spellings_of_a_compressor_are_one(write, keys, written, read):
+    federation = load_federation(write(minimal(keys) + f'[gossip]\ncompressor = "{written}"\n'))
+    assert federation.gossip.compressor == read
+
+
+@pytest.mark.parametrize(
+    ("share", "patterns"), [('"head.*"', ("head.*",)), ('["a.*", "b"]', ("a.*", "b")), ('["*"]', ("*",))]
+)
+def test_what_is_shared_is_one_pattern_or_several(write, keys, share, patterns):
+    federation = load_federation(write(minimal(keys) + f"[gossip]\nshare = {share}\n"))
+    assert federation.gossip.share == patterns
 
 
 @pytest.mark.parametrize("address", ["pi1.local:8470", "[fe80::1]:8470", "[::1]:1", "10.0.0.7:65535"])

@@ -44,11 +44,13 @@ class Score:
 class Learner(Protocol):
     """One node's model and data.
 
-    Called from one thread at a time. `size` is d; `shape_digest` (16 bytes) covers the names, shapes and order of all
-    shared tensors: two nodes may mix only if it is equal.
+    Called from one thread at a time. `size` is d, `personal` how many floating values the model has besides, which stay
+    with the node; `shape_digest` (16 bytes) covers the names, shapes and order of all shared tensors: two nodes may mix
+    only if it is equal.
     """
 
     size: int
+    personal: int
     shape_digest: bytes
     samples: int
 
@@ -59,10 +61,11 @@ class Learner(Protocol):
     def train(self, start: Vector, correction: Vector | None, round_index: int) -> LocalRound:
         """Run one local round from `start` (d,), adding `correction` (d,) to every gradient if it is given.
 
-        `start` is left as it is. Chance depends on (federation seed, node, round_index) alone.
+        `start` is left as it is. Chance depends on (federation seed, node, round_index) alone. What is not shared goes
+        on from the last round that ended well.
 
         Raises:
-            LearningError: the user's code failed.
+            LearningError: the user's code failed, or what is not shared is no longer finite.
         """
         ...
 
@@ -71,10 +74,14 @@ class Learner(Protocol):
         ...
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        """What is not shared but must survive a restart (integer buffers), by name."""
+        """What is not shared but must survive a restart (personal tensors, integer buffers), by name: arrays that
+        nobody writes to.
+        """
         ...
 
-    def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None: ...
+    def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Go on from what `local_state` gave, here or in another process."""
+        ...
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
         """The plain model: tensors by name as torch's `state_dict` would name them, local ones included."""

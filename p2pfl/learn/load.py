@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +18,7 @@ from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.options import bind_options
+from p2pfl.learn.sharing import KEY, WHOLE
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task
 from p2pfl.learn.user_code import describe_failure
 
@@ -57,12 +58,13 @@ def make_learner(
     base_dir: Path,
     local: Mapping[str, Any],
     local_dir: Path,
+    share: Sequence[str] = WHOLE,
     file: Path | None = None,
 ) -> Learner:
     """One node's learner. `local` is its `[data]` table, whose paths are relative to `local_dir`.
 
     Raises:
-        UserError: the task, its options or the node's data are wrong.
+        UserError: the task, its options or the node's data are wrong, or `share` does not fit the model.
     """
     task = load_task(config, base_dir, file=file)
     context = NodeContext(
@@ -75,7 +77,7 @@ def make_learner(
         local={key: _resolved(key, value, local_dir) for key, value in local.items()},
     )
     try:
-        return learner_for(task, context, training)
+        return learner_for(task, context, training, share)
     except UserError as error:
         if error.file is None:
             in_node_file = (error.key or "").startswith("data.")
@@ -83,12 +85,21 @@ def make_learner(
         raise
 
 
-def learner_for(task: Task | LearnerFactory, context: NodeContext, training: TrainingConfig) -> Learner:
-    """The learner of one node, from a task that is already loaded."""
+def learner_for(
+    task: Task | LearnerFactory, context: NodeContext, training: TrainingConfig, share: Sequence[str] = WHOLE
+) -> Learner:
+    """The learner of one node, from a task that is already loaded.
+
+    Raises:
+        UserError: the node's data are wrong, or `share` does not fit the model.
+    """
     if isinstance(task, Task):
         from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - a task without torch must not import it
 
-        return TorchLearner(task, context, training)
+        return TorchLearner(task, context, training, share)
+    if tuple(share) != WHOLE:
+        text = "this task has a learner of its own, whose tensors have no names to choose by"
+        raise UserError(text, key=KEY, value=", ".join(share), allowed="*")
     return task.learner(context, training)
 
 

@@ -1,16 +1,19 @@
 """A torch module as one flat float32 vector, and back.
 
 Shared, in the order of the module's `state_dict`: every floating parameter and every floating buffer (BatchNorm's
-running mean and variance). Tensors that occupy the same memory (tied weights) count once, under their first name.
-float16, bfloat16 and float64 tensors are cast to float32 for the vector and back to their own type when it is loaded.
-Integer and boolean tensors (BatchNorm's num_batches_tracked) are never shared: they stay with the node. A `running_var`
-is raised to at least 0 when it is loaded, because mixing quantized models can push it just below. Buffers that are not
-persistent are no part of the `state_dict`, and are neither shared nor saved.
+running mean and variance) that the patterns of `sharing` select. Tensors that occupy the same memory (tied weights)
+count once, under their first name. float16, bfloat16 and float64 tensors are cast to float32 for the vector and back to
+their own type when it is loaded. A `running_var` is raised to at least 0 when it is loaded, because mixing quantized
+models can push it just below.
+
+Local is what stays with the node and changes there: personal floating tensors, and all integer and boolean ones
+(BatchNorm's num_batches_tracked). A personal parameter that is not trained is what the task made it, on every start: it
+is not saved. Nor are buffers that are not persistent: they are no part of the `state_dict`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import cast
@@ -24,6 +27,7 @@ from torch.nn.parameter import is_lazy
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.shape_digest import shape_digest
+from p2pfl.learn.sharing import WHOLE, shared_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +54,26 @@ class Place:
 class FlatModule:
     """Moves vectors (d,) in and out of one module, by way of one buffer.
 
-    Tensors are looked up anew each time, because a module may put a new tensor in a buffer's place.
+    `size` is d, `personal` how many floating values are not among them. Tensors are looked up anew each time, because a
+    module may put a new tensor in a buffer's place.
     """
 
-    def __init__(self, module: nn.Module, source: str) -> None:
-        """`source` names the task in errors.
+    def __init__(self, module: nn.Module, source: str, share: Sequence[str] = WHOLE) -> None:
+        """`source` names the task in errors; `share` are patterns as in `sharing`.
 
         Raises:
-            UserError: the module has nothing to share, or a tensor that cannot be.
+            UserError: the module has nothing to share or a tensor that cannot be, or a pattern matches nothing.
         """
         tensors = {name: t for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
         self._lookups = {name: _lookup(module, name, tensor) for name, tensor in tensors.items()}
-        named = _distinct_floats(tensors, source)
-        self.size = sum(tensor.numel() for tensor in named.values())
-        if self.size == 0:
+        names = _distinct_floats(tensors, source)
+        if not names:
             raise UserError("the model has no floating parameters to share", file=source, key="model")
+        named = {name: tensors[name] for name in shared_names(names, share)}
+        own = [name for name in names if name not in named]
+        self.size = sum(tensor.numel() for tensor in named.values())
+        self.personal = sum(tensors[name].numel() for name in own)
+        self._local = {name: self._lookups[name] for name in tensors if _is_local(name, tensors[name], own)}
         self.digest = shape_digest((name, t.shape, str(t.dtype).removeprefix("torch.")) for name, t in named.items())
         self._value = np.zeros(self.size, dtype=np.float32)
         self._pull = np.zeros(self.size, dtype=np.float32)
@@ -102,8 +111,12 @@ class FlatModule:
         return self._pulls
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of the integer and boolean tensors, by name."""
-        return {name: _as_array(tensor) for name, tensor in self._local().items()}
+        """Copies of the tensors that are not shared and may change, by name."""
+        return {name: _as_array(lookup()) for name, lookup in self._local.items()}
+
+    def is_finite(self) -> bool:
+        """Whether every number of the local tensors is one to go on with."""
+        return all(bool(torch.isfinite(lookup()).all()) for lookup in self._local.values())
 
     def load_local_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         """Put back what `local_state` gave.
@@ -111,7 +124,7 @@ class FlatModule:
         Raises:
             UserError: it came from another model.
         """
-        local = self._local()
+        local = {name: lookup() for name, lookup in self._local.items()}
         shapes = {name: tuple(tensor.shape) for name, tensor in local.items()}
         found = {name: tuple(array.shape) for name, array in state.items()}
         if shapes != found:
@@ -125,10 +138,6 @@ class FlatModule:
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
         """Copies of all tensors under all their names; bfloat16, which numpy lacks, as float32."""
         return {name: _as_array(lookup()) for name, lookup in self._lookups.items()}
-
-    def _local(self) -> dict[str, Tensor]:
-        tensors = {name: lookup() for name, lookup in self._lookups.items()}
-        return {name: tensor for name, tensor in tensors.items() if not tensor.is_floating_point()}
 
     def _place(self, named: Mapping[str, Tensor]) -> list[_Shared]:
         value, pull = torch.from_numpy(self._value), torch.from_numpy(self._pull)
@@ -169,9 +178,15 @@ def _as_array(tensor: Tensor) -> NDArray[np.generic]:
     return plain.numpy().copy()
 
 
-def _distinct_floats(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    named: dict[str, Tensor] = {}
-    seen: set[tuple[object, ...]] = set()
+def _is_local(name: str, tensor: Tensor, personal: Sequence[str]) -> bool:
+    if not tensor.is_floating_point():
+        return True
+    return name in personal and (tensor.requires_grad or not isinstance(tensor, nn.Parameter))
+
+
+def _distinct_floats(tensors: Mapping[str, Tensor], source: str) -> dict[str, list[str]]:
+    """All names of each floating tensor, by the first of them."""
+    names: dict[tuple[object, ...], list[str]] = {}
     for name, tensor in tensors.items():
         if is_lazy(tensor) or tensor.is_complex():
             raise UserError(
@@ -182,10 +197,9 @@ def _distinct_floats(tensors: Mapping[str, Tensor], source: str) -> dict[str, Te
                 allowed="real tensors with a known shape",
             )
         place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        if tensor.is_floating_point() and tensor.numel() and place not in seen:
-            seen.add(place)
-            named[name] = tensor
-    return named
+        if tensor.is_floating_point() and tensor.numel():
+            names.setdefault(place, []).append(name)
+    return {aliases[0]: aliases for aliases in names.values()}
 
 
 def _copy_checked(target: NDArray[np.float32], vector: Vector) -> None:

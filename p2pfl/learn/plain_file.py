@@ -19,38 +19,39 @@ from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
 
 if TYPE_CHECKING:
-    from torch import nn
+    from p2pfl.learn.trainer import TorchLearner
 
 LENGTH_BYTES = 8
 
 
 def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]) -> bytes:
-    """The file for `vector` (d,), the learner's integer tensors included. Tied tensors stand under each name."""
+    """The file for `vector` (d,) and what the learner keeps beside it. Tied tensors stand under each name."""
     state = learner.state_dict(vector)
-    module = _module_of(learner)
-    if module is None:
+    torch_learner = _of_torch(learner)
+    if torch_learner is None:
         return bytes(safetensors.numpy.save(dict(state), dict(metadata)))
     from safetensors.torch import save  # noqa: PLC0415 - only for a learner that has imported torch
     from torch import Tensor  # noqa: PLC0415 - as above
 
     # The module holds `vector` now, in dtypes that numpy may lack.
-    tensors = {name: t.detach().cpu().clone() for name, t in module.state_dict().items() if isinstance(t, Tensor)}
+    whole = torch_learner.module.state_dict()
+    tensors = {name: t.detach().cpu().clone() for name, t in whole.items() if isinstance(t, Tensor)}
     plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
     return bytes(save(plain, {"format": "pt", **metadata}))
 
 
 def from_safetensors(learner: Learner, content: bytes) -> Vector:
-    """The vector (d,) of a file that `to_safetensors` wrote; the learner takes the integer tensors.
+    """The vector (d,) of a file that `to_safetensors` wrote; the learner takes what is not shared.
 
     Raises:
         UserError: it is no such file, or of another model.
     """
     try:
-        state = safetensors.numpy.load(content) if _module_of(learner) is None else _load_torch(content)
+        state = safetensors.numpy.load(content) if _of_torch(learner) is None else _load_torch(content)
     except safetensors.SafetensorError as error:
         raise UserError(f"this is no safetensors file: {error}") from None
-    module = _module_of(learner)
-    return _concatenated(learner, state) if module is None else _through(module, state)
+    torch_learner = _of_torch(learner)
+    return _concatenated(learner, state) if torch_learner is None else _through(torch_learner, state)
 
 
 def metadata_of(content: bytes) -> dict[str, str]:
@@ -69,22 +70,19 @@ def _load_torch(content: bytes) -> dict[str, Any]:
     return load(content)
 
 
-def _module_of(learner: Learner) -> nn.Module | None:
+def _of_torch(learner: Learner) -> TorchLearner | None:
     if "torch" not in sys.modules:
         return None
     from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - imports torch
 
-    return learner.module if isinstance(learner, TorchLearner) else None
+    return learner if isinstance(learner, TorchLearner) else None
 
 
-def _through(module: nn.Module, state: Mapping[str, Any]) -> Vector:
-    from p2pfl.learn.params import FlatModule  # noqa: PLC0415 - imports torch
-
+def _through(learner: TorchLearner, state: Mapping[str, Any]) -> Vector:
     try:
-        module.load_state_dict(dict(state), strict=True)
+        return learner.load_state_dict(state)
     except RuntimeError as error:
         raise _other_model(" ".join(str(error).split())) from None
-    return FlatModule(module, "model").vector()
 
 
 def _concatenated(learner: Learner, state: Mapping[str, NDArray[np.generic]]) -> Vector:

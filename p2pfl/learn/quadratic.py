@@ -66,6 +66,7 @@ class QuadraticLearner:
         passes = (training.local_epochs or 0) * -(-self.samples // training.batch_size)
         self._steps = passes if training.local_steps is None else training.local_steps
         self.size = task.size
+        self.personal = 0
         self.shape_digest = shape_digest([("w", (task.size,), "float32")])
 
     def initial(self) -> Vector:

@@ -3,12 +3,16 @@
 Each round starts with an empty optimizer state: what momentum or Adam remember does not outlive a round, because the
 model that it belongs to is mixed in between. Batch order and dropout depend on (seed, node, round) alone. Dropout draws
 from torch's default generator, which is one per process: it is seeded for the round and put back afterwards, so two
-learners must not train in two threads of one process at the same time. The module is scratch space between calls.
+learners must not train in two threads of one process at the same time.
+
+Between calls the module is scratch space for what is shared, and the home of what is not: of the personal tensors and
+the integer ones. `_settled` is a copy of these as the last round left them that ended well. A round that does not end
+well puts it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
@@ -27,29 +31,42 @@ from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import FlatModule, Place
 from p2pfl.learn.samples import Samples, TensorSamples, read_samples
 from p2pfl.learn.scoring import are_labels, loss_of, score
+from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.user_code import describe_failure
 
 
 class TorchLearner:
-    """The `Learner` of a `Task`. Building it reads the node's data and tries the model on two samples."""
+    """The `Learner` of a `Task`. Building it reads the node's data and tries the model on two samples.
 
-    def __init__(self, task: Task, context: NodeContext, training: TrainingConfig) -> None:
+    `share` are the patterns of what is gossiped.
+    """
+
+    def __init__(
+        self, task: Task, context: NodeContext, training: TrainingConfig, share: Sequence[str] = WHOLE
+    ) -> None:
         self.task = task
         self.context = context
         self.training = training
-        with seeded(torch_seed(context.seed, "model")):
-            self.module = _build(task)
-        self._flat = FlatModule(self.module, task.name)
-        self._parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
-        self._optimizer = make_optimizer(self._parameters, training, task.name)
+        self.share = tuple(share)
+        self._make_module()
         self._loss = loss_of(task)
         self.train_set, self.test_set = read_samples(task, context)
         self.size = self._flat.size
+        self.personal = self._flat.personal
         self.shape_digest = self._flat.digest
         self.samples = len(self.train_set)
         with seeded(0):
             try_out(self.module, self.train_set, task)
+
+    def _make_module(self) -> None:
+        """The task's model as the federation's seed makes it, and what belongs to it."""
+        with seeded(torch_seed(self.context.seed, "model")):
+            self.module = _build(self.task)
+        self._flat = FlatModule(self.module, self.task.name, self.share)
+        self._settled = self._flat.local_state()
+        self._parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        self._optimizer = make_optimizer(self._parameters, self.training, self.task.name)
 
     @property
     def places(self) -> list[Place]:
@@ -57,32 +74,43 @@ class TorchLearner:
         return self._flat.places
 
     def at_node(self, context: NodeContext, train_set: Samples, test_set: Samples | None) -> TorchLearner:
-        """The same task at another node, with data already read. It shares this learner's module: where that keeps
-        nothing from one round to the next (no `local_state`), it is as one made anew, and weighs next to nothing.
+        """The same task at another node, with data already read: as one made anew.
+
+        Where the module keeps nothing from one round to the next (no `local_state`), both share it, and the new one
+        weighs next to nothing.
         """
         other = copy(self)
         other.context, other.train_set, other.test_set = context, train_set, test_set
         other.samples = len(train_set)
+        if self._settled:
+            other._make_module()  # noqa: SLF001 - of the same class
         return other
 
     def initial(self) -> Vector:
         """Builds the model once more: it is asked for once, and a copy kept for it would weigh as much as the model."""
         with seeded(torch_seed(self.context.seed, "model")):
-            return FlatModule(_build(self.task), self.task.name).vector()
+            return FlatModule(_build(self.task), self.task.name, self.share).vector()
 
     def train(self, start: Vector, correction: Vector | None, round_index: int) -> LocalRound:
         self._flat.load(start)
         pulls = self._flat.pulls(correction)
         place = (self.context.node, round_index)
         batches = draw_batches(self.training, self.samples, generator(self.context.seed, "batches", *place))
-        with seeded(torch_seed(self.context.seed, "dropout", *place)):
-            loss = self._descend(batches, pulls)
+        try:
+            with seeded(torch_seed(self.context.seed, "dropout", *place)):
+                loss = self._descend(batches, pulls)
+            vector = self._flat.vector()
+            self._settle(vector)
+        except BaseException:
+            self._flat.load_local_state(self._settled)
+            raise
         return LocalRound(
-            vector=self._flat.vector(),
+            vector=vector,
             steps=len(batches),
             learning_rate=self.training.learning_rate,
             samples=self.samples,
             loss=loss,
+            local=self.local_state(),
         )
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
@@ -97,14 +125,41 @@ class TorchLearner:
             raise LearningError(f"{self.task.name}: evaluation failed: {describe_failure(error)}") from error
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        return self._flat.local_state()
+        """The very arrays that the learner keeps: a round replaces them, nobody writes to them."""
+        return dict(self._settled)
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
         self._flat.load_local_state(state)
+        self._settled = dict(state)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> Vector:
+        """Take over a plain model: its shared part (d,) is returned, the rest becomes this learner's.
+
+        Raises:
+            RuntimeError: torch says that it is of another model.
+        """
+        self.module.load_state_dict(dict(state), strict=True)
+        self._settled = self._flat.local_state()
+        return self._flat.vector()
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
         self._flat.load(vector)
         return self._flat.state_dict()
+
+    def _settle(self, vector: Vector) -> None:
+        """Keep what a round that ended in `vector` (d,) made of the tensors that are not shared.
+
+        Raises:
+            LearningError: there is one in which training ended in no finite number.
+        """
+        if not self._settled:
+            return
+        if not np.isfinite(vector).all():
+            self._flat.load_local_state(self._settled)
+        elif self._flat.is_finite():
+            self._settled = self._flat.local_state()
+        else:
+            raise LearningError(f"{self.task.name}: a personal tensor is not finite (learning_rate too high?)")
 
     def _descend(self, batches: list[Tensor], pulls: list[tuple[nn.Parameter, Tensor]]) -> float:
         """The mean of the steps' losses. Gradients and optimizer state are gone afterwards, from memory too."""

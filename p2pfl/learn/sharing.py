@@ -1,0 +1,72 @@
+"""Which tensors of a model are gossiped: shell patterns on their names, as `[gossip] share` gives them.
+
+A tensor is shared if one of its names matches a pattern, and none of them a pattern behind a `!`. What is not shared is
+personal: it is trained by its node and never leaves it. Patterns behind a `!` alone leave out of the whole model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from p2pfl.errors import UserError
+
+WHOLE = ("*",)
+"""the patterns that share everything."""
+KEY = "gossip.share"
+_MOST_NAMES = 12
+
+
+def shared_names(tensors: Mapping[str, Sequence[str]], patterns: Sequence[str]) -> list[str]:
+    """The keys of `tensors` that are shared, in their order; each stands for a tensor and has all its names.
+
+    Raises:
+        UserError: a pattern matches nothing, or nothing is left to share.
+    """
+    every = [name for names in tensors.values() for name in names]
+    for pattern in patterns:
+        if not _matches(every, pattern.removeprefix("!")):
+            text = "this pattern matches no floating tensor of the model"
+            raise UserError(text, key=KEY, value=pattern, allowed=_shortened(every))
+    without = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    wanted = [pattern for pattern in patterns if not pattern.startswith("!")] or WHOLE
+    found = [
+        key
+        for key, names in tensors.items()
+        if any(_matches(names, pattern) for pattern in wanted)
+        and not any(_matches(names, pattern) for pattern in without)
+    ]
+    if not found:
+        value = ", ".join(patterns)
+        raise UserError("no tensor is left to share", key=KEY, value=value, allowed=_shortened(every))
+    return found
+
+
+def _matches(names: Iterable[str], pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    """Few names as they are; of many how they begin, and how many begin so."""
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    beginnings = _beginnings(names)
+    told = [f"{start} ({count} tensors)" if count > 1 else start for start, count in beginnings.items()]
+    more = len(told) - _MOST_NAMES
+    return ", ".join(told[:_MOST_NAMES] + ([f"and {more} more"] if more > 0 else []))
+
+
+def _beginnings(names: Sequence[str]) -> Counter[str]:
+    """By the fewest parts of a name that tell any two apart."""
+    deepest = max(name.count(".") for name in names)
+    for depth in range(1, deepest + 1):
+        found = Counter(_beginning(name, depth) for name in names)
+        if len(found) > 1:
+            return found
+    return Counter(names)
+
+
+def _beginning(name: str, depth: int) -> str:
+    parts = name.split(".")
+    return name if len(parts) <= depth else ".".join(parts[:depth]) + ".*"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
 from sim.chance import draw, quantized, stream
+from sim.framing import Framing
 from sim.kernel import NS
 from sim.worlds.model import LinkSpec, SlowNodes
 
@@ -51,6 +52,7 @@ class Link:
     latency_ns: int
     bandwidth: Bandwidth | None
     rng: Random
+    framing: Framing
     session: int = 0
     ways: tuple[Way, Way] = field(init=False)
     """from the lower end, from the upper end."""
@@ -68,8 +70,13 @@ class Link:
         return sum(way.messages_sent for way in self.ways)
 
 
-def lay(edges: Sequence[Edge], spec: LinkSpec, slow: Sequence[SlowNodes], seed: int) -> dict[Edge, Link]:
-    """The links of these edges, each with a stream of its own. A node in several groups bears the sum of the delays."""
+def lay(
+    body_bytes: Mapping[Edge, int], spec: LinkSpec, slow: Sequence[SlowNodes], seed: int, *, tokens: bool
+) -> dict[Edge, Link]:
+    """The links of these edges, each with a stream of its own. A node in several groups bears the sum of the delays.
+
+    `body_bytes` is the largest body that goes over each; `tokens`: bodies stand for payloads of just that size.
+    """
     far_s: dict[int, float] = {}
     caps: dict[int, float] = {}
     for group in slow:
@@ -79,8 +86,9 @@ def lay(edges: Sequence[Edge], spec: LinkSpec, slow: Sequence[SlowNodes], seed: 
                 caps[node] = min(group.bandwidth, caps.get(node, group.bandwidth))
     needs_chance = spec.jitter_s > 0 or spec.loss > 0 or spec.duplication > 0 or spec.latency_s.kind != "constant"
     shared = stream(seed, "links")  # nothing is ever drawn from it
+    framings = {size: Framing(size, size if tokens else None) for size in set(body_bytes.values())}
     links = {}
-    for edge in edges:
+    for edge, size in body_bytes.items():
         rng = stream(seed, "link", *edge) if needs_chance else shared
         latency_s = draw(rng, spec.latency_s) + sum(far_s.get(end, 0.0) for end in edge)
         limits = [limit for limit in (spec.bandwidth, *(caps.get(end) for end in edge)) if limit is not None]
@@ -89,6 +97,7 @@ def lay(edges: Sequence[Edge], spec: LinkSpec, slow: Sequence[SlowNodes], seed: 
             latency_ns=whole_ns(latency_s),
             bandwidth=Bandwidth(min(limits)) if limits else None,
             rng=rng,
+            framing=framings[size],
         )
     return links
 

@@ -7,12 +7,12 @@ before has left. What is counted is what a real node counts (`framing`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from p2pfl.core.events import Event, MessageReceived, SessionClosed, SessionOpened
 from p2pfl.core.messages import Message
-from sim.framing import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, Framing
+from sim.framing import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES
 from sim.kernel import Kernel
 from sim.links import Edge, Link, Traffic, Way, lay, whole_ns
 from sim.trace import MESSAGE_CODES, Kind, Trace, message_number
@@ -28,21 +28,21 @@ Groups = tuple[tuple[int, ...], ...]
 class Network:
     """All links of a world; `deliver(index, event)` hands an event to a host, `alive(index)` tells if it runs.
 
-    With `payload_bytes`, the bodies of messages are tokens that stand for payloads of that size.
+    `body_bytes` has every edge, in the order of the graph's, with the largest body that goes over it. With `tokens` the
+    bodies of messages are tokens, each for a payload of that size.
     """
 
     def __init__(
         self,
         *,
         kernel: Kernel,
-        edges: Sequence[Edge],
         links: LinkSpec,
         slow: tuple[SlowNodes, ...] = (),
         seed: int,
-        max_body_bytes: int,
+        body_bytes: Mapping[Edge, int],
         deliver: Callable[[int, Event], None],
         alive: Callable[[int], bool],
-        payload_bytes: int | None = None,
+        tokens: bool = False,
         trace: Trace | None = None,
     ) -> None:
         self.kernel = kernel
@@ -50,11 +50,10 @@ class Network:
         self.deliver = deliver
         self.alive = alive
         self.trace = trace
-        self.links = lay(edges, links, slow, seed)
+        self.links = lay(body_bytes, links, slow, seed, tokens=tokens)
         self.sessions = 0
         self.quiet = False
         """no loss, no duplication, no reordering from now on."""
-        self._framing = Framing(max_body_bytes, payload_bytes)
         self._jitter_ns = whole_ns(links.jitter_s)
         self._redial_ns = whole_ns(links.redial_s)
         self._drops = links.loss > 0 or links.duplication > 0
@@ -151,7 +150,7 @@ class Network:
         link = way.link
         if link.session != session:
             return
-        size, arrived = self._framing.carry(message)
+        size, arrived = link.framing.carry(message)
         way.bytes_sent += size
         way.messages_sent += 1
         left_ns = self.kernel.now_ns

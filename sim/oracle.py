@@ -7,7 +7,7 @@ or a new start takes away), and the two ends of an edge hold the same replicas.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ class OpenPlan:
     learners: tuple[Learner, ...]
     settings: Settings
     compressor: Compressor
+    edge_compressors: Mapping[tuple[int, int], Compressor] = field(default_factory=dict)
     beta: float = 0.0
     dtype: type[np.floating] = np.float32
     links: LinkSpec = field(default_factory=LinkSpec)
@@ -45,13 +46,26 @@ class OpenPlan:
     start_s: Mapping[int, float] = field(default_factory=dict)
     engine_s: float = 0.0005
 
+    def compressor_of(self, i: int, j: int) -> Compressor:
+        return self.edge_compressors.get((min(i, j), max(i, j)), self.compressor)
+
+    def codecs_of(self, index: int, peers: Sequence[int]) -> Codecs:
+        return Codecs(self.compressor, {peer: self.compressor_of(index, peer) for peer in peers})
+
+    def settings_of(self, index: int, peers: Sequence[int]) -> Settings:
+        """With the step that goes well with the compressor of each edge."""
+        size = self.learners[0].size
+        gammas = {peer: self.settings.gamma * self.compressor_of(index, peer).gamma(size) for peer in peers}
+        return replace(self.settings, gammas=gammas)
+
 
 class Oracle:
-    """Watches a world of exact engines. Attach it before the world runs."""
+    """Watches a world of exact engines. Attach it before the world runs. `gammas` has each node's by neighbor."""
 
-    def __init__(self, engines: Sequence[ExactEngine], edges: Edges) -> None:
+    def __init__(self, engines: Sequence[ExactEngine], edges: Edges, gammas: Sequence[Mapping[int, float]]) -> None:
         self.engines = engines
         self.edges = edges
+        self.gammas = gammas
         self.booked: Totals | float = 0.0
         self._largest = 1e-300
         """that the terms of the sum have been: what was booked may be all that is left, and is rounded as they were."""
@@ -68,6 +82,17 @@ class Oracle:
     def before(self, index: int, operation: Operation) -> None:
         if isinstance(operation, Bootstrap | CommitRound):
             self._before = self._weighed(index)
+        if isinstance(operation, ApplyReply):
+            self._check_factor(index, operation)
+
+    def _check_factor(self, index: int, op: ApplyReply) -> None:
+        """`k <= gamma a_i s_i`, with the gamma of that edge's compressor: beyond it a step may not contract."""
+        pending = self.engines[index].state.edges[op.peer].record.pending
+        if pending is None:
+            raise AssertionError("a reply is applied to which there is no request")
+        most = self.gammas[index][op.peer] * pending.weight * pending.staleness
+        if not 0.0 <= op.reply.factor <= most:
+            raise AssertionError(f"node {index} takes a step of {op.reply.factor} where {most} is the most")
 
     def after(self, index: int, operation: Operation) -> None:
         """A local round and a start from the neighbors' median move a model: the ledger takes the difference."""
@@ -185,27 +210,27 @@ class OpenWorld(World[ExactEngine]):
                     index=index,
                     neighbors=neighbors[index],
                     learner=learner,
-                    codecs=Codecs(plan.compressor),
+                    codecs=plan.codecs_of(index, neighbors[index]),
                     beta=plan.beta,
                     dtype=plan.dtype,
                 )
             )
             for index, learner in enumerate(plan.learners)
         ]
-        self.oracle = Oracle(engines, plan.edges)
+        settings = [plan.settings_of(index, neighbors[index]) for index in range(count)]
+        self.oracle = Oracle(engines, plan.edges, [one.gammas for one in settings])
         super().__init__(
             Surroundings(
-                edges=plan.edges,
+                body_bytes={edge: plan.compressor_of(*edge).size_bytes(plan.learners[0].size) for edge in plan.edges},
                 schedule=plan.schedule,
                 links=plan.links,
                 slow=plan.slow,
                 seed=plan.seed,
                 start_ns={index: round(start_s * NS) for index, start_s in plan.start_s.items()},
                 engine_ns=round(plan.engine_s * NS),
-                max_body_bytes=plan.compressor.size_bytes(plan.learners[0].size),
             ),
             engines,
-            settings=[plan.settings] * count,
+            settings=settings,
             paces=[ConstantPace(round(plan.round_s.get(index, plan.default_round_s) * NS)) for index in range(count)],
             steps=[1] * count,
             watch=self.oracle,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 
 import torch
 
-from p2pfl.compress import make_compressor
+from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import Federation
 from p2pfl.core import invariants
 from p2pfl.errors import P2PFLError
@@ -87,16 +88,17 @@ def simulate(
     began = time.process_time()
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
     learners = make_learners(federation)
+    uses = Counter(federation.compressor_of(*edge) for edge in federation.edges)
+    codecs = {make_compressor(spec): count for spec, count in uses.items()}
+    reason = None if check or not batching else _why_one_at_a_time(spec, codecs)
+    exact = check or not batching or reason is not None
     check_memory(
         nodes=len(federation.members),
         edges=len(federation.edges),
         size=learners.size,
-        compressor=make_compressor(federation.gossip.compressor),
-        batching=batching,
+        payload_bytes=sum(count * codec.size_bytes(learners.size) for codec, count in codecs.items()),
+        batching=not exact,
     )
-    exact, reason = not batching or check, None
-    if not exact and spec.liars is not None and spec.liars.attack == "nan":
-        exact, reason = True, "messages will be refused"
     given = script(federation, spec, learners, exact=exact, check=check)
     prepared = time.process_time()
     try:
@@ -107,6 +109,14 @@ def simulate(
         again = _perform(given, references=references, on_progress=on_progress, began=began, reason=str(error))
         again["cost"] |= {"set_up_cpu_s": again["cost"]["set_up_cpu_s"] - lost, "abandoned_cpu_s": lost}
         return again
+
+
+def _why_one_at_a_time(spec: WorldSpec, codecs: Iterable[Compressor]) -> str | None:
+    """What the cores are told depends on values, so that the arithmetic cannot be put off; or None."""
+    if spec.liars is not None and spec.liars.attack == "nan":
+        return "messages will be refused"
+    varying = next((codec.spec for codec in codecs if not codec.fixed), None)
+    return None if varying is None else f"the size of a {varying} payload depends on its values"
 
 
 def _perform(

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import Federation
 from p2pfl.core.settings import all_hops, settings_of
-from p2pfl.engine.codecs import codecs_of, gammas_of
+from p2pfl.engine.codecs import codecs_of
 from p2pfl.engine.engine import least_drift
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.sketch import Sketch
 from sim.exact import ExactEngine, ExactPlan, Show
 from sim.kernel import NS
-from sim.lazy import LazyEngine, Pairs, Plane
+from sim.lazy import EdgeCodecs, LazyEngine, Pairs, Plane
 from sim.learning.batched import BatchedLearners
 from sim.oracle import Oracle
 from sim.world import Surroundings, World, all_neighbors
@@ -64,20 +63,19 @@ class Stage:
         self.script = given
         federation, spec = given.federation, given.spec
         self.nodes = len(federation.members)
-        self.compressor = make_compressor(federation.gossip.compressor)
+        self.codecs = [codecs_of(federation, index) for index in range(self.nodes)]
         self.sketch = Sketch(given.learners.size, federation.seed)
         self.plane: Plane | None = None
         self.oracle: Oracle | None = None
         engines: Sequence[Any] = self._exact() if given.exact else self._lazy()
+        gammas = self._gammas()
         if given.check:
-            self.oracle = Oracle(engines, federation.edges)
+            self.oracle = Oracle(engines, federation.edges, gammas)
         self.world: World[Any] = World(
-            self._surroundings(self.compressor),
+            self._surroundings(),
             engines,
             settings=[
-                settings_of(
-                    federation, hops=hops, durable=True, gammas=gammas_of(federation, index, given.learners.size)
-                )
+                settings_of(federation, hops=hops, durable=True, gammas=gammas[index])
                 for index, hops in enumerate(all_hops(federation))
             ],
             paces=node_speeds(spec, federation),
@@ -127,7 +125,7 @@ class Stage:
                     index=index,
                     neighbors=neighbors[index],
                     learner=given.learners.learners[index],
-                    codecs=codecs_of(federation, index),
+                    codecs=self.codecs[index],
                     beta=federation.training.control_variate,
                     least_drift=least_drift(federation.training),
                     dtype=np.float64 if given.check else np.float32,
@@ -162,7 +160,7 @@ class Stage:
             edges=federation.edges,
             initial=learners.initial(),
             learners=learners,
-            compressor=self.compressor,
+            codecs=EdgeCodecs.of(federation),
             beta=beta,
             crashing=given.faults.crashing,
             lies=self._lies if given.liars else None,
@@ -178,6 +176,7 @@ class Stage:
                 pairs,
                 index=index,
                 edges=numbers[index],
+                drawing=frozenset(peer for peer in numbers[index] if self.codecs[index].of(peer).random),
                 samples=learners.samples[index],
                 steps=learners.steps(index),
                 rate=training.learning_rate,
@@ -202,21 +201,29 @@ class Stage:
                 counts=[times[place] for place in lying],
             )
 
+    def _gammas(self) -> list[dict[int, float]]:
+        """As `gammas_of` has them, without a look at every edge for each node."""
+        gamma, size = self.script.federation.gossip.gamma, self.script.learners.size
+        neighbors = all_neighbors(self.nodes, self.script.federation.edges)
+        return [
+            {peer: gamma * codecs.of(peer).gamma(size) for peer in peers}
+            for codecs, peers in zip(self.codecs, neighbors, strict=True)
+        ]
+
     # -- surroundings ------------------------------------------------------------------------------------------------
 
-    def _surroundings(self, compressor: Compressor) -> Surroundings:
+    def _surroundings(self) -> Surroundings:
         federation, spec, faults = self.script.federation, self.script.spec, self.script.faults
-        payload = compressor.size_bytes(self.script.learners.size)
+        size = self.script.learners.size
         return Surroundings(
-            edges=federation.edges,
+            body_bytes={(low, high): self.codecs[low].of(high).size_bytes(size) for low, high in federation.edges},
             schedule=federation.schedule,
             links=spec.links,
             slow=spec.slow,
             seed=federation.seed,
             start_ns={fault.node: fault.time_ns for fault in faults.faults if isinstance(fault, Join)},
             engine_ns=round(spec.compute.engine_s * NS),
-            max_body_bytes=payload,
-            payload_bytes=None if self.script.exact else payload,
+            tokens=not self.script.exact,
             check=self.script.check,
         )
 

@@ -41,18 +41,18 @@ class ConstantPace:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What is around the nodes. `start_ns` maps a node to its first start; absent: 0. `schedule` has the edges of each
-    round where the graph changes; `edges` is then the union. `payload_bytes`: bodies are tokens for so many bytes.
+    round where the graph changes; `body_bytes` then has the union. It has the largest body that goes over each edge;
+    `tokens`: bodies stand for payloads of just that size.
     """
 
-    edges: Edges
+    body_bytes: Mapping[tuple[int, int], int]
     schedule: tuple[Edges, ...] = ()
     links: LinkSpec = field(default_factory=LinkSpec)
     slow: tuple[SlowNodes, ...] = ()
     seed: int = 0
     start_ns: Mapping[int, int] = field(default_factory=dict)
     engine_ns: int = 500_000
-    max_body_bytes: int
-    payload_bytes: int | None = None
+    tokens: bool = False
     check: bool = True
     """check every invariant of a core after every event it takes."""
 
@@ -80,18 +80,17 @@ class World(Generic[E]):
         self.trace = Trace()
         self.network = Network(
             kernel=self.kernel,
-            edges=around.edges,
             links=around.links,
             slow=around.slow,
             seed=around.seed,
-            max_body_bytes=around.max_body_bytes,
-            payload_bytes=around.payload_bytes,
+            body_bytes=around.body_bytes,
+            tokens=around.tokens,
             deliver=self.deliver if around.check else self._deliver,
             alive=lambda index: self.hosts[index].alive,
             trace=self.trace,
         )
         turns = all_turns(len(engines), around.schedule)
-        neighbors = all_neighbors(len(engines), around.edges)
+        neighbors = all_neighbors(len(engines), tuple(around.body_bytes))
         self.hosts: list[Host[E]] = []
         for index, engine in enumerate(engines):
             plan = HostPlan(

@@ -10,8 +10,9 @@ finite model. Here everything is taken to pass, and the checks run with the arit
 """
 
 from sim.lazy.control import LazyEngine
+from sim.lazy.edge_codecs import EdgeCodecs
 from sim.lazy.pairs import Pairs
 from sim.lazy.plane import Plane
 from sim.lazy.rows import MisjudgedError
 
-__all__ = ["LazyEngine", "MisjudgedError", "Pairs", "Plane"]
+__all__ = ["EdgeCodecs", "LazyEngine", "MisjudgedError", "Pairs", "Plane"]

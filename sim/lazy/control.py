@@ -18,6 +18,7 @@ from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound,
 from p2pfl.core.events import Bootstrapped, Event, ReplyApplied, RequestApplied, RequestFrozen, RoundCommitted
 from p2pfl.core.messages import DIGEST_BYTES, Reply, Request, request_digest
 from p2pfl.core.records import EdgeRecord, next_chain
+from p2pfl.engine.codecs import chance_of
 from sim.engines import Boot
 from sim.lazy.pairs import Pairs
 from sim.lazy.plane import BEGIN, COMMIT, FREEZE, REPLY, REQUEST, SKETCH, Plane
@@ -28,7 +29,10 @@ SOME_DIGEST = bytes(DIGEST_BYTES)
 
 
 class LazyEngine:
-    """One node's data plane as its host sees it. `edges` maps a neighbor to the number of the edge."""
+    """One node's data plane as its host sees it. `edges` maps a neighbor to the number of the edge.
+
+    `drawing` are the neighbors whose payloads are encoded with chance.
+    """
 
     def __init__(
         self,
@@ -37,6 +41,7 @@ class LazyEngine:
         *,
         index: int,
         edges: Mapping[int, int],
+        drawing: frozenset[int] = frozenset(),
         samples: int,
         steps: int,
         rate: float,
@@ -47,6 +52,7 @@ class LazyEngine:
         self.pairs = pairs
         self.index = index
         self.edges = edges
+        self.drawing = drawing
         self.local_samples = samples
         self.steps = steps
         self.rate = rate
@@ -127,7 +133,8 @@ class LazyEngine:
         force_setattr(request, "digest", request_digest(request))
         self.records[op.peer].freeze(request)
         pair = self.pairs.of(edge, self.index)
-        self.plane.put(self.index, (FREEZE, edge, pair, after, self._next_lie(), ticket))
+        noted = (FREEZE, edge, pair, after, self._next_lie(), ticket)
+        self.plane.put(self.index, noted + self._chance(op.peer, op.incarnation, op.seq))
         self._flushed()
         return RequestFrozen(peer=op.peer, request=request)
 
@@ -150,7 +157,8 @@ class LazyEngine:
         pair = self.pairs.of(edge, self.index)
         ratio = self._ratio(reply)
         lie = self._next_lie()
-        self.plane.put(self.index, (REQUEST, edge, pair, ticket, lie, op.factor, self.samples, ratio))
+        noted = (REQUEST, edge, pair, ticket, lie, op.factor, self.samples, ratio)
+        self.plane.put(self.index, noted + self._chance(op.peer, request.incarnation, request.seq))
         self._flushed()
         return RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain)
 
@@ -195,6 +203,10 @@ class LazyEngine:
         self.plane.replace_by_median(self.index, replicas)
         self._flushed()
         return Bootstrapped()
+
+    def _chance(self, peer: int, incarnation: int, seq: int) -> tuple[int, ...]:
+        """What the encoder draws from in this transaction, where it does."""
+        return (chance_of(self.index, peer, incarnation, seq),) if peer in self.drawing else ()
 
     def _ratio(self, reply: Reply) -> float:
         return self.beta / reply.drift if self.beta and reply.drift else 0.0

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress import Compressor
 from p2pfl.learn.interface import Vector
+from sim.lazy.edge_codecs import EdgeCodecs
 from sim.lazy.rows import Lies, Rows
 
 Rows2 = NDArray[np.floating[Any]]
@@ -31,7 +31,7 @@ LEAST_PENDING = 20_000
 Op = tuple[Any, ...]
 """kind, then: BEGIN round, corrected | COMMIT rho, variate scale | FREEZE edge, pair, after, lie, ticket | REQUEST and
 REPLY edge, pair, ticket, lie (-1 in a REPLY), factor, n, variate ratio | SKETCH tick. `after`: the ticket that must be
-applied first.
+applied first. On an edge whose compressor draws, FREEZE and REQUEST end with the chance of that encoding.
 """
 
 
@@ -59,7 +59,7 @@ class Plane:
         edges: Sequence[tuple[int, int]],
         initial: Vector,
         learners: Learners,
-        compressor: Compressor,
+        codecs: EdgeCodecs,
         beta: float,
         crashing: frozenset[int] = frozenset(),
         lies: Lies | None = None,
@@ -69,9 +69,7 @@ class Plane:
         self.learners = learners
         self.crashing = crashing
         self.sketch = sketch
-        self.rows = Rows(
-            nodes=nodes, pairs=len(edges), initial=initial, compressor=compressor, variates=beta > 0, lies=lies
-        )
+        self.rows = Rows(nodes=nodes, pairs=len(edges), initial=initial, codecs=codecs, variates=beta > 0, lies=lies)
         self.rows.initiators = [low for low, _ in edges]
         self.rows.crashing = crashing
         self.edges = edges
@@ -213,8 +211,7 @@ class Plane:
         self.rows.commit(np.array(nodes), [op[1] for op in ops], [op[2] for op in ops])
 
     def _freeze(self, nodes: list[int], ops: list[Op]) -> None:
-        edges = [op[1] for op in ops]
-        self.rows.freeze(nodes, edges, [op[2] for op in ops], [op[4] for op in ops])
+        self.rows.freeze(nodes, ops)
         self._flushed(nodes)
         for op in ops:
             self._frozen[op[1]] = op[5]

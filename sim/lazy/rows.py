@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress import Compressor
 from p2pfl.engine.engine import NORM_CEILING, NORM_MULTIPLE
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Vector
+from sim.lazy.edge_codecs import EdgeCodecs
 
 if TYPE_CHECKING:
     from sim.lazy.plane import Learners, Op
@@ -26,6 +26,8 @@ Ints = NDArray[np.int64]
 CACHE_BYTES = 1 << 20
 """of scratch rows that one step works on."""
 TRAINING_ROWS = 1024
+FREEZE_CHANCE, REQUEST_CHANCE = 6, 8
+"""where in an operation the chance stands, on edges whose compressor draws."""
 MARGIN = 0.99
 """a check that comes so close to its limit is left to the engine."""
 
@@ -45,13 +47,13 @@ class Rows:
     """
 
     def __init__(
-        self, *, nodes: int, pairs: int, initial: Vector, compressor: Compressor, variates: bool, lies: Lies | None
+        self, *, nodes: int, pairs: int, initial: Vector, codecs: EdgeCodecs, variates: bool, lies: Lies | None
     ) -> None:
         size, dtype = initial.size, initial.dtype
         self.size, self.dtype = size, dtype
         self.blanks: list[int] = []
         """pairs of replicas, both zero, that no end of an edge has seen yet."""
-        self.compressor = compressor
+        self.codecs = codecs
         self.lies = lies
         self.models: Rows2 = np.tile(initial, (nodes, 1))
         self.variates: Rows2 | None = np.zeros((nodes, size), dtype) if variates else None
@@ -120,12 +122,12 @@ class Rows:
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
-    def freeze(self, nodes: list[int], edges: list[int], pairs: list[int], lies: list[int]) -> None:
-        which, on, of = np.array(nodes), np.array(edges), np.array(pairs)
+    def freeze(self, nodes: list[int], ops: Sequence[Op]) -> None:
+        which, on, of = np.array(nodes), np.array([op[1] for op in ops]), np.array([op[2] for op in ops])
         for some in self._chunks(len(nodes)):
-            shown = self._shown(self._take(0, self.models, which[some]), nodes[some], lies[some])
+            shown = self._shown(self._take(0, self.models, which[some]), nodes[some], [op[4] for op in ops[some]])
             shown -= self._take(1, self.own, of[some])
-            self.requests[on[some]] = self._through_the_codec(shown)
+            self.requests[on[some]] = self._through_the_codec(shown, on[some], ops[some], FREEZE_CHANCE)
 
     def request(self, nodes: list[int], ops: Sequence[Op]) -> None:
         """The responder's half: both replicas move, and its model by D/n."""
@@ -143,7 +145,7 @@ class Rows:
             peer = self._take(3, self.peer, of)
             shown -= peer
             self._keep_before(on, peer)
-            peer += self._through_the_codec(shown)
+            peer += self._through_the_codec(shown, on, ops[some], REQUEST_CHANCE)
             self._check(peer)
             self.peer[of] = peer
             own -= peer
@@ -176,10 +178,10 @@ class Rows:
             difference *= ratios
             self.variates[nodes] -= difference
 
-    def _through_the_codec(self, vectors: Rows2) -> NDArray[np.float32]:
-        """What the other end decodes of each row, by way of the bytes that would travel."""
+    def _through_the_codec(self, vectors: Rows2, edges: Ints, ops: Sequence[Op], chance: int) -> NDArray[np.float32]:
+        """What the other end decodes of each row; `chance` is where in an operation its own stands."""
         try:
-            return self.compressor.quantize_rows(vectors)
+            return self.codecs.quantize(vectors, edges, lambda row: int(ops[row][chance]))
         except ValueError as error:
             raise MisjudgedError("a vector is not finite") from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
-from p2pfl.compress import Compressor
 from p2pfl.errors import UserError
 
 FLOAT_BYTES = 4
@@ -30,25 +29,28 @@ USABLE_SHARE = 0.9
 """of what is available: the rest is for what the estimate forgot."""
 
 
-def needed_bytes(*, nodes: int, edges: int, size: int, compressor: Compressor, batching: bool) -> int:
-    """About how much a run takes at its height; `size` is the number of the model's parameters."""
+def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool) -> int:
+    """About how much a run takes at its height.
+
+    `size` is the number of the model's parameters, `payload_bytes` what one payload on every edge takes, together.
+    """
     rows = min(nodes, ROWS_AT_ONCE) if batching else 1
     per_node, per_edge = (BATCHED_PER_NODE, BATCHED_PER_EDGE) if batching else (SINGLE_PER_NODE, SINGLE_PER_EDGE)
     vectors = nodes * per_node + edges * per_edge + rows * TRAINING_VECTORS_PER_ROW
-    payloads = 0 if batching else edges * PAYLOADS_PER_EDGE * compressor.size_bytes(size)
+    payloads = 0 if batching else PAYLOADS_PER_EDGE * payload_bytes
     objects = nodes * OBJECT_BYTES_PER_NODE + edges * OBJECT_BYTES_PER_EDGE
     return BASE_BYTES + vectors * size * FLOAT_BYTES + payloads + objects
 
 
 def check_memory(
-    *, nodes: int, edges: int, size: int, compressor: Compressor, batching: bool, root: Path = Path("/")
+    *, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, root: Path = Path("/")
 ) -> None:
     """Refuse a run that does not fit; where the system does not say what is available, nothing is refused.
 
     Raises:
         UserError: names the need, what is available and what to change.
     """
-    needed = needed_bytes(nodes=nodes, edges=edges, size=size, compressor=compressor, batching=batching)
+    needed = needed_bytes(nodes=nodes, edges=edges, size=size, payload_bytes=payload_bytes, batching=batching)
     available = available_bytes(root)
     if available is None or needed <= available * USABLE_SHARE:
         return

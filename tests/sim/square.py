@@ -24,10 +24,10 @@ class Square:
         self.heard = []
         self.dead = set()
         self.trace = Trace()
-        plan = {"seed": 1, "max_body_bytes": 100, "trace": self.trace} | options
+        plan = {"seed": 1, "trace": self.trace} | options
         self.network = Network(
             kernel=self.kernel,
-            edges=edges,
+            body_bytes=dict.fromkeys(edges, 100),
             links=links or LinkSpec(),
             deliver=lambda node, event: self.heard.append((self.kernel.now_ns, node, event)),
             alive=lambda node: node not in self.dead,

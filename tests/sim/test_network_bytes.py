@@ -196,17 +196,16 @@ async def real_counts(sends):
     return [(links.counters.total.bytes_sent, links.counters.total.messages_sent) for links in (lower, upper)]
 
 
-def simulated_counts(sends, payload_bytes=None):
+def simulated_counts(sends, token_for=None):
     kernel, heard = Kernel(), []
     network = Network(
         kernel=kernel,
-        edges=((0, 1),),
         links=LinkSpec(),
         seed=0,
-        max_body_bytes=LIMIT,
+        body_bytes={(0, 1): LIMIT if token_for is None else token_for},
+        tokens=token_for is not None,
         deliver=lambda _, event: heard.append(event),
         alive=lambda _: True,
-        payload_bytes=payload_bytes,
     )
     network.open((0, 1))
     kernel.run(10**9)
@@ -228,4 +227,4 @@ async def test_two_real_nodes_count_the_same_bytes_and_messages(size):
 
     real = await real_counts(sends(np.random.default_rng(1).bytes(size)))
     assert simulated_counts(sends(bytes(size))) == real
-    assert simulated_counts(sends(b"token"), payload_bytes=size) == real
+    assert simulated_counts(sends(b"token"), token_for=size) == real

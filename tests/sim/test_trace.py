@@ -104,8 +104,8 @@ kernel, trace = Kernel(), Trace()
 latency = Spread(kind="log-uniform", low=0.001, high=0.1)
 spec = LinkSpec(latency_s=latency, jitter_s=0.05, loss=0.1, duplication=0.1, bandwidth=1e4)
 edges = [(a, b) for a in range(6) for b in range(a + 1, 6)]
-network = Network(kernel=kernel, edges=edges, links=spec, slow=(SlowNodes(nodes=(2, 3), far_s=0.01),), seed=5,
-    max_body_bytes=0, deliver=lambda i, e: None, alive=lambda i: True, trace=trace)
+network = Network(kernel=kernel, body_bytes=dict.fromkeys(edges, 0), links=spec, seed=5,
+    slow=(SlowNodes(nodes=(2, 3), far_s=0.01),), deliver=lambda i, e: None, alive=lambda i: True, trace=trace)
 for edge in edges:
     network.open(edge)
 for time_ms in range(1000):

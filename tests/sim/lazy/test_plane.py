@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
+from sim.lazy.edge_codecs import EdgeCodecs
 from sim.lazy.plane import BEGIN, COMMIT, FREEZE, REPLY, REQUEST, Plane
 from sim.lazy.rows import MisjudgedError
 
@@ -30,7 +31,7 @@ def plane_of(nodes, edges, *, beta=0.0, crashing=frozenset()):
         edges=edges,
         initial=np.zeros(D, np.float32),
         learners=Adding(),
-        compressor=make_compressor("none"),
+        codecs=EdgeCodecs.same(make_compressor("none"), len(edges)),
         beta=beta,
         crashing=crashing,
     )

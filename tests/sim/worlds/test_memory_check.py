@@ -6,12 +6,10 @@ import mmap
 
 import pytest
 
-from p2pfl.compress import make_compressor
 from p2pfl.errors import UserError
 from sim.worlds.memory import available_bytes, check_count, check_memory, needed_bytes
 
-Q4, NONE = make_compressor("q4"), make_compressor("none")
-SMALL = {"nodes": 1000, "edges": 2000, "size": 2410, "compressor": Q4, "batching": True}
+SMALL = {"nodes": 1000, "edges": 2000, "size": 2410, "payload_bytes": 2000 * 1300, "batching": True}
 GB = 10**9
 
 
@@ -32,7 +30,7 @@ def test_the_need_grows_with_each_of_its_causes():
     for change in ({"nodes": 2000}, {"edges": 4000}, {"size": 4820}, {"batching": False}):
         assert needed_bytes(**(SMALL | change)) > base
     single = SMALL | {"batching": False}
-    assert needed_bytes(**(single | {"compressor": NONE})) > needed_bytes(**single)
+    assert needed_bytes(**(single | {"payload_bytes": 2000 * 9640})) > needed_bytes(**single)
 
 
 def test_ten_thousand_nodes_of_the_small_model_need_a_few_gigabytes():

@@ -148,6 +148,7 @@ def _learner(federation: Federation, member: Member, node: NodeConfig | None) ->
         base_dir=federation.path.parent,
         local=node.data if node else {},
         local_dir=node.path.parent if node else federation.path.parent,
+        share=federation.gossip.share,
         file=federation.path,
     )
 

@@ -20,7 +20,8 @@ class LocalRound:
     """Outcome of one local round. `vector` (d,) is the model after `steps` steps at `learning_rate`.
 
     `samples` is n, the size of the node's training set now: its weight in the mean. It may change between rounds.
-    `local` is the learner's `local_state` after the round: it survives with the round, or is dropped with it.
+    `local` is the learner's `local_state` after the round, noted by whoever asked for the round: it survives with the
+    round, or is dropped with it.
     """
 
     vector: Vector

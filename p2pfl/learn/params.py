@@ -125,12 +125,12 @@ class FlatModule:
             UserError: it came from another model.
         """
         local = {name: lookup() for name, lookup in self._local.items()}
-        shapes = {name: tuple(tensor.shape) for name, tensor in local.items()}
-        found = {name: tuple(array.shape) for name, array in state.items()}
-        if shapes != found:
-            raise UserError(
-                "the saved state belongs to another model", key="model", value=found, allowed=f"tensors {shapes}"
-            )
+        for name in sorted(local.keys() | state.keys()):
+            wanted = str(tuple(local[name].shape)) if name in local else "no such tensor"
+            found = str(tuple(state[name].shape)) if name in state else "no such tensor"
+            if found != wanted:
+                text = "the saved state belongs to another model: a tensor that is not shared differs"
+                raise UserError(text, key=name, value=found, allowed=wanted)
         with torch.no_grad():
             for name, tensor in local.items():
                 tensor.copy_(torch.from_numpy(np.array(state[name])))

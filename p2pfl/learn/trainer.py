@@ -110,7 +110,6 @@ class TorchLearner:
             learning_rate=self.training.learning_rate,
             samples=self.samples,
             loss=loss,
-            local=self.local_state(),
         )
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:

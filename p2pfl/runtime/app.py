@@ -211,6 +211,7 @@ class Application:
         self.thread.checkpoint(engine.state)
         self.status.neighbor_distance = engine.neighbor_distance()
         workshop = driver.workshop
+        self.setup.learner.load_local_state(engine.state.local)  # a round that ended too late does not count
         await asyncio.to_thread(workshop.measure, engine.state.model)
         self.on_line(self._line(driver))
         local = await asyncio.to_thread(self.setup.learner.evaluate, engine.state.model, "local")

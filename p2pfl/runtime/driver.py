@@ -13,6 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, assert_never
 
+import numpy as np
+from numpy.typing import NDArray
+
 from p2pfl.core.effects import (
     Alarm,
     ApplyReply,
@@ -120,6 +123,8 @@ class Driver:
 
     def take(self, event: Event) -> None:
         """Hand one event to the core and carry out what it decides."""
+        if isinstance(event, RoundCommitted) and event.failed:
+            self._put_back()
         self._run(self.core.handle(event, self.loop.time()))
         if isinstance(event, RoundCommitted) and self.core.rounds.phase is Phase.CLOSING:
             self._measure_between_rounds(event.version)
@@ -212,6 +217,16 @@ class Driver:
         self.trained = outcome
         steps, samples = (0, 0) if outcome is None else (outcome[1].steps, outcome[1].samples)
         self.take(RoundTrained(steps=steps, samples=samples))
+
+    def _put_back(self) -> None:
+        """A round was dropped: what the learner keeps for itself is, before the next one, what it was before."""
+        self.engine_thread.jobs.put(Look(lambda engine: self._submit(self._load, engine.state.local)))
+
+    def _load(self, local: dict[str, NDArray[np.generic]]) -> None:
+        try:
+            self.workshop.learner.load_local_state(local)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self.fail(error)
 
     def _measure(self, model: Vector) -> None:
         self.workshop.measure(model)

@@ -69,7 +69,8 @@ def read_setup(federation: Federation, node: NodeConfig) -> Setup:
             allowed=public_text(member.key),
         )
     learner = load_learner(federation, node)
-    durability: Durability = "exchange" if 4 * learner.size < SMALL_MODEL_BYTES else "snapshot"
+    kept_bytes = 4 * learner.size + sum(array.nbytes for array in learner.local_state().values())
+    durability: Durability = "exchange" if kept_bytes < SMALL_MODEL_BYTES else "snapshot"
     if node.durability != "auto":
         durability = "exchange" if node.durability == "exchange" else "snapshot"
     return Setup(
@@ -98,6 +99,7 @@ def load_learner(federation: Federation, node: NodeConfig) -> Learner:
         base_dir=federation.path.parent,
         local=node.data,
         local_dir=node.path.parent,
+        share=federation.gossip.share,
         file=federation.path,
     )
 
@@ -142,7 +144,11 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
     if not (loaded.complete and setup.durability == "exchange" and same_members):
         _begin_edges_anew(state)
     _fit_edges(setup, state)
-    setup.learner.load_local_state(state.local)
+    try:
+        setup.learner.load_local_state(state.local)
+    except UserError as error:
+        error.file = error.file or str(setup.node.state_dir)
+        raise
     return state
 
 

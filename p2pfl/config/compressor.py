@@ -78,7 +78,7 @@ class Chain:
 
     def __str__(self) -> str:
         words = (
-            f"{self.sparsifier}:{_number(self.keep)}" if self.sparsifier else "",
+            f"{self.sparsifier}:{number(self.keep)}" if self.sparsifier else "",
             "rotate" if self.rotate else "",
             self.values + self.stochastic * ":stochastic" if self.values != "float32" else "",
             "zstd" if self.zstd else "",
@@ -178,8 +178,8 @@ def _kept(word: str, option: str | None) -> int | float:
     raise ValueError(f"{stage}: write a fraction in (0, 1] like 0.05, or a whole number from 1")
 
 
-def _number(keep: float) -> str:
-    """Without an exponent."""
+def number(keep: float) -> str:
+    """As a spec spells it: without an exponent."""
     return str(keep) if isinstance(keep, int) else format(Decimal(repr(keep)), "f")
 
 

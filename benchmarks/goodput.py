@@ -1,0 +1,285 @@
+"""What it costs to bring a large message from one process to another: CPU, memory, and how long the event loop stands.
+
+Two processes on loopback, each scene in fresh ones. `links` is the shipped path: digest, framing, sealing, WebSocket,
+opening, assembling, digest. The layers below it run alone in the same rounds, so that the floor of this machine stands
+beside it; `exchange` is a whole transaction of two shipped engines over links. CPU-seconds are of both processes
+together; GB are 10^9 bytes of body; peak_bodies is the most memory taken by an end, the body that it sends included,
+as a multiple of the body. Prints a table, and JSON with --json FILE. Linux only.
+Usage: python benchmarks/goodput.py [--mb 100] [--messages 10] [--repeats 3] [--scenes links,socket]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import statistics
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import numpy as np
+from goodput_layers import digest_scene, request_of, secretstream_scene, socket_scene, websocket_scene
+from goodput_measures import Figures, Meter, Options, Probe, Trainer, body_of
+
+from p2pfl.compress import make_compressor
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze
+from p2pfl.core.events import ReplyApplied, RequestApplied, RequestFrozen
+from p2pfl.core.messages import Message, Ready, Reply, Request
+from p2pfl.crypto.binding import FederationBinding
+from p2pfl.crypto.identity import Identity
+from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.state import NodeState
+from p2pfl.net.links import Links
+
+T = TypeVar("T")
+SAMPLES = 100
+EXCHANGE_BYTES = 40_000_000
+
+
+@dataclass
+class End:
+    """One end of a session; `inbox` holds what the other said."""
+
+    links: Links
+    peer: int
+    session: int = 0
+    inbox: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def say(self, message: Message) -> None:
+        self.links.send(self.peer, self.session, message)
+
+
+@asynccontextmanager
+async def end_of_session(pipe: Connection, options: Options, *, far: bool) -> AsyncIterator[End]:
+    """Node 0 listens and tells its port, node 1 dials."""
+    own = 0 if far else 1
+    identities = [Identity(bytes([index + 1]) * 32) for index in range(2)]
+    end: End
+
+    def on_open(_peer: int, session: int) -> None:
+        end.session = session
+        end.opened.set()
+
+    links = Links(
+        identity=identities[own],
+        members={identity.public: index for index, identity in enumerate(identities)},
+        own_index=own,
+        dial={} if far else {0: f"127.0.0.1:{pipe.recv()}"},
+        neighbors=frozenset({1 - own}),
+        binding=FederationBinding(federation_id=bytes(32), sections=(("training", bytes(32)),)),
+        listen="127.0.0.1:0",
+        max_body_bytes=options.body_bytes + 2**20,
+        on_open=on_open,
+        on_message=lambda _peer, _session, message: end.inbox.put_nowait(message),
+        on_close=lambda *_: None,
+        rng=Random(own),
+    )
+    end = End(links, 1 - own)
+    async with links:
+        if far:
+            pipe.send(links.port)
+        await end.opened.wait()
+        yield end
+        # Whoever left first would be missed by the other.
+        pipe.send("through")
+        await asyncio.to_thread(pipe.recv)
+
+
+async def send_requests(end: End, options: Options) -> Figures:
+    """One at a time, each awaited, as an edge's transactions are; one beforehand to warm up."""
+    meter = Meter()
+    body = body_of(options)
+    for seq in range(options.messages + 1):
+        if seq == 1:
+            meter.begin()
+        end.say(await asyncio.to_thread(request_of, body, seq))
+        await end.inbox.get()
+    return meter.end()
+
+
+async def take_requests(end: End, options: Options) -> Figures:
+    meter = Meter()
+    for seq in range(options.messages + 1):
+        await end.inbox.get()
+        if seq == 0:
+            meter.begin()
+        end.say(Ready(version=seq))
+    return meter.end()
+
+
+async def links_scene(
+    pipe: Connection, options: Options, *, far: bool, far_sends: bool = False, probe: bool = False, train: bool = False
+) -> Figures:
+    async with end_of_session(pipe, options, far=far) as end:
+        act = partial(send_requests if far == far_sends else take_requests, end, options)
+        return await watched(act, options, train=train) if probe else await act()
+
+
+async def idle_scene(pipe: Connection, options: Options, *, far: bool, train: bool = False) -> Figures:
+    """A session over which nothing goes: what the loop's timer suffers without us."""
+
+    async def rest() -> Figures:
+        await asyncio.sleep(3.0)
+        return {}
+
+    async with end_of_session(pipe, options, far=far):
+        return await watched(rest, options, train=train)
+
+
+async def watched(act: Callable[[], Coroutine[Any, Any, Figures]], options: Options, *, train: bool) -> Figures:
+    """Only what the probe saw: memory and CPU time are training's as well."""
+    trainer = Trainer(options.body_bytes)
+    if train:
+        trainer.start()
+        await asyncio.to_thread(trainer.warm.wait)
+    async with Probe().watching() as probe:
+        await act()
+    if train:
+        trainer.over.set()
+        await asyncio.to_thread(trainer.join)
+    return probe.figures()
+
+
+async def exchange_scene(pipe: Connection, options: Options, *, far: bool, compressor: str) -> Figures:
+    """Transactions of two shipped engines, each running beside its loop: freeze, request, apply, reply, apply.
+
+    The first one fills the replicas and is not counted. Between two of them each model moves, as training would move
+    it. Memory counts model, replicas and variate too.
+    """
+    async with end_of_session(pipe, options, far=far) as end:
+        meter = Meter()
+        model = np.random.default_rng(far).standard_normal(options.body_bytes // 4, dtype=np.float32)
+        state = NodeState.new(model, SAMPLES, (end.peer,))
+        engine = Engine(index=int(not far), state=state, codecs=Codecs(make_compressor(compressor)), beta=0.0)
+        del model
+        for seq in range(options.messages + 1):
+            if seq == 1:
+                meter.begin()
+            await (initiate if far else respond)(end, engine, seq + 1)
+            state.model *= np.float32(0.99)
+        return meter.end()
+
+
+async def initiate(end: End, engine: Engine, seq: int) -> None:
+    freeze = Freeze(
+        peer=end.peer,
+        incarnation=0,
+        seq=seq,
+        version=seq,
+        echo=None,
+        weight=SAMPLES / 2,
+        staleness=1.0,
+        pace_s=0.1,
+        audit=False,
+    )
+    frozen = (await asyncio.to_thread(engine.run, freeze)).event
+    end.say(expect(RequestFrozen, frozen).request)
+    reply = expect(Reply, await end.inbox.get())
+    expect(ReplyApplied, (await asyncio.to_thread(engine.run, ApplyReply(peer=end.peer, reply=reply))).event)
+    end.say(Ready(version=seq))
+
+
+async def respond(end: End, engine: Engine, seq: int) -> None:
+    request = expect(Request, await end.inbox.get())
+    apply = ApplyRequest(peer=end.peer, request=request, factor=SAMPLES / 2, version=seq, pace_s=0.1)
+    end.say(expect(RequestApplied, (await asyncio.to_thread(engine.run, apply)).event).reply)
+    await end.inbox.get()
+
+
+def expect(kind: type[T], value: object) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(value)
+    return value
+
+
+Scene = Callable[..., Coroutine[Any, Any, Figures]]
+SCENES: dict[str, Scene] = {
+    "links": links_scene,
+    "links, listener sends": partial(links_scene, far_sends=True),
+    "websocket": websocket_scene,
+    "secretstream": secretstream_scene,
+    "digest": digest_scene,
+    "socket": socket_scene,
+    "stalls: idle": idle_scene,
+    "stalls: transfer": partial(links_scene, probe=True),
+    "stalls: training": partial(idle_scene, train=True),
+    "stalls: transfer, training": partial(links_scene, probe=True, train=True),
+    "exchange: none": partial(exchange_scene, compressor="none"),
+    "exchange: q4": partial(exchange_scene, compressor="q4"),
+}
+
+
+def enter(scene: Scene, options: Options, pipe: Connection, result: Connection, *, far: bool) -> None:
+    result.send(asyncio.run(scene(pipe, options, far=far)))
+
+
+def play(scene: Scene, options: Options) -> dict[str, Figures]:
+    """Figures of the two ends, each in a fresh process."""
+    spawn = multiprocessing.get_context("spawn")
+    running = {}
+    for name, pipe in zip(("far", "near"), spawn.Pipe(), strict=True):
+        result, there = spawn.Pipe(duplex=False)
+        process = spawn.Process(target=enter, args=(scene, options, pipe, there), kwargs={"far": name == "far"})
+        process.start()
+        pipe.close()
+        there.close()
+        running[name] = (process, result)
+    figures = {name: result.recv() for name, (_, result) in running.items()}
+    for process, _ in running.values():
+        process.join()
+    return figures
+
+
+def together(ends: dict[str, Figures], options: Options) -> Figures:
+    figures: Figures = {}
+    timed = [end for end in ends.values() if "cpu_s" in end]
+    if timed:
+        cpu_s = sum(end["cpu_s"] for end in timed) / options.messages
+        figures["cpu_s_per_message"] = cpu_s
+        figures["cpu_s_per_gb"] = cpu_s / options.body_bytes * 1e9
+        figures["wall_s_per_message"] = max(end["wall_s"] for end in timed) / options.messages
+    for name, end in ends.items():
+        figures |= {f"{name}_{key}": value for key, value in end.items() if key not in ("wall_s", "cpu_s")}
+        if "peak_mb" in end:
+            figures[f"{name}_peak_bodies"] = end["peak_mb"] * 1e6 / options.body_bytes
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=float, default=100.0, help="10^6 bytes of one body")
+    parser.add_argument("--messages", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--scenes", default="", help="only those whose name begins with one of these, by semicolon")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    words = tuple(word.strip() for word in options.scenes.split(";"))
+    chosen = {name: scene for name, scene in SCENES.items() if name.startswith(words)}
+    runs: dict[str, list[Figures]] = {name: [] for name in chosen}
+    for _ in range(options.repeats):
+        for name, scene in chosen.items():
+            size_bytes = EXCHANGE_BYTES if name.startswith("exchange") else int(options.mb * 1e6) // 4 * 4
+            sizes = Options(size_bytes, options.messages)
+            runs[name].append(together(play(scene, sizes), sizes))
+    report = {
+        name: {key: statistics.median(run[key] for run in many) for key in many[0]} for name, many in runs.items()
+    }
+    for name, figures in report.items():
+        print(f"{name}:", ", ".join(f"{key} {value:.3g}" for key, value in figures.items()))
+    if options.json:
+        about = {"mb": options.mb, "messages": options.messages, "cores": os.cpu_count()}
+        options.json.write_text(json.dumps({"about": about, "median": report, "runs": runs}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

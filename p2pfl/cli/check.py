@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from p2pfl.errors import UserError
     from p2pfl.learn.interface import Learner
 
-VALUE_BYTES = 4
 TRUST = 'rule = "mean" is no protection against lying neighbors: one of them can ruin what all learn'
 
 
@@ -64,11 +63,14 @@ def check(federation: Path, byzantine: int, form: Form) -> int:
 
 def _survey(federation: Federation, findings: Findings, liars: int) -> dict[str, Any]:
     from p2pfl.cli.check_graph import liars_borne  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.check_traffic import traffic_facts  # noqa: PLC0415 - as above
 
     for member in federation.members:
         _look_into_folder(federation, member, findings)
     _load_learners(federation, findings)
     _warn(federation, findings)
+    traffic, mistakes = traffic_facts(federation, findings.learners.values())
+    findings.mistakes.extend(mistakes)
     borne = liars_borne(federation)
     return {
         "federation": _head(federation),
@@ -76,8 +78,8 @@ def _survey(federation: Federation, findings: Findings, liars: int) -> dict[str,
             _member_row(federation, member, findings) | {"liars_borne": borne[member.index]}
             for member in federation.members
         ],
-        "graph": _graph(federation, findings, liars),
-        "traffic": _traffic(federation, findings),
+        "graph": _graph(federation, findings, liars, traffic["parameters"] if traffic else None),
+        "traffic": traffic,
     }
 
 
@@ -196,38 +198,16 @@ def _member_row(federation: Federation, member: Member, findings: Findings) -> d
     }
 
 
-def _graph(federation: Federation, findings: Findings, liars: int) -> dict[str, Any]:
+def _graph(federation: Federation, findings: Findings, liars: int, size: int | None) -> dict[str, Any]:
+    """`size` is that of the model where its compressors fit it."""
     from p2pfl.cli.check_graph import graph_facts  # noqa: PLC0415 - `--help` stays instant
 
     nodes = len(federation.members)
     known = len(findings.here) == nodes == len(findings.learners)
     samples = [findings.learners[index].samples for index in range(nodes)] if known else None
-    facts, warnings = graph_facts(federation, samples, liars)
+    facts, warnings = graph_facts(federation, samples, liars, size)
     findings.warnings.extend(warnings)
     return facts
-
-
-def _traffic(federation: Federation, findings: Findings) -> dict[str, Any] | None:
-    """A node sends a compressed model to each neighbor in its round, and another when that neighbor asks in its own.
-
-    So the figures are bounds: one exchange on every edge, and two. Of a schedule: on the edges of a round, on average.
-    """
-    from p2pfl.compress.catalog import make_compressor  # noqa: PLC0415 - `--help` stays instant
-
-    sizes = [learner.size for learner in findings.learners.values()]
-    if not sizes:
-        return None
-    payload = make_compressor(federation.gossip.compressor).size_bytes(sizes[0])
-    most = max(federation.degrees)
-    in_all = 2 * federation.edges_at_once * payload
-    return {
-        "parameters": sizes[0],
-        "model_bytes": VALUE_BYTES * sizes[0],
-        "compressor": federation.gossip.compressor,
-        "message_bytes": payload,
-        "bytes_per_round_busiest_node": [most * payload, 2 * most * payload],
-        "bytes_per_round_all_nodes": [round(in_all), round(2 * in_all)],
-    }
 
 
 def _as_row(mistake: UserError) -> dict[str, Any]:
@@ -236,12 +216,14 @@ def _as_row(mistake: UserError) -> dict[str, Any]:
 
 def _print(report: dict[str, Any]) -> None:
     from p2pfl.cli.check_graph import readable  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.check_traffic import print_traffic  # noqa: PLC0415 - as above
 
     if "members" in report:
         write_facts({key: value for key, value in report["federation"].items() if key != "id"})
         write_rows(report["members"], "table")
         write_facts(readable(report["graph"]))
-        write_facts({"": ""} | (report["traffic"] or {}))
+        if report["traffic"]:
+            print_traffic(report["traffic"])
     for warning in report["warnings"]:
         click.echo(f"\nwarning: {warning}")
     click.echo(f"\n{len(report['mistakes']) or 'no'} mistake{'s' * (len(report['mistakes']) != 1)}")

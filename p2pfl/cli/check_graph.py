@@ -33,11 +33,14 @@ KEYS = (
 
 
 def graph_facts(
-    federation: Federation, samples: Sequence[float] | None, liars: int
+    federation: Federation, samples: Sequence[float] | None, liars: int, size: int | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Figures and warnings. `contraction` is that of one exchange on every edge; with `samples` where they are known,
-    else as if all nodes had equally many. Of a schedule it is that of one round, on average over a period, and the
-    exchanges to consensus are those of whole periods; the other figures are those of the union of all rounds.
+    """Figures and warnings.
+
+    `contraction` is that of one exchange on every edge; with `samples` where they are known, else as if all nodes had
+    equally many; with the model's `size` where it is known, for the steps that compressors allow. Of a schedule it is
+    that of one round, on average over a period, and the exchanges to consensus are those of whole periods; the other
+    figures are those of the union of all rounds.
     """
     from p2pfl.reporting.contraction import predicted  # noqa: PLC0415 - `--help` stays instant
     from topologies import Topology, TopologyError  # noqa: PLC0415 - as above
@@ -52,7 +55,7 @@ def graph_facts(
         facts["period"] = len(federation.schedule)
     try:
         described = survey(topology, "sample-weighted")
-        shrinks = predicted(federation, samples)
+        shrinks = predicted(federation, samples, size)
         said = warnings(topology, liars) if described["connected"] else []
     except TopologyError as error:
         facts |= {"nodes": len(names), "edges": len(federation.edges)}

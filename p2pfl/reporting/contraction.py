@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.compress import make_compressor
 from p2pfl.config.model import Federation
 from topologies import Topology, contraction
 from topologies.eigen.lanczos import Krylov
@@ -19,34 +20,55 @@ MOST_DENSE = 1000
 """nodes of a schedule for which a period is multiplied out."""
 
 
-def predicted(federation: Federation, samples: Sequence[float] | None) -> float:
+def predicted(federation: Federation, samples: Sequence[float] | None, size: int | None = None) -> float:
     """The factor by which one exchange on every edge in use shrinks the n-weighted distance to consensus.
+
+    With `size`, the number of parameters, each edge takes the step that its compressor allows; without it all take a
+    full one. What travels counts as exact: what a compressor leaves out arrives in later exchanges, by error feedback,
+    so that under a sparse one the distance falls more slowly at first than this says.
 
     In a schedule: that of a whole period from its worst start, to the power of one over the period; 0 where every node
     has the mean at its end. The weights are those that nodes use, c_ij = min(n_i/(deg_i+1), n_j/(deg_j+1)), deg the
     largest number of edges that one round uses, not those of the schedule's own matrices. Without `samples` n is 1.
     """
     topology = Topology(federation.topology, len(federation.members), federation.edges, federation.seed)
-    if not federation.schedule:
-        return contraction(topology, samples, federation.gossip.gamma)
+    gammas = _gammas(federation, size)
+    if not federation.schedule and len(set(gammas.values())) <= 1:
+        return contraction(topology, samples, next(iter(gammas.values()), federation.gossip.gamma))
     if component_count(topology) > 1:
         return 1.0
     n = np.ones(topology.nodes) if samples is None else np.asarray(samples, dtype=np.float64)
-    rounds = _Rounds(federation, np.sqrt(n))
+    rounds = _Rounds(federation, np.sqrt(n), gammas)
     norm = rounds.dense_norm() if topology.nodes <= MOST_DENSE else rounds.lanczos_norm()
-    return 0.0 if norm < ROUNDING else norm ** (1.0 / len(federation.schedule))
+    return 0.0 if norm < ROUNDING else norm ** (1.0 / len(rounds.rounds))
+
+
+def _gammas(federation: Federation, size: int | None) -> Mapping[tuple[int, int], float]:
+    """The step on each edge."""
+    gamma, own = federation.gossip.gamma, federation.edge_compressors
+    if size is None:
+        return dict.fromkeys(federation.edges, gamma)
+    steps = {spec: gamma * make_compressor(spec).gamma(size) for spec in {federation.gossip.compressor, *own.values()}}
+    usual = dict.fromkeys(federation.edges, steps[federation.gossip.compressor])
+    return usual | {edge: steps[spec] for edge, spec in own.items()}
 
 
 class _Rounds:
-    """One period as an operator on z = N^1/2 x, in which the n-weighted norm is the plain one; `root` is N^1/2."""
+    """One period as an operator on z = N^1/2 x, in which the n-weighted norm is the plain one; `root` is N^1/2.
 
-    def __init__(self, federation: Federation, root: NDArray[np.float64]) -> None:
+    A graph that stands still is a period of one round.
+    """
+
+    def __init__(
+        self, federation: Federation, root: NDArray[np.float64], gammas: Mapping[tuple[int, int], float]
+    ) -> None:
         self.root = root
         share = root**2 / (np.array(federation.degrees) + 1.0)
         self.rounds = []
-        for edges in federation.schedule:
+        for edges in federation.schedule or (federation.edges,):
             i, j = np.array(edges, dtype=np.int64).reshape(-1, 2).T
-            self.rounds.append((i, j, federation.gossip.gamma * np.minimum(share[i], share[j])))
+            gamma = np.array([gammas[edge] for edge in edges])
+            self.rounds.append((i, j, gamma * np.minimum(share[i], share[j])))
         self.mean = root / np.linalg.norm(root)
 
     def apply(self, z: NDArray[np.float64], *, back: bool = False) -> NDArray[np.float64]:

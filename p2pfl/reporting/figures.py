@@ -40,18 +40,19 @@ def contraction(
     closing: Sequence[Mapping[int, Line]],
     *,
     ends: float | None = None,
+    size: int | None = None,
 ) -> dict[str, Any]:
     """Predicted for one synchronous exchange on every edge; measured in the closing rounds, per exchange on an edge.
 
     In a schedule: on every edge of one of its rounds. `closing` has each node's line after each of its closing rounds,
     by number, with `sketch` and `exchanges`; `ends` is how many ends of edges one round uses at these nodes, None where
-    they are all. Where a node told no number of samples, because it died, all count as
-    equal in the prediction, and `samples_known` says so.
+    they are all; `size` is the number of parameters, None: not known. Where a node told no number of samples, because
+    it died, all count as equal in the prediction, and `samples_known` says so.
     """
     known = [n for n in samples if n]
     complete = len(known) == len(samples)
     return {
-        "predicted": predicted(federation, known if complete else None),
+        "predicted": predicted(federation, known if complete else None, size),
         "samples_known": complete,
         "measured": _measured(closing, 2 * federation.edges_at_once if ends is None else ends),
         "per": "one exchange on every edge of a round" if federation.schedule else "one exchange on every edge",
@@ -73,8 +74,24 @@ def _measured(closing: Sequence[Mapping[int, Line]], ends: float) -> float | Non
     return float((last / first) ** (1 / (after - before)))
 
 
+def by_compressor(federation: Federation, sent: Mapping[tuple[int, int], int]) -> dict[str, dict[str, int]]:
+    """What travelled with each compressor: how many edges use it, and the bytes that their ends have sent.
+
+    `sent` is by (sender, receiver); what a node that left no result has sent is in nobody's count.
+    """
+    found = {federation.gossip.compressor: {"edges": 0, "bytes_sent": 0}}
+    for i, j in federation.edges:
+        row = found.setdefault(federation.compressor_of(i, j), {"edges": 0, "bytes_sent": 0})
+        row["edges"] += 1
+        row["bytes_sent"] += sent.get((i, j), 0) + sent.get((j, i), 0)
+    return found
+
+
 def configuration(federation: Federation) -> dict[str, Any]:
-    """What a federation file says, apart from keys and addresses, with its graph resolved."""
+    """What a federation file says, apart from keys and addresses, with its graph resolved.
+
+    `edge_compressors` has [i, j, compressor] of the edges with one of their own.
+    """
     return {
         "federation": federation.name,
         "task": dataclasses.asdict(federation.task),
@@ -82,5 +99,6 @@ def configuration(federation: Federation) -> dict[str, Any]:
         "gossip": dataclasses.asdict(federation.gossip),
         "edges": [list(edge) for edge in federation.edges],
         "schedule": [[list(edge) for edge in edges] for edges in federation.schedule],
+        "edge_compressors": [[*edge, spec] for edge, spec in federation.edge_compressors.items()],
         "names": [member.name for member in federation.members],
     }

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from p2pfl.core.node import Node
@@ -110,6 +111,7 @@ class Application:
             workshop=driver.workshop,
             counters=links.counters,
             name_of=self._name_of,
+            compressor_of=partial(setup.federation.compressor_of, setup.member.index),
             alarms=driver.alarms,
             durability=setup.durability,
         )

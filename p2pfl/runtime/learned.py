@@ -15,7 +15,8 @@ from p2pfl.config.model import Federation
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.plain_file import from_safetensors, metadata_of, to_safetensors
-from p2pfl.runtime.parts import load_learner, replay
+from p2pfl.learn.sharing import WHOLE
+from p2pfl.runtime.parts import ORIGIN, load_learner, replay
 from p2pfl.storage import Loaded, peek
 
 ALLOWED = "the folder of a node that has run, its state folder, or a file from `p2pfl export`"
@@ -81,6 +82,9 @@ def _restored(loaded: Loaded, federation: Federation, folder: Path, path: Path, 
     _check(path, "node", header.get("node"), name)
     learner = _learner(federation, folder, header["node"])
     if header.get("shape") != learner.shape_digest.hex():
+        share, wanted = header.get("share", list(WHOLE)), list(federation.gossip.share)
+        if share != wanted:
+            raise _other(path, "share", share, str(wanted), ORIGIN["share"])
         raise _other(path, "model", header.get("shape"), learner.shape_digest.hex())
     state = replay(federation, loaded)
     learner.load_local_state(state.local)
@@ -151,8 +155,8 @@ def _check(path: Path, key: str, found: Any, wanted: str | None) -> None:
         raise _other(path, key, found, wanted)
 
 
-def _other(path: Path, what: str, found: Any, wanted: str) -> UserError:
-    return UserError(f"this is the state of another {what}", file=path, key=what, value=found, allowed=wanted)
+def _other(path: Path, key: str, found: Any, wanted: str, what: str | None = None) -> UserError:
+    return UserError(f"this is the state of another {what or key}", file=path, key=key, value=found, allowed=wanted)
 
 
 def _count(said: dict[str, str], key: str) -> int | None:

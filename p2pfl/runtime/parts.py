@@ -29,11 +29,20 @@ from p2pfl.engine.state import EdgeState, NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.load import make_learner
+from p2pfl.learn.sharing import WHOLE
+from p2pfl.reporting.traffic import compressor_mistakes
 from p2pfl.storage import Durability, Loaded, Store
 
 log = logging.getLogger("p2pfl")
 
 SMALL_MODEL_BYTES = 1_000_000
+ORIGIN = {
+    "federation": "federation",
+    "node": "node",
+    "share": "model, of which other tensors are shared",
+    "shape": "model",
+}
+"""what of a snapshot's header must be as it is now, and what that is; other patterns may choose the same tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +62,7 @@ class Setup:
 
 
 def read_setup(federation: Federation, node: NodeConfig) -> Setup:
-    """Load key, task and data.
+    """Load key, task and data; see whether the compressors fit the model.
 
     Raises:
         UserError: something in the user's files is wrong.
@@ -69,6 +78,8 @@ def read_setup(federation: Federation, node: NodeConfig) -> Setup:
             allowed=public_text(member.key),
         )
     learner = load_learner(federation, node)
+    for mistake in compressor_mistakes(federation, learner.size):
+        raise mistake
     kept_bytes = 4 * learner.size + sum(array.nbytes for array in learner.local_state().values())
     durability: Durability = "exchange" if kept_bytes < SMALL_MODEL_BYTES else "snapshot"
     if node.durability != "auto":
@@ -112,7 +123,7 @@ def binding(setup: Setup) -> FederationBinding:
     )
 
 
-def snapshot_header(setup: Setup) -> dict[str, object]:
+def snapshot_header(setup: Setup) -> dict[str, Any]:
     """What a snapshot says of where it belongs and how its log is to be read, beside the state itself."""
     return {
         "federation": setup.federation.name,
@@ -120,6 +131,7 @@ def snapshot_header(setup: Setup) -> dict[str, object]:
         "index": setup.member.index,
         "members": [member.key.hex() for member in setup.federation.members],
         "shape": setup.learner.shape_digest.hex(),
+        "share": list(setup.federation.gossip.share),
         "compressor": setup.federation.gossip.compressor,
         "compressors": {str(peer): setup.federation.compressor_of(setup.member.index, peer) for peer in setup.peers},
         "control_variate": setup.federation.training.control_variate,
@@ -140,9 +152,7 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
         log.warning("storage: %s", warning)
     _check_origin(setup, loaded.state.header)
     state = replay(setup.federation, loaded)
-    same_members = loaded.state.header["members"] == snapshot_header(setup)["members"]
-    if not (loaded.complete and setup.durability == "exchange" and same_members):
-        _begin_edges_anew(state)
+    _begin_edges_anew(setup, loaded, state)
     _fit_edges(setup, state)
     try:
         setup.learner.load_local_state(state.local)
@@ -153,14 +163,15 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
 
 
 def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
-    wanted = snapshot_header(setup)
-    for key in ("federation", "node", "shape"):
-        if header.get(key) != wanted[key]:
+    wanted, found = snapshot_header(setup), {"share": list(WHOLE)} | header
+    same_model = found.get("shape") == wanted["shape"]
+    for key, what in ORIGIN.items():
+        if found.get(key) != wanted[key] and not (key == "share" and same_model):
             raise UserError(
-                f"the state in this folder is of another {'model' if key == 'shape' else key}; remove it to begin anew",
+                f"the state in this folder is of another {what}; remove it to begin anew",
                 file=setup.node.state_dir,
                 key=key,
-                value=header.get(key),
+                value=found.get(key),
                 allowed=f"{wanted[key]}, or a folder of its own (node.toml: node.state_dir)",
             )
 
@@ -178,9 +189,19 @@ def replay(federation: Federation, loaded: Loaded) -> NodeState:
     return state
 
 
-def _begin_edges_anew(state: NodeState) -> None:
-    """Without trustworthy replicas both ends of each edge start from zero under a new incarnation."""
-    for edge in state.edges.values():
+def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
+    """Without trustworthy replicas both ends of an edge start from zero under a new incarnation.
+
+    So they do where a request is on its way that was encoded as the two do not any more.
+    """
+    header, wanted = loaded.state.header, snapshot_header(setup)
+    trusted = loaded.complete and setup.durability == "exchange" and header["members"] == wanted["members"]
+    before = header.get("compressors", {})
+    for peer, edge in state.edges.items():
+        then = before.get(str(peer), header.get("compressor"))
+        same = then == setup.federation.compressor_of(setup.member.index, peer)
+        if trusted and (same or edge.record.pending is None):
+            continue
         old = edge.record
         edge.record = EdgeRecord(incarnation=old.incarnation, has_replicas=False, resyncs=old.resyncs)
         edge.own[:] = 0.0

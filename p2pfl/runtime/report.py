@@ -11,7 +11,7 @@ import numpy as np
 
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
-from p2pfl.reporting.figures import configuration, contraction, overall_staleness, spread
+from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.runtime.fleet import Child, Fleet, Line
 from p2pfl.runtime.parts import replay
@@ -37,10 +37,14 @@ def final_report(fleet: Fleet, history: Sequence[Line]) -> Line:
         "consensus_distance": consensus_distance(np.stack(models)) if models else None,
         "bytes_sent": sum(row["bytes_sent"] or 0 for row in rows),
         "messages_sent": sum(row["messages_sent"] or 0 for row in rows),
+        "compressors": by_compressor(federation, _sent(fleet, rows)),
         "wall_time_s": round(fleet.elapsed_s, 3),
         "staleness": overall_staleness(row["staleness"] for row in ended),
         "contraction": contraction(
-            federation, [row["samples"] for row in rows], [_closing_lines(child) for child in fleet.children]
+            federation,
+            [row["samples"] for row in rows],
+            [_closing_lines(child) for child in fleet.children],
+            size=models[0].size if models else None,
         ),
         "died": [row["name"] for row in rows if row["died"]],
         "stopped": fleet.stopping,
@@ -48,6 +52,16 @@ def final_report(fleet: Fleet, history: Sequence[Line]) -> Line:
         "config": configuration(federation),
         "seed": federation.seed,
         "simulated": False,
+    }
+
+
+def _sent(fleet: Fleet, rows: Sequence[Line]) -> dict[tuple[int, int], int]:
+    """Bytes by (sender, receiver), as far as nodes have left a result."""
+    index = {member.name: member.index for member in fleet.federation.members}
+    return {
+        (sender, index[neighbor["name"]]): neighbor["bytes_sent"]
+        for sender, row in enumerate(rows)
+        for neighbor in row["neighbors"] or []
     }
 
 

@@ -24,6 +24,7 @@ class Status:
     workshop: Workshop
     counters: Counters
     name_of: Callable[[int], str]
+    compressor_of: Callable[[int], str]
     alarms: dict[str, int]
     durability: str
     neighbor_distance: float | None = None
@@ -78,8 +79,14 @@ class Status:
         }
 
     def _neighbor(self, edge: Edge) -> dict[str, Any]:
+        traffic = self.counters.peers[edge.peer]
         return {
             "name": self.name_of(edge.peer),
+            "compressor": self.compressor_of(edge.peer),
+            "bytes_sent": traffic.bytes_sent,
+            "bytes_received": traffic.bytes_received,
+            "messages_sent": traffic.messages_sent,
+            "messages_received": traffic.messages_received,
             "live": edge.is_open,
             "done": edge.peer_done,
             "version": edge.peer_version,

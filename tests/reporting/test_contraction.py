@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ HYPERCUBE = (((0, 1), (2, 3)), ((0, 2), (1, 3)))
 UNEVEN = (((0, 1), (0, 2)), ((1, 2), (2, 3)), ((0, 3),))
 
 
-def federation(rounds, nodes=4, gamma=1.0):
+def federation(rounds, nodes=4, gamma=1.0, compressor="q4", own=MappingProxyType({})):
     """What `predicted` reads of one."""
     edges = tuple(sorted({edge for one in rounds for edge in one}))
     return SimpleNamespace(
@@ -27,7 +27,8 @@ def federation(rounds, nodes=4, gamma=1.0):
         schedule=rounds if len(rounds) > 1 else (),
         degrees=[max(Counter(end for edge in one for end in edge)[node] for one in rounds) for node in range(nodes)],
         seed=0,
-        gossip=SimpleNamespace(gamma=gamma),
+        gossip=SimpleNamespace(gamma=gamma, compressor=compressor),
+        edge_compressors=dict(own),
     )
 
 

@@ -1,0 +1,99 @@
+"""What travels on the edges of a federation: whether its compressors fit, what each costs, and what a round costs.
+
+Bytes are those of compressed models alone; headers and sealing add about a hundred to a message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+from p2pfl.compress import Compressor, make_compressor
+from p2pfl.compress.catalog import require_fit
+from p2pfl.config.model import Edges, Federation
+from p2pfl.errors import UserError
+
+VALUE_BYTES = 4
+BITS = 8
+
+
+def compressor_mistakes(federation: Federation, size: int | None = None) -> list[UserError]:
+    """What is wrong with the compressors of all and of single edges, for models of `size` values if that is known."""
+    found = []
+    for key, spec in _named(federation):
+        try:
+            compressor = make_compressor(spec)
+            if size is not None:
+                require_fit(compressor, size)
+        except UserError as error:
+            error.file, error.key = str(federation.path), key
+            found.append(error)
+    return found
+
+
+def _named(federation: Federation) -> Iterator[tuple[str, str]]:
+    yield "gossip.compressor", federation.gossip.compressor
+    for place, spec in enumerate(federation.edge_compressors.values()):
+        yield f"edge[{place}].compressor", spec
+
+
+def compressor_figures(compressor: Compressor, size: int) -> dict[str, Any]:
+    """What one message of a model of `size` values costs, and what the theory needs to know."""
+    payload = compressor.size_bytes(size)
+    return {
+        "compressor": compressor.spec,
+        "message_bytes": payload,
+        "exact": compressor.fixed,
+        "bits_per_parameter": BITS * payload / size if size else 0.0,
+        "times_smaller": VALUE_BYTES * size / payload if payload else 1.0,
+        "delta": compressor.delta(size),
+        "gamma": compressor.gamma(size),
+        "random": compressor.random,
+    }
+
+
+def traffic(federation: Federation, size: int) -> dict[str, Any]:
+    """Figures of a federation whose models have `size` values, and of which no compressor is a mistake.
+
+    A node sends a compressed model to each neighbor in its round, and another when that neighbor asks in its own. So
+    the figures of a round are bounds: one exchange on every edge, and two. Of a schedule: on the edges of a round, for
+    all nodes on average. Where a compressor is not `exact`, its bytes are the most that may be.
+    """
+    names = [member.name for member in federation.members]
+    edges = Counter(federation.compressor_of(*edge) for edge in federation.edges)
+    specs = dict.fromkeys((federation.gossip.compressor, *federation.edge_compressors.values()))
+    rows = {spec: {"edges": edges[spec], **compressor_figures(make_compressor(spec), size)} for spec in specs}
+    payloads = {edge: rows[federation.compressor_of(*edge)]["message_bytes"] for edge in federation.edges}
+    rounds = federation.schedule or (federation.edges,)
+    busiest = max((_busiest(one, payloads) for one in rounds), default=0)
+    in_all = fmean(2 * sum(payloads[edge] for edge in one) for one in rounds)
+    plain = 2 * federation.edges_at_once * VALUE_BYTES * size
+    usual = rows[federation.gossip.compressor]
+    return {
+        "parameters": size,
+        "model_bytes": VALUE_BYTES * size,
+        "compressor": federation.gossip.compressor,
+        "message_bytes": usual["message_bytes"],
+        "exact": all(row["exact"] for row in rows.values()),
+        "bytes_per_round_busiest_node": [busiest, 2 * busiest],
+        "bytes_per_round_all_nodes": [round(in_all), round(2 * in_all)],
+        "float32_bytes_per_round_all_nodes": [round(plain), round(2 * plain)],
+        "times_smaller": plain / in_all if in_all else 1.0,
+        "compressors": list(rows.values()),
+        "edges": [
+            {"between": [names[i], names[j]]}
+            | {key: rows[spec][key] for key in ("compressor", "message_bytes", "exact")}
+            for (i, j), spec in federation.edge_compressors.items()
+        ],
+    }
+
+
+def _busiest(edges: Edges, payloads: dict[tuple[int, int], int]) -> int:
+    """The most that one node sends to its neighbors, once to each."""
+    sent: Counter[int] = Counter()
+    for edge in edges:
+        for end in edge:
+            sent[end] += payloads[edge]
+    return max(sent.values(), default=0)

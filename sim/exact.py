@@ -53,6 +53,8 @@ class ExactEngine:
         self.store = MemoryStore()
         self.loss: float | None = None
         self.sketches: dict[int, NDArray[np.float64]] = {}
+        self._unlearned = plan.learner.local_state()
+        """what the learner keeps outside the model before the first round."""
         self._round: tuple[Vector, Vector | None, int] | None = None
         self._engine = self._engine_of(self._new_state())
 
@@ -119,16 +121,21 @@ class ExactEngine:
         state = self.store.recover(self.plan.codecs, self.plan.beta)
         if state is None:
             raise RuntimeError("a node crashed before its first start, or its plan says that it never will")
-        self._engine.state = state
+        self._go_on_from(state)
 
     def forget(self) -> None:
         self.store = MemoryStore()
-        self._engine.state = self._new_state()
+        self._go_on_from(self._new_state())
+
+    def _go_on_from(self, state: NodeState) -> None:
+        self._engine.state = state
+        if state.local:
+            self.plan.learner.load_local_state(state.local)
 
     def _new_state(self) -> NodeState:
         plan = self.plan
         model = plan.learner.initial().astype(plan.dtype)
-        return NodeState.new(model, plan.learner.samples, plan.neighbors, plan.learner.local_state())
+        return NodeState.new(model, plan.learner.samples, plan.neighbors, self._unlearned)
 
     def _engine_of(self, state: NodeState) -> Engine:
         plan = self.plan
@@ -144,13 +151,16 @@ class LyingEngine(Engine):
 
     show: Show | None = None
 
-    def _encode(self, peer: int, incarnation: int, seq: int) -> Payload:
+    def _encode(self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None) -> Payload:
         if self.show is None:
-            return super()._encode(peer, incarnation, seq)
+            return super()._encode(peer, incarnation, seq, decoded=decoded)
         codec = self.codecs.of(peer)
         shown = self.show(self.state.model).astype(self.state.model.dtype, copy=False)
         if np.isfinite(shown).all():
             chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
-            return codec.encode(shown - self.state.edges[peer].own, chance=chance)
+            return codec.encode(shown - self.state.edges[peer].own, chance=chance, decoded=decoded)
         # No encoder makes such a payload; read as floats these bytes are NaN.
-        return b"\xff" * codec.size_bytes(shown.size)
+        body = b"\xff" * codec.size_bytes(shown.size)
+        if decoded is not None:
+            codec.decode(body, shown.size, decoded)
+        return body

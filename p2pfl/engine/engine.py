@@ -7,12 +7,14 @@ compute D = k (h_i - h_j) alike. Each change is also a `Change` that `redo` can 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeVar, assert_never
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from p2pfl.compress import Payload
 from p2pfl.config.model import TrainingConfig
@@ -39,7 +41,8 @@ from p2pfl.engine.changes import (
     RoundWasCommitted,
 )
 from p2pfl.engine.codecs import Codecs, chance_of
-from p2pfl.engine.redo import redo
+from p2pfl.engine.redo import redo, settle
+from p2pfl.engine.scratch import Scratch, distance, gain, lead, learned, median, norm
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import LocalRound, Vector
@@ -81,7 +84,10 @@ class Engine:
         self.codecs = codecs
         self.beta = beta
         self.trained: tuple[Vector, LocalRound] | None = None
-        """start and outcome of the local round that the next CommitRound takes in; None if training failed."""
+        """start and outcome of the local round that the next CommitRound takes in; None if training failed.
+
+        The start's memory is the engine's from then on.
+        """
 
     def run(self, operation: Operation) -> Outcome:
         match operation:
@@ -108,8 +114,8 @@ class Engine:
         known = [edge.peer for edge in self.state.edges.values() if edge.record.heard is not None]
         if not known:
             return None
-        square = np.mean([float(np.sum((self.state.model - peer) ** 2, dtype=np.float64)) for peer in known])
-        return float(np.sqrt(square)) / max(_norm(self.state.model), 1e-12)
+        square = np.mean([distance(self.state.model, peer) ** 2 for peer in known])
+        return float(np.sqrt(square)) / max(norm(self.state.model), 1e-12)
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
@@ -136,10 +142,9 @@ class Engine:
         if request.audit and request.audit != edge.digest(initiator=False):
             raise PeerFault("replicas differ at the two ends")
         self._check_drift(request.drift)
-        incoming = edge.peer + self._decode(op.peer, request.body)
-        self._check_norm(incoming)
-        body = self._encode(op.peer, request.incarnation, request.seq)
-        self._check_move(incoming, edge.own + self._decode(op.peer, body), op.factor)
+        scratch = self._decode_incoming(op.peer, request.body)
+        body = self._encode(op.peer, request.incarnation, request.seq, decoded=scratch.decoded_own)
+        self._check_outcome(*lead(self.state, edge, op.factor))
         reply = Reply(
             incarnation=request.incarnation,
             seq=request.seq,
@@ -152,8 +157,8 @@ class Engine:
         )
         chain = next_chain(edge.record.chain, request, reply)
         change = RequestWasApplied(peer=op.peer, request=request, reply=reply, chain=chain)
-        event = RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain)
-        return self._done(event, change, urgent=True)
+        settle(self.state, change, beta=self.beta)
+        return Outcome(RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain), change, urgent=True)
 
     def _apply_reply(self, op: ApplyReply) -> Outcome:
         edge, reply = self.state.edges[op.peer], op.reply
@@ -163,32 +168,35 @@ class Engine:
         if reply.drift < pending.drift:
             raise PeerFault("the scale of the control variates is smaller than ours")
         self._check_drift(reply.drift)
-        incoming = edge.peer + self._decode(op.peer, reply.body)
-        self._check_norm(incoming)
-        self._check_move(incoming, edge.own + self._decode(op.peer, pending.body), reply.factor)
+        scratch = self._decode_incoming(op.peer, reply.body)
+        self.codecs.of(op.peer).decode(pending.body, self.state.model.size, scratch.decoded_own)
+        self._check_outcome(*lead(self.state, edge, reply.factor))
         chain = next_chain(edge.record.chain, pending, reply)
         change = ReplyWasApplied(peer=op.peer, reply=reply, chain=chain)
-        return self._done(ReplyApplied(peer=op.peer, reply=reply, chain=chain), change)
+        settle(self.state, change, beta=self.beta)
+        return Outcome(ReplyApplied(peer=op.peer, reply=reply, chain=chain), change)
 
-    def _encode(self, peer: int, incarnation: int, seq: int) -> Payload:
-        """What the model has gained over the replica that the neighbor holds of it."""
+    def _encode(self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None) -> Payload:
+        """What the model has gained over the replica that the neighbor holds of it; `decoded` (d,) is filled."""
         codec = self.codecs.of(peer)
         chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
-        return codec.encode(self.state.model - self.state.edges[peer].own, chance=chance)
+        return codec.encode(gain(self.state, self.state.edges[peer]), chance=chance, decoded=decoded)
 
-    def _decode(self, peer: int, body: Payload) -> Vector:
-        return self.codecs.of(peer).decode(body, self.state.model.size)
+    def _decode_incoming(self, peer: int, body: Payload) -> Scratch:
+        self.state.scratch.fit(self.state.model)
+        self.codecs.of(peer).decode(body, self.state.model.size, self.state.scratch.decoded_peer)
+        return self.state.scratch
 
-    def _check_norm(self, replica: Vector) -> None:
-        """A neighbor's replica must be finite and not absurdly longer than our own model."""
-        limit = NORM_MULTIPLE * (_norm(self.state.model) + float(np.sqrt(replica.size)))
-        if not _norm(replica) <= min(limit, NORM_CEILING):
+    def _check_outcome(self, replica: float, after: float) -> None:
+        """The neighbor's replica must be finite and not absurdly longer than our own model, and the model that the
+        exchange would give must be one to go on with. Both arguments are norms.
+        """
+        limit = NORM_MULTIPLE * math.sqrt(self.state.model.size)
+        if not replica <= limit:
+            limit += NORM_MULTIPLE * norm(self.state.model)
+        if not replica <= min(limit, NORM_CEILING):
             raise PeerFault("the neighbor's model is not finite or is far too long")
-
-    def _check_move(self, peer: Vector, own: Vector, factor: float) -> None:
-        """The model that the exchange would give, too, must be one to go on with."""
-        after = self.state.model + (peer - own) * (factor / self.state.samples)
-        if not _norm(after) <= NORM_CEILING:
+        if not after <= NORM_CEILING:
             raise PeerFault("the exchange would carry the model too far")
 
     def _check_drift(self, drift: float) -> None:
@@ -221,8 +229,8 @@ class Engine:
             failed = True
             if trained is not None:
                 start, local = trained
-                delta = (local.vector - start) * start.dtype.type(op.rho)
-                failed = not _norm(self.state.model + delta) <= NORM_CEILING
+                delta, after = learned(self.state, start, local.vector, op.rho)
+                failed = not after <= NORM_CEILING
                 samples = max(1, local.samples, int(np.ceil(op.least_samples)))
                 drift = local.learning_rate * local.steps * op.rho
                 local_state = local.local or None
@@ -240,8 +248,8 @@ class Engine:
 
     def _bootstrap(self, op: Bootstrap) -> Outcome:
         """Coordinate median of the neighbors' replicas."""
-        model = np.median([self.state.edges[peer].peer for peer in op.peers], axis=0)
-        return self._done(Bootstrapped(), ModelWasReplaced(model=model.astype(self.state.model.dtype)), urgent=True)
+        model = median([self.state.edges[peer].peer for peer in op.peers])
+        return self._done(Bootstrapped(), ModelWasReplaced(model=model), urgent=True)
 
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
         redo(self.state, change, codecs=self.codecs, beta=self.beta)
@@ -251,10 +259,3 @@ class Engine:
 def least_drift(training: TrainingConfig) -> float:
     """The smallest rho eta H that a node of this federation can have."""
     return max(LEAST_DRIFT, 0.5 * training.learning_rate / training.speed_correction)
-
-
-def _norm(vector: Vector) -> float:
-    """In float64 where it must be: a float32 sum of squares overflows where its values are still finite."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        norm = float(np.linalg.norm(vector))
-    return norm if np.isfinite(norm) else float(np.linalg.norm(vector.astype(np.float64)))

@@ -1,7 +1,8 @@
 """What each change does to the state: the one place where model, variate and replicas move.
 
 Live operations and recovery from the log run the same floating-point operations on the same values, so a restarted
-node holds the very bits that it held before. `x_i -= D/n_i` is the Laplacian step of Xiao and Boyd (2004) on one edge;
+node holds the very bits that it held before; a live operation has checked before what they lead to, and only `settle`s
+it. `x_i -= D/n_i` is the Laplacian step of Xiao and Boyd (2004) on one edge;
 `C_i -= beta (mixing move)/(eta H)` the control variate that follows the flow.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from p2pfl.core.messages import Reply
+from p2pfl.engine import scratch
 from p2pfl.engine.changes import (
     Change,
     EdgeWasReset,
@@ -21,7 +22,6 @@ from p2pfl.engine.changes import (
 )
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.state import NodeState
-from p2pfl.learn.interface import Vector
 
 
 def redo(state: NodeState, change: Change, *, codecs: Codecs, beta: float) -> None:
@@ -29,10 +29,8 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, beta: float) -> No
     match change:
         case RequestWasFrozen(peer=peer, request=request):
             state.edges[peer].record.freeze(request)
-        case RequestWasApplied():
-            _apply_request(state, change, codecs, beta)
-        case ReplyWasApplied():
-            _apply_reply(state, change, codecs, beta)
+        case RequestWasApplied() | ReplyWasApplied():
+            _exchange(state, change, codecs, beta)
         case EdgeWasReset(peer=peer, incarnation=incarnation):
             edge = state.edges[peer]
             edge.record.reset(incarnation)
@@ -47,38 +45,31 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, beta: float) -> No
             assert_never(change)
 
 
-def _apply_request(state: NodeState, change: RequestWasApplied, codecs: Codecs, beta: float) -> None:
-    edge, compressor = state.edges[change.peer], codecs.of(change.peer)
-    edge.peer += compressor.decode(change.request.body, state.model.size)
-    edge.own += compressor.decode(change.reply.body, state.model.size)
-    edge.record.settle_request(change.request, change.reply, change.chain)
-    _flow(state, edge.peer - edge.own, change.reply, beta)
+def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, *, beta: float) -> None:
+    """The rest of an exchange whose outcome stands in the scratch memory: D = k (h_i - h_j), the same bits at both ends
+    up to its sign; x += D/n.
+    """
+    edge, reply = state.edges[change.peer], change.reply
+    if isinstance(change, RequestWasApplied):
+        edge.record.settle_request(change.request, reply, change.chain)
+    else:
+        edge.record.settle_reply(reply, change.chain)
+    scratch.settle(state, edge, reply.factor, beta / reply.drift if reply.drift else 0.0)
 
 
-def _apply_reply(state: NodeState, change: ReplyWasApplied, codecs: Codecs, beta: float) -> None:
-    edge = state.edges[change.peer]
-    pending = edge.record.pending
-    if pending is None:
+def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, codecs: Codecs, beta: float) -> None:
+    edge, codec, size = state.edges[change.peer], codecs.of(change.peer), state.model.size
+    if isinstance(change, RequestWasApplied):
+        incoming, outgoing = change.request.body, change.reply.body
+    elif edge.record.pending is not None:
+        incoming, outgoing = change.reply.body, edge.record.pending.body
+    else:
         raise ValueError("a reply was applied without a pending request")
-    compressor = codecs.of(change.peer)
-    edge.own += compressor.decode(pending.body, state.model.size)
-    edge.peer += compressor.decode(change.reply.body, state.model.size)
-    edge.record.settle_reply(change.reply, change.chain)
-    _flow(state, edge.peer - edge.own, change.reply, beta)
-
-
-def _flow(state: NodeState, difference: Vector, reply: Reply, beta: float) -> None:
-    """D = k (h_i - h_j), the same bits at both ends up to its sign; x += D/n. `difference` (d,) is used up."""
-    if reply.factor == 0.0:
-        return
-    scalar = state.model.dtype.type
-    move = difference
-    move *= scalar(reply.factor)
-    move /= scalar(state.samples)
-    state.model += move
-    if beta and reply.drift:
-        move *= scalar(beta / reply.drift)
-        state.variate -= move
+    state.scratch.fit(state.model)
+    codec.decode(incoming, size, state.scratch.decoded_peer)
+    codec.decode(outgoing, size, state.scratch.decoded_own)
+    scratch.lead(state, edge, change.reply.factor)
+    settle(state, change, beta=beta)
 
 
 def _commit(state: NodeState, change: RoundWasCommitted) -> None:

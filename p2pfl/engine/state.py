@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from p2pfl.core.messages import DIGEST_BYTES
 from p2pfl.core.records import EdgeRecord
+from p2pfl.engine.scratch import Scratch
 from p2pfl.learn.interface import Vector
 
 
@@ -50,15 +51,21 @@ class NodeState:
     drift: float = 0.0
     elapsed_s: float = 0.0
     local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
+    scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
 
     @classmethod
     def new(
         cls, model: Vector, samples: int, peers: tuple[int, ...], local: dict[str, NDArray[np.generic]] | None = None
     ) -> NodeState:
-        state = cls(model=model.copy(), variate=np.zeros_like(model), samples=samples, local=local or {})
+        state = cls(model=model.copy(), variate=zeros(model), samples=samples, local=local or {})
         for peer in peers:
-            state.edges[peer] = EdgeState(EdgeRecord(), np.zeros_like(model), np.zeros_like(model))
+            state.edges[peer] = EdgeState(EdgeRecord(), zeros(model), zeros(model))
         return state
+
+
+def zeros(model: Vector) -> Vector:
+    """As long as the model. Unlike that of `zeros_like`, the memory is not there until something is written to it."""
+    return np.zeros(model.shape, model.dtype)
 
 
 def _bytes(vector: Vector) -> memoryview:

@@ -1,0 +1,145 @@
+"""The elementwise arithmetic of exchanges and rounds, in two steps: what a change leads to, then the change itself.
+
+The first step writes to memory of its own and measures what it finds, so that a change which fails a check has touched
+nothing. The second cannot fail. Both go through the vectors in tiles that stay in the cache, and a tile's operations
+are those of the whole vector in the same order: the bits do not depend on the tiles. `sim.lazy.rows` does the same for
+many nodes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.learn.interface import Vector
+
+if TYPE_CHECKING:
+    from p2pfl.engine.state import EdgeState, NodeState
+
+TILE = 1 << 16
+"""values: a handful of float32 tiles fit into a second-level cache of a megabyte."""
+
+
+class Scratch:
+    """Three vectors (d,) and one tile, taken when first needed and kept; one serves all edges of a node.
+
+    `peer` and `own` will be replicas: they change places with the edge's when an exchange is settled. `move` is first
+    what is to be encoded, then how the model moves.
+    """
+
+    def __init__(self) -> None:
+        self._sized = np.empty(0, np.float32)
+
+    def fit(self, model: Vector) -> None:
+        """Be of the shape and type of `model`; what stood here is lost if it was of another."""
+        if self._sized.shape == model.shape and self._sized.dtype == model.dtype:
+            return
+        self.peer, self.own, self.move = (np.empty_like(model) for _ in range(3))
+        self.tile = np.empty(min(TILE, model.size), model.dtype)
+        single = model.dtype == np.float32
+        self._decoded = None if single else np.empty((2, model.size), np.float32)
+        self._sized = self.move
+
+    @property
+    def decoded_peer(self) -> NDArray[np.float32]:
+        """Where the neighbor's payload is decoded: in float32 the very memory of `peer`."""
+        return self.peer if self._decoded is None else self._decoded[0]
+
+    @property
+    def decoded_own(self) -> NDArray[np.float32]:
+        return self.own if self._decoded is None else self._decoded[1]
+
+
+def gain(state: NodeState, edge: EdgeState) -> Vector:
+    """What the model has gained over the replica that the neighbor holds of it: (d,), in the scratch memory."""
+    state.scratch.fit(state.model)
+    return np.subtract(state.model, edge.own, out=state.scratch.move)
+
+
+def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float]:
+    """From the decoded payloads to both replicas and the model's move D/n, with D = k (h_i - h_j), all in scratch.
+
+    Returns the norms of the neighbor's replica and of the model after the move.
+    """
+    scratch, model = state.scratch, state.model
+    rate, samples = model.dtype.type(factor), model.dtype.type(state.samples)
+    decoded_peer, decoded_own = scratch.decoded_peer, scratch.decoded_own
+    replica_square = model_square = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part in _parts(model.size):
+            peer = np.add(edge.peer[part], decoded_peer[part], out=scratch.peer[part])
+            own = np.add(edge.own[part], decoded_own[part], out=scratch.own[part])
+            replica_square += _square(peer)
+            if factor == 0.0:
+                continue
+            move = np.subtract(peer, own, out=scratch.move[part])
+            move *= rate
+            move /= samples
+            model_square += _square(np.add(model[part], move, out=scratch.tile[: move.size]))
+    return float(np.sqrt(replica_square)), float(np.sqrt(model_square))
+
+
+def settle(state: NodeState, edge: EdgeState, factor: float, ratio: float) -> None:
+    """Carry out what `lead` found: x += D/n, C -= ratio D/n. Where k = 0 no model moves, not even -0 to 0."""
+    scratch = state.scratch
+    edge.peer, scratch.peer = scratch.peer, edge.peer
+    edge.own, scratch.own = scratch.own, edge.own
+    if factor == 0.0:
+        return
+    scale = state.model.dtype.type(ratio)
+    for part in _parts(state.model.size):
+        move = scratch.move[part]
+        state.model[part] += move
+        if ratio:
+            state.variate[part] -= np.multiply(move, scale, out=scratch.tile[: move.size])
+
+
+def learned(state: NodeState, start: Vector, end: Vector, rho: float) -> tuple[Vector, float]:
+    """What is to be added, rho (end - start), written over `start` (d,), and the norm of the model with it added."""
+    if not start.shape == end.shape == state.model.shape:
+        raise ValueError(f"a round from {start.shape} to {end.shape} where the model has {state.model.shape}")
+    tile, square = np.empty(min(TILE, start.size), start.dtype), 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part in _parts(start.size):
+            delta = np.subtract(end[part], start[part], out=start[part])
+            delta *= start.dtype.type(rho)
+            square += _square(np.add(state.model[part], delta, out=tile[: delta.size]))
+    return start, float(np.sqrt(square))
+
+
+def distance(one: Vector, other: Vector) -> float:
+    """Euclidean."""
+    tile, square = np.empty(min(TILE, one.size), one.dtype), 0.0
+    for part in _parts(one.size):
+        square += _square(np.subtract(one[part], other[part], out=tile[: other[part].size]))
+    return float(np.sqrt(square))
+
+
+def median(vectors: list[Vector]) -> Vector:
+    """Coordinate by coordinate: (d,), in the type of the first."""
+    out = np.empty_like(vectors[0])
+    for part in _parts(out.size):
+        out[part] = np.median([vector[part] for vector in vectors], axis=0)
+    return out
+
+
+def norm(vector: Vector) -> float:
+    """Infinite or NaN only if the vector is not finite: a sum of squares in float32 overflows long before."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.sqrt(sum(_square(vector[part]) for part in _parts(vector.size))))
+
+
+def _square(tile: Vector) -> float:
+    """|tile|^2, in the tile's own type where that does."""
+    square = float(np.dot(tile, tile))
+    if np.isfinite(square):
+        return square
+    wide: NDArray[np.float64] = tile.astype(np.float64)
+    return float(np.dot(wide, wide))
+
+
+def _parts(size: int) -> Iterator[slice]:
+    return (slice(first, min(first + TILE, size)) for first in range(0, size, TILE))

@@ -39,7 +39,7 @@ def describe(
     """What is None is as the file has it, or as in `p2pfl demo`.
 
     Another number of nodes than the file's means other members, of the same kind; another number, topology or seed
-    another graph.
+    another graph. What the file says of single edges holds for those that are left; `compressor` is that of the others.
 
     Raises:
         UserError: a mistake in the file or in an option.
@@ -49,7 +49,7 @@ def describe(
         check_count(nodes)
     federation = _built_in(nodes or NODES) if file is None else load_federation(file)
     if nodes is not None and nodes != len(federation.members):
-        federation = replace(federation, members=made_up(nodes))
+        federation = replace(federation, members=made_up(nodes), edge_compressors={})
     if seed is not None:
         federation = replace(federation, seed=seed)
     if topology is not None:
@@ -105,7 +105,8 @@ def _with_graph(federation: Federation, file: Path | None) -> Federation:
             value=federation.topology,
             allowed="a connected graph: more edges, or another --seed for a random one",
         )
-    return replace(federation, edges=edges, schedule=schedule)
+    kept = {edge: spec for edge, spec in federation.edge_compressors.items() if edge in edges}
+    return replace(federation, edges=edges, schedule=schedule, edge_compressors=kept)
 
 
 def _gossip(gossip: GossipConfig, wanted: Mapping[str, Any]) -> GossipConfig:

@@ -198,9 +198,18 @@ class Network:
         """This node's edges, in the order of the graph's."""
         return tuple(way.link.edge for way in self._ways.get(node, {}).values())
 
+    def ways_of(self, node: int) -> list[Way]:
+        """From this node to each of its neighbors, by their number."""
+        return [way for _, way in sorted(self._ways.get(node, {}).items())]
+
     def traffic_of(self, node: int) -> Traffic:
         """What this node has sent, on all its links and in all its lives."""
         return _sum(self._ways.get(node, {}).values())
+
+    @property
+    def sent(self) -> dict[Edge, int]:
+        """Bytes by (sender, receiver)."""
+        return {(way.source, way.target): way.bytes_sent for link in self.links.values() for way in link.ways}
 
     @property
     def traffic(self) -> Traffic:

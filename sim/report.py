@@ -9,13 +9,14 @@ import dataclasses
 import hashlib
 import resource
 from collections import Counter
+from collections.abc import Iterable
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.reporting.figures import configuration, contraction, overall_staleness, spread
+from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from sim.figures import Figures, Json
 from sim.stage import Stage
 from topologies import Topology, spectrum
@@ -44,10 +45,15 @@ def final_report(stage: Stage, figures: Figures, *, references: bool) -> Json:
         "consensus_distance": distance(models, kept),
         "bytes_sent": traffic.bytes_sent,
         "messages_sent": traffic.messages_sent,
+        "compressors": by_compressor(federation, world.network.sent),
         "virtual_time_s": world.kernel.now,
         "staleness": overall_staleness(row["staleness"] for row in ended),
         "contraction": contraction(
-            federation, stage.script.learners.samples, figures.closing_lines(), ends=figures.closing_ends()
+            federation,
+            stage.script.learners.samples,
+            figures.closing_lines(),
+            ends=figures.closing_ends(),
+            size=stage.script.learners.size,
         ),
         "died": [row["name"] for row in rows if row["died"]],
         "byzantine": [row["name"] for row in rows if row["byzantine"]],
@@ -59,16 +65,16 @@ def final_report(stage: Stage, figures: Figures, *, references: bool) -> Json:
         "seed": federation.seed,
         "simulated": True,
         "digest": world.trace.digest,
-        "value_digest": value_digest(models, stage.variates()),
+        "value_digest": value_digest(models, stage.variates(), stage.personal()),
         "reference": _references(stage) if references else None,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
     }
 
 
-def value_digest(models: NDArray[Any], variates: NDArray[Any] | None) -> str:
+def value_digest(models: NDArray[Any], variates: NDArray[Any] | None, personal: Iterable[NDArray[Any]] = ()) -> str:
     """Of every bit of what all nodes have at the end."""
     values = hashlib.blake2b(digest_size=32, person=b"p2pfl-values")
-    for rows in (models, variates):
+    for rows in (models, variates, *personal):
         if rows is not None:
             values.update(np.ascontiguousarray(rows).data)
     return values.hexdigest()
@@ -115,10 +121,25 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[Json]:
                 "staleness": None if core is None else host.counts.staleness,
                 "exchanges": host.counts.exchanges,
                 "starts": host.starts,
+                "neighbors": _neighbors(stage, node),
                 "alarms": dict(sorted(Counter(alarm.kind for alarm in host.alarms).items())),
             }
         )
     return rows
+
+
+def _neighbors(stage: Stage, node: int) -> list[Json]:
+    """What the node has sent to each of them, and with which compressor, as a real one tells it."""
+    federation = stage.script.federation
+    return [
+        {
+            "name": federation.members[way.target].name,
+            "compressor": federation.compressor_of(node, way.target),
+            "bytes_sent": way.bytes_sent,
+            "messages_sent": way.messages_sent,
+        }
+        for way in stage.world.network.ways_of(node)
+    ]
 
 
 def distance(models: NDArray[Any], nodes: list[int]) -> float | None:

@@ -16,10 +16,11 @@ from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import Federation
 from p2pfl.core import invariants
 from p2pfl.errors import P2PFLError
+from p2pfl.reporting.traffic import compressor_mistakes
 from sim.figures import Figures, Json
 from sim.kernel import NS
 from sim.lazy import MisjudgedError
-from sim.learning.batched import make_learners
+from sim.learning.batched import BatchedLearners, make_learners
 from sim.report import final_report
 from sim.stage import Script, Stage, script
 from sim.worlds.choices import settle
@@ -88,9 +89,11 @@ def simulate(
     began = time.process_time()
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
     learners = make_learners(federation)
+    if mistakes := compressor_mistakes(federation, learners.size):
+        raise mistakes[0]
     uses = Counter(federation.compressor_of(*edge) for edge in federation.edges)
     codecs = {make_compressor(spec): count for spec, count in uses.items()}
-    reason = None if check or not batching else _why_one_at_a_time(spec, codecs)
+    reason = None if check or not batching else _why_one_at_a_time(spec, learners, codecs)
     exact = check or not batching or reason is not None
     check_memory(
         nodes=len(federation.members),
@@ -111,10 +114,12 @@ def simulate(
         return again
 
 
-def _why_one_at_a_time(spec: WorldSpec, codecs: Iterable[Compressor]) -> str | None:
-    """What the cores are told depends on values, so that the arithmetic cannot be put off; or None."""
+def _why_one_at_a_time(spec: WorldSpec, learners: BatchedLearners, codecs: Iterable[Compressor]) -> str | None:
+    """Why the arithmetic cannot be put off; None: it can."""
     if spec.liars is not None and spec.liars.attack == "nan":
         return "messages will be refused"
+    if learners.personal:
+        return "each node keeps a part of the model to itself"
     varying = next((codec.spec for codec in codecs if not codec.fixed), None)
     return None if varying is None else f"the size of a {varying} payload depends on its values"
 

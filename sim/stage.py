@@ -100,6 +100,12 @@ class Stage:
             return None
         return np.stack([host.engine.state.variate for host in self.world.hosts])
 
+    def personal(self) -> list[NDArray[Any]]:
+        """What each node keeps to itself, tensor by tensor; none where no part of the model is personal."""
+        if self.plane is not None or not self.script.learners.personal:
+            return []
+        return [array for host in self.world.hosts for _, array in sorted(host.engine.state.local.items())]
+
     def loss(self, node: int) -> float | None:
         """Of the node's latest local round."""
         if self.plane is None:

@@ -47,7 +47,7 @@ class BatchedLearners:
     "one at a time: REASON".
 
     `batch_stable`: every vector has the bits of the learner alone, whatever the grouping. `verdicts` are what the
-    self-test found, by kind of node.
+    self-test found, by kind of node. `personal` is how many floating values each node keeps to itself, besides `size`.
     """
 
     def __init__(self, learners: Sequence[Learner], *, approximate: bool = False, batching: bool = True) -> None:
@@ -55,7 +55,7 @@ class BatchedLearners:
         `batching` nothing is tried: for few nodes, or few rounds, the import of torch.func alone costs more.
         """
         self.learners = learners
-        self.size = learners[0].size
+        self.size, self.personal = learners[0].size, learners[0].personal
         nodes = learners if isinstance(learners, TorchNodes) else gathered(learners)
         self.nodes = nodes if isinstance(nodes, TorchNodes) else None
         self.samples: list[int] = [one.samples for one in learners] if self.nodes is None else self.nodes.counts
@@ -145,6 +145,8 @@ class BatchedLearners:
             return nodes
         if isinstance(nodes.pool, str):
             return nodes.pool
+        if self.personal:
+            return "each node keeps a part of the model to itself"
         if not nodes.shareable:
             return "the model has buffers that are not shared"
         try:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from p2pfl.config.model import Federation, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
-from p2pfl.learn.load import load_task
+from p2pfl.learn.load import learner_for, load_task
 from p2pfl.learn.samples import Samples, read_samples
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner, seeded, try_out
@@ -24,7 +24,7 @@ from sim.learning.pool import Distinct, Pool, pooled
 
 class TorchNodes(Sequence[Learner]):
     """`pool` has all training sets, or says why they cannot be put together. `shareable`: the module keeps nothing
-    between rounds, so that one does for all nodes.
+    between rounds, so that one does for all nodes; where it keeps something, each node has a module of its own.
     """
 
     def __init__(self, prototype: TorchLearner, contexts: Sequence[NodeContext], sets: list[Samples]) -> None:
@@ -34,7 +34,7 @@ class TorchNodes(Sequence[Learner]):
         self.pool: Pool | str = pooled(sets)
         self._sets = sets if isinstance(self.pool, str) else []
         self._own: dict[int, TorchLearner] = {}
-        self.shareable = _keeps_nothing(prototype.module)
+        self.shareable = not prototype.personal and _keeps_nothing(prototype.module)
         self.tests: list[Samples] = []
         self.test_of: NDArray[np.int64] = np.full(len(contexts), -1, dtype=np.int64)
 
@@ -58,7 +58,8 @@ class TorchNodes(Sequence[Learner]):
         if self.shareable:
             return self.prototype.at_node(self.contexts[node], self.train_set(node), self._test_set(node))
         if node not in self._own:
-            self._own[node] = TorchLearner(self.prototype.task, self.contexts[node], self.prototype.training)
+            first = self.prototype
+            self._own[node] = TorchLearner(first.task, self.contexts[node], first.training, first.share)
         return self._own[node]
 
     @property
@@ -83,8 +84,8 @@ def load_learners(federation: Federation, local: Mapping[str, Mapping[str, Any]]
     contexts = [_context(federation, index, local or {}) for index in range(len(federation.members))]
     try:
         if isinstance(task, Task):
-            return _torch_nodes(task, contexts, federation.training)
-        return [task.learner(context, federation.training) for context in contexts]
+            return _torch_nodes(task, contexts, federation.training, federation.gossip.share)
+        return [learner_for(task, context, federation.training, federation.gossip.share) for context in contexts]
     except UserError as error:
         if error.file is None:
             error.file = str(federation.path)
@@ -97,7 +98,7 @@ def gathered(learners: Sequence[Learner]) -> TorchNodes | str:
     if len(given) < len(learners):
         return "the task has learners of its own"
     first = given[0]
-    if any(one.task is not first.task or one.training != first.training for one in given):
+    if any(one.task is not first.task or one.training != first.training or one.share != first.share for one in given):
         return "the learners are not of one task"
     if any(one.context.seed != first.context.seed for one in given):
         return "the learners are not of one federation"
@@ -108,14 +109,14 @@ def gathered(learners: Sequence[Learner]) -> TorchNodes | str:
     )
 
 
-def _torch_nodes(task: Task, contexts: list[NodeContext], training: TrainingConfig) -> TorchNodes:
+def _torch_nodes(task: Task, contexts: list[NodeContext], training: TrainingConfig, share: Sequence[str]) -> TorchNodes:
     """The model is tried out once, with the labels of all nodes."""
     sets, tests, numbers = [], Distinct(), []
     for context in contexts:
         train_set, test_set = read_samples(task, context)
         sets.append(train_set)
         numbers.append(tests.add(test_set))
-    prototype = TorchLearner(task, contexts[0], training)
+    prototype = TorchLearner(task, contexts[0], training, share)
     nodes = TorchNodes(prototype, contexts, sets).with_tests(tests, numbers)
     if isinstance(nodes.pool, Pool):
         with seeded(0):

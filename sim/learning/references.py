@@ -53,11 +53,14 @@ def centralized(
     return dict(zip(("one_node", "all_nodes"), reports, strict=True))
 
 
-def fedavg(federation: Federation, learners: BatchedLearners, *, rounds: int | None = None) -> Report:
+def fedavg(federation: Federation, learners: BatchedLearners, *, rounds: int | None = None) -> Report | None:
     """Accuracy, loss, rounds, history and `bytes_sent`: a float32 model to and from each node in each round.
 
-    The history's `loss` is that of the test set, or the mean of the nodes' training losses where there is none.
+    None where nodes keep a part of the model to themselves: there is no one model whose accuracy it would be. The
+    history's `loss` is that of the test set, or the mean of the nodes' training losses where there is none.
     """
+    if learners.personal:
+        return None
     taken = _rounds(federation, rounds)
     model = np.asarray(learners.initial(), dtype=np.float32)
     weights = np.array(learners.samples, dtype=np.float64) / sum(learners.samples)

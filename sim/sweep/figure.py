@@ -1,7 +1,8 @@
 """One figure of a sweep: every combination as a point with its confidence interval, axes as color, marker and panels.
 
-Where the compressor is an axis, bytes are the horizontal axis: what accuracy costs. Otherwise one axis is: numbers
-where they are and joined by lines, names side by side. Two more become color and marker, the rest panels.
+Where the compressor is an axis, bytes are the horizontal axis: what accuracy costs; many compressors have their names
+beside their points. Otherwise one axis is: numbers where they are and joined by lines, names side by side. Two more
+become color and marker, the rest panels.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.errors import UserError
+from sim.sweep.labels import name_points
 from sim.sweep.marks import bytes_ticks, draw_rows, legend
 from sim.sweep.roles import BYTES, NOTHING, Roles, assign
 from topologies.plots.canvas import DARK, counted, new_figure, plain, save, shown
@@ -47,14 +49,13 @@ def _figure(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], heigh
     cells, columns = _grid(roles)
     lines = -(-len(cells) // columns)
     width = max(6.0, 1.2 + _panel_width(roles) * columns + legend_width(roles))
-    figure = new_figure(width, 1.5 + 2.9 * lines)
+    figure = new_figure(width, 1.5 + (2.9 if roles.label is None else 4.2) * lines)
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for axes, wanted in itertools.zip_longest(panels.flat, cells):
         if wanted is None:
             axes.set_axis_off()
             continue
-        own = [row for row in rows if all(row["values"][name] == value for name, value in wanted.items())]
-        _panel(axes, own, roles, height, wanted)
+        _panel(axes, _within(rows, wanted), roles, height, wanted)
     _scales(panels, rows, roles, height)
     for line in panels:
         line[0].set_ylabel(HEIGHTS[height], fontsize=9)
@@ -62,7 +63,13 @@ def _figure(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], heigh
         axes.set_xlabel("bytes that a node sends" if roles.across is None else roles.across, fontsize=9)
     figure.suptitle(_title(results, rows, roles), fontsize=9.5, color=DARK, x=0.01, ha="left")
     legend(figure, roles)
+    for axes, wanted in zip(panels.flat, cells, strict=False):
+        name_points(axes, _within(rows, wanted), roles, height)
     return figure
+
+
+def _within(rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row for row in rows if all(row["values"][name] == value for name, value in wanted.items())]
 
 
 def legend_width(roles: Roles) -> float:
@@ -72,6 +79,8 @@ def legend_width(roles: Roles) -> float:
 
 
 def _panel_width(roles: Roles) -> float:
+    if roles.label is not None:
+        return 5.5 if roles.panels else 7.5
     if roles.across is None or roles.numeric:
         return 3.6 if roles.panels else 5.0
     points = roles.many(roles.across) * max(2, roles.many(roles.color) * roles.many(roles.marker))

@@ -17,13 +17,17 @@ FEWEST_NUMBERS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """Axes by name; None where there are not so many. `across` None: bytes. `numeric`: it is drawn to scale."""
+    """Axes by name; None where there are not so many. `across` None: bytes. `numeric`: it is drawn to scale.
+
+    `label` is the axis whose values stand beside the points, because it has too many for colors.
+    """
 
     across: str | None
     color: str | None
     marker: str | None
     panels: tuple[str, ...]
     numeric: bool
+    label: str | None = None
     values: Mapping[str, Sequence[Any]] = field(repr=False)
 
     def place(self, name: str | None, row: Mapping[str, Any]) -> int:
@@ -40,7 +44,9 @@ def assign(axes: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]])
     values = {name: found for name, found in present.items() if len(found) > 1}
     values = values or dict(list(present.items())[:1]) or {NOTHING: [NOTHING]}
     across = _across(values, rows)
-    rest = [name for name in values if name != across]
+    many = across is None and len(values["compressor"]) > MOST_SIGNS
+    label = "compressor" if many else None
+    rest = [name for name in values if name not in {across, label}]
     if across is None and len(rest) > 1 and "compressor" in rest:
         # bytes tell most compressors apart already
         rest.sort(key=lambda name: name == "compressor")
@@ -51,7 +57,7 @@ def assign(axes: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]])
     color, marker = (*signs, None, None)[:2]
     panels = tuple(name for name in rest if name not in signs)
     numeric = across is not None and _numeric(values[across])
-    return Roles(across=across, color=color, marker=marker, panels=panels, numeric=numeric, values=values)
+    return Roles(across=across, color=color, marker=marker, panels=panels, numeric=numeric, label=label, values=values)
 
 
 def _present(name: str, given: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -20,6 +20,7 @@ time_s = 9.0
 [gossip]
 compressor = "q8"
 """
+EDGE = '[[edge]]\nbetween = ["{}", "{}"]\ncompressor = "q4"\n'
 NODE = '[[node]]\nname = "{}"\nkey = "{}"\n'
 
 
@@ -48,6 +49,15 @@ def test_another_number_of_nodes_has_other_members_and_a_graph_of_that_size(file
     assert [member.name for member in federation.members] == [f"node{i}" for i in range(9)]
     assert len(federation.edges) == 9
     assert len({member.key for member in federation.members}) == 9
+
+
+def test_another_graph_keeps_what_the_file_says_of_edges_that_it_has_too(file):
+    file.write_text(file.read_text() + "".join(EDGE.format(*ends) for ends in (("pi0", "pi1"), ("pi3", "pi0"))))
+    both = {(0, 1): "q4", (0, 3): "q4"}
+    assert describe(file=file).edge_compressors == both
+    assert describe(file=file, compressor="sign").edge_compressors == both
+    assert describe(file=file, topology="path").edge_compressors == {(0, 1): "q4"}
+    assert describe(file=file, nodes=5).edge_compressors == {}
 
 
 @pytest.mark.parametrize("spec", ["ring", "complete"])

@@ -12,6 +12,8 @@ import pytest
 
 from sim import simulate
 from sim.federations import describe
+from sim.lazy.control import LazyEngine
+from sim.lazy.edge_codecs import EdgeCodecs
 from sim.lazy.pairs import Pairs
 from sim.lazy.rows import Rows
 from sim.worlds.drawn import draw
@@ -36,6 +38,8 @@ CRASHES = (
     CrashSpec(nodes=(2,), at_s=0.04, down_s=0.03, amnesia=True),
     CrashSpec(nodes=(7,), at_s=0.05),
 )
+EACH_ANOTHER = ("none", "random-k:40", "q2:stochastic", "rotate+q2", "sign", "top-k:0.05+rotate+q4:stochastic")
+"""one edge after the other, over and over."""
 WORLDS = {
     "nothing happens": (WorldSpec(), {}),
     "speeds and bad links": (WorldSpec(compute=FAR_APART, links=BAD_LINKS), {}),
@@ -70,6 +74,20 @@ WORLDS = {
     "no compressor": (WorldSpec(compute=FAR_APART), {"compressor": "none"}),
     "float16": (WorldSpec(links=BAD_LINKS), {"compressor": "float16"}),
     "q8": (WorldSpec(crashes=CRASHES), {"compressor": "q8"}),
+    "random-k": (WorldSpec(compute=FAR_APART), {"compressor": "random-k:0.2"}),
+    "top-k": (WorldSpec(links=BAD_LINKS), {"compressor": "top-k:0.1+q8"}),
+    "a rotation": (WorldSpec(compute=FAR_APART), {"compressor": "rotate+sign"}),
+    "signs": (WorldSpec(links=BAD_LINKS), {"compressor": "sign"}),
+    "stochastic codes": (WorldSpec(crashes=CRASHES), {"compressor": "q4:stochastic"}),
+    "every edge another, in bad luck": (
+        WorldSpec(compute=FAR_APART, links=BAD_LINKS, crashes=CRASHES),
+        {"own": EACH_ANOTHER, "control_variate": 0.3},
+    ),
+    "every edge without chance": (WorldSpec(compute=FAR_APART), {"own": ("none", "q8", "top-k:0.1", "sign")}),
+    "liars on edges of their own": (
+        WorldSpec(liars=LiarSpec(attack="noise:0.5", nodes=(1, 2)), compute=FAR_APART),
+        {"own": EACH_ANOTHER},
+    ),
     "other data": (WorldSpec(compute=FAR_APART), {"partition": "dirichlet:0.5"}),
 }
 
@@ -82,6 +100,7 @@ def federation(
     nodes=12,
     seed=0,
     start_wait_s=0.2,
+    own=(),
     **training,
 ):
     described = describe(
@@ -89,7 +108,8 @@ def federation(
     )
     wanted = {"local_steps": 3, "closing_rounds": 4} | training
     gossip = replace(described.gossip, start_wait_s=start_wait_s, linger_s=1.0)
-    return replace(described, training=replace(described.training, **wanted), gossip=gossip)
+    edges = dict(zip(described.edges, own * len(described.edges), strict=False))
+    return replace(described, training=replace(described.training, **wanted), gossip=gossip, edge_compressors=edges)
 
 
 def digests(described, world, *, batching):
@@ -144,6 +164,27 @@ def test_a_millionth_in_one_half_of_an_exchange_is_seen(monkeypatch):
     monkeypatch.setattr(Rows, "_move", wrong)
     here, there = one_run_and_the_other()
     assert here[0] == there[0]
+    assert here[1] != there[1]
+
+
+def test_the_chance_of_another_transaction_is_seen(monkeypatch):
+    def wrong(engine, peer, incarnation, seq):
+        return right(engine, peer, incarnation, seq + 1)
+
+    right = LazyEngine._chance
+    monkeypatch.setattr(LazyEngine, "_chance", wrong)
+    here, there = one_run_and_the_other("stochastic codes")
+    assert here[0] == there[0]
+    assert here[1] != there[1]
+
+
+def test_a_row_that_goes_through_the_codec_of_another_edge_is_seen(monkeypatch):
+    def wrong(codecs, rows, edges, chance):
+        return right(codecs, rows, np.roll(edges, 1), chance)
+
+    right = EdgeCodecs.quantize
+    monkeypatch.setattr(EdgeCodecs, "quantize", wrong)
+    here, there = one_run_and_the_other("every edge without chance")
     assert here[1] != there[1]
 
 

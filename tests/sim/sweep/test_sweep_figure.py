@@ -9,11 +9,16 @@ import pytest
 
 from p2pfl.errors import UserError
 from sim.sweep.figure import draw_sweep
+from sim.sweep.labels import Box, _free_place
 from sim.sweep.roles import assign
 from sim.sweep.statistics import estimate
 
 TOPOLOGY = ["ring", "random-regular:degree=4", "complete"]
 COMPRESSOR = ["none", "q4"]
+CHAINS = [
+    *("none", "float16", "q8", "q4", "q4:stochastic", "q2", "sign", "rotate+sign", "rotate+q2", "q4+zstd"),
+    *("top-k:0.05", "top-k:0.05+q8", "top-k:0.01+q8+zstd", "random-k:0.1", "random-k:0.1+q4", "sign+zstd"),
+]
 
 
 def metric(values):
@@ -44,6 +49,29 @@ def words(path):
 def test_bytes_go_across_where_the_compressor_is_an_axis():
     roles = roles_of(compressor=COMPRESSOR, topology=TOPOLOGY, attack=["none", "zero"])
     assert (roles.across, roles.color, roles.marker, roles.panels) == (None, "topology", "compressor", ("attack",))
+
+
+def test_more_compressors_than_colors_have_their_names_beside_the_points(tmp_path):
+    axes = {"compressor": CHAINS, "topology": ["ring", "complete"]}
+    roles = roles_of(**axes)
+    assert (roles.across, roles.label, roles.color, roles.panels) == (None, "compressor", "topology", ())
+    draw_sweep(results_of(axes), tmp_path / "sweep.svg")
+    written = words(tmp_path / "sweep.svg")
+    assert all(written.count(chain) == 2 for chain in CHAINS)
+
+
+def test_no_name_stands_on_another_or_on_a_point():
+    """Sixteen points within a few millimeters of each other."""
+    frame, taken = Box(0, 0, 500, 300), []
+    for index in range(len(CHAINS)):
+        place = (200.0 + 3 * index, 150.0 + 2 * (index % 3))
+        taken.append(Box(place[0] - 2, place[1] - 2, place[0] + 2, place[1] + 2))
+    points = list(taken)
+    for point, chain in zip(points, CHAINS, strict=True):
+        _, _, box = _free_place((point.left + 2, point.bottom + 2), chain, taken, frame)
+        assert box.inside(frame)
+        assert not any(box.meets(other) for other in taken)
+        taken.append(box)
 
 
 def test_numbers_go_across_before_names():

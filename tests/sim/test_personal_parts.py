@@ -1,0 +1,109 @@
+"""A federation that shares a part of its model: each simulated node has the rest to itself, over crashes too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from p2pfl.errors import UserError
+from p2pfl.learn.load import make_learner
+from sim import simulate
+from sim.federations import describe
+from sim.kernel import NS
+from sim.learning.batched import make_learners
+from sim.stage import Stage, script
+from sim.worlds.choices import settle
+from sim.worlds.model import ComputeSpec, CrashSpec, WorldSpec
+
+SHARED = ("1.*",)
+"""the first of the two layers of the digits' model: 64 x 32 weights and 32 biases."""
+CRASHES = (CrashSpec(nodes=(1,), at_s=0.06, down_s=0.02), CrashSpec(nodes=(3,), at_s=0.08, down_s=0.02, amnesia=True))
+
+
+def digits(*, share=SHARED, rounds=6):
+    federation = describe(nodes=5, rounds=rounds, topology="complete", partition="shards:2", seed=4)
+    training = replace(federation.training, local_steps=3, closing_rounds=3)
+    return replace(federation, training=training, gossip=replace(federation.gossip, share=share, start_wait_s=0.2))
+
+
+def stage_of(federation, world):
+    spec = settle(world, len(federation.members), federation.seed)
+    return Stage(script(federation, spec, make_learners(federation), exact=True, check=False))
+
+
+def heads(stage):
+    return [host.engine.state.local for host in stage.world.hosts]
+
+
+def test_each_node_has_its_own_part_and_all_share_the_other():
+    stage = stage_of(digits(), WorldSpec())
+    stage.world.run(until_ns=100 * NS)
+    assert stage.models().shape == (5, 64 * 32 + 32)
+    for one in range(5):
+        assert set(heads(stage)[one]) == {"3.weight", "3.bias"}
+        for other in range(one):
+            assert not np.array_equal(heads(stage)[one]["3.weight"], heads(stage)[other]["3.weight"])
+
+
+def test_a_node_is_scored_with_the_part_that_is_its_own():
+    federation = digits()
+    stage = stage_of(federation, WorldSpec())
+    stage.world.run(until_ns=100 * NS)
+    scores = stage.script.learners.evaluate(stage.models(), "local", np.arange(5))
+    for node, model in enumerate(stage.models()):
+        learner = make_learner(
+            federation.task,
+            federation.training,
+            seed=federation.seed,
+            node_index=node,
+            node_count=5,
+            node_name=federation.members[node].name,
+            base_dir=federation.path.parent,
+            local={},
+            local_dir=federation.path.parent,
+            share=SHARED,
+        )
+        learner.load_local_state(heads(stage)[node])
+        assert scores[node] == learner.evaluate(model, "local")
+
+
+def test_a_crash_takes_the_own_part_back_to_what_the_disk_has():
+    """With a lost disk: to what the task made it."""
+    stage = stage_of(digits(rounds=40), WorldSpec(compute=ComputeSpec(jitter=0.0), crashes=CRASHES))
+    unlearned = stage.script.learners.learners[0].local_state()
+    stage.world.run(until_ns=round(0.0801 * NS), finish=False)
+    for node, changed in ((1, True), (3, False)):
+        engine = stage.world.hosts[node].engine
+        kept = engine.plan.learner.local_state()
+        assert all(np.array_equal(kept[name], engine.state.local[name]) for name in kept)
+        assert np.array_equal(kept["3.weight"], unlearned["3.weight"]) != changed
+
+
+def test_such_a_run_goes_one_operation_at_a_time_says_why_and_is_the_same_every_time():
+    world = WorldSpec(crashes=CRASHES)
+    first, second, other = (simulate(digits(share=share), world=world) for share in (SHARED, SHARED, ("!1.*",)))
+    assert first["batching"]["operations"] == "one at a time"
+    assert first["batching"]["why"] == "each node keeps a part of the model to itself"
+    assert first["config"]["gossip"]["share"] == SHARED
+    assert first["reference"]["fedavg"] is None
+    assert first["reference"]["centralized"]["one_node"]["accuracy"] > 0.1
+    assert (first["digest"], first["value_digest"]) == (second["digest"], second["value_digest"])
+    assert other["bytes_sent"] < first["bytes_sent"] / 2
+
+
+def test_the_part_that_is_not_shared_is_in_the_digest_of_values():
+    stages = [stage_of(digits(), WorldSpec()) for _ in range(2)]
+    for stage in stages:
+        stage.world.run(until_ns=100 * NS)
+    assert [len(stage.personal()) for stage in stages] == [10, 10]
+    assert all(np.array_equal(a, b) for a, b in zip(*(stage.personal() for stage in stages), strict=True))
+
+
+def test_a_pattern_that_matches_nothing_and_a_task_without_names_are_refused():
+    with pytest.raises(UserError, match="matches no floating tensor"):
+        simulate(digits(share=("backbone.*",)))
+    quadratic = replace(digits(), task=replace(digits().task, name="quadratic", options={}))
+    with pytest.raises(UserError, match=r"learner of its own"):
+        simulate(quadratic)

@@ -9,6 +9,7 @@ from p2pfl.compress.blocks import BlockQuantizer
 from p2pfl.compress.codes import EIGHT_BITS, FOUR_BITS
 from p2pfl.compress.entropy import Entropy
 from p2pfl.compress.floats import Float16, Float32
+from p2pfl.compress.indices import GAPS, PACKED
 from p2pfl.compress.interface import Compressor, RowCompressor
 from p2pfl.compress.randomk import RandomK
 from p2pfl.compress.sparse import Sparse
@@ -52,7 +53,7 @@ def build(spec: str) -> Compressor:
         raise UserError(str(error), key=KEY, value=spec, allowed=ALLOWED) from None
     compressor = _values(chain)
     if chain.sparsifier == "top-k":
-        compressor = TopK(chain.keep, compressor)
+        compressor = TopK(chain.keep, compressor, GAPS if chain.zstd else PACKED)
     elif chain.sparsifier == "random-k":
         compressor = RandomK(chain.keep, compressor)
     return Entropy(compressor) if chain.zstd else compressor

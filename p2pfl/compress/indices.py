@@ -36,7 +36,7 @@ class IndexCode(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """Elias-Fano (Elias, 1974; Fano, 1971): within half a bit an index of log2(d over k), as long as k <= d/4.
+    """Elias-Fano (Elias, 1974; Fano, 1971): within half a bit an index of log2(d over k), as long as k < d/4.
 
     The floor(log2(d/k)) low bits of all indices stand plane by plane, the lowest plane first; then the rest, in unary:
     of index i (from 0), bit (index >> low) + i is set. From where d bits are no more than that, there is one bit for
@@ -44,41 +44,32 @@ class _Packed:
     """
 
     def size_bytes(self, count: int, size: int) -> int:
-        if count in (0, size):
-            return 0
-        return -(-min(size, _elias_fano_bits(count, size)) // 8)
+        return 0 if count in (0, size) else -(-min(size, _elias_fano_bits(count, size)) // 8)
 
     def write(self, indices: Indices, size: int, out: NDArray[np.uint8]) -> None:
         rows, count = indices.shape
         if count in (0, size):
             return
         if size <= _elias_fano_bits(count, size):
-            bits = np.zeros((rows, size), np.uint8)
-            np.put_along_axis(bits, indices, 1, axis=1)
-        else:
-            low = _low_bits(count, size)
-            bits = np.zeros((rows, _elias_fano_bits(count, size)), np.uint8)
-            for place in range(low):
-                np.copyto(bits[:, place * count : (place + 1) * count], indices >> place & 1, casting="unsafe")
-            upper = indices >> low
-            upper += np.arange(low * count, (low + 1) * count)
-            np.put_along_axis(bits, upper, 1, axis=1)
+            _write_bitmap(indices, size, out)
+            return
+        low = _low_bits(count, size)
+        bits = np.zeros((rows, _elias_fano_bits(count, size)), np.uint8)
+        for place in range(low):
+            np.copyto(bits[:, place * count : (place + 1) * count], indices >> place & 1, casting="unsafe")
+        upper = indices >> low
+        upper += np.arange(low * count, (low + 1) * count)
+        np.put_along_axis(bits, upper, 1, axis=1)
         np.copyto(out, np.packbits(bits, axis=1, bitorder="little"))
 
     def read(self, stored: NDArray[np.uint8], count: int, size: int) -> Indices:
-        rows = len(stored)
         if count in (0, size):
-            return np.broadcast_to(np.arange(count), (rows, count))
-        if stored.shape[1] == 0:
-            raise ValueError("expected one row of bytes for each row of indices")
-        used = min(size, _elias_fano_bits(count, size))
-        bits = np.unpackbits(stored, axis=1, bitorder="little")
-        if bits[:, used:].any():
-            raise PeerFault("the filling after the indices is not 0")
-        if used == size:
-            return _ones(bits[:, :used], count)
+            return _all(len(stored), count)
+        if size <= _elias_fano_bits(count, size):
+            return _read_bitmap(stored, count, size)
         low = _low_bits(count, size)
-        indices = _ones(bits[:, low * count : used], count)
+        bits = _bits(stored, _elias_fano_bits(count, size))
+        indices = _ones(bits[:, low * count :], count)
         indices -= np.arange(count)
         for place in reversed(range(low)):
             indices <<= 1
@@ -91,14 +82,18 @@ class _Packed:
 class _Gaps:
     """What lies between an index and the one before it, as bytes: all lowest bytes, then all next ones, and so on.
 
-    As many bytes a gap as the largest possible one needs; the upper ones are mostly 0.
+    As many bytes a gap as the largest possible one needs; the upper ones are mostly 0. Where an entropy stage gains
+    nothing by that, with few indices and from k = d/4 on, it is `PACKED`.
     """
 
     def size_bytes(self, count: int, size: int) -> int:
-        return count * _gap_bytes(count, size)
+        return count * _gap_bytes(count, size) if self._pays(count, size) else PACKED.size_bytes(count, size)
 
     def write(self, indices: Indices, size: int, out: NDArray[np.uint8]) -> None:
         count = indices.shape[1]
+        if not self._pays(count, size):
+            PACKED.write(indices, size, out)
+            return
         gaps = np.diff(indices, axis=1, prepend=-1)
         gaps -= 1
         for place in range(_gap_bytes(count, size)):
@@ -106,21 +101,27 @@ class _Gaps:
             gaps >>= 8
 
     def read(self, stored: NDArray[np.uint8], count: int, size: int) -> Indices:
+        if not self._pays(count, size):
+            return PACKED.read(stored, count, size)
         indices = np.zeros((len(stored), count), np.int64)
         for place in reversed(range(_gap_bytes(count, size))):
             indices <<= 8
             indices |= stored[:, place * count : (place + 1) * count]
-        if (indices > size - count).any():
-            raise PeerFault("a gap between two indices is larger than any can be")
         indices += 1
+        # No sum overflows: d gaps are below 2^8 d each.
         np.cumsum(indices, axis=1, out=indices)
         indices -= 1
         require_increasing(indices[:, -1:], size)
         return indices
 
+    def _pays(self, count: int, size: int) -> bool:
+        return count >= _FEW and 4 * count < size
+
 
 PACKED: IndexCode = _Packed()
 GAPS: IndexCode = _Gaps()
+# A frame of zstd costs more than it gains on fewer.
+_FEW = 1024
 
 
 def require_increasing(indices: Indices, size: int) -> None:
@@ -146,8 +147,33 @@ def _gap_bytes(count: int, size: int) -> int:
     return -(-(size - count).bit_length() // 8)
 
 
+def _all(rows: int, count: int) -> Indices:
+    return np.broadcast_to(np.arange(count), (rows, count))
+
+
+def _write_bitmap(indices: Indices, size: int, out: NDArray[np.uint8]) -> None:
+    bits = np.zeros((len(indices), size), np.uint8)
+    np.put_along_axis(bits, indices, 1, axis=1)
+    np.copyto(out, np.packbits(bits, axis=1, bitorder="little"))
+
+
+def _read_bitmap(stored: NDArray[np.uint8], count: int, size: int) -> Indices:
+    return _ones(_bits(stored, size), count)
+
+
+def _bits(stored: NDArray[np.uint8], used: int) -> NDArray[np.uint8]:
+    """The first `used` bits of each row, a byte for each; those after them are 0."""
+    bits = np.unpackbits(stored, axis=1, bitorder="little")
+    if bits[:, used:].any():
+        raise PeerFault("the filling after the indices is not 0")
+    return bits[:, :used]
+
+
 def _ones(bits: NDArray[np.uint8], count: int) -> Indices:
     """Where the ones are, in rows that hold `count` of them each; shape (b, count)."""
     if (np.count_nonzero(bits, axis=1) != count).any():
         raise PeerFault(f"a row of indices does not hold {count}")
-    return np.nonzero(bits)[1].reshape(len(bits), count)
+    rows, size = bits.shape
+    places = np.flatnonzero(bits.view(np.bool_)).reshape(rows, count)
+    places -= size * np.arange(rows)[:, None]
+    return places

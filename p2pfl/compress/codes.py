@@ -1,7 +1,8 @@
-"""Signed integer codes in 8 or in 4 bits, many rows at once.
+"""Signed integer codes in 8, 4 or 2 bits, many rows at once.
 
-Both are symmetric: -128 and -8 do not exist, so a payload that holds them was not made by an encoder. In 4
-bits a code is stored plus 8, two to a byte, the earlier in the low half; an odd tail is filled with 0.
+All are symmetric: -128, -8 and -2 do not exist, so a payload that holds them was not made by an encoder. In 4 bits a
+code is stored plus 8, two to a byte, the earlier in the low half; in 2 bits plus 2, four to a byte, the earliest
+lowest. What is left of the last byte is filled with code 0.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ class Packing(Protocol):
         """Bytes that `size` codes take."""
 
     def pack(self, stored: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-        """Write rows (b, n) of codes plus `zero` to `out`, (b, size_bytes(d)), where n is even and at least d.
+        """Write rows (b, n) of codes plus `zero` to `out`, (b, size_bytes(d)), where 8 divides n and n is at least d.
 
         Codes after the d-th are 0. `stored` is used up.
         """
 
     def unpack(self, packed: NDArray[np.uint8], size: int, out: NDArray[np.int8]) -> None:
-        """Write codes of rows (b, size_bytes(size)) to `out`, (b, n), where n is even; code 0 follows the last.
+        """Write codes of rows (b, size_bytes(size)) to `out`, (b, n), where 8 divides n; code 0 follows the last.
 
         Raises PeerFault for a code that does not exist.
         """
@@ -84,5 +85,35 @@ class _FourBits:
         out -= self.zero
 
 
+@dataclass(frozen=True, slots=True)
+class _TwoBits:
+    largest: int = 1
+    zero: int = 2
+
+    def size_bytes(self, size: int) -> int:
+        return (size + 3) // 4
+
+    def pack(self, stored: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+        fours = stored.view("<u4")
+        fours |= fours >> 6
+        fours |= fours >> 12
+        np.copyto(out, fours[:, : out.shape[1]], casting="unsafe")
+
+    def unpack(self, packed: NDArray[np.uint8], size: int, out: NDArray[np.int8]) -> None:
+        fours = out.view("<u4")
+        np.copyto(fours[:, : packed.shape[1]], packed)
+        fours[:, packed.shape[1] :] = 0xAA
+        fours |= fours << 12
+        fours &= 0x000F000F
+        fours |= fours << 6
+        fours &= 0x03030303
+        if (out[:, size:] != self.zero).any():
+            raise PeerFault("the filling after the last 2-bit code is not code 0")
+        if not out.min():
+            raise PeerFault("code -2 in a 2-bit payload")
+        out -= self.zero
+
+
 EIGHT_BITS: Packing = _EightBits()
 FOUR_BITS: Packing = _FourBits()
+TWO_BITS: Packing = _TwoBits()

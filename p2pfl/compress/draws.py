@@ -24,3 +24,30 @@ def words(seeds: NDArray[np.uint64] | Sequence[int], first: int, count: int) -> 
     z *= SECOND
     z ^= z >> np.uint64(31)
     return z
+
+
+def seeds_of(chances: Sequence[int] | None, rows: int) -> NDArray[np.uint64]:
+    """The chance of each row, shape (rows,)."""
+    if chances is None or len(chances) != rows:
+        found = "none" if chances is None else len(chances)
+        raise ValueError(f"expected a chance for each of {rows} rows, got {found}")
+    return np.array(chances, np.uint64)
+
+
+def dither(seeds: NDArray[np.uint64], first: int, count: int) -> NDArray[np.float32]:
+    """Values first..first+count-1 of each seed, spread evenly within (-1/2, 1/2), shape (seeds, count).
+
+    Odd multiples of 2^-17, from 16 bits each; `first` and `count` are multiples of 4.
+    """
+    drawn = words(seeds, first // 4, count // 4).astype("<u8", copy=False).view("<i2")
+    spread = drawn.astype(np.float32)
+    spread *= np.float32(2.0**-16)
+    spread += np.float32(2.0**-17)
+    return spread
+
+
+def bits(seeds: NDArray[np.uint64], first: int, count: int) -> NDArray[np.uint8]:
+    """Bits first..first+count-1 of each seed, each 0 or 1, shape (seeds, count): those of a word from its lowest on."""
+    skipped = first % 64
+    drawn = words(seeds, first // 64, -(-(skipped + count) // 64)).astype("<u8", copy=False).view(np.uint8)
+    return np.unpackbits(drawn, axis=1, count=skipped + count, bitorder="little")[:, skipped:]

@@ -92,8 +92,13 @@ class Compressor(Protocol):
 class RowCompressor(Compressor, Protocol):
     """One whose payloads have a fixed size, so that those of many vectors make a matrix."""
 
-    def encode_rows(self, rows: Rows, *, chances: Sequence[int] | None = None) -> NDArray[np.uint8]:
-        """Payloads, shape (b, size_bytes(d)), of the rows of (b, d); raises as `encode` does."""
+    def encode_rows(
+        self, rows: Rows, *, chances: Sequence[int] | None = None, decoded: NDArray[np.float32] | None = None
+    ) -> NDArray[np.uint8]:
+        """Payloads, shape (b, size_bytes(d)), of the rows of (b, d); raises as `encode` does.
+
+        Fills `decoded` (b, d), which may be `rows` itself, with what they decode to.
+        """
 
     def decode_rows(
         self, payloads: NDArray[np.uint8], size: int, out: NDArray[np.float32] | None = None

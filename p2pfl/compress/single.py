@@ -13,9 +13,9 @@ SMALL_BYTES = 64 * 1024
 
 def encode_one(compressor: RowCompressor, vector: Vector, chance: int, decoded: NDArray[np.float32] | None) -> Payload:
     require_vector(vector)
-    payload = compressor.encode_rows(vector[None], chances=(chance,))
-    if decoded is not None:
-        compressor.decode_rows(payload, vector.size, decoded[None])
+    payload = compressor.encode_rows(
+        vector[None], chances=(chance,), decoded=None if decoded is None else decoded[None]
+    )
     return as_payload(payload.reshape(-1))
 
 

@@ -1,0 +1,278 @@
+"""What the codecs with one float32 scale a block share: the payload, the tiles, the check of the scales.
+
+Payload: the scales of all blocks of 256 values, then the codes of all values. A value decodes to its level, a small
+whole number, times the scale of its block; which levels there are and how codes stand in bytes is the codec's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.compress.draws import seeds_of
+from p2pfl.compress.interface import Payload, Rows, Vector
+from p2pfl.compress.single import decode_one, encode_one
+from p2pfl.compress.vectors import (
+    FLOAT32_MAX,
+    copy_float32,
+    not_finite,
+    require_payloads,
+    require_rows,
+    rows_for,
+    tiles,
+)
+from p2pfl.errors import PeerFault
+
+BLOCK = 256
+# Worked on at a time: the temporaries stay in the cache; whole blocks, so that none spans two tiles.
+TILE = 256 * BLOCK
+# A smaller scale is subnormal, and some processors are told to flush those to zero.
+SMALLEST_SCALE = np.finfo(np.float32).smallest_normal
+# The share of the proven delta given up to rounding in float32.
+ROUNDING = 1e-4
+WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
+# The sum of a block of these is far from overflow, and of all others once they were shrunk.
+HUGE, SHRINK = np.float32(2.0**100), 2.0**-64
+INFINITY_BITS = np.float32(np.inf).view(np.uint32)
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+Place = tuple[NDArray[np.uint64], int]
+"""The seeds of a tile's rows (b,), and which value of its row is its first: where an encoder draws from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Part of the rows, cut into blocks: buffers of shape (b, blocks, width), the last block of a row filled up."""
+
+    values: NDArray[np.float32]
+    work: NDArray[np.float32]
+    codes: NDArray[np.uint8]
+    size: int
+    """Values of a row in this tile, without the filling."""
+
+    @property
+    def counts(self) -> NDArray[np.float32]:
+        """Values of each block without the filling, shape (blocks,)."""
+        counts = np.full(self.values.shape[1], BLOCK, np.float32)
+        counts[-1] = self.size - BLOCK * (len(counts) - 1)
+        return counts
+
+    def load(self, part: Rows) -> NDArray[np.float32]:
+        """Fill `values` with `part` (b, d) and `work` with the magnitudes, both with zeros behind: peaks (b, blocks).
+
+        Raises:
+            ValueError: a value is NaN or infinity.
+        """
+        copy_float32(part, flat(self.values)[:, : self.size])
+        flat(self.values)[:, self.size :] = 0
+        bits = self.work.view(np.uint32)
+        np.bitwise_and(self.values.view(np.uint32), WITHOUT_SIGN, out=bits)
+        # As integers, the bits of positive floats are in the order of the floats, and infinity and NaN lie above.
+        peaks = bits.max(axis=2)
+        if peaks.max() >= INFINITY_BITS:
+            raise not_finite()
+        found: NDArray[np.float32] = peaks.view(np.float32)
+        return found
+
+
+class ScaledBlocks(ABC):
+    """The functions of a compressor, from those that a codec has for one tile."""
+
+    __slots__ = ()
+    spec: str
+    random: bool
+    fixed: bool
+    source: str
+
+    @property
+    @abstractmethod
+    def largest_level(self) -> int:
+        """Levels lie within -largest_level..largest_level."""
+
+    @abstractmethod
+    def delta(self, size: int) -> float:
+        """As in `Compressor`."""
+
+    @abstractmethod
+    def codes_bytes(self, size: int) -> int:
+        """Bytes after the scales."""
+
+    @abstractmethod
+    def _quantize(self, part: Rows, tile: Tile, place: Place) -> NDArray[np.float32]:
+        """The scales (b, blocks) of `part` (b, d), and in `tile` what the next two need."""
+
+    @abstractmethod
+    def _pack(self, tile: Tile, codes: NDArray[np.uint8], wide: slice) -> None:
+        """Write the codes of what was quantized, the values `wide`, to their place in `codes` (b, codes_bytes)."""
+
+    @abstractmethod
+    def _levels(self, tile: Tile) -> NDArray[Any]:
+        """The levels of what was quantized, (b, blocks, width); after it `tile.values` is free."""
+
+    @abstractmethod
+    def _unpack(self, codes: NDArray[np.uint8], size: int, wide: slice, tile: Tile) -> NDArray[Any]:
+        """The levels of the values `wide`, (b, blocks, width), from `codes` (b, codes_bytes(size)).
+
+        Raises:
+            PeerFault: a code does not exist, or the filling after the last is not what it has to be.
+        """
+
+    def size_bytes(self, size: int) -> int:
+        return 4 * block_count(size) + self.codes_bytes(size)
+
+    def gamma(self, size: int) -> float:  # noqa: ARG002 - of any size
+        return 1.0
+
+    def encode(self, vector: Vector, *, chance: int = 0, decoded: NDArray[np.float32] | None = None) -> Payload:
+        return encode_one(self, vector, chance, decoded)
+
+    def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        return decode_one(self, payload, size, out)
+
+    def encode_rows(
+        self, rows: Rows, *, chances: Sequence[int] | None = None, decoded: NDArray[np.float32] | None = None
+    ) -> NDArray[np.uint8]:
+        require_rows(rows)
+        count, size = rows.shape
+        payloads = np.empty((count, self.size_bytes(size)), np.uint8)
+        self._run(rows, chances, payloads, None if decoded is None else rows_for(count, size, decoded))
+        return payloads
+
+    def quantize_rows(
+        self, rows: Rows, *, chances: Sequence[int] | None = None, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        require_rows(rows)
+        out = rows_for(len(rows), rows.shape[1], out)
+        self._run(rows, chances, None, out)
+        return out
+
+    def _run(
+        self,
+        rows: Rows,
+        chances: Sequence[int] | None,
+        payloads: NDArray[np.uint8] | None,
+        decoded: NDArray[np.float32] | None,
+    ) -> None:
+        """Both results are filled tile by tile, as long as what they come from is in the cache."""
+        count, size = rows.shape
+        seeds = seeds_of(chances, count) if self.random else np.empty(count, np.uint64)
+        scratch = Scratch(count, size)
+        for tall, wide in tiles(count, size, TILE):
+            tile = scratch.cut(tall, wide)
+            scales = self._quantize(rows[tall, wide], tile, (seeds[tall], wide.start))
+            if payloads is not None:
+                stored, codes = _parts(payloads[tall], size)
+                stored[:, _blocks(wide)] = scales
+                self._pack(tile, codes, wide)
+            if decoded is not None:
+                _multiply(self._levels(tile), scales, decoded[tall, wide], tile.values)
+
+    def decode_rows(
+        self, payloads: NDArray[np.uint8], size: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        require_payloads(payloads, self.size_bytes(size))
+        out = rows_for(len(payloads), size, out)
+        stored, codes = _parts(payloads, size)
+        scales = self._checked(stored)
+        scratch = Scratch(len(payloads), size)
+        for tall, wide in tiles(len(payloads), size, TILE):
+            tile = scratch.cut(tall, wide)
+            levels = self._unpack(codes[tall], size, wide, tile)
+            _multiply(levels, scales[tall, _blocks(wide)], out[tall, wide], tile.values)
+        return out
+
+    def _checked(self, scales: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A copy of the scales (b, blocks): each is +0 or a normal positive number within the range."""
+        scales = scales.astype(np.float32)
+        low, high = SMALLEST_SCALE.view(np.uint32), largest_scale(self.largest_level).view(np.uint32)
+        bits = scales.view(np.uint32)
+        # Modulo 2^32, so that what is too small is too large as well; +0 is all zeros.
+        wrong = bits - low > high - low
+        wrong &= bits != 0
+        if wrong.any():
+            raise PeerFault("a block's scale is negative, not finite or out of range")
+        return scales
+
+
+@cache
+def largest_scale(largest_level: int) -> np.float32:
+    """With no larger one an encoder comes, and none of its levels becomes infinite."""
+    return np.float32(FLOAT32_MAX if largest_level == 1 else FLOAT32_MAX / (largest_level + 0.25))
+
+
+class Scratch:
+    """Buffers for the tiles of rows of one size, cut into blocks: `width` values each, the last filled up."""
+
+    def __init__(self, count: int, size: int) -> None:
+        # So that no byte of codes spans two blocks.
+        self.width = min(BLOCK, size + -size % 8)
+        tall, wide = next(tiles(count, size, TILE), (slice(0, 0), slice(0, 0)))
+        values = tall.stop * block_count(wide.stop) * self.width
+        self.floats = np.empty((2, values), np.float32)
+        self.bytes = np.empty(values, np.uint8)
+
+    def cut(self, tall: slice, wide: slice) -> Tile:
+        size = wide.stop - wide.start
+        shape = (tall.stop - tall.start, block_count(size), self.width)
+        values = shape[0] * shape[1] * shape[2]
+        first, second = self.floats[:, :values].reshape(2, *shape)
+        return Tile(first, second, self.bytes[:values].reshape(shape), size)
+
+
+def mean_magnitude(tile: Tile, peaks: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean of the magnitudes in `tile.work` for each block, (b, blocks), and by how much those were scaled first.
+
+    Where a block's peak is so large that a sum could overflow, `tile.work` is multiplied by a power of two.
+    """
+    huge = peaks > HUGE
+    shrunk = np.where(huge, SHRINK, 1.0)
+    if huge.any():
+        tile.work[huge] *= np.float32(SHRINK)
+    return tile.work.sum(axis=2) / tile.counts.astype(np.float64), shrunk
+
+
+def usable(tile: Tile, scales: NDArray[np.float64], largest_level: int) -> NDArray[np.float32]:
+    """The scales (b, blocks) as they are sent; where they are too small for that, 0, and `tile.values` too."""
+    sent = np.minimum(scales, largest_scale(largest_level)).astype(np.float32)
+    tiny = sent < SMALLEST_SCALE
+    if tiny.any():
+        sent[tiny] = 0
+        tile.values[tiny] = 0
+    return sent
+
+
+def _parts(payloads: NDArray[np.uint8], size: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Views of the scales (b, blocks) and of the codes (b, bytes)."""
+    end = 4 * block_count(size)
+    return payloads[:, :end].view("<f4"), payloads[:, end:]
+
+
+def _multiply(
+    levels: NDArray[Any], scales: NDArray[np.float32], out: NDArray[np.float32], scratch: NDArray[np.float32]
+) -> None:
+    """Write levels (b, blocks, width) times scales (b, blocks) to `out`, (b, d); `scratch` is as large as `levels`."""
+    if out.size == levels.size:
+        np.multiply(levels, scales[..., None], out=out.reshape(levels.shape))
+        return
+    np.multiply(levels, scales[..., None], out=scratch)
+    np.copyto(out, flat(scratch)[:, : out.shape[1]])
+
+
+def flat(blocks: NDArray[Scalar]) -> NDArray[Scalar]:
+    """The blocks (b, blocks, width) of each row one after the other, a view of shape (b, blocks * width)."""
+    return blocks.reshape(len(blocks), blocks.shape[1] * blocks.shape[2])
+
+
+def block_count(size: int) -> int:
+    return -(-size // BLOCK)
+
+
+def _blocks(wide: slice) -> slice:
+    """Which blocks hold these values."""
+    return slice(wide.start // BLOCK, block_count(wide.stop))

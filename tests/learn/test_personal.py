@@ -297,6 +297,16 @@ def test_the_personal_part_survives_a_restart(split):
     outcome = mine.train(mine.initial(), None, 0)
     fresh.load_local_state(mine.local_state())
     assert same(tensors(fresh, outcome.vector), tensors(mine, outcome.vector))
+    assert same(fresh.local_state(), mine.local_state())
+
+
+def test_a_round_that_fails_after_a_restart_leaves_what_was_restored(split):
+    mine, fresh = split(), split(loss=Failing(2, raises))
+    outcome = mine.train(mine.initial(), None, 0)
+    fresh.load_local_state(mine.local_state())
+    with pytest.raises(LearningError, match="no more"):
+        fresh.train(outcome.vector, None, 1)
+    assert same(tensors(fresh, outcome.vector), tensors(mine, outcome.vector))
 
 
 def test_the_personal_part_of_another_model_is_refused_by_name(split):

@@ -1,0 +1,203 @@
+"""Nodes that gossip a part of their model: what goes out, what stays, and what a crash may take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from p2pfl.config.binding import sections
+from p2pfl.core.messages import Reply, Request
+from p2pfl.errors import UserError
+from p2pfl.net.links import Links
+from p2pfl.runtime.learned import read_learned
+
+# Each node's labels are shifted by another number: no head can be right for all, one backbone can.
+SHIFTED = """
+import torch
+from torch import nn
+from p2pfl import Task
+from p2pfl.learn.digits import load_digits
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(64, 32)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, inputs):
+        return self.head(torch.relu(self.backbone(inputs)))
+
+
+def data(node):
+    (inputs, targets), (tests, answers) = load_digits()
+    rows = torch.from_numpy(node.partition(targets.numpy(), "iid"))
+    shift = 3 * node.node
+    return (inputs[rows], (targets[rows] + shift) % 10), (tests, (answers + shift) % 10)
+
+
+task = Task(model=Net, data=data)
+"""
+
+# `count` grows by one in every round that ends well, and by nothing else.
+COUNTED = """
+import time
+import torch
+from torch import nn
+from p2pfl import Task
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shared = nn.Linear(8, 1)
+        self.count = nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs):
+        return self.shared(inputs) - self.count
+
+
+def data(node):
+    return (torch.zeros(4, 8), torch.zeros(4, 1)), None
+
+
+def loss(outputs, targets):
+    time.sleep(0.02)
+    return outputs.mean()
+
+
+task = Task(model=Net, data=data, loss=loss)
+"""
+COUNTING = {"local_steps": 1, "learning_rate": 1.0, "rounds": 40, "control_variate": 0.0}
+
+
+@pytest.fixture
+def field(ward):
+    """Make a federation of three nodes whose task is this text."""
+
+    def make(text, *, share, **training):
+        made = ward(3, training=training, task={"name": "task.py:task"}, gossip={"share": share})
+        (made.folder / "task.py").write_text(text, encoding="utf-8")
+        return made
+
+    return make
+
+
+def learned(field, index):
+    return read_learned(field.folder / field.names[index])
+
+
+def head_of(node):
+    return np.concatenate([array.ravel() for array in node.learner.local_state().values()])
+
+
+@pytest.fixture
+def bodies(monkeypatch):
+    """The payload of every Request and Reply that a node sends."""
+    sent = []
+    send = Links.send
+
+    def watched(self, peer, session, message):
+        if isinstance(message, Request | Reply):
+            sent.append(bytes(message.body))
+        send(self, peer, session, message)
+
+    monkeypatch.setattr(Links, "send", watched)
+    return sent
+
+
+async def test_one_backbone_and_personal_heads_learn_what_no_shared_head_can(field, start, finish, bodies):
+    schedule = {"rounds": 25, "local_steps": 10, "learning_rate": 0.3}
+    apart = field(SHIFTED, share="backbone.*", **schedule)
+    results = await finish(start(apart), rounds=25)
+    assert min(result["accuracy"] for result in results) > 0.85
+    assert min(result["local_accuracy"] for result in results) > 0.85
+    nodes = [learned(apart, index) for index in range(3)]
+    for one, other in ((0, 1), (1, 2), (2, 0)):
+        assert np.abs(nodes[one].vector - nodes[other].vector).max() < 1e-3
+        assert np.abs(head_of(nodes[one]) - head_of(nodes[other])).max() > 0.1
+    assert {len(body) for body in bodies} == {4 * (64 * 32 + 32)}
+    for node in nodes:
+        rows = node.learner.local_state()["head.weight"]
+        assert not any(row.tobytes() in body for row in rows for body in bodies)
+        exported = safetensors.numpy.load(node.exported("test"))
+        assert sorted(exported) == ["backbone.bias", "backbone.weight", "head.bias", "head.weight"]
+        np.testing.assert_array_equal(exported["head.weight"], rows)
+
+    together = field(SHIFTED, share="*", **schedule)
+    results = await finish(start(together), rounds=25)
+    assert sum(result["accuracy"] for result in results) < 1.2  # an image has one label for all three
+
+
+async def test_nodes_with_other_heads_mix(field, start, finish):
+    made = field(SHIFTED, share="backbone.*", rounds=5)
+    nodes = start(made, 0, 1)
+    (made.folder / "task.py").write_text(SHIFTED.replace("32, 10", "32, 14"), encoding="utf-8")
+    nodes += start(made, 2)
+    results = await finish(nodes, rounds=5)
+    assert all(result["exchanges"] for result in results)
+    assert [node.setup.learner.personal for node in nodes] == [330, 330, 462]
+    assert len({node.setup.learner.shape_digest for node in nodes}) == 1
+
+
+@pytest.mark.parametrize("durability", ["exchange", "snapshot"])
+async def test_after_a_crash_the_personal_part_is_that_of_the_round_at_which_the_node_resumes(
+    field, start, finish, durability
+):
+    made = field(COUNTED, share="shared.*", **COUNTING)
+    made.write_node("node0", durability=durability, snapshot_s=0.1)
+    nodes = start(made)
+    for at in (5, 12, 20):
+        await nodes[0].until(lambda at=at: nodes[0].rounds >= at)
+        await nodes[0].break_off()
+        stands = learned(made, 0)
+        assert head_of(stands).tolist() == [stands.rounds]
+        nodes[0] = start(made, 0)[0]
+        await nodes[0].until(lambda: nodes[0].status)
+    await finish(nodes, rounds=40)
+    assert [head_of(learned(made, index)).tolist() for index in range(3)] == [[40.0]] * 3
+
+
+async def test_a_round_that_the_engine_drops_takes_its_personal_part_with_it(field, start, finish):
+    failing = COUNTED.replace("return outputs.mean()", "return outputs.mean() * (1e20 if spent() else 1.0)").replace(
+        "class Net", "calls = []\n\n\ndef spent():\n    calls.append(1)\n    return len(calls) == 5\n\n\nclass Net"
+    )
+    too_far = failing.replace("self.shared(inputs) - self.count", "self.shared(inputs + 1) - self.count")
+    made = field(too_far, share="shared.*", **COUNTING | {"rounds": 8})
+    results = await finish(start(made), rounds=8)
+    assert [result["failed_rounds"] for result in results] == [1] * 3
+    assert [head_of(learned(made, index)).tolist() for index in range(3)] == [[7.0]] * 3
+
+
+async def test_a_node_that_lost_its_disk_begins_with_the_personal_part_of_the_initial_model(field, start, finish):
+    made = field(COUNTED, share="shared.*", **COUNTING | {"rounds": 20})
+    nodes = start(made)
+    await nodes[0].until(lambda: nodes[0].rounds >= 5)
+    await nodes[0].break_off()
+    for file in sorted((made.folder / "node0" / "state").rglob("*")):
+        file.unlink()
+    nodes[0] = start(made, 0)[0]
+    await finish(nodes, rounds=20)
+    assert head_of(learned(made, 0)).tolist() == [20.0]
+
+
+async def test_another_share_is_another_federation_and_another_model(field, start, finish):
+    made = field(COUNTED, share="shared.*", **COUNTING | {"rounds": 3})
+    before = dict(sections(made.federation()))
+    await finish(start(made), rounds=3)
+    made.tables["gossip"]["share"] = ["shared.weight"]
+    made.write()
+    after = dict(sections(made.federation()))
+    assert [name for name in before if before[name] != after[name]] == ["gossip"]
+    with pytest.raises(UserError, match="share"):
+        await start(made, 0)[0].result()
+
+
+async def test_the_head_of_a_task_that_has_changed_is_refused_with_the_folder(field, start, finish):
+    made = field(SHIFTED, share="backbone.*", rounds=2)
+    await finish(start(made), rounds=2)
+    (made.folder / "task.py").write_text(SHIFTED.replace("32, 10", "32, 14"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"head.bias.*\(10,\).*\(14,\)") as caught:
+        await start(made, 0)[0].result()
+    assert caught.value.file == str(made.folder / "node0" / "state")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from p2pfl.compress import Payload
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import Entry, Image, change, image, restore
 from p2pfl.engine.redo import redo
@@ -21,7 +22,7 @@ class MemoryStore:
         self._flushed: list[Entry] = []
         self._buffered: list[Entry] = []
 
-    def append(self, kind: str, header: dict[str, Any], blobs: Sequence[bytes]) -> None:
+    def append(self, kind: str, header: dict[str, Any], blobs: Sequence[Payload]) -> None:
         self._buffered.append((kind, header, list(blobs)))
 
     def flush(self) -> None:

@@ -15,16 +15,17 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from p2pfl.compress import Payload
 from p2pfl.core.messages import Reply, Request
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine import changes as ch
-from p2pfl.engine.state import EdgeState, NodeState
+from p2pfl.engine.state import EdgeState, NodeState, as_bytes, zeros
 from p2pfl.errors import StorageError
 
 FORMAT = 1
 
 Array = NDArray[np.generic]
-Entry = tuple[str, dict[str, Any], list[bytes]]
+Entry = tuple[str, dict[str, Any], list[Payload]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +34,20 @@ class Image:
 
     header: dict[str, Any]
     arrays: dict[str, Array]
-    blobs: dict[str, bytes]
+    blobs: dict[str, Payload]
 
 
-def image(state: NodeState, *, with_replicas: bool) -> Image:
-    """Everything that must survive. Vectors are copied: the engine may go on at once."""
-    arrays: dict[str, Array] = {"model": state.model.copy(), "variate": state.variate.copy()}
-    arrays |= {f"local.{name}": np.array(value) for name, value in state.local.items()}
-    blobs: dict[str, bytes] = {}
+def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Image:
+    """Everything that must survive. Where vectors are not `copied`, they are the state's own until it changes."""
+    vectors = {"model": state.model, "variate": state.variate}
+    blobs: dict[str, Payload] = {}
     edges: dict[str, Any] = {}
     for peer, edge in state.edges.items():
         record = edge.record
         if not with_replicas:
             record = EdgeRecord(incarnation=record.incarnation, has_replicas=False, resyncs=record.resyncs)
         else:
-            arrays |= {f"own.{peer}": edge.own.copy(), f"peer.{peer}": edge.peer.copy()}
+            vectors |= {f"own.{peer}": edge.own, f"peer.{peer}": edge.peer}
         edges[str(peer)] = _without_bodies(record, peer, blobs)
     header = {
         "format": FORMAT,
@@ -58,10 +58,12 @@ def image(state: NodeState, *, with_replicas: bool) -> Image:
         "elapsed_s": state.elapsed_s,
         "edges": edges,
     }
+    arrays: dict[str, Array] = {name: v.copy() if copied else v for name, v in vectors.items()}
+    arrays |= {f"local.{name}": value for name, value in state.local.items()}
     return Image(header=header, arrays=arrays, blobs=blobs)
 
 
-def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mapping[str, bytes]) -> NodeState:
+def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mapping[str, Payload]) -> NodeState:
     """The state that `image` was made of.
 
     Raises:
@@ -78,16 +80,17 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
         drift=header["drift"],
         elapsed_s=header["elapsed_s"],
     )
-    state.local = {name.removeprefix("local."): a for name, a in arrays.items() if name.startswith("local.")}
+    state.local = {name.removeprefix("local."): np.array(a) for name, a in arrays.items() if name.startswith("local.")}
     for key, plain in header["edges"].items():
-        zero = np.zeros_like(state.model)
-        own, peer = arrays.get(f"own.{key}", zero), arrays.get(f"peer.{key}", zero)
-        state.edges[int(key)] = EdgeState(_with_bodies(plain, key, blobs), _vector(own), _vector(peer))
+        own, peer = (
+            _vector(arrays[name]) if name in arrays else zeros(state.model) for name in (f"own.{key}", f"peer.{key}")
+        )
+        state.edges[int(key)] = EdgeState(_with_bodies(plain, key, blobs), own, peer)
     return state
 
 
 def entry(change: ch.Change) -> Entry:
-    """A change as a log entry: kind, header, blobs."""
+    """A change as a log entry: kind, header, blobs. These are the change's own memory, which nobody writes to again."""
     match change:
         case ch.RequestWasFrozen(peer=peer, request=request):
             return "frozen", {"peer": peer, "request": _plain(request)}, [request.body]
@@ -100,17 +103,17 @@ def entry(change: ch.Change) -> Entry:
             return "reset", {"peer": peer, "incarnation": incarnation}, []
         case ch.RoundWasCommitted(delta=delta):
             header = {name: getattr(change, name) for name in ("version", "rounds", "samples", "drift", "elapsed_s")}
-            blobs = [] if delta is None else [delta.tobytes()]
+            blobs: list[Payload] = [] if delta is None else [as_bytes(delta)]
             if change.local is not None:
                 header["local"] = [(name, array.dtype.str, array.shape) for name, array in change.local.items()]
-                blobs += [array.tobytes() for array in change.local.values()]
+                blobs += [as_bytes(array) for array in change.local.values()]
             return "round", header, blobs
         case ch.ModelWasReplaced(model=model):
-            return "model", {}, [model.tobytes()]
+            return "model", {}, [as_bytes(model)]
 
 
-def change(kind: str, header: Mapping[str, Any], blobs: Sequence[bytes], dtype: np.dtype[Any]) -> ch.Change:
-    """The change that a log entry was made of.
+def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.Change:
+    """The change that a log entry was made of. What will stay in the state does not hold on to the blobs' memory.
 
     Raises:
         StorageError: no such kind.
@@ -137,13 +140,13 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[bytes], dtype: 
     raise StorageError(f"unknown log entry {kind!r}")
 
 
-def _round(header: Mapping[str, Any], blobs: Sequence[bytes], dtype: np.dtype[Any]) -> ch.RoundWasCommitted:
+def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.RoundWasCommitted:
     """The first blob is the delta, if there is one; what the learner keeps follows, as `local` of the header says."""
     plain = {key: value for key, value in header.items() if key != "local"}
     named = header.get("local")
     rest = list(blobs)[len(blobs) - len(named or ()) :]
     local = {
-        name: np.frombuffer(blob, np.dtype(kind)).reshape(shape)
+        name: np.frombuffer(blob, np.dtype(kind)).reshape(shape).copy()
         for (name, kind, shape), blob in zip(named or (), rest, strict=True)
     }
     delta = np.frombuffer(blobs[0], dtype) if len(blobs) > len(rest) else None
@@ -156,15 +159,15 @@ def _plain(message: Request | Reply) -> dict[str, Any]:
     return plain
 
 
-def _request(plain: Mapping[str, Any], body: bytes) -> Request:
-    return msgspec.convert({**plain, "body": body}, Request, builtin_types=(bytes,))
+def _request(plain: Mapping[str, Any], body: Payload) -> Request:
+    return structs.replace(msgspec.convert(plain, Request, builtin_types=(bytes,)), body=bytes(body))
 
 
-def _reply(plain: Mapping[str, Any], body: bytes) -> Reply:
-    return msgspec.convert({**plain, "body": body}, Reply, builtin_types=(bytes,))
+def _reply(plain: Mapping[str, Any], body: Payload) -> Reply:
+    return structs.replace(msgspec.convert(plain, Reply, builtin_types=(bytes,)), body=bytes(body))
 
 
-def _without_bodies(record: EdgeRecord, peer: int, blobs: dict[str, bytes]) -> dict[str, Any]:
+def _without_bodies(record: EdgeRecord, peer: int, blobs: dict[str, Payload]) -> dict[str, Any]:
     """The record as JSON-able values (bytes in base64), message bodies set apart."""
     if record.pending is not None:
         blobs[f"pending.{peer}"] = record.pending.body
@@ -176,7 +179,7 @@ def _without_bodies(record: EdgeRecord, peer: int, blobs: dict[str, bytes]) -> d
     return plain
 
 
-def _with_bodies(plain: Mapping[str, Any], key: str, blobs: Mapping[str, bytes]) -> EdgeRecord:
+def _with_bodies(plain: Mapping[str, Any], key: str, blobs: Mapping[str, Payload]) -> EdgeRecord:
     record = msgspec.convert(plain, EdgeRecord)
     if record.pending is not None:
         record.pending = structs.replace(record.pending, body=blobs[f"pending.{key}"])

@@ -29,8 +29,8 @@ class EdgeState:
         """BLAKE2b-128 of both replicas, the initiator's first: equal at both ends between transactions."""
         first, second = (self.own, self.peer) if initiator else (self.peer, self.own)
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"p2pfl-replica")
-        digest.update(_bytes(first))
-        digest.update(_bytes(second))
+        digest.update(as_bytes(first))
+        digest.update(as_bytes(second))
         return digest.digest()
 
 
@@ -68,5 +68,6 @@ def zeros(model: Vector) -> Vector:
     return np.zeros(model.shape, model.dtype)
 
 
-def _bytes(vector: Vector) -> memoryview:
-    return np.ascontiguousarray(vector).data.cast("B")
+def as_bytes(array: NDArray[np.generic]) -> memoryview:
+    """The array's own memory if it is contiguous, in the order of its rows."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

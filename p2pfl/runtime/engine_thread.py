@@ -94,7 +94,7 @@ class EngineThread(threading.Thread):
 
     def checkpoint(self, state: NodeState) -> None:
         """Write `state` as a new generation."""
-        picture = image(state, with_replicas=self.durability == "exchange")
+        picture = image(state, with_replicas=self.durability == "exchange", copied=False)
         self.store.checkpoint(State(header=picture.header | self.extra, arrays=picture.arrays, blobs=picture.blobs))
 
     def _batch(self) -> bool:

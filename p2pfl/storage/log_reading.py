@@ -92,6 +92,6 @@ def _parse(body: memoryview) -> Record:
     kind, header, lengths = _decoder.decode(body[chain.BODY_HEAD.size : begin])
     blobs = []
     for length in lengths:
-        blobs.append(bytes(body[begin : begin + length]))
+        blobs.append(body[begin : begin + length])
         begin += length
     return Record(kind=kind, header=header, blobs=blobs)

@@ -10,20 +10,23 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """One consistent cut. `header` is JSON; arrays keep their shape and dtype (booleans, integers, floats)."""
+    """One consistent cut. `header` is JSON; arrays keep their shape and dtype (booleans, integers, floats).
+
+    Arrays that were read cannot be written to, and share the memory of the whole snapshot.
+    """
 
     header: dict[str, Any]
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-    blobs: dict[str, bytes] = field(default_factory=dict)
+    blobs: dict[str, bytes | memoryview] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One entry of the log, in the order in which it was appended."""
+    """One entry of the log, in the order in which it was appended. Its blobs share the memory of the whole log."""
 
     kind: str
     header: dict[str, Any]
-    blobs: list[bytes]
+    blobs: list[memoryview]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,13 +46,13 @@ def state_of(body: memoryview) -> tuple[State, dict[str, str]]:
     table = json.loads(bytes(body[8:begin]))
     metadata = table.pop("__metadata__")
     arrays: dict[str, NDArray[Any]] = {}
-    blobs: dict[str, bytes] = {}
+    blobs: dict[str, bytes | memoryview] = {}
     for key, entry in table.items():
         kind, name = key.split(":", 1)
         first, last = entry["data_offsets"]
         content = body[begin + first : begin + last]
         if kind == "array":
-            arrays[name] = np.ndarray(entry["shape"], _NAMES[entry["dtype"]], content).copy()
+            arrays[name] = np.ndarray(entry["shape"], _NAMES[entry["dtype"]], content)
         else:
             blobs[name] = bytes(content)
     return State(header=json.loads(metadata.pop("header")), arrays=arrays, blobs=blobs), metadata

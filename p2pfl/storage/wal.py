@@ -1,4 +1,4 @@
-"""The write-ahead log, writing side: append is a copy in memory, flush makes all that was appended durable.
+"""The write-ahead log, writing side: append is a copy, flush makes all that was appended durable.
 
 After a StorageError the end of the file is uncertain: the log must not be used again (`Store` sees to that).
 """
@@ -17,7 +17,7 @@ from p2pfl.storage import chain
 from p2pfl.storage.disk import Piece, create_file, refusal_of, truncate_file, write_all
 from p2pfl.storage.log_reading import Log
 
-# Beyond this the copy in memory is handed to the system, still without waiting for the disk.
+# No more is copied in memory: what does not fit is handed to the system, still without waiting for the disk.
 _BUFFER_BYTES = 1 << 20
 
 _encoder = msgspec.msgpack.Encoder()
@@ -58,20 +58,18 @@ class Wal:
         return self._size_bytes
 
     def append(self, kind: str, header: Mapping[str, Any], blobs: Sequence[Piece]) -> None:
-        """Copies everything, so that the caller's memory is free again; durable after the next flush."""
+        """Takes everything, so that the caller's memory is free again; durable after the next flush."""
         views: list[memoryview] = [memoryview(blob) for blob in blobs]
         head = _encoder.encode((kind, header, [view.nbytes for view in views]))
         body: list[Piece] = [chain.BODY_HEAD.pack(len(head)), head, *views]
         length = chain.BODY_HEAD.size + len(head) + sum(view.nbytes for view in views)
         link = chain.next_link(self._end, body)
         self._buffer += chain.RECORD_HEAD.pack(length, chain.length_check(self._end, length), link)
-        for piece in body:
-            self._buffer += piece
         self._end = link
         self._size_bytes += chain.RECORD_HEAD.size + length
         self._synced = False
-        if len(self._buffer) >= _BUFFER_BYTES:
-            self._write_out()
+        for piece in body:
+            self._take(piece)
 
     def flush(self) -> None:
         """Returns when every appended record is on the disk. Costs nothing if none is new."""
@@ -86,6 +84,15 @@ class Wal:
         """Without flushing: what was not flushed was promised to nobody."""
         with suppress(OSError):
             os.close(self._fd)
+
+    def _take(self, piece: Piece) -> None:
+        """A large piece goes past the buffer: copying it there would stop all threads."""
+        if len(self._buffer) + memoryview(piece).nbytes < _BUFFER_BYTES:
+            self._buffer += piece
+            return
+        self._write_out()
+        with refusal_of(self._path):
+            write_all(self._fd, piece)
 
     def _write_out(self) -> None:
         with refusal_of(self._path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -149,3 +151,19 @@ def test_any_bytes_after_a_prefix_are_read_without_an_exception(path, content, k
     log = read_log(path)
     assert numbers(log) == list(range(len(log.records)))
     assert len(log.records) >= sum(border <= kept for border in borders) - 1
+
+
+def test_a_large_blob_is_written_without_a_copy_in_memory(path):
+    """A copy of megabytes would hold up every thread of the process."""
+    blob, wal = bytes(range(256)) * (32 << 10), Wal.create(path, PREVIOUS)
+    tracemalloc.start()
+    for number in range(3):
+        wal.append("mix", {"n": number}, [b"small", blob, b"small"])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    wal.flush()
+    wal.close()
+    assert peak < len(blob) / 4
+    log = read_log(path)
+    assert [record.blobs for record in log.records] == [[b"small", blob, b"small"]] * 3
+    assert (log.valid_bytes, log.surplus_bytes) == (path.stat().st_size, 0)

@@ -3,7 +3,19 @@
 What they know of is one vector and one payload; error feedback, replicas and the wire belong elsewhere.
 """
 
-from p2pfl.compress.catalog import SPECS, make_compressor
+from p2pfl.compress.catalog import EXAMPLES, SPECS, STAGES, Stage, build, make_compressor, require_fit
 from p2pfl.compress.interface import Compressor, Payload, RowCompressor, Vector
 
-__all__ = ["SPECS", "Compressor", "Payload", "RowCompressor", "Vector", "make_compressor"]
+__all__ = [
+    "EXAMPLES",
+    "SPECS",
+    "STAGES",
+    "Compressor",
+    "Payload",
+    "RowCompressor",
+    "Stage",
+    "Vector",
+    "build",
+    "make_compressor",
+    "require_fit",
+]

@@ -5,21 +5,103 @@ What the words are and in which order they stand is checked by `config.compresso
 
 from __future__ import annotations
 
-from p2pfl.compress.blocks import BlockQuantizer
-from p2pfl.compress.codes import EIGHT_BITS, FOUR_BITS
+from dataclasses import dataclass
+
+from p2pfl.compress.blocks import block_quantizer
 from p2pfl.compress.entropy import Entropy
 from p2pfl.compress.floats import Float16, Float32
 from p2pfl.compress.indices import GAPS, PACKED
 from p2pfl.compress.interface import Compressor, RowCompressor
 from p2pfl.compress.randomk import RandomK
+from p2pfl.compress.rotation import Rotation
+from p2pfl.compress.signs import Sign
 from p2pfl.compress.sparse import Sparse
 from p2pfl.compress.topk import TopK
 from p2pfl.config.compressor import ALLOWED, Chain, parse
 from p2pfl.errors import UserError
 
 KEY = "gossip.compressor"
-SPECS = ("none", "float16", "q8", "q4")
-"""The codes for values, each a chain by itself."""
+SPECS = ("none", "float16", "q8", "q4", "q2", "sign")
+"""The codes for values that draw nothing, each a chain by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One word of the grammar, for people."""
+
+    word: str
+    """With a placeholder where a number stands: `top-k:X`."""
+    meaning: str
+    example: str
+    """A whole spec that uses it."""
+
+    @property
+    def source(self) -> str:
+        """The paper, or the standard, that it comes from."""
+        made = build(self.example)
+        if self.word != "zstd" and isinstance(made, Entropy):
+            made = made.inner
+        return made.source
+
+
+STAGES = (
+    Stage(word="none", meaning="float32 as it is: 32 bits a value", example="none"),
+    Stage(
+        word="top-k:X",
+        meaning="only the X values (0.05: a share; 500: a count) of largest magnitude",
+        example="top-k:0.05+q8",
+    ),
+    Stage(
+        word="random-k:X",
+        meaning="X values drawn by chance; where they stand follows from a seed",
+        example="random-k:0.1+q8",
+    ),
+    Stage(
+        word="rotate",
+        meaning="rotate by chance first, so that no value stands out: DRIVE with sign, EDEN with q2",
+        example="rotate+sign",
+    ),
+    Stage(word="float16", meaning="half precision: 16 bits a value", example="float16"),
+    Stage(word="q8", meaning="8 bits a value, one scale for each 256, round to nearest", example="q8"),
+    Stage(word="q4", meaning="4 bits a value, likewise; the default", example="q4"),
+    Stage(word="q2", meaning="2 bits a value, likewise", example="q2"),
+    Stage(
+        word=":stochastic",
+        meaning="after q8, q4 or q2: round up or down by chance, so that the mean is right",
+        example="q8:stochastic",
+    ),
+    Stage(
+        word="sign",
+        meaning="the sign of each value and the mean magnitude of each 256: 1.1 bits a value",
+        example="sign",
+    ),
+    Stage(
+        word="zstd",
+        meaning="pack the bytes, without loss; pays for large models and clustered values",
+        example="top-k:0.05+q8+zstd",
+    ),
+)
+EXAMPLES = (
+    "none",
+    "float16",
+    "q8",
+    "q4",
+    "q2",
+    "sign",
+    "q8:stochastic",
+    "q4:stochastic",
+    "rotate+q4",
+    "rotate+q2",
+    "rotate+sign",
+    "top-k:0.05",
+    "top-k:0.05+q8",
+    "random-k:0.1",
+    "random-k:0.1+q8",
+    "zstd",
+    "q8+zstd",
+    "top-k:0.05+q8+zstd",
+)
+"""Specs that show what there is."""
 
 
 def make_compressor(spec: str) -> Compressor:
@@ -76,11 +158,13 @@ def require_fit(compressor: Compressor, size: int) -> None:
 
 
 def _values(chain: Chain) -> RowCompressor:
-    if chain.values == "float32":
-        return Float32()
-    if chain.values == "float16":
-        return Float16()
-    packing = {"q8": EIGHT_BITS, "q4": FOUR_BITS}.get(chain.values)
-    if packing is None or chain.stochastic or chain.rotate:
-        raise UserError("not built yet", key=KEY, value=str(chain))
-    return BlockQuantizer(spec=chain.values, packing=packing)
+    match chain.values:
+        case "float32":
+            compressor: RowCompressor = Float32()
+        case "float16":
+            compressor = Float16()
+        case "sign":
+            compressor = Sign()
+        case _:
+            compressor = block_quantizer(int(chain.values[1:]), stochastic=chain.stochastic)
+    return Rotation(compressor) if chain.rotate else compressor

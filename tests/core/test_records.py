@@ -88,3 +88,14 @@ def test_a_chain_covers_what_came_before_the_request_and_the_answer():
         next_chain(NO_CHAIN, asked, replace(answer, body=b"other")),
     }
     assert len(chains) == 4
+
+
+def test_the_digests_of_a_transaction_are_pinned():
+    """Nodes on different machines, and a log written long ago, must agree on them."""
+    asked = replace(request(audit=b"a" * 16, body=bytes(range(256)) * 1000), digest=b"")
+    digest = request_digest(asked)
+    assert digest.hex() == "f8fbe25fff1b449255aff3d0b228c0d7"
+    assert (
+        next_chain(b"c" * 16, replace(asked, digest=digest), reply_to(asked)).hex()
+        == "7a545d1080c93717d74fecc775b15e02"
+    )

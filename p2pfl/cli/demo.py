@@ -17,6 +17,8 @@ from p2pfl.cli.report import check_report
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
 FIRST_PORT, LAST_PORT = 15_000, 32_000
+PARAMETERS = 2_410
+"""of the model that learns the digits: known without torch."""
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl demo\n  p2pfl demo --nodes 5 --topology star --partition iid --rounds 20")
@@ -30,7 +32,7 @@ FIRST_PORT, LAST_PORT = 15_000, 32_000
     help="Who holds which digits: iid, shards:K, classes:K, dirichlet:ALPHA, draw:K.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the model and the partition.")
-@click.option("--compressor", default="q4", show_default=True, help="none, float16, q8 or q4.")
+@click.option("--compressor", default="q4", show_default=True, help="What travels: `p2pfl compressors`.")
 @click.option("--rule", default="mean", show_default=True, help="How neighbors are mixed.")
 @click.option(
     "--dir",
@@ -85,8 +87,8 @@ def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int,
     from p2pfl.cli.new import appearing, check_graph, check_result, make_node, own_graph  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
-    _check_partition(partition)
-    check_graph(topology, nodes)
+    _check_options(partition, str(options["compressor"]), str(options["rule"]))
+    check_graph(topology, nodes, seed)
     target = folder.absolute()
     if target.is_dir() and any(target.iterdir()) and not (target / MARK).is_file():
         raise UserError("is not a demo", key="--dir", value=str(folder), allowed="a new folder, or an older demo's")
@@ -100,15 +102,31 @@ def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int,
     return folder / "federation.toml"
 
 
-def _check_partition(partition: str) -> None:
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+def _check_options(partition: str, compressor: str, rule: str) -> None:
+    """Every mistake in these at once, each by the name of its option."""
+    from p2pfl.compress.catalog import make_compressor, require_fit  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.schema import GOSSIP  # noqa: PLC0415 - as above
+    from p2pfl.config.tables import Mistakes, read_table  # noqa: PLC0415 - as above
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.learn.partition import parse_partition  # noqa: PLC0415 - as above
 
+    found = Mistakes(Path())
+    gossip = read_table({"compressor": compressor, "rule": rule}, "gossip.", GOSSIP, found)
+    mistakes = found.found
     try:
         parse_partition(partition)
     except UserError as error:
-        error.key = "--partition"
-        raise
+        error.key = "task.partition"
+        mistakes.append(error)
+    try:
+        if "compressor" in gossip:
+            require_fit(make_compressor(gossip["compressor"]), PARAMETERS)
+    except UserError as error:
+        mistakes.append(error)
+    for mistake in mistakes:
+        mistake.file, mistake.key = None, "--" + str(mistake.key).rpartition(".")[2]
+    if mistakes:
+        raise ExceptionGroup("mistakes in the options", mistakes)
 
 
 def _free_ports(count: int) -> list[int]:

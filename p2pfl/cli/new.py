@@ -65,12 +65,17 @@ def _checked_name(name: str | None, target: Path) -> str:
     return wanted
 
 
-def check_graph(topology: str, nodes: int) -> None:
+def check_graph(topology: str, nodes: int, seed: int = 0) -> None:
     from p2pfl.config.graph import DisconnectedGraph, federation_graph  # noqa: PLC0415 - `--help` stays instant
+    from topologies import TopologyError  # noqa: PLC0415 - as above
     from topologies.graph import components  # noqa: PLC0415 - as above
 
     names = [f"node{index}" for index in range(nodes)]
-    graph, _ = federation_graph(topology, names, 0, Path())
+    try:
+        graph, _ = federation_graph(topology, names, seed, Path())
+    except TopologyError as error:
+        error.key = "--topology" if error.key in (None, "topology") else f"--topology: {error.key}"
+        raise
     if len(components(graph)) > 1:
         raise DisconnectedGraph(
             f"this graph on {nodes} nodes is not connected", key="--topology", value=topology, allowed="more edges"

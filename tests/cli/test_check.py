@@ -48,6 +48,80 @@ def test_a_round_sends_one_compressed_model_to_each_neighbor(p2pfl, ward, change
     assert traffic["bytes_per_round_all_nodes"] == [8 * traffic["message_bytes"], 16 * traffic["message_bytes"]]
 
 
+@pytest.fixture
+def override(ward):
+    """Give an edge a compressor of its own."""
+
+    def override(first, second, spec):
+        with (ward / "federation.toml").open("a", encoding="utf-8") as file:
+            file.write(f'\n[[edge]]\nbetween = ["{first}", "{second}"]\ncompressor = "{spec}"\n')
+
+    return override
+
+
+def test_an_edge_of_its_own_has_its_own_bytes_and_enters_the_sums(p2pfl, ward, override):
+    before = report_of(p2pfl("check", ward, "--format", "json"))["traffic"]
+    override("node1", "node2", "none")
+    traffic = report_of(p2pfl("check", ward, "--format", "json"))["traffic"]
+    assert traffic["edges"] == [
+        {"between": ["node1", "node2"], "compressor": "none", "message_bytes": 9_640, "exact": True}
+    ]
+    more = 9_640 - before["message_bytes"]
+    assert traffic["bytes_per_round_busiest_node"][0] == before["bytes_per_round_busiest_node"][0] + more
+    assert traffic["bytes_per_round_all_nodes"][0] == before["bytes_per_round_all_nodes"][0] + 2 * more
+
+
+def test_the_contraction_takes_the_steps_that_compressors_allow(p2pfl, ward, override):
+    override("node1", "node2", "random-k:0.1")
+    report = report_of(p2pfl("check", ward, "--format", "json"))
+    samples = [member["samples"] for member in report["members"]]
+    described = load_federation(ward)
+    assert report["graph"]["contraction"] == predicted(described, samples, 2_410)
+    assert report["graph"]["contraction"] > predicted(described, samples)
+
+
+def test_what_is_shared_and_what_is_personal_is_counted(p2pfl, ward, change):
+    change("federation.toml", '# share = "*"', 'share = "0.*"')
+    outcome = p2pfl("check", ward, "--format", "json")
+    traffic = report_of(outcome)["traffic"]
+    assert outcome.code == 0
+    assert (traffic["parameters"], traffic["personal_parameters"]) == (64 * 32 + 32, [330, 330])
+    assert traffic["share"] == ["0.*"]
+    assert "parameters personal            330" in p2pfl("check", ward).out
+
+
+def test_people_see_the_bytes_of_each_compressor_and_which_are_bounds(p2pfl, ward, override):
+    override("node1", "node2", "q8+zstd")
+    lines = p2pfl("check", ward).out.splitlines()
+    assert any("q4 " in line and "at most" not in line for line in lines)
+    assert any("node1 - node2" in line and "at most 2.5 kB" in line for line in lines)
+    assert any(line.startswith("bytes per round, all nodes") and "at most" in line for line in lines)
+
+
+def test_compressors_that_do_not_fit_are_all_told_with_the_other_mistakes(p2pfl, ward, change, override):
+    change("federation.toml", 'compressor = "q4"', 'compressor = "q2:stochastic"')
+    change("node3/node.toml", "# threads = 1", "threads = 0")
+    override("node1", "node2", "top-k:2411")
+    outcome = p2pfl("check", ward, "--format", "json")
+    assert outcome.code == 2
+    assert report_of(outcome)["traffic"] is None
+    assert [(mistake["key"], mistake["value"]) for mistake in report_of(outcome)["mistakes"]] == [
+        ("node.threads", 0),
+        ("gossip.compressor", "q2:stochastic"),
+        ("edge[0].compressor", "top-k:2411"),
+    ]
+    assert {mistake["file"] for mistake in report_of(outcome)["mistakes"][1:]} == {str(ward / "federation.toml")}
+
+
+def test_a_filter_that_matches_nothing_is_one_mistake_beside_those_of_compressors(p2pfl, ward, change, override):
+    change("federation.toml", '# share = "*"', 'share = ["0.*", "head.*"]')
+    override("node1", "node2", "q2:stochastic")
+    outcome = p2pfl("check", ward, "--format", "json")
+    assert outcome.code == 2
+    found = [(mistake["key"], mistake["value"]) for mistake in report_of(outcome)["mistakes"]]
+    assert found == [("gossip.share", "head.*"), ("edge[0].compressor", "q2:stochastic")]
+
+
 def test_of_a_schedule_the_graph_is_the_union_and_traffic_and_contraction_are_those_of_a_round(p2pfl, ward, change):
     change("federation.toml", 'topology = "ring"', 'topology = "one-peer-hypercube"')
     outcome = p2pfl("check", ward, "--format", "json")

@@ -160,8 +160,8 @@ def test_nodes_end_when_their_launcher_is_killed(ward):
     [
         (["--partition", "halves"], "--partition"),
         (["--topology", "rung"], "ring"),
-        (["--rule", "krum"], "gossip.rule"),
-        (["--compressor", "zip"], "gossip.compressor"),
+        (["--rule", "krum"], "--rule"),
+        (["--compressor", "zip"], "--compressor"),
         (["--report", "/no/such/folder/r.json"], "--report"),
         (["--plot", "picture.txt"], "--plot"),
     ],

@@ -63,6 +63,8 @@ class Ward:
             "training": dict(TRAINING),
             "gossip": dict(GOSSIP),
         }
+        self.edges: dict[tuple[str, str], str] = {}
+        """compressors of single edges."""
         for name in self.names:
             (folder / name).mkdir(parents=True)
             Identity.generate().save(folder / name / "node.key")
@@ -78,6 +80,8 @@ class Ward:
             text += "[" + table("node", {"name": name, "key": key, "address": f"127.0.0.1:{port}"}).replace(
                 "]", "]]", 1
             )
+        for between, spec in self.edges.items():
+            text += "[" + table("edge", {"between": between, "compressor": spec}).replace("]", "]]", 1)
         path = self.folder / file
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -100,6 +100,48 @@ async def test_after_a_crash_another_compressor_leaves_the_old_log_as_it_was_wri
     await finish(start(field), rounds=40)
 
 
+@pytest.mark.parametrize(("first", "then"), [({}, {("node0", "node1"): "q8"}), ({("node1", "node2"): "q8"}, {})])
+async def test_after_a_crash_an_edge_may_have_got_or_lost_a_compressor_of_its_own(ward, start, finish, first, then):
+    field = ward(3, training={"rounds": 40}, task=PACED)
+    field.edges = first
+    field.write()
+    nodes = start(field)
+    await nodes[0].until(lambda: nodes[0].rounds >= 10)
+    for node in nodes:
+        await node.break_off()
+    before = [field.model(index) for index in range(3)]
+    field.edges = then
+    field.write()
+    for index, model in enumerate(before):
+        np.testing.assert_array_equal(field.model(index), model)
+    results = await finish(start(field), rounds=40)
+    told = {(result["node"], row["name"]): row["compressor"] for result in results for row in result["neighbors"]}
+    assert told == {
+        (one, other): then.get((min(one, other), max(one, other)), "none")
+        for one in field.names
+        for other in field.names
+        if one != other
+    }
+    changed = {end for between in first | then for end in between}
+    for result in results:
+        assert all(row["resyncs"] == 0 or {result["node"], row["name"]} == changed for row in result["neighbors"])
+
+
+async def test_bytes_and_messages_are_told_by_neighbor(ward, start, finish):
+    """Both ends of an edge count the same; its override makes it cheaper than the others."""
+    field = ward(3, training={"rounds": 30}, task={"size": 500} | PACED)
+    field.edges = {("node0", "node1"): "q8"}
+    field.write()
+    results = await finish(start(field), rounds=30)
+    rows = {(result["node"], row["name"]): row for result in results for row in result["neighbors"]}
+    for (one, other), row in rows.items():
+        assert row["bytes_sent"] == pytest.approx(rows[other, one]["bytes_received"], abs=200)  # who says goodbye last
+    for result in results:
+        assert sum(row["bytes_sent"] for row in result["neighbors"]) == pytest.approx(result["bytes_sent"], abs=2_000)
+    each = {pair: row["bytes_sent"] / row["messages_sent"] for pair, row in rows.items()}
+    assert 2 * each["node0", "node1"] < each["node0", "node2"]
+
+
 async def test_a_second_process_on_the_same_state_is_refused_and_the_first_goes_on(ward, start, finish):
     field = ward(2, federation={"topology": "complete"}, task=PACED)
     nodes = start(field)

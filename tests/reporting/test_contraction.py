@@ -9,6 +9,7 @@ from types import MappingProxyType, SimpleNamespace
 import numpy as np
 import pytest
 
+from p2pfl.compress import make_compressor
 from p2pfl.reporting.contraction import predicted
 from sim.federations import describe
 from topologies import build, contraction
@@ -33,11 +34,12 @@ def federation(rounds, nodes=4, gamma=1.0, compressor="q4", own=MappingProxyType
 
 
 def one_period(rounds, degrees, n, x, gamma):
-    """What x is after each round in turn, every edge of it at once: (nodes, d)."""
+    """What x is after each round in turn, every edge of it at once: (nodes, d). `gamma` is one for all, or by edge."""
     for edges in rounds:
         moved = x.copy()
         for i, j in edges:
-            flow = gamma * min(n[i] / (degrees[i] + 1), n[j] / (degrees[j] + 1)) * (x[i] - x[j])
+            step = gamma[i, j] if isinstance(gamma, dict) else gamma
+            flow = step * min(n[i] / (degrees[i] + 1), n[j] / (degrees[j] + 1)) * (x[i] - x[j])
             moved[i] -= flow / n[i]
             moved[j] += flow / n[j]
         x = moved
@@ -79,6 +81,32 @@ def test_a_union_that_falls_apart_does_not_contract():
 def test_a_graph_that_stands_still_has_the_contraction_of_the_library():
     ring = federation((build("ring", 4).edges,))
     assert predicted(ring, [1, 2, 3, 4]) == contraction(build("ring", 4), [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("compressor", ["q4", "top-k:0.1", "random-k:30"])
+def test_a_compressor_shortens_the_step_as_it_says(compressor):
+    """One for all edges is as if `gossip.gamma` were smaller."""
+    gamma = make_compressor(compressor).gamma(100)
+    ring = federation((build("ring", 5).edges,), nodes=5, gamma=0.8, compressor=compressor)
+    assert predicted(ring, [1, 2, 3, 4, 5], 100) == contraction(build("ring", 5), [1, 2, 3, 4, 5], 0.8 * gamma)
+    uneven, slower = (federation(UNEVEN, compressor=spec, gamma=g) for spec, g in ((compressor, 1.0), ("q4", gamma)))
+    assert predicted(uneven, None, 100) == pytest.approx(predicted(slower, None, 100))
+
+
+@pytest.mark.parametrize("rounds", [UNEVEN, (build("complete", 4).edges,)])
+def test_with_another_step_on_some_edges_it_is_that_of_the_worst_start_too(rounds):
+    own = {(0, 3): "top-k:0.02", (0, 1): "random-k:0.3"}
+    federated = federation(rounds, own=own)
+    n = np.array([10.0, 60.0, 25.0, 200.0])
+    steps = {edge: make_compressor(own.get(edge, "q4")).gamma(100) for edge in federated.edges}
+    root = np.sqrt(n)[:, None]
+    starts = np.random.default_rng(0).normal(size=(4, 20_000))
+    starts -= np.average(starts, axis=0, weights=n)
+    after = one_period(rounds, federated.degrees, n, starts, steps)
+    ratios = np.linalg.norm(root * after, axis=0) / np.linalg.norm(root * starts, axis=0)
+    factor = predicted(federated, n, 100) ** len(rounds)
+    assert ratios.max() <= factor + 1e-12
+    assert ratios.max() == pytest.approx(factor, rel=0.01)
 
 
 @pytest.mark.parametrize("seed", range(3))

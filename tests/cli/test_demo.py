@@ -1,0 +1,50 @@
+"""A mistake in the options of `p2pfl demo` is told by the option's name; the file that it would make is nobody's."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2pfl.cli.demo import PARAMETERS
+from p2pfl.config.load import load_federation
+from p2pfl.config.load_node import load_node
+from p2pfl.runtime.parts import load_learner
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--compressor", "q3"], "--compressor: unknown stage 'q3'"),
+        (["--compressor", "q8+top-k:0.1"], "--compressor: q8+top-k: top-k comes before q8 (found 'q8+top-k:0.1')"),
+        (["--compressor", 'q4"'], "--compressor: unknown stage"),
+        (["--compressor", "top-k:2411"], "--compressor: 2411 values to keep, of 2410"),
+        (["--compressor", "q2:stochastic"], "--compressor: q2:stochastic is no contraction"),
+        (["--rule", "krum"], "--rule: impossible value (found 'krum'); allowed: mean"),
+        (["--partition", "x"], "--partition: no such partition"),
+        (["--topology", "rng"], "--topology: unknown topology"),
+        (["--topology", "random-regular:degre=3"], "--topology: random-regular: unknown parameter"),
+    ],
+)
+def test_a_mistake_names_the_option_and_no_file(p2pfl, tmp_path, arguments, said):
+    outcome = p2pfl("demo", *arguments)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {said}")
+    assert "federation.toml" not in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_mistakes_are_told_at_once(p2pfl):
+    outcome = p2pfl("demo", "--compressor", "q3", "--rule", "krum", "--partition", "x")
+    told = [line.split(":")[1].strip() for line in outcome.err.splitlines()]
+    assert told == ["--compressor", "--rule", "--partition"]
+
+
+def test_a_graph_that_falls_apart_for_this_seed_names_the_option(p2pfl, tmp_path):
+    outcome = p2pfl("demo", "--topology", "erdos-renyi:p=0.2", "--seed", "3")
+    assert (outcome.code, list(tmp_path.iterdir())) == (3, [])
+    assert outcome.err.startswith("error: --topology: this graph on 8 nodes is not connected")
+
+
+def test_the_number_of_parameters_is_that_of_the_digits(p2pfl, tmp_path):
+    p2pfl("new", "ward", "--task", "digits")
+    federation = load_federation(tmp_path / "ward")
+    assert load_learner(federation, load_node(tmp_path / "ward" / "node0", federation)).size == PARAMETERS

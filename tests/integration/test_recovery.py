@@ -1,0 +1,106 @@
+"""What a node takes from its disk where its federation file has changed between two starts."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from p2pfl.config.load_node import load_node
+from p2pfl.core.effects import Freeze
+from p2pfl.engine.durable import image
+from p2pfl.errors import UserError
+from p2pfl.runtime.learned import read_learned
+from p2pfl.runtime.parts import make_engine, read_setup, recover, snapshot_header
+from p2pfl.storage import State, Store
+
+FROZEN = {"incarnation": 0, "seq": 1, "version": 0, "echo": None, "weight": 1.0, "staleness": 1.0, "pace_s": 0.0}
+KEPT, ANEW = (True, True), (False, False)
+"""whether a request is pending, and whether the replicas are trusted."""
+
+
+def setup_of(field):
+    return read_setup(field.federation(), load_node(field.folder / "node0", field.federation()))
+
+
+def save(field, *pending):
+    """Node 0's state with requests on their way to these neighbors."""
+    setup = setup_of(field)
+    engine = make_engine(setup, None)
+    for peer in pending:
+        engine.run(Freeze(peer=peer, audit=False, **FROZEN))
+    picture = image(engine.state, with_replicas=True)
+    with closing(Store.open(setup.node.state_dir, durability="exchange")) as store:
+        header = picture.header | snapshot_header(setup)
+        store.checkpoint(State(header=header, arrays=picture.arrays, blobs=picture.blobs))
+
+
+def recovered(field):
+    setup = setup_of(field)
+    with closing(Store.open(setup.node.state_dir, durability="exchange")) as store:
+        edges = recover(setup, store).edges
+    return {peer: (edge.record.pending is not None, edge.record.has_replicas) for peer, edge in edges.items()}
+
+
+@pytest.mark.parametrize(
+    ("edges", "first", "second"),
+    [
+        ({"node1": "q8"}, KEPT, KEPT),
+        ({"node1": "q8", "node2": "q8"}, KEPT, ANEW),
+        ({}, ANEW, KEPT),
+        ({"node1": "q4"}, ANEW, KEPT),
+        ({"node1": "q8", "node2": "none"}, KEPT, KEPT),
+    ],
+)
+def test_a_request_that_was_encoded_otherwise_begins_its_edge_anew_and_no_other(ward, edges, first, second):
+    """Sent again it would be read as what it is not."""
+    field = ward(3)
+    field.edges = {("node0", "node1"): "q8"}
+    field.write()
+    save(field, 1, 2)
+    field.edges = {("node0", name): spec for name, spec in edges.items()}
+    field.write()
+    assert recovered(field) == {1: first, 2: second}
+
+
+def test_an_edge_with_nothing_on_its_way_goes_on_with_another_compressor(ward):
+    field = ward(3)
+    save(field, 1)
+    field.tables["gossip"]["compressor"] = "q8"
+    field.write()
+    assert recovered(field) == {1: ANEW, 2: (False, True)}
+
+
+@pytest.fixture
+def ward_of_torch(ward):
+    """A model with two layers, of which the first is shared."""
+    field = ward(3, task={"name": "digits"}, gossip={"share": "1.*"})
+    save(field)
+    return field
+
+
+def test_with_other_tensors_shared_the_state_is_refused_with_both_filters(ward_of_torch):
+    ward_of_torch.tables["gossip"]["share"] = ["*"]
+    ward_of_torch.write()
+    with pytest.raises(UserError, match="another model, of which other tensors are shared; remove it") as caught:
+        recovered(ward_of_torch)
+    assert (caught.value.key, caught.value.value) == ("share", ["1.*"])
+    assert caught.value.allowed.startswith("['*'], or a folder of its own")
+    assert caught.value.file == str(ward_of_torch.folder / "node0" / "state")
+    with pytest.raises(UserError, match="of which other tensors are shared"):
+        read_learned(ward_of_torch.folder / "node0")
+
+
+def test_other_patterns_for_the_same_tensors_change_nothing(ward_of_torch):
+    ward_of_torch.tables["gossip"]["share"] = ["1.weight", "1.bias"]
+    ward_of_torch.write()
+    assert recovered(ward_of_torch) == {1: (False, True), 2: (False, True)}
+
+
+def test_a_compressor_that_does_not_fit_the_model_is_found_before_anything_is_opened(ward):
+    field = ward(3)
+    field.edges = {("node0", "node1"): "top-k:5000"}
+    field.write()
+    with pytest.raises(UserError, match="5000 values to keep") as caught:
+        setup_of(field)
+    assert (caught.value.file, caught.value.key) == (str(field.folder / "federation.toml"), "edge[0].compressor")

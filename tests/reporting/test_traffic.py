@@ -1,0 +1,76 @@
+"""What travels on each edge, and what a round costs, where edges have compressors of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from p2pfl.compress import make_compressor
+from p2pfl.reporting.figures import by_compressor, configuration
+from p2pfl.reporting.traffic import compressor_mistakes, traffic
+from sim.federations import describe
+
+SIZE = 1000
+
+
+def star(**own):
+    """Four nodes around node 0; `own` by the other end, such as n2="q8"."""
+    federation = describe(nodes=5, topology="star", compressor="q4")
+    return replace(federation, edge_compressors={(0, int(name[1:])): spec for name, spec in own.items()})
+
+
+def payload(spec):
+    return make_compressor(spec).size_bytes(SIZE)
+
+
+def test_a_round_is_the_sum_of_what_its_edges_use():
+    facts = traffic(star(n2="q8", n3="top-k:0.1+q8"), SIZE)
+    once = 2 * payload("q4") + payload("q8") + payload("top-k:0.1+q8")
+    assert facts["bytes_per_round_busiest_node"] == [once, 2 * once]
+    assert facts["bytes_per_round_all_nodes"] == [2 * once, 4 * once]
+    assert facts["float32_bytes_per_round_all_nodes"] == [2 * 4 * 4 * SIZE, 4 * 4 * 4 * SIZE]
+    assert facts["times_smaller"] == pytest.approx(4 * 4 * SIZE / once)
+
+
+def test_each_compressor_has_its_edges_counted_and_each_override_its_ends_named():
+    facts = traffic(star(n2="q8", n3="q8"), SIZE)
+    assert [(row["compressor"], row["edges"]) for row in facts["compressors"]] == [("q4", 2), ("q8", 2)]
+    assert [row["between"] for row in facts["edges"]] == [["node0", "node2"], ["node0", "node3"]]
+    assert {row["message_bytes"] for row in facts["edges"]} == {payload("q8")}
+
+
+def test_in_a_schedule_the_busiest_node_is_that_of_its_worst_round():
+    federation = describe(nodes=4, topology="one-peer-hypercube", compressor="q4")
+    federation = replace(federation, edge_compressors={(0, 2): "none"})
+    facts = traffic(federation, SIZE)
+    assert facts["bytes_per_round_busiest_node"][0] == payload("none")
+    assert facts["bytes_per_round_all_nodes"][0] == 3 * payload("q4") + payload("none")
+
+
+def test_where_one_size_is_a_bound_the_sum_is_one_too():
+    assert traffic(star(n2="q8"), SIZE)["exact"]
+    assert not traffic(star(n2="q8+zstd"), SIZE)["exact"]
+
+
+def test_what_does_not_fit_names_the_table_that_says_so():
+    federation = star(n1="top-k:10", n3="top-k:2000", n4="q2:stochastic")
+    federation = replace(federation, gossip=replace(federation.gossip, compressor="random-k:3000"))
+    assert [mistake.key for mistake in compressor_mistakes(federation)] == ["edge[2].compressor"]
+    found = compressor_mistakes(federation, SIZE)
+    assert [mistake.key for mistake in found] == ["gossip.compressor", "edge[1].compressor", "edge[2].compressor"]
+    assert {mistake.file for mistake in found} == {str(federation.path)}
+
+
+def test_bytes_are_told_by_compressor_and_what_nobody_told_is_nobodys():
+    sent = {(0, 1): 10, (1, 0): 20, (2, 0): 5}
+    assert by_compressor(star(n2="q8"), sent) == {
+        "q4": {"edges": 3, "bytes_sent": 30},
+        "q8": {"edges": 1, "bytes_sent": 5},
+    }
+
+
+def test_the_configuration_of_a_report_has_what_is_shared_and_the_overrides():
+    told = configuration(star(n2="q8"))
+    assert told["edge_compressors"] == [[0, 2, "q8"]]
+    assert list(told["gossip"]["share"]) == ["*"]

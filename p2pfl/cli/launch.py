@@ -91,9 +91,16 @@ def _show(report: dict[str, Any], form: Form) -> None:
         "contraction, predicted": contraction["predicted"],
         "contraction, measured": contraction["measured"],
         "sent in all": size(report["bytes_sent"]),
+        "sent by compressor": _by_compressor(report["compressors"]),
         "seconds": report["wall_time_s"],
     }
     write_facts(facts)
+
+
+def _by_compressor(compressors: dict[str, dict[str, int]]) -> str | None:
+    """Where there are several."""
+    told = [f"{spec} {size(row['bytes_sent'])} on {row['edges']} edges" for spec, row in compressors.items()]
+    return ", ".join(told) if len(told) > 1 else None
 
 
 def _say_who_died(fleet: Fleet) -> None:

@@ -91,12 +91,27 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "staleness": staleness.get("mean") if isinstance(staleness, dict) else None,
         "peers": said.get("peers"),
         "bytes_sent": said.get("bytes_sent"),
+        "compressors": _compressors(said.get("neighbors")),
         "distance": said.get("neighbor_distance"),
         "alarms": said.get("alarms"),
     }
 
 
+def _compressors(neighbors: Any) -> dict[str, str] | None:
+    """By neighbor, as far as the node says so."""
+    if not isinstance(neighbors, list):
+        return None
+    return {
+        str(one["name"]): str(one["compressor"])
+        for one in neighbors
+        if isinstance(one, dict) and {"name", "compressor"} <= one.keys()
+    }
+
+
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    alarms = row["alarms"]
+    """Neighbors are named only where they do not all get the same."""
+    alarms, compressors = row["alarms"], row["compressors"] or {}
     told = ", ".join(f"{kind} {count}" for kind, count in alarms.items()) if isinstance(alarms, dict) else None
-    return row | {"alarms": told}
+    alike = len(set(compressors.values())) == 1
+    each = sorted(set(compressors.values())) if alike else [f"{name} {spec}" for name, spec in compressors.items()]
+    return row | {"alarms": told, "compressors": ", ".join(each) or None}

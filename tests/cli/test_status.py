@@ -24,6 +24,7 @@ SAID = {
     "staleness": {"mean": 1.25, "max": 3},
     "peers": 2,
     "bytes_sent": 123_456,
+    "neighbors": [{"name": "node1", "compressor": "q4"}, {"name": "node2", "compressor": "q4"}],
     "neighbor_distance": 0.01,
     "alarms": {"resync": 2, "storage": 1},
 }
@@ -83,6 +84,7 @@ def test_an_address_may_be_written_short_or_long(p2pfl, page, form):
             "staleness": 1.25,
             "peers": 2,
             "bytes_sent": 123_456,
+            "compressors": {"node1": "q4", "node2": "q4"},
             "distance": 0.01,
             "alarms": {"resync": 2, "storage": 1},
         }
@@ -92,9 +94,24 @@ def test_an_address_may_be_written_short_or_long(p2pfl, page, form):
 def test_the_table_has_a_row_for_each_node_and_all_its_alarms(p2pfl, page):
     lines = [line.split() for line in p2pfl("status", page, page).out.splitlines() if page in line]
     assert lines == [
-        [page, "node0", "training", "7", "40", "0.875", "0.5", "1.25", "2", "123456", "0.01", "resync", "2,", *rest]
+        [page, "node0", "training", "7", "40", "0.875", "0.5", "1.25", "2", "123456", "q4", "0.01", "resync", "2,", *rest]
         for rest in [["storage", "1"]] * 2
     ]
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "told"),
+    [
+        ([{"name": "a", "compressor": "q8"}, {"name": "b", "compressor": "top-k:0.1+q8"}], "a q8, b top-k:0.1+q8"),
+        ([], ""),
+        (["what", {"name": "a"}], ""),
+        (None, ""),
+    ],
+)
+def test_neighbors_that_get_different_things_are_named(p2pfl, neighbors, told):
+    with serving(SAID | {"neighbors": neighbors}) as address:
+        (row,) = csv.DictReader(io.StringIO(p2pfl("status", address, "--format", "csv").out))
+    assert row["compressors"] == told
 
 
 def test_csv_can_be_read_back(p2pfl, page):

@@ -183,3 +183,21 @@ def test_a_folder_that_is_no_demo_is_left_alone(tmp_path):
     assert done.returncode == 2
     assert "is not a demo" in err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_the_report_says_what_went_over_each_edge_by_which_compressor(ward):
+    with (ward / "federation.toml").open("a", encoding="utf-8") as file:
+        file.write('\n[[edge]]\nbetween = ["node1", "node2"]\ncompressor = "none"\n')
+    process = start("launch", str(ward), "--quiet")
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    report = json.loads((ward / "report.json").read_text())
+    rows = {(node["name"], row["name"]): row for node in report["nodes"] for row in node["neighbors"]}
+    assert len(rows) == 8
+    other = {pair: "none" if set(pair) == {"node1", "node2"} else "q4" for pair in rows}
+    assert {pair: row["compressor"] for pair, row in rows.items()} == other
+    for spec, edges in (("q4", 3), ("none", 1)):
+        sent = sum(row["bytes_sent"] for row in rows.values() if row["compressor"] == spec)
+        assert report["compressors"][spec] == {"edges": edges, "bytes_sent": sent}
+    assert report["config"]["edge_compressors"] == [[1, 2, "none"]]
+    assert "sent by compressor" in out

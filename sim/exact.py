@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from p2pfl.compress import Payload
 from p2pfl.core.effects import Operation
-from p2pfl.core.events import Event
+from p2pfl.core.events import Event, RoundCommitted
 from p2pfl.engine.codecs import Codecs, chance_of
 from p2pfl.engine.durable import entry
 from p2pfl.engine.engine import LEAST_DRIFT, Engine
@@ -85,6 +85,8 @@ class ExactEngine:
 
     def run(self, operation: Operation) -> Event | None:
         outcome = self._engine.run(operation)
+        if isinstance(outcome.event, RoundCommitted) and outcome.event.failed:
+            self._go_on_from(self.state)
         if self.plan.durable:
             if outcome.change is not None:
                 self.store.append(*entry(outcome.change))

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from p2pfl.compress import make_compressor
+from p2pfl.config.model import TrainingConfig
+from p2pfl.core.effects import CommitRound
+from p2pfl.engine.codecs import Codecs
 from p2pfl.errors import UserError
-from p2pfl.learn.load import make_learner
+from p2pfl.learn.load import learner_for, make_learner
+from p2pfl.learn.task import NodeContext, Task
 from sim import simulate
+from sim.exact import ExactEngine, ExactPlan
 from sim.federations import describe
 from sim.kernel import NS
 from sim.learning.batched import make_learners
@@ -79,6 +88,32 @@ def test_a_crash_takes_the_own_part_back_to_what_the_disk_has():
         kept = engine.plan.learner.local_state()
         assert all(np.array_equal(kept[name], engine.state.local[name]) for name in kept)
         assert np.array_equal(kept["3.weight"], unlearned["3.weight"]) != changed
+
+
+def test_a_round_that_the_engine_drops_leaves_the_own_part_as_it_was():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shared, self.count = nn.Linear(2, 1), nn.Parameter(torch.zeros(1))
+
+        def forward(self, inputs):
+            return self.shared(inputs) - self.count
+
+    slopes = iter([1.0, 1.0, 1e20, 1.0])  # the first is asked for when the learner is made
+    pair = torch.ones(4, 2), torch.ones(4, 1)
+    task = Task(model=Counting, data=lambda _: (pair, None), loss=lambda outputs, _: next(slopes) * outputs.mean())
+    context = NodeContext(node=0, nodes=1, name="a", seed=0, base_dir=Path())
+    learner = learner_for(task, context, TrainingConfig(local_steps=1, learning_rate=1.0), ("shared.*",))
+    codecs = Codecs(make_compressor("none"))
+    engine = ExactEngine(ExactPlan(index=0, neighbors=(), learner=learner, codecs=codecs, beta=0.0))
+    engine.boot()
+    counts = []
+    for index in range(3):
+        engine.begin_round(index, corrected=False)
+        engine.end_round()
+        engine.run(CommitRound(version=index + 1, trained=True, rho=1.0, elapsed_s=1.0, least_samples=0.0))
+        counts += learner.local_state()["count"].tolist()
+    assert counts == [1.0, 1.0, 2.0]
 
 
 def test_such_a_run_goes_one_operation_at_a_time_says_why_and_is_the_same_every_time():

@@ -1,0 +1,209 @@
+"""How an exchange goes through memory: each payload is decoded once, nothing moves before every check has passed, and
+what it takes beyond the state is bounded.
+"""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from p2pfl.compress import make_compressor
+from p2pfl.core.effects import ApplyReply
+from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
+from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.durable import image, restore
+from p2pfl.engine.scratch import TILE
+
+sys.path.insert(0, str(Path(__file__).parent))
+from pair import Pair, picture
+
+SPECS = ["none", "float16", "q8", "q4"]
+
+
+class Counting:
+    """A compressor that notes what is asked of it."""
+
+    def __init__(self, spec):
+        self.inner = make_compressor(spec)
+        self.calls = []
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def encode(self, vector, **options):
+        self.calls.append("encode" if options.get("decoded") is None else "encode and decode")
+        return self.inner.encode(vector, **options)
+
+    def decode(self, *arguments):
+        self.calls.append("decode")
+        return self.inner.decode(*arguments)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_each_payload_is_encoded_once_and_decoded_once_at_each_end(spec):
+    pair = Pair(spec=spec)
+    codecs = [Counting(spec), Counting(spec)]
+    for engine, codec in zip(pair.engines, codecs, strict=True):
+        engine.codecs = Codecs(codec)
+    pair.exchange()
+    assert codecs[0].calls == ["encode", "decode", "decode"]
+    assert codecs[1].calls == ["decode", "encode and decode"]
+
+
+def plainly_exchanged(state, decoded, factor, ratio):
+    """The reference: whole vectors, one operation after the other; first what came, then what went."""
+    scalar, (edge,) = state.model.dtype.type, state.edges.values()
+    edge.peer += decoded[0]
+    edge.own += decoded[1]
+    move = edge.peer - edge.own
+    if factor:
+        move *= scalar(factor)
+        move /= scalar(state.samples)
+        state.model += move
+        if ratio:
+            move *= scalar(ratio)
+            state.variate -= move
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("factor", [0.0, 11.3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1, 300, TILE - 1, TILE, TILE + 1, 2 * TILE + 77])
+def test_tiles_change_no_bit_of_what_whole_vectors_give(size, dtype, factor, beta):
+    pair = Pair(spec="q4", size=size, dtype=dtype, beta=beta)
+    for index in (0, 1):
+        pair.train(index, pair.engines[index].state.model * dtype(0.9), samples=70 + index)
+    pair.exchange(factor=3.0)
+    images = [image(engine.state, with_replicas=True) for engine in pair.engines]
+    twins = [restore(taken.header, taken.arrays, taken.blobs) for taken in images]
+    request = pair.freeze()
+    reply = pair.apply_request(request, factor).reply
+    pair.apply_reply(reply)
+    decoded = [make_compressor("q4").decode(message.body, size) for message in (request, reply)]
+    ratio = beta / reply.drift
+    plainly_exchanged(twins[0], decoded[::-1], factor, ratio)
+    plainly_exchanged(twins[1], decoded, factor, ratio)
+    for twin, engine, peer in zip(twins, pair.engines, (1, 0), strict=True):
+        state = engine.state
+        assert state.model.tobytes() == twin.model.tobytes()
+        assert state.variate.tobytes() == twin.variate.tobytes()
+        assert state.edges[peer].own.tobytes() == twin.edges[peer].own.tobytes()
+        assert state.edges[peer].peer.tobytes() == twin.edges[peer].peer.tobytes()
+
+
+def short_of_the_end(body):
+    """A payload of `none` that is in order up to its last value."""
+    return bytes(body)[:-4] + np.array([np.nan], "<f4").tobytes()
+
+
+HUGE = np.full(300, 1e12, "<f4").tobytes()
+FAULTS = {
+    "the payload": lambda message: replace(message, body=short_of_the_end(message.body)),
+    "the replica's norm": lambda message: replace(message, body=HUGE),
+    "a replica that is no number": lambda message: replace(message, body=np.full(300, 3e38, "<f4").tobytes()),
+    "the scale of the variates": lambda message: replace(message, drift=1e-300),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_a_message_refused_at_any_check_leaves_every_bit_and_the_next_exchange_as_they_were(fault, dtype):
+    pair, twin = (Pair(spec="none", dtype=dtype, beta=0.1, seed=3) for _ in range(2))
+    for both in (pair, twin):
+        both.train(1, both.engines[1].state.model * dtype(0.9))
+        both.exchange()
+    request = pair.freeze()
+    before = picture(pair.engines[1].state)
+    assert isinstance(pair.apply_request(fault(request)), RequestRefused)
+    assert picture(pair.engines[1].state) == before
+    reply = pair.apply_request(request).reply
+    before = picture(pair.engines[0].state)
+    assert isinstance(pair.apply_reply(fault(reply)), ReplyRefused)
+    assert picture(pair.engines[0].state) == before
+    assert isinstance(pair.apply_reply(reply), ReplyApplied)
+    twin.exchange()
+    for one, other in zip(pair.engines, twin.engines, strict=True):
+        assert picture(one.state) == picture(other.state)
+
+
+@pytest.mark.parametrize("end", ["request", "reply"])
+def test_a_move_that_would_end_nowhere_is_refused_after_the_replicas_were_computed_and_leaves_every_bit(end):
+    """The last check of all: by then everything that the exchange leads to stands in memory."""
+    pair = Pair(spec="none", samples=(1, 1))
+    pair.exchange(factor=0.1)
+    request, factor = pair.freeze(), 1e30
+    engine = pair.engines[1 if end == "request" else 0]
+    if end == "request":
+        before = picture(engine.state)
+        assert isinstance(pair.apply_request(request, factor), RequestRefused)
+    else:
+        reply = pair.apply_request(request, 0.1).reply
+        before = picture(engine.state)
+        assert isinstance(pair.apply_reply(replace(reply, factor=factor)), ReplyRefused)
+    assert picture(engine.state) == before
+
+
+def test_a_model_that_cannot_be_encoded_leaves_every_bit():
+    """By then the neighbor's payload was decoded."""
+    pair = Pair(spec="none")
+    request = pair.freeze()
+    pair.engines[1].state.model[7] = np.inf
+    before = picture(pair.engines[1].state)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        pair.apply_request(request)
+    assert picture(pair.engines[1].state) == before
+
+
+def taken(run):
+    """What a call took beyond what stood there before: at most, and after it."""
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    result = run()
+    after, peak = tracemalloc.get_traced_memory()
+    return result, peak - before, after - before
+
+
+@pytest.mark.parametrize("spec", ["none", "q8", "q4"])
+def test_an_exchange_takes_three_vectors_once_and_then_little_more_than_its_payloads(spec):
+    """A node holds 2 vectors, 2 more for each edge, and these 3; numpy reports to tracemalloc."""
+    size = 16 * TILE
+    pair = Pair(spec=spec, size=size, beta=0.1)
+    model_bytes, payload_bytes = 4 * size, pair.codecs.default.size_bytes(size)
+    allowed = payload_bytes + 0.25 * model_bytes
+    tracemalloc.start()
+    try:
+        request, peak, _ = taken(pair.freeze)
+        assert peak <= 3 * model_bytes + allowed
+        applied, peak, _ = taken(lambda: pair.apply_request(request))
+        assert peak <= 3 * model_bytes + allowed
+        pair.apply_reply(applied.reply)
+        for _ in range(3):
+            request, peak, _ = taken(pair.freeze)
+            assert peak <= allowed
+            applied, peak, _ = taken(lambda request=request: pair.apply_request(request))
+            assert peak <= allowed
+            _, peak, kept = taken(lambda reply=applied.reply: pair.run(0, ApplyReply(peer=1, reply=reply)))
+            assert peak <= allowed
+            assert kept < 0.01 * model_bytes
+    finally:
+        tracemalloc.stop()
+    assert isinstance(applied, RequestApplied)
+
+
+def test_a_round_is_taken_in_without_another_vector():
+    size = 16 * TILE
+    pair = Pair(size=size, beta=0.1)
+    engine = pair.engines[0]
+    ended = engine.state.model * np.float32(0.9)
+    tracemalloc.start()
+    try:
+        pair.train(0, ended)
+        _, peak, _ = taken(lambda: pair.train(0, ended))
+    finally:
+        tracemalloc.stop()
+    assert peak <= 1.25 * 4 * size  # one is the start, which the trainer brings

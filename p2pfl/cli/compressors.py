@@ -15,24 +15,6 @@ if TYPE_CHECKING:
     from p2pfl.errors import UserError
 
 MOST_PARAMETERS = 10**12
-CHAINS = (
-    "none",
-    "float16",
-    "q8",
-    "q4",
-    "q2",
-    "sign",
-    "rotate+q4",
-    "rotate+q2",
-    "rotate+sign",
-    "q8+zstd",
-    "q4+zstd",
-    "top-k:0.1+q8",
-    "top-k:0.05+q8",
-    "top-k:0.01+q8",
-    "top-k:0.05+sign",
-    "random-k:0.1+q8",
-)
 
 
 @click.command(
@@ -55,7 +37,9 @@ def compressors(*, specs: tuple[str, ...], parameters: int, form: Form) -> None:
     random ones: on average), the rest comes with later ones; gamma, how far one mixing step goes; "at most": the bytes
     depend on the values. docs/compression.md says what to choose.
     """
-    rows = _rows(specs or CHAINS, parameters)
+    from p2pfl.compress.catalog import EXAMPLES  # noqa: PLC0415 - `--help` stays instant
+
+    rows = _rows(specs or EXAMPLES, parameters)
     stages = [] if specs else _stages()
     if form == "json":
         write_json({"parameters": parameters, "stages": stages, "compressors": rows})
@@ -68,7 +52,7 @@ def compressors(*, specs: tuple[str, ...], parameters: int, form: Form) -> None:
 
 
 def _stages() -> list[dict[str, Any]]:
-    from p2pfl.compress.catalog import STAGES  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.compress.catalog import STAGES  # noqa: PLC0415 - as above
 
     return [
         {"stage": stage.word, "does": stage.meaning, "example": stage.example, "from": stage.source} for stage in STAGES

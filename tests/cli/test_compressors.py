@@ -11,8 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from p2pfl.cli.compressors import CHAINS
-from p2pfl.compress.catalog import STAGES, make_compressor
+from p2pfl.compress.catalog import EXAMPLES, STAGES, make_compressor
 from p2pfl.config.compressor import STAGES as WORDS
 
 
@@ -28,7 +27,7 @@ def test_without_a_spec_every_stage_of_the_grammar_is_explained(p2pfl):
     assert len(stages) == len(STAGES)
 
 
-@pytest.mark.parametrize("spec", CHAINS)
+@pytest.mark.parametrize("spec", EXAMPLES)
 def test_the_bytes_shown_are_those_of_a_payload_or_no_less(p2pfl, spec):
     (row,) = rows_of(p2pfl("compressors", spec, "--parameters", "1000", "--format", "json"))
     vector = np.random.default_rng(0).normal(size=1000).astype(np.float32)

@@ -30,11 +30,15 @@ from p2pfl.errors import PeerFault
 SEED_BYTES = 8
 LARGEST_WINDOW = 4096
 # Worked on at a time: the temporaries stay in the cache.
-TILE = 16 * LARGEST_WINDOW
+# An odd number of windows: at a distance of a power of two, values that are read together would share few places in it.
+TILE = 15 * LARGEST_WINDOW
 # The share of the inner delta given up to rounding in float32.
 ROUNDING = 1e-5
 # Larger rows are scaled down to it: their sums could overflow.
 LARGEST = np.float32(2.0**100)
+
+Matrices = NDArray[np.float32]
+"""One for each window of some rows, shape (A, b, windows, B): all first rows stand together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,23 +139,27 @@ def _windows(size: int) -> tuple[int, int, bool]:
 
 def _rotate(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
     """In place."""
+    scratch = np.empty((2, TILE), np.float32)
     for tall, wide, first in _tiles(rows):
-        length = _windows(rows.shape[1])[0]
-        part = _cut(rows[tall, wide], length)
-        x = np.empty(part.shape, np.float32)
-        np.bitwise_xor(part.view(np.uint32), _flips(seeds[tall], first, x), out=x.view(np.uint32))
-        x = _transform(x, length)
-        np.multiply(x, _unit(length), out=part)
+        part = _matrices(rows[tall, wide], _windows(rows.shape[1])[0])
+        x, y = scratch[:, : part.size].reshape(2, *part.shape)
+        flips = _flips(seeds[tall], first, y)
+        np.bitwise_xor(part.view(np.uint32), flips, out=x.view(np.uint32))
+        x, _ = _transform(x, y)
+        np.multiply(x, _unit(x), out=_transposed(part))
 
 
 def _rotate_back(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
     """In place; undoes `_rotate`."""
+    scratch = np.empty((2, TILE), np.float32)
     for tall, wide, first in reversed(list(_tiles(rows))):
-        length = _windows(rows.shape[1])[0]
-        part = _cut(rows[tall, wide], length)
-        x = _transform(part.copy(), length, back=True)
-        np.multiply(x, _unit(length), out=x)
-        np.bitwise_xor(x.view(np.uint32), _flips(seeds[tall], first, x), out=part.view(np.uint32))
+        part = _matrices(rows[tall, wide], _windows(rows.shape[1])[0])
+        turned = _transposed(part)
+        x, y = scratch[:, : part.size].reshape(2, *turned.shape)
+        np.copyto(x, turned)
+        x, y = _transform(x, y)
+        x *= _unit(x)
+        np.bitwise_xor(x.view(np.uint32), _flips(seeds[tall], first, y), out=part.view(np.uint32))
 
 
 def _tiles(rows: NDArray[np.float32]) -> Iterator[tuple[slice, slice, int]]:
@@ -167,47 +175,54 @@ def _tiles(rows: NDArray[np.float32]) -> Iterator[tuple[slice, slice, int]]:
             yield tall, slice(size - length, size), length * number
 
 
-def _cut(part: NDArray[np.float32], length: int) -> NDArray[np.float32]:
-    """The windows of rows (b, d), a view of shape (b, d / length, length)."""
-    return part.reshape(len(part), part.shape[1] // length, length)
+def _matrices(part: NDArray[np.float32], length: int) -> NDArray[np.float32]:
+    """The windows of rows (b, d) as matrices of A rows and B columns, A = B or 2 B: a view (A, b, windows, B)."""
+    height = 1 << (length.bit_length() // 2)
+    return part.reshape(len(part), -1, height, length // height).transpose(2, 0, 1, 3)
 
 
-def _flips(seeds: NDArray[np.uint64], first: int, x: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """The sign bit of a float32 where the seed says so, else 0; of the shape of `x`."""
-    flips = bits(seeds, first, x.size // len(x)).astype(np.uint32)
+def _transposed(matrices: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The same memory as matrices of B rows and A columns: a view (B, b, windows, A)."""
+    height, count, windows, width = matrices.shape
+    return matrices.transpose(1, 2, 0, 3).reshape(count, windows, width, height).transpose(2, 0, 1, 3)
+
+
+def _flips(seeds: NDArray[np.uint64], first: int, out: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """The sign bit of a float32 where the seed says so, else 0, shape (A, b, windows, B), in the memory of `out`."""
+    height, count, windows, width = out.shape
+    flips = out.view(np.uint32).reshape(count, windows, height, width)
+    np.copyto(flips, bits(seeds, first, out.size // count).reshape(flips.shape))
     flips <<= np.uint32(31)
-    return flips.reshape(x.shape)
+    return flips.transpose(2, 0, 1, 3)
 
 
-def _unit(length: int) -> np.float32:
-    return np.float32(length**-0.5)
+def _unit(x: NDArray[np.float32]) -> np.float32:
+    return np.float32((x.shape[0] * x.shape[3]) ** -0.5)
 
 
-def _transform(x: NDArray[np.float32], length: int, *, back: bool = False) -> NDArray[np.float32]:
-    """Walsh-Hadamard of each window (b, windows, length) but for the factor; uses `x` up.
+def _transform(x: Matrices, y: Matrices) -> tuple[Matrices, Matrices]:
+    """Walsh-Hadamard of all columns of the matrices x (A, ..., B), then of all rows, without the factor, transposed.
 
-    A window is a matrix of A rows, A^2 = length or 2 length: all columns are transformed, then it is transposed, then
-    all columns again. Long contiguous runs of additions are fast; the order is that of the doc.
+    The result, shape (B, ..., A), is in the memory of one of the two, which are returned with it as the first.
     """
-    rows = 1 << (length.bit_length() // 2)
-    columns = length // rows
-    if back:
-        rows, columns = columns, rows
-    shape = x.shape
-    x = _columns(x.reshape(-1, rows, columns))
-    x = np.ascontiguousarray(x.transpose(0, 2, 1))
-    return _columns(x).reshape(shape)
+    x, y = _columns(x, y)
+    turned = y.reshape(x.shape[3], *x.shape[1:3], x.shape[0])
+    np.copyto(turned, x.transpose(3, 1, 2, 0))
+    return _columns(turned, x.reshape(turned.shape))
 
 
-def _columns(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Walsh-Hadamard of the columns of matrices (n, rows, columns): steps of 1, 2, 4, ... rows; uses `x` up."""
-    number, rows, columns = x.shape
-    y = np.empty_like(x)
-    step = 1
-    while step < rows:
-        pairs, results = (z.reshape(number * rows // (2 * step), 2, step * columns) for z in (x, y))
-        np.add(pairs[:, 0], pairs[:, 1], out=results[:, 0])
-        np.subtract(pairs[:, 0], pairs[:, 1], out=results[:, 1])
+def _columns(x: Matrices, y: Matrices) -> tuple[Matrices, Matrices]:
+    """Walsh-Hadamard of the columns of the matrices x (A, ..., B), without the factor, and the other memory.
+
+    Rows A/2 apart are added and subtracted, then rows A/4 apart, and so on. Each step takes the rows of the upper and
+    of the lower half and leaves their sums and differences one after the other, so that the next finds again in the two
+    halves what it needs, and all rows are in their places at the end: additions of two long runs of memory are fast.
+    """
+    height = len(x)
+    for _ in range(height.bit_length() - 1):
+        upper, lower = x.reshape(2, height // 2, -1)
+        results = y.reshape(height // 2, 2, -1)
+        np.add(upper, lower, out=results[:, 0])
+        np.subtract(upper, lower, out=results[:, 1])
         x, y = y, x
-        step *= 2
-    return x
+    return x, y

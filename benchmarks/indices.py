@@ -77,7 +77,7 @@ def measure(code: Code, places: np.ndarray, size: int, level: int) -> dict[str, 
         "ns_code": cpu(lambda: write(places, size)) * scale,
         "ns_decode": cpu(lambda: read(plain, places.size, size)) * scale,
         "ns_zstd": cpu(lambda: zstd_frame.compress(plain, frame, level)) * scale,
-        "ns_unzstd": cpu(lambda: zstd_frame.decompress(frame[:used], plain)) * scale,
+        "ns_unzstd": cpu(lambda: zstd_frame.decompress(frame[:used], plain.size)) * scale,
     }
 
 

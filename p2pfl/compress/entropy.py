@@ -62,8 +62,7 @@ class Entropy:
             raise PeerFault(f"payload of {stored.size} bytes where 1 to {1 + due} were due")
         marker, stored = int(stored[0]), stored[1:]
         if marker == PACKED and stored.size < due:
-            plain = np.empty(due, np.uint8)
-            zstd_frame.decompress(stored, plain)
+            plain = zstd_frame.decompress(stored, due)
         elif marker == PLAIN:
             plain = stored
         else:

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress.draws import words
+from p2pfl.compress.draws import seeds_of, words
 from p2pfl.compress.indices import Indices
 from p2pfl.compress.interface import Rows
 from p2pfl.compress.sparse import Sparse
@@ -57,7 +57,7 @@ class RandomK(Sparse):
         for tile in tiles(len(rows), rows.shape[1], TILE):
             if not np.isfinite(rows[tile]).all():
                 raise not_finite()
-        seeds = _seeds(len(rows), chances)
+        seeds = seeds_of(chances, len(rows))
         kept = self.kept(rows.shape[1])
         # The word after those that the strata use: an inner compressor's chance is independent of the places.
         inner = [int(word) for word in words(seeds, kept, 1)[:, 0]] if self.inner.random else None
@@ -70,18 +70,10 @@ class RandomK(Sparse):
         chances: Sequence[int] | None,
         out: NDArray[np.uint8],
     ) -> None:
-        np.copyto(out, _seeds(len(places), chances).astype("<u8").view(np.uint8).reshape(out.shape))
+        np.copyto(out, seeds_of(chances, len(places)).astype("<u8").view(np.uint8).reshape(out.shape))
 
     def read(self, stored: NDArray[np.uint8], size: int) -> Indices:
         return _places(np.ascontiguousarray(stored).view("<u8")[:, 0].astype(np.uint64), self.kept(size), size)
-
-
-def _seeds(rows: int, chances: Sequence[int] | None) -> NDArray[np.uint64]:
-    if chances is None:
-        raise ValueError("random-k needs a chance for each row")
-    if len(chances) != rows:
-        raise ValueError(f"expected {rows} chances, got {len(chances)}")
-    return np.array(chances, np.uint64)
 
 
 def _places(seeds: NDArray[np.uint64], kept: int, size: int) -> Indices:

@@ -1,4 +1,4 @@
-"""One frame of Zstandard into, and out of, memory that is there already.
+"""One frame of Zstandard: bytes in, bytes out.
 
 In pieces: the library lets other threads run while it works on one, but not while it copies what it was given.
 """
@@ -17,18 +17,17 @@ from p2pfl.errors import PeerFault
 
 LEVEL = 1
 # A frame that needs a larger window is refused, and none is made: the decoder takes that much memory before it reads.
-WINDOW_LOG = 21
+SMALLEST_WINDOW_LOG, LARGEST_WINDOW_LOG = 10, 21
+LONGEST_HEADER_BYTES = 18
 INPUT_BYTES = 1 << 17
 OUTPUT_BYTES = 1 << 18
-_SMALLEST_WINDOW_LOG = 10
 
 
 def compress(plain: NDArray[np.uint8], out: NDArray[np.uint8], level: int = LEVEL) -> int | None:
     """Write a frame to `out` and return its length, or None if it does not fit."""
     zstd = _library()
     parameter = zstd.CompressionParameter
-    window_log = min(_window_log(plain.size), WINDOW_LOG)
-    options = {parameter.compression_level: level, parameter.window_log: window_log}
+    options = {parameter.compression_level: level, parameter.window_log: _window_log(plain.size)}
     compressor = zstd.ZstdCompressor(options=options)
     compressor.set_pledged_input_size(plain.size)
     used = 0
@@ -43,21 +42,23 @@ def compress(plain: NDArray[np.uint8], out: NDArray[np.uint8], level: int = LEVE
     return used
 
 
-def decompress(frame: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """Fill `out` with exactly what the frame holds.
+def decompress(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """What the frame holds: exactly `size` bytes, taken only after its header says so.
 
     Raises:
         PeerFault: `frame` is not exactly one frame, without a dictionary, that says it holds as much and does.
     """
     zstd = _library()
     try:
-        info = zstd.get_frame_info(frame[:32].tobytes())
-        if info.decompressed_size != out.size or info.dictionary_id:
-            raise PeerFault(f"a frame of {info.decompressed_size} bytes where {out.size} were due")
-        limit = {zstd.DecompressionParameter.window_log_max: min(_window_log(out.size), WINDOW_LOG)}
-        _fill(zstd.ZstdDecompressor(options=limit), frame, out)
+        info = zstd.get_frame_info(frame[:LONGEST_HEADER_BYTES].tobytes())
+        if info.decompressed_size != size or info.dictionary_id:
+            raise PeerFault(f"a frame of {info.decompressed_size} bytes where {size} were due")
+        plain = np.empty(size, np.uint8)
+        limit = {zstd.DecompressionParameter.window_log_max: _window_log(size)}
+        _fill(zstd.ZstdDecompressor(options=limit), frame, plain)
     except zstd.ZstdError as error:
         raise PeerFault(f"no frame of Zstandard: {error}") from error
+    return plain
 
 
 def _fill(decompressor: Any, frame: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
@@ -80,7 +81,7 @@ def _fill(decompressor: Any, frame: NDArray[np.uint8], out: NDArray[np.uint8]) -
 
 
 def _window_log(size: int) -> int:
-    return max(_SMALLEST_WINDOW_LOG, (size - 1).bit_length())
+    return min(max(SMALLEST_WINDOW_LOG, (size - 1).bit_length()), LARGEST_WINDOW_LOG)
 
 
 @cache

@@ -1,6 +1,8 @@
-"""One suite for every compressor."""
+"""One suite for every compressor and for chains of them."""
 
 from __future__ import annotations
+
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -8,15 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from p2pfl.compress import SPECS, make_compressor
-from p2pfl.errors import PeerFault, UserError
+from p2pfl.compress import EXAMPLES, build
+from p2pfl.errors import PeerFault
 
-SIZES = (0, 1, 2, 255, 256, 257, 65_535, 65_536, 65_537)
+SPECS = (
+    *EXAMPLES,
+    "q2:stochastic",
+    "top-k:1.0+q4",
+    "top-k:7",
+    "top-k:0.3+rotate+q2",
+    "top-k:0.02+q4:stochastic+zstd",
+    "random-k:5+sign",
+    "random-k:1.0",
+    "random-k:0.3+rotate+q4:stochastic+zstd",
+    "rotate+q8:stochastic",
+    "sign+zstd",
+    "float16+zstd",
+)
+DRAWING = tuple(spec for spec in SPECS if build(spec).random)
+CERTAIN = tuple(spec for spec in SPECS if spec not in DRAWING)
+SIZES = (0, 1, 2, 7, 255, 256, 257, 4095, 4097, 65_535, 65_536, 65_537, 140_000)
+SMALL_BYTES = 65_536
 
 
 @pytest.fixture(params=SPECS)
 def compressor(request):
-    return make_compressor(request.param)
+    return build(request.param)
 
 
 def moderate(dtype: str, bits: int):
@@ -31,72 +50,195 @@ def energy(vector) -> float:
     return float(np.square(vector, dtype=np.float64).sum())
 
 
+def heavy_tailed(*shape: int, seed: int = 0):
+    return np.random.default_rng(seed).standard_t(3, shape).astype(np.float32)
+
+
+# --- what goes in and comes out ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_compressor_says_by_which_spec_it_is_made(spec):
+    made = build(spec)
+    assert made.spec == spec
+    assert made.source
+    assert all(0 < made.gamma(size) <= 1 and made.delta(size) <= 1 for size in SIZES)
+
+
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_payload_has_exactly_the_announced_size(compressor, size, dtype):
-    vector = np.random.default_rng(size).standard_normal(size).astype(dtype)
-    payload = compressor.encode(vector)
-    assert type(payload) is bytes
-    assert len(payload) == compressor.size_bytes(size)
+def test_a_payload_has_exactly_the_announced_size_or_no_more_than_it(compressor, size):
+    vector = heavy_tailed(size)
+    payload = compressor.encode(vector.astype(np.float64), chance=size)
+    assert bytes(payload) == bytes(compressor.encode(vector, chance=size))
+    announced = compressor.size_bytes(size)
+    assert len(payload) == announced if compressor.fixed else 0 < len(payload) <= announced
+    assert isinstance(payload, bytes) if len(payload) <= SMALL_BYTES else payload.readonly
     decoded = compressor.decode(payload, size)
     assert (decoded.shape, decoded.dtype, decoded.flags.writeable) == ((size,), np.float32, True)
 
 
-@given(spec=st.sampled_from(SPECS), vector=st.one_of(moderate("<f4", 32), moderate("<f8", 64)))
-def test_a_round_trip_contracts_by_delta(spec, vector):
-    compressor = make_compressor(spec)
-    decoded = compressor.decode(compressor.encode(vector), vector.size)
-    assert energy(vector - decoded) <= (1 - compressor.delta(vector.size)) * energy(vector)
+@pytest.mark.parametrize("size", SIZES)
+def test_what_it_decodes_to_is_told_on_the_way_and_goes_where_it_is_wanted(compressor, size):
+    vector = heavy_tailed(size)
+    told, out = np.full((2, size), 7, np.float32)
+    payload = compressor.encode(vector, chance=3, decoded=told)
+    assert bytes(payload) == bytes(compressor.encode(vector, chance=3))
+    assert compressor.decode(payload, size, out).base is out.base
+    assert told.tobytes() == out.tobytes() == compressor.decode(payload, size).tobytes()
+
+
+@pytest.mark.parametrize(("count", "size"), [(0, 5), (1, 0), (3, 1), (40, 255), (3, 257), (70, 2410), (2, 131_073)])
+def test_rows_are_what_their_payloads_decode_to(compressor, size, count):
+    rows = heavy_tailed(count, size)
+    chances = [2**63 + 17 * row for row in range(count)]
+    payloads = [compressor.encode(row, chance=chance) for row, chance in zip(rows, chances, strict=True)]
+    wanted = b"".join(compressor.decode(payload, size).tobytes() for payload in payloads)
+    assert compressor.quantize_rows(rows, chances=chances).tobytes() == wanted
+    if compressor.fixed:
+        assert compressor.encode_rows(rows, chances=chances).tobytes() == b"".join(payloads)
+    into = rows.copy()
+    assert compressor.quantize_rows(into, chances=chances, out=into) is into
+    assert into.tobytes() == wanted
+
+
+@pytest.mark.parametrize("size", [5, 257, 2410])
+def test_rows_and_payloads_may_be_strided_in_memory(compressor, size):
+    rows = heavy_tailed(80, 2 * size)[::4, ::2]
+    chances = list(range(20))
+    wide = np.full((40, size + 3), 7, np.float32)
+    out = wide[::2, 1:-2]
+    compressor.quantize_rows(rows, chances=chances, out=out)
+    wanted = compressor.quantize_rows(rows.copy(), chances=chances).tobytes()
+    assert out.tobytes() == wanted
+    out[:] = 7
+    assert (wide == 7).all()
+    if compressor.fixed:
+        payloads = compressor.encode_rows(rows, chances=chances)
+        shifted = np.full((20, payloads.shape[1] + 3), 255, np.uint8)[:, 1:-2]
+        shifted[:] = payloads
+        assert compressor.decode_rows(shifted, size).tobytes() == wanted
 
 
 @given(spec=st.sampled_from(SPECS), vector=moderate("<f4", 32))
 def test_decoding_gives_the_same_bits_from_bytes_and_from_unaligned_memory(spec, vector):
-    compressor = make_compressor(spec)
+    compressor = build(spec)
     payload = compressor.encode(vector)
     shifted = memoryview(b"\x00" + payload)[1:]
     once, again = compressor.decode(payload, vector.size), compressor.decode(shifted, vector.size)
     assert once.tobytes() == again.tobytes()
 
 
+def test_a_strided_vector_is_encoded_like_its_copy(compressor):
+    strided = heavy_tailed(1200)[::2]
+    assert compressor.encode(strided) == compressor.encode(strided.copy())
+
+
+@pytest.mark.parametrize("spec", CERTAIN)
+def test_no_chance_changes_what_draws_nothing(spec):
+    vector = heavy_tailed(3000)
+    assert build(spec).encode(vector, chance=1) == build(spec).encode(vector, chance=2)
+    assert build(spec).quantize_rows(vector[None]).shape == (1, 3000)
+
+
+@pytest.mark.parametrize("spec", DRAWING)
+def test_the_chance_alone_decides_what_is_drawn(spec):
+    vector = heavy_tailed(3000)
+    assert build(spec).encode(vector, chance=2**64 - 1) == build(spec).encode(vector, chance=2**64 - 1)
+    assert build(spec).encode(vector, chance=1) != build(spec).encode(vector, chance=2)
+
+
+@pytest.mark.parametrize("spec", DRAWING)
+@pytest.mark.parametrize("chances", [None, [1], [1, 2, 3]])
+def test_rows_that_draw_want_a_chance_each(spec, chances):
+    with pytest.raises(ValueError, match="a chance for each"):
+        build(spec).quantize_rows(heavy_tailed(2, 300), chances=chances)
+
+
+# --- how much is lost ----------------------------------------------------------------------------------------------
+
+
+@given(spec=st.sampled_from(CERTAIN), vector=st.one_of(moderate("<f4", 32), moderate("<f8", 64)))
+def test_a_round_trip_contracts_by_delta(spec, vector):
+    compressor = build(spec)
+    decoded = compressor.decode(compressor.encode(vector), vector.size)
+    assert energy(vector - decoded) <= (1 - compressor.delta(vector.size)) * energy(vector)
+
+
+VECTORS = {
+    "gaussian": lambda size: np.random.default_rng(1).standard_normal(size),
+    "heavy-tailed": lambda size: np.random.default_rng(2).standard_t(2, size),
+    "one value": lambda size: np.eye(1, size, size // 3)[0],
+    "all equal": lambda size: np.full(size, 0.3),
+    "a peak above halves": lambda size: np.where(np.arange(size) % 256 == 5, 1.0, 0.07),
+}
+
+
+@pytest.mark.parametrize("spec", DRAWING)
+@pytest.mark.parametrize("kind", VECTORS)
+@pytest.mark.parametrize("size", [1, 257, 1000])
+def test_round_trips_that_draw_contract_by_delta_in_the_mean(spec, kind, size):
+    """Over 1,000 chances; five standard errors are allowed, and all seeds are fixed."""
+    compressor, vector = build(spec), VECTORS[kind](size).astype(np.float32)
+    rows = np.broadcast_to(vector, (1000, size))
+    decoded = compressor.quantize_rows(rows, chances=range(1000, 2000))
+    errors = np.square(rows - decoded, dtype=np.float64).sum(axis=1)
+    allowed = (1 - compressor.delta(size)) * energy(vector)
+    assert errors.mean() <= allowed * (1 + 1e-6) + 5 * errors.std() / len(errors) ** 0.5
+
+
+@pytest.mark.parametrize("spec", [spec for spec in DRAWING if spec.startswith("q")])
+def test_stochastic_rounding_is_unbiased(spec):
+    compressor, vector = build(spec), heavy_tailed(600)
+    decoded = compressor.quantize_rows(np.broadcast_to(vector, (4000, 600)), chances=range(4000))
+    errors = decoded.astype(np.float64) - vector
+    for block in (slice(0, 256), slice(256, 512), slice(512, 600)):
+        assert np.abs(errors.mean(axis=0)[block]).max() <= 5 * errors.std(axis=0)[block].max() / 4000**0.5
+
+
 @given(
-    spec=st.sampled_from(SPECS),
+    spec=st.sampled_from(CERTAIN),
     vector=hnp.arrays("<f4", st.integers(0, 600), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)),
 )
 def test_every_finite_vector_decodes_to_a_finite_vector_that_is_no_further_than_zero(spec, vector):
-    compressor = make_compressor(spec)
+    compressor = build(spec)
     decoded = compressor.decode(compressor.encode(vector), vector.size)
     assert np.isfinite(decoded).all()
     assert energy(np.float64(vector) - decoded) <= energy(vector) * (1 + 1e-12)
 
 
-@given(spec=st.sampled_from(SPECS), size=st.integers(0, 600), data=st.data())
-def test_any_bytes_give_a_finite_vector_or_a_peer_fault(spec, size, data):
-    compressor = make_compressor(spec)
-    right = compressor.size_bytes(size)
-    payload = data.draw(st.one_of(st.binary(max_size=50), st.binary(min_size=right, max_size=right)))
-    try:
-        decoded = compressor.decode(payload, size)
-    except PeerFault:
-        return
-    assert len(payload) == right
-    assert decoded.shape == (size,)
+@given(
+    spec=st.sampled_from(DRAWING),
+    vector=hnp.arrays("<f4", st.integers(0, 600), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)),
+    chance=st.integers(0, 2**64 - 1),
+)
+def test_every_finite_vector_decodes_to_a_finite_vector_whatever_is_drawn(spec, vector, chance):
+    compressor = build(spec)
+    assert np.isfinite(compressor.decode(compressor.encode(vector, chance=chance), vector.size)).all()
+
+
+@pytest.mark.parametrize("spec", [spec for spec in CERTAIN if "-k" not in spec])
+def test_float64_beyond_the_range_of_float32_saturates(spec):
+    decoded = build(spec).decode(build(spec).encode(np.array([1e300, -1e300])), 2)
     assert np.isfinite(decoded).all()
+    assert decoded[0] == -decoded[1] >= 65504
 
 
-@pytest.mark.parametrize("difference", [-1, 1, 4])
-def test_a_payload_of_another_length_is_a_peer_fault(compressor, difference):
-    payload = compressor.encode(np.ones(300, np.float32)) + bytes(4)
-    with pytest.raises(PeerFault, match="bytes where"):
-        compressor.decode(payload[: compressor.size_bytes(300) + difference], 300)
+def test_zeros_decode_to_zeros(compressor):
+    assert not compressor.decode(compressor.encode(np.zeros(700, np.float32)), 700).any()
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_vector_that_is_not_finite_is_refused(compressor, bad, dtype):
-    vector = np.ones(300, dtype)
-    vector[299] = bad
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        compressor.encode(vector)
+@pytest.mark.parametrize(("size", "place"), [(300, 0), (300, 299), (140_000, 139_999)])
+def test_a_vector_that_is_not_finite_is_refused(compressor, bad, size, place):
+    for dtype in (np.float32, np.float64):
+        vector = np.ones(size, dtype)
+        vector[place] = bad
+        for refuses in (compressor.encode, lambda one: compressor.quantize_rows(one[None], chances=[1])):
+            with pytest.raises(ValueError, match="NaN or infinity"):
+                refuses(vector)
 
 
 @pytest.mark.parametrize("vector", [np.ones((2, 2)), np.ones(3, np.int32), np.ones(3, np.float16)])
@@ -105,18 +247,58 @@ def test_a_matrix_or_another_type_is_refused(compressor, vector):
         compressor.encode(vector)
 
 
-def test_float64_beyond_the_range_of_float32_saturates(compressor):
-    decoded = compressor.decode(compressor.encode(np.array([1e300, -1e300])), 2)
+@pytest.mark.parametrize("size", [0, 1, 300, 5000])
+def test_a_payload_of_another_length_is_a_peer_fault(compressor, size):
+    payload = compressor.encode(heavy_tailed(size))
+    for other in {payload[:-1], payload[: len(payload) // 2], payload + bytes(1), payload + bytes(4)} - {payload}:
+        with pytest.raises(PeerFault):
+            compressor.decode(other, size)
+
+
+@given(spec=st.sampled_from(SPECS), size=st.integers(0, 600), data=st.data())
+def test_any_bytes_give_a_finite_vector_or_a_peer_fault(spec, size, data):
+    compressor = build(spec)
+    right = compressor.size_bytes(size)
+    payload = data.draw(st.one_of(st.binary(max_size=50), st.binary(min_size=right, max_size=right)))
+    decoded_or_refused(compressor, payload, size)
+
+
+@given(spec=st.sampled_from(SPECS), size=st.sampled_from((1, 30, 257, 3000)), data=st.data())
+def test_damaged_payloads_give_a_finite_vector_or_a_peer_fault(spec, size, data):
+    compressor = build(spec)
+    payload = bytearray(compressor.encode(heavy_tailed(size), chance=1))
+    for _ in range(data.draw(st.integers(1, 4))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] ^= data.draw(st.integers(1, 255))
+    decoded_or_refused(compressor, bytes(payload), size)
+
+
+def decoded_or_refused(compressor, payload, size) -> None:
+    try:
+        decoded = compressor.decode(payload, size)
+    except PeerFault:
+        return
+    assert len(payload) == compressor.size_bytes(size) or not compressor.fixed
+    assert decoded.shape == (size,)
     assert np.isfinite(decoded).all()
-    assert decoded[0] == -decoded[1] >= 65504
 
 
-def test_a_strided_vector_is_encoded_like_its_copy(compressor):
-    strided = np.random.default_rng(1).standard_normal(1200).astype(np.float32)[::2]
-    assert compressor.encode(strided) == compressor.encode(strided.copy())
+def test_what_is_too_short_or_too_long_costs_no_memory(compressor):
+    size = 2_000_000
+    right = compressor.size_bytes(size)
+    for payload in (b"", bytes(11), b"\x01" + bytes(11), bytes(right + 1)):
+        peak = peak_bytes(lambda payload=payload: decoded_or_refused(compressor, payload, size))
+        assert peak < 100_000
 
 
-def test_an_unknown_spec_names_the_key_and_what_is_allowed():
-    with pytest.raises(UserError) as caught:
-        make_compressor("q3")
-    assert str(caught.value) == ("gossip.compressor: unknown compressor (found 'q3'); allowed: none, float16, q8, q4")
+def test_decoding_takes_no_more_than_a_few_times_the_vector(compressor):
+    vector, out = heavy_tailed(500_000), np.empty(500_000, np.float32)
+    payload = compressor.encode(vector, chance=1)
+    assert peak_bytes(lambda: compressor.decode(payload, vector.size, out)) < 4 * vector.nbytes
+
+
+def peak_bytes(do) -> int:
+    tracemalloc.start()
+    do()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak

@@ -20,6 +20,7 @@ from p2pfl.config.load import load_federation
 from p2pfl.engine.changes import ReplyWasApplied
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.redo import redo
+from p2pfl.runtime.learned import read_learned
 from p2pfl.runtime.parts import replay
 from p2pfl.storage import peek
 
@@ -40,6 +41,7 @@ SIZE = 24
 
 class Pushes:
     size = SIZE
+    personal = 0
     shape_digest = b"pushes-of-sum-0."
 
     def __init__(self, node):
@@ -75,6 +77,31 @@ class Task:
 
 
 task = Task()
+"""
+
+# A personal number that each round raises by one.
+COUNTS = """
+import time
+import torch
+from p2pfl import Task
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(8, 1)
+        self.count = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs):
+        return self.body(inputs) - self.count
+
+
+def loss(outputs, targets):
+    time.sleep(0.02)
+    return outputs.mean()
+
+
+task = Task(model=Model, data=lambda node: ((torch.zeros(4, 8), torch.zeros(4, 1)), None), loss=loss)
 """
 
 
@@ -173,6 +200,10 @@ def result_of(folder, name):
     return json.loads((folder / name / "state" / "result.json").read_text(encoding="utf-8"))
 
 
+def rounds_on_disk(folder, name):
+    return replay(load_federation(folder), peek(folder / name / "state")).rounds
+
+
 def settled_states(folder):
     """What the disks hold, with every reply taken in that one end of an edge has sent and the other had no time for."""
     federation = load_federation(folder)
@@ -238,6 +269,29 @@ def _check_nothing_lost(folder):
     found = sum(n * state.model.astype(np.float64) for n, state in zip(counts, states, strict=True))
     assert [state.samples for state in states] == counts
     np.testing.assert_allclose(found, wanted, atol=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["exchange", "snapshot"])
+def test_after_a_kill_the_personal_part_is_that_of_the_round_at_which_the_node_resumes(federation, run, durability):
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - replays a failure
+    chance, rounds = random.Random(seed), 150
+    options = {"local_steps": 1, "learning_rate": 1.0, "control_variate": 0.0, "share": "body.*"}
+    folder = federation(2, task='name = "counts.py:task"', topology="complete", rounds=rounds, **options)
+    (folder / "counts.py").write_text(COUNTS, encoding="utf-8")
+    for key, value in (("durability", durability), ("snapshot_s", 0.1)):
+        change(folder / "node0" / "node.toml", f"{key} =", f"{key} = {json.dumps(value)}")
+    first, second = run(folder, "node0"), run(folder, "node1")
+    for at in sorted(chance.uniform(0.2, 0.8) * rounds for _ in range(2)):
+        first.until(lambda at=at, node=first: node.rounds >= at and rounds_on_disk(folder, "node0") > 0)
+        first.kill()
+        left = read_learned(folder / "node0")
+        assert left.learner.local_state()["count"].tolist() == [left.rounds]
+        first = run(folder, "node0")
+    assert (first.end(), second.end()) == (0, 0)
+    for name in ("node0", "node1"):
+        assert read_learned(folder / name).learner.local_state()["count"].tolist() == [rounds]
 
 
 def test_a_signal_ends_a_node_cleanly_with_130_and_a_snapshot_from_which_it_resumes(federation, run):

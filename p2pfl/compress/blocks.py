@@ -61,7 +61,7 @@ class BlockQuantizer(ScaledBlocks):
         return self.packing.size_bytes(size)
 
     def _quantize(self, part: Rows, tile: Tile, place: Place) -> NDArray[np.float32]:
-        """Leaves `_whole` plus the codes in `tile.work`."""
+        """Leaves `_whole` plus the codes in `tile.work`; `tile.values` is used up."""
         scale: NDArray[np.float32] = tile.load(part) / np.float32(self._peak_steps)
         tiny = scale < SMALLEST_SCALE
         scale[tiny] = 1
@@ -69,9 +69,8 @@ class BlockQuantizer(ScaledBlocks):
         scale[tiny] = inverse[tiny] = 0
         steps = np.multiply(tile.values, inverse[..., None], out=tile.work)
         if self.random:
-            seeds, first = place
-            width = flat(steps).shape[1]
-            steps += dither(seeds, first, width).reshape(steps.shape)
+            dither(*place, flat(tile.values))
+            steps += tile.values
         whole = self._whole
         steps += whole
         # After the rounding: the peak itself, at C + 1/2 steps, rounds up half of the time.

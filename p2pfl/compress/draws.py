@@ -17,12 +17,15 @@ FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 def words(seeds: NDArray[np.uint64] | Sequence[int], first: int, count: int) -> NDArray[np.uint64]:
     """Words first..first+count-1 of each seed, shape (seeds, count)."""
     start = np.asarray(seeds, np.uint64)[:, None]
-    z: NDArray[np.uint64] = np.arange(first + 1, first + count + 1, dtype=np.uint64) * GOLDEN + start
-    z ^= z >> np.uint64(30)
+    steps = np.arange(first + 1, first + count + 1, dtype=np.uint64)
+    steps *= GOLDEN
+    z = steps + start
+    shifted = np.empty_like(z)
+    z ^= np.right_shift(z, np.uint64(30), out=shifted)
     z *= FIRST
-    z ^= z >> np.uint64(27)
+    z ^= np.right_shift(z, np.uint64(27), out=shifted)
     z *= SECOND
-    z ^= z >> np.uint64(31)
+    z ^= np.right_shift(z, np.uint64(31), out=shifted)
     return z
 
 
@@ -34,16 +37,15 @@ def seeds_of(chances: Sequence[int] | None, rows: int) -> NDArray[np.uint64]:
     return np.array(chances, np.uint64)
 
 
-def dither(seeds: NDArray[np.uint64], first: int, count: int) -> NDArray[np.float32]:
-    """Values first..first+count-1 of each seed, spread evenly within (-1/2, 1/2), shape (seeds, count).
+def dither(seeds: NDArray[np.uint64], first: int, out: NDArray[np.float32]) -> None:
+    """Fill `out` (seeds, n) with values first.. of each seed, spread evenly within (-1/2, 1/2).
 
-    Odd multiples of 2^-17, from 16 bits each; `first` and `count` are multiples of 4.
+    Odd multiples of 2^-17, from 16 bits each; 4 divides `first` and n.
     """
-    drawn = words(seeds, first // 4, count // 4).astype("<u8", copy=False).view("<i2")
-    spread = drawn.astype(np.float32)
-    spread *= np.float32(2.0**-16)
-    spread += np.float32(2.0**-17)
-    return spread
+    drawn = words(seeds, first // 4, out.shape[1] // 4).astype("<u8", copy=False).view("<i2")
+    np.copyto(out, drawn)
+    out *= np.float32(2.0**-16)
+    out += np.float32(2.0**-17)
 
 
 def bits(seeds: NDArray[np.uint64], first: int, count: int) -> NDArray[np.uint8]:

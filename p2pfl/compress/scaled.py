@@ -52,6 +52,7 @@ class Tile:
 
     values: NDArray[np.float32]
     work: NDArray[np.float32]
+    spare: NDArray[np.float32]
     codes: NDArray[np.uint8]
     size: int
     """Values of a row in this tile, without the filling."""
@@ -214,15 +215,15 @@ class Scratch:
         self.width = min(BLOCK, size + -size % 8)
         tall, wide = next(tiles(count, size, TILE), (slice(0, 0), slice(0, 0)))
         values = tall.stop * block_count(wide.stop) * self.width
-        self.floats = np.empty((2, values), np.float32)
+        self.floats = np.empty((3, values), np.float32)
         self.bytes = np.empty(values, np.uint8)
 
     def cut(self, tall: slice, wide: slice) -> Tile:
         size = wide.stop - wide.start
         shape = (tall.stop - tall.start, block_count(size), self.width)
-        values = shape[0] * shape[1] * shape[2]
-        first, second = self.floats[:, :values].reshape(2, *shape)
-        return Tile(first, second, self.bytes[:values].reshape(shape), size)
+        count = shape[0] * shape[1] * shape[2]
+        values, work, spare = self.floats[:, :count].reshape(3, *shape)
+        return Tile(values, work, spare, self.bytes[:count].reshape(shape), size)
 
 
 def mean_magnitude(tile: Tile, peaks: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -62,20 +62,24 @@ class TwoBits(ScaledBlocks):
         pack_bits(flat(tile.values).view(np.int32) < 0, codes[:, :middle], wide)
 
     def _levels(self, tile: Tile) -> NDArray[Any]:
-        levels = np.multiply(tile.codes, np.float32(3), out=tile.work)
-        levels += np.float32(1)
-        return np.copysign(levels, tile.values, out=levels)
+        negative = flat(tile.values).view(np.int32) < 0
+        return _levels(flat(tile.codes), negative.view(np.uint8)).reshape(tile.codes.shape)
 
     def _unpack(self, codes: NDArray[np.uint8], size: int, wide: slice, tile: Tile) -> NDArray[Any]:  # noqa: ARG002
         middle, count = codes.shape[1] // 2, flat(tile.codes).shape[1]
-        levels = unpack_bits(codes[:, middle:], wide, count).view(np.int8)
-        levels *= 3
-        levels += 1
-        signs = unpack_bits(codes[:, :middle], wide, count).view(np.int8)
-        signs *= -2
-        signs += 1
-        levels *= signs
-        return levels.reshape(tile.codes.shape)
+        high = unpack_bits(codes[:, middle:], wide, count)
+        return _levels(high, unpack_bits(codes[:, :middle], wide, count)).reshape(tile.codes.shape)
+
+
+def _levels(high: NDArray[np.uint8], negative: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """Levels from the two bits of each value, 0 or 1; uses both up."""
+    levels, signs = high.view(np.int8), negative.view(np.int8)
+    levels *= 3
+    levels += 1
+    signs *= -2
+    signs += 1
+    levels *= signs
+    return levels
 
 
 def _best_scale(tile: Tile, mean: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -91,9 +95,8 @@ def _best_scale(tile: Tile, mean: NDArray[np.float64]) -> NDArray[np.float64]:
         above = np.greater(tile.work, bound, out=tile.codes.view(np.bool_))
         # Bytes of 0 and 1, eight to a word: no lane of a block comes to more than 32, nor all to 256.
         number = (above.view(np.uint64).sum(axis=2) * LANES) >> np.uint64(56)
-        spare = np.maximum(tile.work, bound)
-        beyond = spare.sum(axis=2)
-        width = spare.shape[2]
+        beyond = np.maximum(tile.work, bound, out=tile.spare).sum(axis=2)
+        width = tile.spare.shape[2]
         high = beyond - bound[..., 0].astype(np.float64) * (width - number)
         product, square = total + 3 * high, counts + 15 * number
         better = product**2 / square > score

@@ -36,7 +36,7 @@ class IndexCode(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """Elias-Fano (Elias, 1974; Fano, 1971): within half a bit an index of log2(d over k), as long as k < d/4.
+    """Elias-Fano (Elias, 1974; Fano, 1971): per index 0.5 to 0.6 bits more than log2(d over k) / k, at k = d/4 0.76.
 
     The floor(log2(d/k)) low bits of all indices stand plane by plane, the lowest plane first; then the rest, in unary:
     of index i (from 0), bit (index >> low) + i is set. From where d bits are no more than that, there is one bit for

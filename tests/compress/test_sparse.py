@@ -1,0 +1,198 @@
+"""top-k and random-k: which places they take, how often, and what hostile payloads come to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from p2pfl.compress import build, require_fit
+from p2pfl.compress.draws import words
+from p2pfl.compress.largest import LONG, largest
+from p2pfl.errors import PeerFault, UserError
+
+# The stride of the sample is 8 in the last two.
+LENGTHS = (5, 300, LONG, LONG + 1, 140_003)
+
+
+def by_sorting(row, count: int):
+    """The places that a stable sort puts first."""
+    return np.sort(np.argsort(-np.abs(row.astype(np.float32)), kind="stable")[:count])
+
+
+def floats(seed: int, size: int):
+    return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+
+
+def marked(size: int, every: int):
+    """Which places are multiples of `every`."""
+    return np.arange(size) % every == 0
+
+
+ROWS = {
+    "distinct": floats,
+    "few magnitudes": lambda seed, size: np.round(floats(seed, size) * 2),
+    "all equal": lambda _, size: np.full(size, -2.5, np.float32),
+    "all zero": lambda _, size: np.zeros(size, np.float32),
+    "ten not zero": lambda seed, size: np.where(marked(size, max(1, size // 10)), floats(seed, size), 0),
+    "large where the sample looks": lambda seed, size: np.where(marked(size, 8), 9, floats(seed, size)),
+    "small where the sample looks": lambda seed, size: np.where(marked(size, 8), 0, floats(seed, size)),
+    "float64": lambda seed, size: np.random.default_rng(seed).standard_normal(size),
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("size", LENGTHS)
+def test_top_k_takes_the_largest_and_of_equal_ones_the_first(kind, size):
+    rows = np.stack([ROWS[kind](seed, size) for seed in range(3)])
+    for count in sorted({1, size // 100, size // 3, size - 1, size} - {0}):
+        found = largest(rows, count)
+        assert found.shape == (3, count)
+        assert all(np.array_equal(places, by_sorting(row, count)) for places, row in zip(found, rows, strict=True))
+
+
+@given(hnp.arrays("<f4", st.integers(1, 40), elements=st.sampled_from([0, -0.0, 1, -1, 2.5, -2.5, 1e-45])), st.data())
+def test_top_k_of_a_few_values_is_what_sorting_gives(row, data):
+    count = data.draw(st.integers(1, row.size))
+    assert np.array_equal(largest(row[None], count)[0], by_sorting(row, count))
+
+
+@pytest.mark.parametrize("spec", ["top-k:0.1", "random-k:0.1"])
+def test_what_is_kept_is_exact_and_the_rest_is_zero(spec):
+    row = floats(1, 1000)
+    decoded = build(spec).decode(build(spec).encode(row, chance=5), 1000)
+    assert np.count_nonzero(decoded) == 100
+    assert (decoded[decoded != 0] == row[decoded != 0]).all()
+
+
+@pytest.mark.parametrize(
+    ("spec", "size", "kept"),
+    [
+        ("top-k:0.05", 0, 0),
+        ("top-k:0.05", 1, 1),
+        ("top-k:0.001", 100, 1),
+        ("top-k:0.05", 2410, 121),
+        ("top-k:0.1", 30, 3),
+        ("top-k:1.0", 30, 30),
+        ("random-k:7", 30, 7),
+        ("random-k:7", 3, 3),
+        ("random-k:0.5", 5, 3),
+    ],
+)
+def test_a_fraction_is_rounded_and_at_least_one_value_is_kept(spec, size, kept):
+    assert build(spec).kept(size) == kept
+
+
+def test_a_count_above_the_number_of_values_is_the_users_mistake():
+    require_fit(build("top-k:300"), 300)
+    require_fit(build("random-k:1.0+q4+zstd"), 1)
+    for spec in ("top-k:301", "random-k:301+q8", "top-k:301+q8+zstd"):
+        with pytest.raises(UserError) as caught:
+            require_fit(build(spec), 300)
+        assert str(caught.value) == (
+            f"gossip.compressor: 301 values to keep, of 300 that are shared (found {spec!r}); "
+            "allowed: a count from 1 to 300, or a fraction in (0, 1]"
+        )
+
+
+# --- random-k ------------------------------------------------------------------------------------------------------
+
+
+def places_of(spec: str, size: int, chances) -> np.ndarray:
+    """Which of `size` values are taken, shape (chances, size)."""
+    return build(spec).quantize_rows(np.ones((len(chances), size), np.float32), chances=chances) != 0
+
+
+@pytest.mark.parametrize(("kept", "size"), [(1, 10), (3, 10), (4, 10), (7, 10), (10, 10), (40_000, 100_001)])
+def test_random_k_takes_one_value_of_each_stratum(kept, size):
+    edges = np.arange(kept + 1) * size // kept
+    assert {size // kept, -(-size // kept)} >= set(np.diff(edges))
+    for taken in places_of(f"random-k:{kept}", size, range(3)):
+        assert (np.add.reduceat(taken.astype(int), edges[:-1]) == 1).all()
+
+
+@pytest.mark.parametrize("size", [12, 13])
+def test_random_k_takes_each_value_as_often_as_its_delta_says(size):
+    """4 of 12, and 4 of 13: there the first three strata have 3 values and the last 4. Over 20,000 fixed chances."""
+    share = places_of("random-k:4", size, range(20_000)).mean(axis=0)
+    wanted = 1 / np.repeat(np.diff(np.arange(5) * size // 4), np.diff(np.arange(5) * size // 4))
+    assert np.abs(share - wanted).max() < 5 * (0.25 / 20_000) ** 0.5
+    assert build("random-k:4").delta(size) == pytest.approx(wanted.min(), abs=1e-9)
+    assert build("random-k:4").delta(size) <= wanted.min()
+
+
+def test_the_places_of_random_k_follow_from_the_seed_by_the_rule_of_the_format():
+    taken = np.flatnonzero(places_of("random-k:3", 10, [2**64 - 2])[0])
+    drawn = [int(word) >> 32 for word in words([2**64 - 2], 0, 3)[0]]
+    assert taken.tolist() == [
+        first + (one * (last - first) >> 32) for one, first, last in zip(drawn, (0, 3, 6), (3, 6, 10), strict=True)
+    ]
+
+
+def test_what_the_inner_compressor_draws_is_not_what_the_places_were_drawn_from():
+    """A value of 0.3 steps is rounded up in 0.3 of all cases, wherever in its stratum it was."""
+    row = np.full((20_000, 8), 0.3, np.float32)
+    row[:, :4] = 7
+    rounded = build("random-k:2+q4:stochastic").quantize_rows(row, chances=range(20_000))[:, 4:]
+    share = (rounded != 0).sum(axis=0) / 20_000 * 4
+    assert np.abs(share - 0.3).max() < 5 * (0.3 * 0.7 * 4 / 20_000) ** 0.5 * 1.1
+
+
+def test_any_seed_is_a_valid_one():
+    compressor = build("random-k:5")
+    good = compressor.encode(floats(1, 100), chance=0)
+    assert np.count_nonzero(compressor.decode(b"\xff" * 8 + good[8:], 100)) == 5
+
+
+# --- deltas, gammas and hostile payloads ---------------------------------------------------------------------------
+
+
+def test_delta_is_the_share_kept_times_that_of_the_values_kept():
+    q4 = build("q4").delta(10)
+    assert build("top-k:10+q4").delta(100) == pytest.approx(0.1 * q4, rel=1e-6)
+    assert build("random-k:10+q4").delta(100) == pytest.approx(0.1 * q4, rel=1e-6)
+    assert build("top-k:10+q4+zstd").delta(100) == build("top-k:10+q4").delta(100)
+
+
+def test_top_k_of_equal_values_loses_exactly_as_much_as_its_delta_says():
+    compressor, row = build("top-k:30"), np.ones(100, np.float32)
+    lost = np.square(row - compressor.decode(compressor.encode(row), 100)).sum()
+    assert lost == 70
+    assert 1 - compressor.delta(100) == pytest.approx(0.7, abs=1e-6)
+
+
+def test_a_float64_that_only_looks_as_large_costs_no_more_than_delta_allows():
+    row = np.array([1.0 - 2.0**-26, 1.0])
+    compressor = build("top-k:1")
+    lost = np.square(row - compressor.decode(compressor.encode(row), 2)).sum()
+    assert lost <= (1 - compressor.delta(2)) * np.square(row).sum()
+
+
+@pytest.mark.parametrize(
+    ("spec", "gamma"), [("top-k:10", 0.5), ("top-k:30", 1), ("random-k:10", 0.1), ("top-k:0.02+q8+zstd", 0.1)]
+)
+def test_gamma_is_five_times_the_density_or_the_density(spec, gamma):
+    assert build(spec).gamma(100) == pytest.approx(gamma)
+
+
+@pytest.mark.parametrize("spec", ["top-k:24", "top-k:24+q8"])
+def test_places_that_no_encoder_sends_are_a_peer_fault(spec):
+    compressor, rows = build(spec), np.stack([floats(seed, 2410) for seed in range(4)])
+    payloads = compressor.encode_rows(rows)
+    payloads[2, : compressor.places_bytes(2410)] = 255
+    with pytest.raises(PeerFault, match="indices"):
+        compressor.decode_rows(payloads, 2410)
+    with pytest.raises(PeerFault, match="indices"):
+        compressor.decode(payloads[2].tobytes(), 2410)
+
+
+@pytest.mark.parametrize("spec", ["top-k:24", "random-k:24", "top-k:24+q8", "random-k:24+float16"])
+def test_values_that_the_inner_compressor_refuses_are_a_peer_fault(spec):
+    compressor = build(spec)
+    payload = bytearray(compressor.encode(floats(1, 2410)))
+    start = compressor.places_bytes(2410)
+    payload[start : start + 4] = b"\xff\xff\xff\xff"
+    with pytest.raises(PeerFault):
+        compressor.decode(bytes(payload), 2410)

@@ -1,0 +1,72 @@
+"""From a spec to a compressor, and what the catalog says about its stages."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2pfl.compress import EXAMPLES, STAGES, build, make_compressor
+from p2pfl.compress.catalog import SPECS
+from p2pfl.config.compressor import ALLOWED
+from p2pfl.config.compressor import STAGES as WORDS
+from p2pfl.errors import UserError
+
+
+def test_an_unknown_spec_names_the_key_the_reason_and_what_is_allowed():
+    with pytest.raises(UserError) as caught:
+        make_compressor("q8+top-k:0.1")
+    assert str(caught.value) == (
+        f"gossip.compressor: q8+top-k: top-k comes before q8 (found 'q8+top-k:0.1'); allowed: {ALLOWED}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "instead"),
+    [
+        ("q2:stochastic", "q2 (round to nearest), or more bits"),
+        ("top-k:0.1+rotate+q2:stochastic+zstd", "top-k:0.1+rotate+q2+zstd (round to nearest), or more bits"),
+        ("random-k:5+q2:stochastic", "random-k:5+q2 (round to nearest), or more bits"),
+    ],
+)
+def test_what_is_no_contraction_is_refused_with_what_to_use_instead(spec, instead):
+    assert build(spec).delta(1000) <= 0
+    with pytest.raises(UserError) as caught:
+        make_compressor(spec)
+    assert str(caught.value) == (
+        f"gossip.compressor: {spec} is no contraction: error feedback, which every edge uses, would not converge "
+        f"(found {spec!r}); allowed: {instead}"
+    )
+    assert make_compressor(instead.split()[0]).delta(1000) > 0
+
+
+@pytest.mark.parametrize("spec", [*EXAMPLES, *SPECS])
+def test_every_example_is_a_contraction_at_every_size(spec):
+    assert all(0 < make_compressor(spec).delta(size) <= 1 for size in (0, 1, 2, 255, 256, 257, 2410, 10**8))
+
+
+def test_every_word_of_the_grammar_has_its_line_its_example_and_its_paper():
+    assert [stage.word.removesuffix(":X") for stage in STAGES if stage.word not in ("none", ":stochastic")] == list(
+        WORDS
+    )
+    for stage in STAGES:
+        assert stage.word.removesuffix("X") in stage.example
+        assert make_compressor(stage.example).spec == stage.example
+        assert len(stage.source) > 5
+        assert len(stage.meaning) < 100
+
+
+@pytest.mark.parametrize(
+    ("spec", "size_bytes"),
+    [
+        ("none", 400_000_000),
+        ("float16", 200_000_000),
+        ("q8", 100_000_000 + 4 * 390_625),
+        ("q4", 50_000_000 + 4 * 390_625),
+        ("random-k:0.01", 8 + 4_000_000),
+        ("top-k:0.01", 4_000_000 + (6 * 1_000_000 + 1_000_000 + 1_562_499 + 7) // 8),
+        ("top-k:0.5", 200_000_000 + 12_500_000),
+        ("top-k:1.0+q8", 100_000_000 + 4 * 390_625),
+        ("q8+zstd", 1 + 100_000_000 + 4 * 390_625),
+    ],
+)
+def test_sizes_of_a_hundred_million_parameters(spec, size_bytes):
+    assert build(spec).size_bytes(100_000_000) == size_bytes

@@ -67,17 +67,22 @@ format: $(FOR_DEV) ## let ruff put the code in order
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(FOR_DEV) ## measure overhead, learning against a central run, eigenvalues of graphs, and the simulator
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/digits.py
+# Measuring with one thread: the machine's other cores shall not decide.
+bench: export OPENBLAS_NUM_THREADS := 1
+bench: $(FOR_DEV) ## measure compressors, the network, a node's overhead, learning, graphs, the simulator: figures in bench-out/
+	@mkdir -p bench-out
+	$(BIN)/python benchmarks/codecs.py --json bench-out/codecs.json
+	$(BIN)/python benchmarks/goodput.py --json bench-out/goodput.json
+	$(BIN)/python benchmarks/overhead.py --parameters 10k,1M,25M --json bench-out/overhead.json
+	$(BIN)/python benchmarks/digits.py --json bench-out/digits.json
 	$(BIN)/python benchmarks/spectral.py --nodes 100,1000,10000,100000 --limit-s 5
-	$(BIN)/python benchmarks/simulate.py --nodes 100,1000
+	$(BIN)/python benchmarks/simulate.py --nodes 100,1000 --json bench-out/simulate.json
 
 dist: $(FOR_DEV) ## build a wheel in dist/
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
 clean: ## remove .venv, demo-out and everything that was built
-	rm -rf $(VENV) demo-out dist build *.egg-info
+	rm -rf $(VENV) demo-out bench-out dist build *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find p2pfl topologies sim tests -name __pycache__ -prune -exec rm -rf {} +
 

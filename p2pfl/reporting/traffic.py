@@ -1,6 +1,6 @@
 """What travels on the edges of a federation: whether its compressors fit, what each costs, and what a round costs.
 
-Bytes are those of compressed models alone; headers and sealing add about a hundred to a message.
+Bytes are those of compressed models alone; headers and sealing add about eighty to a message.
 """
 
 from __future__ import annotations

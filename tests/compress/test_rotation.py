@@ -1,0 +1,199 @@
+"""What is particular to `rotate`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from p2pfl.compress import build
+from p2pfl.compress.draws import words
+from p2pfl.compress.floats import Float32
+from p2pfl.compress.rotation import Rotation
+from p2pfl.errors import PeerFault
+
+EXACT = Rotation(Float32())
+FLOAT32 = np.finfo(np.float32)
+
+
+def energy(vector) -> float:
+    return float(np.square(vector, dtype=np.float64).sum())
+
+
+def kept(compressor, vector, chances=range(20)) -> float:
+    """Delta over some chances."""
+    rows = np.broadcast_to(vector.astype(np.float32), (len(chances), vector.size))
+    return 1 - energy(rows - compressor.quantize_rows(rows, chances=chances)) / energy(rows)
+
+
+# --- the definition, one value at a time ---------------------------------------------------------------------------
+
+
+def plain_windows(size):
+    length = min(4096, 1 << (size.bit_length() - 1))
+    starts = list(range(0, size - length + 1, length))
+    return length, starts if size % length == 0 else [*starts, size - length]
+
+
+def plain_columns(matrix):
+    apart = len(matrix) // 2
+    while apart:
+        for row in range(len(matrix)):
+            if not row & apart:
+                upper, lower = matrix[row], matrix[row + apart]
+                matrix[row] = [np.float32(a + b) for a, b in zip(upper, lower, strict=True)]
+                matrix[row + apart] = [np.float32(a - b) for a, b in zip(upper, lower, strict=True)]
+        apart //= 2
+    return matrix
+
+
+def plain_transform(window, height):
+    """Columns of `height` rows, transposed, columns again."""
+    width = len(window) // height
+    matrix = plain_columns([list(window[row * width : (row + 1) * width]) for row in range(height)])
+    turned = plain_columns([list(column) for column in zip(*matrix, strict=True)])
+    return [np.float32(value) * np.float32(len(window) ** -0.5) for row in turned for value in row]
+
+
+def plain_rotation(vector, seed, *, back):
+    values, (length, starts) = list(vector), plain_windows(len(vector))
+    height = 1 << (length.bit_length() // 2)
+    for place, start in reversed(list(enumerate(starts))) if back else enumerate(starts):
+        drawn = [
+            int(words([seed], (place * length + i) // 64, 1)[0, 0]) >> (place * length + i) % 64 & 1
+            for i in range(length)
+        ]
+        window = values[start : start + length]
+        if not back:
+            window = plain_transform([-v if flip else v for v, flip in zip(window, drawn, strict=True)], height)
+        else:
+            window = plain_transform(window, length // height)
+            window = [-v if flip else v for v, flip in zip(window, drawn, strict=True)]
+        values[start : start + length] = window
+    return np.array(values, np.float32)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 31, 32, 33, 100, 128, 300])
+def test_payload_and_decoded_bits_are_what_the_definition_says(size):
+    vector = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+    payload = EXACT.encode(vector, chance=size)
+    seed = int.from_bytes(payload[:8], "little")
+    assert seed == int(words([size], 0, 1)[0, 0])
+    rotated = np.frombuffer(payload[8:], "<f4")
+    assert rotated.tobytes() == plain_rotation(vector, seed, back=False).tobytes()
+    assert EXACT.decode(payload, size).tobytes() == plain_rotation(rotated, seed, back=True).tobytes()
+
+
+@pytest.mark.parametrize("size", [5000, 8192, 61_440, 61_441, 70_000])
+def test_windows_of_4096_are_turned_each_by_itself_and_one_more_covers_the_end(size):
+    vector = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+    payload = EXACT.encode(vector, chance=9)
+    seed, rotated = int.from_bytes(payload[:8], "little"), np.frombuffer(payload[8:], "<f4")
+    flips = np.unpackbits(words([seed], 0, size // 64 + 128).astype("<u8").view(np.uint8), bitorder="little")
+    wanted = vector.astype(np.float64)
+    matrix = np.array([[1.0]])
+    for _ in range(6):
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    for place, start in enumerate(plain_windows(size)[1]):
+        window = wanted[start : start + 4096] * (1 - 2.0 * flips[place * 4096 : (place + 1) * 4096])
+        wanted[start : start + 4096] = (matrix @ (matrix @ window.reshape(64, 64)).T / 64).ravel()
+    assert np.abs(rotated - wanted).max() < 1e-5
+
+
+# --- what it is for ------------------------------------------------------------------------------------------------
+
+
+@given(
+    size=st.integers(1, 700),
+    seed=st.integers(0, 2**64 - 1),
+    scale=st.floats(1e-20, 1e20),
+)
+def test_lengths_are_kept_and_every_vector_comes_back(size, seed, scale):
+    vector = np.random.default_rng(seed).standard_t(2, size) * scale
+    payload = EXACT.encode(vector, chance=seed)
+    assert energy(np.frombuffer(payload[8:], "<f4")) == pytest.approx(energy(vector), rel=1e-5)
+    assert np.sqrt(energy(EXACT.decode(payload, size) - vector)) < 2e-6 * np.sqrt(energy(vector))
+
+
+ADVERSARIAL = {
+    "one value": lambda size: np.eye(1, size, size // 2)[0],
+    "the last value": lambda size: np.eye(1, size, size - 1)[0],
+    "one value of each block": lambda size: (np.arange(size) % 256 == 3).astype(float),
+    "heavy tails": lambda size: np.random.default_rng(1).standard_cauchy(size),
+}
+
+
+@pytest.mark.parametrize(("spec", "least"), [("sign", 0.60), ("q2", 0.86), ("q4", 0.984), ("q8", 0.9999)])
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+@pytest.mark.parametrize("size", [1024, 2410, 4096, 5000])
+def test_no_vector_is_much_worse_than_a_gaussian_one(spec, least, kind, size):
+    assert kept(build(f"rotate+{spec}"), ADVERSARIAL[kind](size)) > least
+
+
+@pytest.mark.parametrize(("spec", "most"), [("sign", 0.30), ("q2", 0.35)])
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+def test_without_rotation_these_vectors_are_lost(spec, most, kind):
+    assert kept(build(spec), ADVERSARIAL[kind](4096)) < most
+
+
+def test_the_guarantee_is_that_of_the_inner_codec_less_rounding():
+    for spec in ("sign", "q2", "q4", "q8"):
+        for size in (0, 1, 300, 5000):
+            rotated, inner = build(f"rotate+{spec}"), build(spec)
+            assert inner.delta(size) - 1e-4 < rotated.delta(size) < inner.delta(size)
+            assert rotated.gamma(size) == inner.gamma(size)
+            assert rotated.size_bytes(size) == inner.size_bytes(size) + 8
+
+
+def test_an_inner_codec_draws_other_chance_than_the_signs():
+    """Else stochastic rounding would not be unbiased for the rotated vector."""
+    vector = np.random.default_rng(2).standard_normal(500).astype(np.float32)
+    rows = np.broadcast_to(vector, (4000, 500))
+    errors = build("rotate+q4:stochastic").quantize_rows(rows, chances=range(4000)).astype(np.float64) - vector
+    assert np.abs(errors.mean(axis=0)).max() < 5 * errors.std(axis=0).max() / 4000**0.5
+
+
+# --- the ends of the range -----------------------------------------------------------------------------------------
+
+
+@given(
+    spec=st.sampled_from(("rotate+sign", "rotate+q2", "rotate+q4", "rotate+q8")),
+    vector=hnp.arrays("<f4", st.integers(1, 300), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)),
+    chance=st.integers(0, 2**64 - 1),
+)
+def test_every_finite_vector_decodes_to_a_vector_that_is_no_further_than_zero(spec, vector, chance):
+    decoded = build(spec).decode(build(spec).encode(vector, chance=chance), vector.size)
+    assert np.isfinite(decoded).all()
+    assert energy(np.float64(vector) - decoded) <= energy(vector) * (1 + 1e-9) + 1e-70
+
+
+@pytest.mark.parametrize("size", [1, 300, 4096, 9000])
+def test_vectors_beyond_the_range_keep_their_direction(size):
+    rows = np.random.default_rng(3).standard_normal((3, size)).astype(np.float32)
+    rows[1] *= FLOAT32.max / np.abs(rows[1]).max()
+    decoded = build("rotate+q8").quantize_rows(rows, chances=[1, 2, 3]).astype(np.float64)
+    cosine = [
+        one @ row / np.sqrt(energy(one) * energy(row)) for one, row in zip(decoded, rows.astype(float), strict=True)
+    ]
+    assert min(cosine) > 0.999
+    assert np.abs(decoded[[0, 2]] - rows[[0, 2]]).max() < 0.2
+
+
+@pytest.mark.parametrize("size", [2, 300, 5000])
+def test_a_payload_whose_sums_overflow_is_a_peer_fault(size):
+    inner = np.full(-(-size // 256), FLOAT32.max / 127.5, "<f4").tobytes() + bytes([127]) * size
+    with pytest.raises(PeerFault, match="not finite"):
+        build("rotate+q8").decode(bytes(8) + inner, size)
+
+
+def test_rows_and_out_may_be_strided_in_every_direction():
+    rows = np.random.default_rng(4).standard_normal((6, 600)).astype(np.float32)
+    compressor = build("rotate+q4")
+    payloads = compressor.encode_rows(rows[:, :300].copy(), chances=range(6))
+    wanted = compressor.decode_rows(payloads, 300)
+    out = np.full((6, 600), 7, np.float32)
+    for view in (out[:, ::2], out[:, 1::2], out.T[:300, :].T, out[::-1, 300:]):
+        compressor.decode_rows(payloads, 300, view)
+        assert view.tobytes() == wanted.tobytes()

@@ -1,0 +1,205 @@
+"""What is particular to `sign` and to `q2`, whose codes are planes of bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from p2pfl.compress import build
+from p2pfl.errors import PeerFault
+
+FLOAT32 = np.finfo(np.float32)
+PLANES = {"sign": 1, "q2": 2}
+
+
+def blocks_of(vector):
+    return [vector[first : first + 256] for first in range(0, vector.size, 256)]
+
+
+def loss(vector, decoded) -> float:
+    return float(np.square(np.float64(vector) - decoded).sum())
+
+
+def drawn(size: int, seed: int, freedom: float, exponent: int):
+    return (np.random.default_rng(seed).standard_t(freedom, size).clip(-1e6, 1e6) * 2.0**exponent).astype(np.float32)
+
+
+def within_range():
+    """A few values among equal ones, or many of light to heavy tails."""
+    magnitude = st.floats(2.0**-60, 2.0**60, width=32)
+    element = st.one_of(st.just(0.0), magnitude, magnitude.map(np.negative))
+    some = hnp.arrays("<f4", st.integers(1, 600), elements=element, fill=element)
+    many = st.builds(drawn, st.integers(1, 600), st.integers(0, 999), st.floats(1, 20), st.integers(-40, 40))
+    return st.one_of(some, many)
+
+
+@given(vector=within_range())
+def test_the_scale_of_sign_is_the_mean_magnitude_and_a_bit_says_which_values_are_negative(vector):
+    decoded = build("sign").decode(build("sign").encode(vector), vector.size)
+    for block, found in zip(blocks_of(vector), blocks_of(decoded), strict=True):
+        scale = np.abs(block, dtype=np.float64).mean()
+        assert np.allclose(found, np.where(block < 0, -scale, scale), rtol=1e-5, atol=0)
+
+
+@given(vector=within_range())
+def test_the_error_of_sign_is_what_the_formula_says(vector):
+    """Of a block of B values: |x|_2^2 - |x|_1^2 / B."""
+    decoded = build("sign").decode(build("sign").encode(vector), vector.size)
+    wanted = sum((np.float64(b) ** 2).sum() - np.abs(np.float64(b)).sum() ** 2 / b.size for b in blocks_of(vector))
+    assert loss(vector, decoded) == pytest.approx(wanted, rel=1e-4, abs=1e-4 * float((np.float64(vector) ** 2).sum()))
+
+
+@pytest.mark.parametrize("size", [1, 2, 100, 256, 1000])
+def test_one_value_among_zeros_attains_the_delta_of_sign(size):
+    vector = np.zeros(size, np.float32)
+    vector[size // 2] = -3
+    compressor = build("sign")
+    attained = 1 - loss(vector, compressor.decode(compressor.encode(vector), size)) / 9
+    block = min(256, size) if size <= 256 else 256
+    assert compressor.delta(size) < attained == pytest.approx(1 / block, abs=1e-6)
+
+
+def test_no_other_levels_or_scale_of_sign_do_better():
+    block = np.random.default_rng(3).standard_t(3, 256).astype(np.float32)
+    best = loss(block, build("sign").decode(build("sign").encode(block), 256))
+    scale = np.abs(block).mean()
+    for factor in (0.9, 0.99, 1.01, 1.1):
+        assert loss(block, np.where(block < 0, -1, 1) * scale * factor) > best
+
+
+@given(vector=within_range())
+def test_q2_gives_every_value_the_nearest_of_four_levels(vector):
+    payload = build("q2").encode(vector)
+    decoded = build("q2").decode(payload, vector.size)
+    scales = np.frombuffer(payload, "<f4", -(-vector.size // 256))
+    for block, found, scale in zip(blocks_of(vector), blocks_of(decoded), scales, strict=True):
+        levels = np.float32([-4, -1, 1, 4]) * scale
+        nearest = np.abs(np.float64(block)[:, None] - levels).min(axis=1)
+        assert np.isin(found, levels).all()
+        assert np.allclose(np.abs(block - np.float64(found)), nearest, rtol=1e-6, atol=1e-6 * float(scale))
+
+
+@given(vector=within_range())
+def test_q2_loses_no_more_than_the_signs_alone(vector):
+    """Hence its delta of 1/B."""
+    q2, sign = (loss(vector, build(spec).decode(build(spec).encode(vector), vector.size)) for spec in ("q2", "sign"))
+    assert q2 <= sign + 1e-5 * float((np.float64(vector) ** 2).sum())
+
+
+def best_possible(block) -> float:
+    """The least loss of levels -4, -1, 1, 4 with any bound between, by trying them all."""
+    magnitudes = np.sort(np.abs(np.float64(block)))[::-1]
+    high = np.arange(block.size)
+    products = magnitudes.sum() + 3 * np.concatenate([[0], np.cumsum(magnitudes)[:-1]])
+    return float((magnitudes**2).sum() - (products**2 / (block.size + 15 * high)).max())
+
+
+@pytest.mark.parametrize("kind", ["normal", "laplace", "t"])
+def test_the_scale_of_q2_is_close_to_the_best_there_is(kind):
+    chance = np.random.default_rng(4)
+    rows = {"normal": chance.normal, "laplace": chance.laplace, "t": lambda size: chance.standard_t(4, size)}[kind]
+    rows = rows(size=(200, 256)).astype(np.float32)
+    found = loss(rows, build("q2").quantize_rows(rows))
+    assert sum(best_possible(row) for row in rows) <= found * (1 + 1e-6)
+    assert found < 1.05 * sum(best_possible(row) for row in rows)
+
+
+@pytest.mark.parametrize(("kind", "least"), [("normal", 0.878), ("laplace", 0.82)])
+def test_q2_keeps_far_more_than_the_guarantee_of_a_typical_vector(kind, least):
+    vector = getattr(np.random.default_rng(5), kind)(size=100_000)
+    decoded = build("q2").decode(build("q2").encode(vector), vector.size)
+    assert 1 - loss(vector, decoded) / (vector @ vector) > least
+
+
+@pytest.mark.parametrize("spec", sorted(PLANES))
+def test_a_value_takes_a_bit_of_each_plane_and_a_block_a_scale(spec):
+    assert [build(spec).size_bytes(size) for size in (0, 1, 8, 9, 256, 257, 2410)] == [
+        4 * scales + PLANES[spec] * plane
+        for scales, plane in ((0, 0), (1, 1), (1, 1), (1, 2), (1, 32), (2, 33), (10, 302))
+    ]
+
+
+@pytest.mark.parametrize("spec", sorted(PLANES))
+@pytest.mark.parametrize("value", [0.0, -0.0, -float(FLOAT32.smallest_subnormal), -1e-38])
+def test_blocks_too_small_for_a_scale_become_positive_zeros(spec, value):
+    vector = np.full(300, value, np.float32)
+    payload = build(spec).encode(vector)
+    assert payload == bytes(len(payload))
+    assert build(spec).decode(payload, 300).tobytes() == bytes(1200)
+
+
+@pytest.mark.parametrize("spec", sorted(PLANES))
+@pytest.mark.parametrize("size", [1, 3, 255, 256, 300])
+def test_blocks_of_the_largest_floats_keep_their_direction(spec, size):
+    vector = np.where(np.arange(size) % 3 == 1, FLOAT32.max, FLOAT32.min).astype(np.float32)
+    decoded = build(spec).decode(build(spec).encode(vector), size)
+    assert np.isfinite(decoded).all()
+    assert np.abs(decoded / vector - 1).max() < 0.06
+
+
+@pytest.mark.parametrize("spec", sorted(PLANES))
+def test_what_shares_a_call_with_the_largest_floats_is_not_touched_by_them(spec):
+    rows = np.random.default_rng(6).standard_normal((3, 600)).astype(np.float32)
+    wanted = build(spec).encode_rows(rows)
+    rows[1, 256:] = FLOAT32.max
+    found = build(spec).encode_rows(rows)
+    assert (found[[0, 2]] == wanted[[0, 2]]).all()
+    assert (found[1, :4] == wanted[1, :4]).all()
+
+
+@pytest.mark.parametrize("spec", sorted(PLANES))
+@pytest.mark.parametrize("scale", [np.nan, -np.nan, np.inf, -np.inf, -1.0, -0.0, 1e-40])
+def test_a_scale_no_encoder_sends_is_a_peer_fault(spec, scale):
+    with pytest.raises(PeerFault, match="scale"):
+        build(spec).decode(np.array([scale], "<f4").tobytes() + b"\x01" * PLANES[spec], 1)
+
+
+def test_a_scale_of_q2_whose_levels_would_be_infinite_is_a_peer_fault():
+    with pytest.raises(PeerFault, match="scale"):
+        build("q2").decode(np.array([8.6e37], "<f4").tobytes() + b"\x01\x01", 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "codes", "size"),
+    [
+        ("sign", "02", 1),
+        ("sign", "80", 7),
+        ("sign", "ff02", 9),
+        ("q2", "0200", 1),
+        ("q2", "0002", 1),
+        ("q2", "ff01ff80", 15),
+    ],
+)
+def test_a_filling_that_is_not_zero_is_a_peer_fault(spec, codes, size):
+    with pytest.raises(PeerFault, match="filling"):
+        build(spec).decode(np.array([1], "<f4").tobytes() + bytes.fromhex(codes), size)
+
+
+@pytest.mark.parametrize("size", [65_537, 131_080, 200_001])
+def test_the_filling_of_a_large_vector_is_looked_at_as_well(size):
+    payload = bytearray(build("q2").encode(np.ones(size, np.float32)))
+    payload[-1] |= 0x80
+    if size % 8:
+        with pytest.raises(PeerFault, match="filling"):
+            build("q2").decode(bytes(payload), size)
+    else:
+        assert build("q2").decode(bytes(payload), size)[-1] > 1
+
+
+def plain_sign(row) -> bytes:
+    """The definition, a block and a value at a time."""
+    scales = [np.float32(np.abs(np.float64(block)).mean()) for block in blocks_of(row)]
+    bits = 0
+    for place, value in enumerate(row):
+        bits |= int(value < 0) << place
+    return np.array(scales, "<f4").tobytes() + bits.to_bytes((row.size + 7) // 8, "little")
+
+
+@pytest.mark.parametrize("size", [1, 5, 8, 255, 256, 257, 2410])
+def test_payloads_of_sign_are_what_the_definition_says(size):
+    """Of small whole numbers, whose sums are exact in whatever order they are taken."""
+    rows = np.random.default_rng(size).integers(-50, 51, (4, size)).astype(np.float32)
+    assert [one.tobytes() for one in build("sign").encode_rows(rows)] == [plain_sign(row) for row in rows]

@@ -35,8 +35,11 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, quiet: b
     they go on where they stopped. Exits with 0 if every node finished, with 1 if one died, with 130 after Ctrl-C.
     """
     from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.traffic import compressor_mistakes  # noqa: PLC0415 - as above
 
     described = load_federation(federation)
+    if mistakes := compressor_mistakes(described):  # one line each, and not from every node
+        raise ExceptionGroup("compressors that no node could use", mistakes)
     return run_fleet(described, report=report or described.path.parent / REPORT_FILE, plot=plot, quiet=quiet, form=form)
 
 

@@ -45,12 +45,12 @@ def predicted(federation: Federation, samples: Sequence[float] | None, size: int
 
 def _gammas(federation: Federation, size: int | None) -> Mapping[tuple[int, int], float]:
     """The step on each edge."""
-    gamma, own = federation.gossip.gamma, federation.edge_compressors
+    gamma = federation.gossip.gamma
     if size is None:
         return dict.fromkeys(federation.edges, gamma)
-    steps = {spec: gamma * make_compressor(spec).gamma(size) for spec in {federation.gossip.compressor, *own.values()}}
-    usual = dict.fromkeys(federation.edges, steps[federation.gossip.compressor])
-    return usual | {edge: steps[spec] for edge, spec in own.items()}
+    specs = {federation.gossip.compressor, *federation.edge_compressors.values()}
+    steps = {spec: gamma * make_compressor(spec).gamma(size) for spec in specs}
+    return {edge: steps[federation.compressor_of(*edge)] for edge in federation.edges}
 
 
 class _Rounds:

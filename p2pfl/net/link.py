@@ -1,13 +1,14 @@
 """One open session: messages in, messages out, until either end or the connection is through with it.
 
-Nothing here blocks the loop: large chunks are sealed and opened in a worker thread, one after the other. A session
-ends once, by `end`, whoever noticed first; from then on it delivers nothing.
+Nothing here blocks the loop: large chunks are sealed and opened in a worker thread, several at a time, since each way
+there and back costs the loop as much as a quarter of such a chunk. A session ends once, by `end`, whoever noticed
+first; from then on it delivers nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from logging import DEBUG, WARNING
 from time import monotonic
@@ -21,11 +22,16 @@ from p2pfl.net.channel import GoneError
 from p2pfl.net.greeting import Candidate
 from p2pfl.net.notice import Notice
 from p2pfl.net.shared import Shared
+from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import Assembler, split
 
 LOUD_FAULTS = 20
 """of one neighbor; further ones are only counted."""
 INLINE_BYTES = 64 * 1024
+BATCH_BYTES = 4 * CHUNK_BYTES
+"""of a message sealed ahead of what the socket takes."""
+BATCH_CHUNKS = 4
+"""read ahead of what is being opened, which are as many at most."""
 LISTENER_PATIENCE_S = 60.0
 
 T = TypeVar("T")
@@ -34,6 +40,10 @@ T = TypeVar("T")
 class Owner(Protocol):
     def delivered(self, link: Link, message: Message) -> None: ...
     def ended(self, link: Link, reason: str) -> None: ...
+
+
+class FarewellError(Exception):
+    """The peer has said goodbye."""
 
 
 class Link:
@@ -60,6 +70,8 @@ class Link:
         self._pace = Pace(shared.limits.min_rate, shared.limits.rate_window_s)
         self._held = 0
         self._queue: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._arrived: asyncio.Queue[bytes | Exception] = asyncio.Queue(BATCH_CHUNKS)
+        self._receiving: asyncio.Timeout | None = None
         self._ended = asyncio.Event()
         self._opened_s = monotonic()
 
@@ -98,10 +110,11 @@ class Link:
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                reader = tasks.create_task(self._read())
+                readers = [tasks.create_task(self._receive()), tasks.create_task(self._read())]
                 writer = tasks.create_task(self._write())
                 await self._wait_for_end()
-                reader.cancel()
+                for reader in readers:
+                    reader.cancel()
                 await asyncio.wait({writer}, timeout=self._shared.limits.close_s)
                 writer.cancel()
         finally:
@@ -136,48 +149,78 @@ class Link:
             return
 
     async def _send(self, message: Message) -> None:
-        for chunk in split(message):
+        for batch in batches(split(message)):
             if self._ended.is_set():
                 return
-            await self._say(chunk)
+            await self._say(*batch)
         self._traffic.messages_sent += 1
 
-    async def _say(self, chunk: bytes | memoryview, *, final: bool = False) -> None:
-        sealed = await self._work(len(chunk), partial(self._session.seal, chunk, final=final))
-        async with asyncio.timeout(self._shared.limits.drain_s):
-            await self._channel.send(sealed)
+    async def _say(self, *chunks: bytes | memoryview, final: bool = False) -> None:
+        """What has been sealed is sent, or the session is dead."""
+        size = sum(len(chunk) for chunk in chunks)
+        for sealed in await self._work(size, partial(self._seal, chunks, final=final)):
+            async with asyncio.timeout(self._shared.limits.drain_s):
+                await self._channel.send(sealed)
+
+    def _seal(self, chunks: Iterable[bytes | memoryview], *, final: bool) -> list[bytes]:
+        return [self._session.seal(chunk, final=final) for chunk in chunks]
+
+    async def _receive(self) -> None:
+        """Reads ahead while chunks are opened; the last thing in line says why there are no more."""
+        try:
+            while True:
+                await self._arrived.put(await self._next())
+        except TimeoutError:
+            await self._arrived.put(PeerFault("a message under way comes too slowly"))
+        except (GoneError, PeerFault) as reason:
+            await self._arrived.put(reason)
+
+    async def _next(self) -> bytes:
+        try:
+            async with asyncio.timeout_at(self._pace.deadline) as self._receiving:
+                return await self._channel.receive()
+        finally:
+            self._receiving = None
 
     async def _read(self) -> None:
         try:
             while not self._ended.is_set():
-                await self._take_chunk()
+                await self._take_batch()
+        except FarewellError:
+            self.end("closed by the peer")
         except GoneError as gone:
             self.end(f"connection lost: {gone}")
         except PeerFault as fault:
             self._blame(fault)
 
-    async def _take_chunk(self) -> None:
+    async def _take_batch(self) -> None:
         """Nothing that was received outlives this call here: the assembler uses a long body's memory again."""
-        data = await self._receive()
+        batch = [await self._arrived.get()]
+        while not self._arrived.empty():
+            batch.append(self._arrived.get_nowait())
+        size = sum(len(data) for data in batch if isinstance(data, bytes))
         # The last chunk of a long message may be short, and still pays for the digest of the whole.
-        work_bytes = max(len(data), self._assembler.pending_bytes)
-        messages, final = await self._work(work_bytes, partial(self._unseal, data))
-        self._note_progress(len(data))
+        messages, reason = await self._work(max(size, self._assembler.pending_bytes), partial(self._unseal, batch))
+        self._note_progress(size)
         for message in messages:
             self._deliver(message)
-        if final:
-            self.end("closed by the peer")
+        if reason is not None:
+            raise reason
 
-    async def _receive(self) -> bytes:
+    def _unseal(self, batch: Iterable[bytes | Exception]) -> tuple[list[Message], Exception | None]:
+        """The messages that the batch completes, and why it is the last."""
+        messages: list[Message] = []
         try:
-            async with asyncio.timeout_at(self._pace.deadline):
-                return await self._channel.receive()
-        except TimeoutError:
-            raise PeerFault("a message under way comes too slowly") from None
-
-    def _unseal(self, data: bytes) -> tuple[list[Message], bool]:
-        chunk, final = self._session.open(data)
-        return ([] if final else self._assembler.feed(chunk)), final
+            for data in batch:
+                if isinstance(data, Exception):
+                    return messages, data
+                chunk, final = self._session.open(data)
+                if final:
+                    return messages, FarewellError()
+                messages += self._assembler.feed(chunk)
+        except PeerFault as fault:
+            return messages, fault
+        return messages, None
 
     def _note_progress(self, size: int) -> None:
         if self._ended.is_set():
@@ -185,6 +228,9 @@ class Link:
         under_way = self._assembler.pending_bytes
         self._held = self._shared.budget.change(self._held, under_way)
         self._pace.note(asyncio.get_running_loop().time(), size, under_way=under_way > 0)
+        if self._receiving is not None and not self._receiving.expired():
+            # It began to wait before the deadline was known.
+            self._receiving.reschedule(self._pace.deadline)
 
     def _deliver(self, message: Message) -> None:
         if not self._ended.is_set():
@@ -204,3 +250,14 @@ class Link:
         if size < INLINE_BYTES:
             return act()
         return await asyncio.get_running_loop().run_in_executor(self._shared.executor, act)
+
+
+def batches(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
+    """At most BATCH_BYTES each."""
+    batch: list[bytes | memoryview] = []
+    for chunk in chunks:
+        if sum(map(len, batch)) + len(chunk) > BATCH_BYTES:
+            yield batch
+            batch = []
+        batch.append(chunk)
+    yield batch

@@ -23,6 +23,7 @@ from p2pfl.net.budget import ByteBudget
 from p2pfl.net.counters import Counters
 from p2pfl.net.dialer import Dialer, open_browserless
 from p2pfl.net.greeting import Greeter
+from p2pfl.net.heap import keep_heap
 from p2pfl.net.limits import Limits
 from p2pfl.net.link import Link
 from p2pfl.net.listener import Listener
@@ -136,6 +137,7 @@ class Links:
             link.end(reason)
 
     async def __aenter__(self) -> Self:
+        keep_heap()
         await self._listener.start()
         self._http = open_browserless()
         await self._group.__aenter__()

@@ -7,11 +7,12 @@ import pytest
 import safetensors.numpy
 
 from p2pfl.config.binding import sections
+from p2pfl.config.load_node import load_node
 from p2pfl.core.messages import Reply, Request
 from p2pfl.errors import UserError
 from p2pfl.net.links import Links
 from p2pfl.runtime.learned import read_learned
-from p2pfl.runtime.parts import replay
+from p2pfl.runtime.parts import read_setup, replay
 from p2pfl.storage import peek
 
 # Each node's labels are shifted by another number: no head can be right for all, one backbone can.
@@ -187,6 +188,30 @@ async def test_a_node_that_lost_its_disk_begins_with_the_personal_part_of_the_in
     nodes[0] = start(made, 0)[0]
     await finish(nodes, rounds=20)
     assert head_of(learned(made, 0)).tolist() == [20.0]
+
+
+async def test_the_personal_part_is_kept_in_one_copy(field, start, finish):
+    nodes = start(field(SHIFTED, share="backbone.*", rounds=3))
+    await finish(nodes, rounds=3)
+    for node in nodes:
+        kept, state = node.setup.learner.local_state(), node.application.thread.engine.state
+        assert list(kept) == ["head.weight", "head.bias"]
+        assert all(state.local[name] is array for name, array in kept.items())
+
+
+def durability_of(made):
+    federation = made.federation()
+    return read_setup(federation, load_node(made.folder / "node0", federation)).durability
+
+
+async def test_a_large_personal_part_that_is_trained_makes_a_large_model(field):
+    large = COUNTED.replace("torch.zeros(1)", "torch.zeros(300_000)").replace("self.count\n", "self.count[0]\n")
+    frozen = large.replace("torch.zeros(300_000)", "torch.zeros(300_000), requires_grad=False")
+    assert [durability_of(field(text, share="shared.*")) for text in (COUNTED, large, frozen)] == [
+        "exchange",
+        "snapshot",
+        "exchange",
+    ]
 
 
 async def test_another_share_is_another_federation_and_another_model(field, start, finish):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -334,6 +337,18 @@ def test_an_exported_file_has_all_tensors_and_gives_both_parts_back(split):
 
     plain.load_state_dict(load(content))
     assert torch.equal(plain.head.out.weight, mine.module.head.out.weight)
+
+
+def test_the_models_of_the_guide_share_what_it_says():
+    guide = (Path(__file__).parents[2] / "docs" / "personal.md").read_text(encoding="utf-8")
+    named = {"nn": nn, "torch": torch}
+    for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
+        exec(block, named)
+    heads = FlatModule(named["Model"](), "guide", ("backbone.*",))
+    assert (heads.size, heads.personal) == (64 * 32 + 32, 32 * 10 + 10)
+    adapted = FlatModule(nn.Sequential(named["Adapted"](nn.Linear(6, 4), 2), nn.ReLU()), "guide", ("*.lora_*",))
+    assert [place.name for place in adapted.places] == ["0.lora_down", "0.lora_up"]
+    assert (adapted.size, adapted.personal, adapted.local_state()) == (2 * (6 + 4), 28, {})
 
 
 # -- mistakes -----------------------------------------------------------------------------------------------------

@@ -3,15 +3,15 @@
 To nearest: the scale is peak / (C + 1/2), so that no value is further than half a step from its level. An error is at
 most half a step, and at most the value itself. The worst block has its peak at C + 1/2 steps and its other 255 values
 at half a step: 1 - delta = 64 / ((C + 1/2)^2 + 255/4), that is delta = 0.466 at 4 bits and 0.996 at 8 bits. Typical
-vectors do far better, measured at 4 bits: Gaussian 0.986, Laplace 0.972.
+vectors do far better, measured at 4 bits: Gaussian 0.986, Laplace 0.972. Of values spread evenly over the range the
+mean squared error is s^2/12 with the step s = 2 peak / (2^b - 1): the textbook's peak^2 / (3 (2^b - 1)^2).
 
 Stochastic: the scale is peak / C, and a value between two levels goes to either by chance so that its expectation is
 the value. A value f of a step s above a level has variance f (1 - f) s^2, hence at most s^2/4 and, where f is spread
-evenly, s^2/6: three times and twice s^2/12 = peak^2 / (12 C^2), the mean squared error of the same levels to nearest.
-(With all 2^b levels of b bits, s = 2 peak / (2^b - 1), and that is peak^2 / (3 (2^b - 1)^2); of these codes 2^b - 1
-are used, s = 2 peak / (2^b - 2).) The peak has no error, and the worst block has its other n = 255 values at the same
-f: 1 - delta is the largest n f (1 - f) / (C^2 + n f^2), which is attained at 1/f = 1 + sqrt(1 + n / C^2) and is
-(sqrt(1 + n / C^2) - 1) / 2. That is delta = 0.996 at 8 bits, 0.255 at 4, and -6.5 at 2: no contraction.
+evenly, s^2/6: three times and twice the mean to nearest with steps of that size, which are 2 peak / (2^b - 2) here.
+The peak has no error, and the worst block has its other n = 255 values at the same f: 1 - delta is the largest
+n f (1 - f) / (C^2 + n f^2), attained at 1/f = 1 + sqrt(1 + n / C^2), and that is (sqrt(1 + n / C^2) - 1) / 2. So
+delta is 0.996 at 8 bits, 0.255 at 4, and -6.5 at 2: no contraction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from p2pfl.compress.codes import EIGHT_BITS, FOUR_BITS, TWO_BITS, Packing
 from p2pfl.compress.draws import dither
 from p2pfl.compress.interface import RowCompressor, Rows
-from p2pfl.compress.scaled import BLOCK, ROUNDING, SMALLEST_SCALE, Place, ScaledBlocks, Tile, flat
+from p2pfl.compress.scaled import BLOCK, ROUNDING, SMALLEST_SCALE, Place, ScaledBlocks, Tile, flat, largest_scale
 from p2pfl.compress.twobits import TwoBits
 
 # A float32 this large has no bits for fractions: adding it rounds to nearest, to even between two, as `rint` does,
@@ -63,6 +63,8 @@ class BlockQuantizer(ScaledBlocks):
     def _quantize(self, part: Rows, tile: Tile, place: Place) -> NDArray[np.float32]:
         """Leaves `_whole` plus the codes in `tile.work`; `tile.values` is used up."""
         scale: NDArray[np.float32] = tile.load(part) / np.float32(self._peak_steps)
+        # Stochastic: only where the peak is next to the largest float32.
+        np.minimum(scale, largest_scale(self.largest_level), out=scale)
         tiny = scale < SMALLEST_SCALE
         scale[tiny] = 1
         inverse = np.float32(1) / scale

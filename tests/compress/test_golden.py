@@ -7,40 +7,88 @@ import hashlib
 import numpy as np
 import pytest
 
-from p2pfl.compress import make_compressor
+from p2pfl.compress import build
 
 VALUES = np.array([0.0, 1.0, -1.0, 0.5, -0.25, 3.0, -7.5], np.float32)
+CHANCE = 5
 EXACT = "000000000000803f000080bf0000003f000080be000040400000f0c0"
 GOLDEN = {
     "none": (EXACT, EXACT),
     "float16": ("0000003c00bc003800b4004280c7", EXACT),
     "q8": ("f1f0703d0011ef08fc3381", "000000000000803f000080bff1f0f03ef1f070be000040400f0fefc0"),
     "q4": ("0000803f9887b881", "000000000000803f000080bf0000000000000000000040400000e0c0"),
+    "q2": ("ffffcf3f5440", "ffffcf3fffffcf3fffffcfbfffffcf3fffffcfbfffffcf3fffffcfc0"),
+    "sign": ("2549f23f54", "2549f23f2549f23f2549f2bf2549f23f2549f2bf2549f23f2549f2bf"),
+    "q8:stochastic": ("c8e3713d0011ef09fc3281", "000000000281803f028180bf2010083fc8e371bef4f93c400000f0c0"),
+    "q4:stochastic": ("9224893f9897a881", "000000009224893f922489bf9224893f00000000922409400000f0c0"),
+    "q2:stochastic": ("0000f040aa9a", "0000000000000000000000000000000000000000000000000000f0c0"),
+    "rotate+q8": ("5ac389a30c3b0363b1b0303d1dfafad7407f8c", "00008033fffd7d3ffffd7dbf8384043f788484be7e7e3e403030f0c0"),
+    "rotate+q4": ("5ac389a30c3b0363bcbb3b3f8a68fc81", "bcbbbbbecdcc8c3fcdcc8cbfbcbbbb3ebcbb3bbfbbbb3b40aaaaeac0"),
+    "rotate+q2": ("5ac389a30c3b036340eba63f4e60", "40eb263f40eb263f40eb26bfe060fa3f00000080e0607a4010a6d0c0"),
+    "rotate+sign": ("5ac389a30c3b0363922419404e", "9224993f9224993f922499bfdbb665400000008000000000922499c0"),
 }
 
 
 @pytest.mark.parametrize("spec", sorted(GOLDEN))
 def test_seven_values_encode_and_decode_to_these_bytes(spec):
     payload, decoded = GOLDEN[spec]
-    compressor = make_compressor(spec)
-    assert compressor.encode(VALUES).hex() == payload
+    compressor = build(spec)
+    assert bytes(compressor.encode(VALUES, chance=CHANCE)).hex() == payload
     assert compressor.decode(bytes.fromhex(payload), 7).tobytes().hex() == decoded
 
 
-def long_payload(spec: str, size: int) -> bytes:
-    """Scales that are no round numbers, then every code there is, with no generator that could change."""
-    blocks = -(-size // 256)
-    scales = np.array([(3 + 2 * b) / 1000 for b in range(blocks)], "<f4")
-    stream = np.frombuffer(hashlib.shake_256(spec.encode()).digest(size), np.uint8)
-    codes = stream % 255 + 129 if spec == "q8" else (stream % 15 + 1) | 16 * (stream // 15 % 15 + 1)
-    payload = scales.tobytes() + codes.astype(np.uint8).tobytes()
-    return payload[: make_compressor(spec).size_bytes(size)]
+def scales(size: int) -> bytes:
+    """No round numbers."""
+    return np.array([(3 + 2 * b) / 1000 for b in range(-(-size // 256))], "<f4").tobytes()
+
+
+def stream(word: str, size: int):
+    """Bytes that no generator could change."""
+    return np.frombuffer(hashlib.shake_256(word.encode()).digest(size), np.uint8)
+
+
+def plane(word: str, size: int) -> bytes:
+    bits = np.unpackbits(stream(word, -(-size // 8)), count=size)
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def long_payload(word: str, size: int) -> bytes:
+    """Every code there is."""
+    match word:
+        case "q8":
+            return scales(size) + (stream(word, size) % 255 + 129).astype(np.uint8).tobytes()
+        case "q4":
+            codes = stream(word, size)
+            return (scales(size) + ((codes % 15 + 1) | 16 * (codes // 15 % 15 + 1)).astype(np.uint8).tobytes())[
+                : build(word).size_bytes(size)
+            ]
+        case "sign":
+            return scales(size) + plane(word, size)
+        case "q2":
+            return scales(size) + plane("negative", size) + plane("high", size)
+        case "q2:stochastic":
+            codes = (stream(word, size + -size % 4) % 3 + 1).reshape(-1, 4)
+            codes.reshape(-1)[size:] = 2
+            return scales(size) + (codes << np.array([0, 2, 4, 6], np.uint8)).sum(axis=1).astype(np.uint8).tobytes()
+        case _:
+            return bytes(range(8)) + long_payload(word.removeprefix("rotate+"), size)
 
 
 @pytest.mark.parametrize(
-    ("spec", "digest"),
-    [("q8", "df2c5c22d039fd5d6f31697094f91113"), ("q4", "8be1db4d503b55371b09447a2d18270d")],
+    ("word", "size", "digest"),
+    [
+        ("q8", 1000, "df2c5c22d039fd5d6f31697094f91113"),
+        ("q4", 1000, "8be1db4d503b55371b09447a2d18270d"),
+        ("q2", 1003, "962076c459a90a1ffc51352e46488012"),
+        ("sign", 1003, "89031da1eee954c2a59135e8b20233c9"),
+        ("q2:stochastic", 1003, "7eb441e493b5a90d9169a3ab4c143613"),
+        ("rotate+q8", 1003, "1b68284bb1ab4f24da1e82f2dde0f577"),
+        ("rotate+q8", 4096, "6cfc74d5e5081376a06969297cfb4567"),
+        ("rotate+q8", 70_001, "498f6528dde550391b152940ae77ae17"),
+        ("rotate+sign", 10_000, "549dadc76085a213a8b22ff41c42dc54"),
+        ("rotate+q2", 2410, "710c032022685b85d5edba28d999b97f"),
+    ],
 )
-def test_a_thousand_values_decode_to_these_bits(spec, digest):
-    decoded = make_compressor(spec).decode(long_payload(spec, 1000), 1000)
+def test_long_payloads_decode_to_these_bits(word, size, digest):
+    decoded = build(word).decode(long_payload(word, size), size)
     assert hashlib.blake2b(decoded.astype("<f4").tobytes(), digest_size=16).hexdigest() == digest

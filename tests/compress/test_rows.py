@@ -1,4 +1,4 @@
-"""Many vectors at once: the same bytes and the same bits as one after the other, for every compressor."""
+"""Many vectors at once: the same bytes and the same bits as one after the other, for the codecs of values."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from p2pfl.compress import SPECS, make_compressor
+from p2pfl.compress import build
 from p2pfl.errors import PeerFault
 
+SPECS = (
+    *("none", "float16", "q8", "q4", "q2", "sign", "q8:stochastic", "q4:stochastic", "q2:stochastic"),
+    *("rotate+q4", "rotate+sign", "rotate+q8:stochastic"),
+)
 SIZES = (0, 1, 2, 5, 255, 256, 257, 513, 2410)
 FLOAT32 = np.finfo(np.float32)
 SPECIAL = (0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38, 6e-8, 65504.0, -65520.0, 7.5, -0.5, 3e38, float(FLOAT32.min))
@@ -18,7 +22,7 @@ SPECIAL = (0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38, 6e-8, 65504.0, -65520.0, 7.5
 
 @pytest.fixture(params=SPECS)
 def compressor(request):
-    return make_compressor(request.param)
+    return build(request.param)
 
 
 def finite(dtype: str, size: int):
@@ -41,7 +45,7 @@ def some_rows(count: int, size: int, seed: int = 1):
 
 def one_by_one(compressor, rows):
     """Payloads and decoded rows as the functions for one vector give them."""
-    payloads = [compressor.encode(row) for row in rows]
+    payloads = [compressor.encode(row, chance=chance) for chance, row in enumerate(rows)]
     decoded = [compressor.decode(payload, rows.shape[1]) for payload in payloads]
     return b"".join(payloads), b"".join(row.tobytes() for row in decoded)
 
@@ -51,50 +55,35 @@ def one_by_one(compressor, rows):
     rows=st.tuples(st.sampled_from(("<f4", "<f8")), st.sampled_from(SIZES)).flatmap(lambda one: finite(*one)),
 )
 def test_rows_equal_single_vectors_to_the_last_bit(spec, rows):
-    compressor = make_compressor(spec)
+    compressor = build(spec)
     count, size = rows.shape
     payloads, decoded = one_by_one(compressor, rows)
-    found = compressor.encode_rows(rows)
+    found = compressor.encode_rows(rows, chances=range(len(rows)))
     assert (found.shape, found.dtype) == ((count, compressor.size_bytes(size)), np.uint8)
     assert found.tobytes() == payloads
     assert compressor.decode_rows(found, size).tobytes() == decoded
-    assert compressor.quantize_rows(rows).tobytes() == decoded
+    assert compressor.quantize_rows(rows, chances=range(len(rows))).tobytes() == decoded
 
 
 @pytest.mark.parametrize(("count", "size"), [(70, 2410), (300, 256), (3, 65_535), (3, 65_537), (2, 131_073), (2000, 5)])
 def test_rows_in_many_tiles_equal_single_vectors(compressor, count, size):
     rows = some_rows(count, size)
     payloads, decoded = one_by_one(compressor, rows)
-    found = compressor.encode_rows(rows)
+    found = compressor.encode_rows(rows, chances=range(len(rows)))
     assert found.tobytes() == payloads
     assert compressor.decode_rows(found, size).tobytes() == decoded
-    assert compressor.quantize_rows(rows).tobytes() == decoded
+    assert compressor.quantize_rows(rows, chances=range(len(rows))).tobytes() == decoded
 
 
-@pytest.mark.parametrize("size", [5, 256, 2410])
-def test_results_go_where_they_are_wanted(compressor, size):
-    rows = some_rows(40, size)
-    wanted = compressor.quantize_rows(rows)
-    wide = np.full((80, size + 3), 7.0, np.float32)
-    out = wide[::2, 1 : size + 1]
-    assert compressor.decode_rows(compressor.encode_rows(rows), size, out) is out
-    assert out.tobytes() == wanted.tobytes()
-    out[:] = 7
-    assert compressor.quantize_rows(rows, out) is out
-    assert out.tobytes() == wanted.tobytes()
-    out[:] = 7
-    assert (wide == 7).all()
-    assert compressor.quantize_rows(rows, rows).tobytes() == wanted.tobytes()
-
-
-@pytest.mark.parametrize("size", [5, 256, 2410])
-def test_strided_rows_and_strided_payloads_are_like_their_copies(compressor, size):
-    strided = some_rows(40, 2 * size)[::3, ::2]
-    payloads = compressor.encode_rows(strided)
-    assert payloads.tobytes() == compressor.encode_rows(strided.copy()).tobytes()
-    shifted = np.full((payloads.shape[0], payloads.shape[1] + 3), 255, np.uint8)[:, 1:-2]
-    shifted[:] = payloads
-    assert compressor.decode_rows(shifted, size).tobytes() == compressor.quantize_rows(strided).tobytes()
+@pytest.mark.parametrize("size", [5, 256, 2410, 70_000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_payloads_decode_to_is_filled_in_on_the_way_even_over_the_rows(compressor, size, dtype):
+    rows = some_rows(4, size).astype(dtype)
+    wanted = compressor.encode_rows(rows, chances=range(4))
+    decoded = rows.copy() if dtype == np.float32 else np.full((4, size), 7, np.float32)
+    source = decoded if dtype == np.float32 else rows
+    assert compressor.encode_rows(source, chances=range(4), decoded=decoded).tobytes() == wanted.tobytes()
+    assert decoded.tobytes() == compressor.decode_rows(wanted, size).tobytes()
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
@@ -105,7 +94,7 @@ def test_one_value_that_is_not_finite_refuses_all_rows(compressor, bad, dtype, p
     rows[place] = bad
     for refuses in (compressor.encode_rows, compressor.quantize_rows):
         with pytest.raises(ValueError, match="NaN or infinity"):
-            refuses(rows)
+            refuses(rows, chances=range(70))
 
 
 HOSTILE = {
@@ -113,14 +102,19 @@ HOSTILE = {
     "float16": [(0, "007c"), (4818, "01fe")],
     "q8": [(36, "00000080"), (0, "0000807f"), (40, "80"), (2449, "80")],
     "q4": [(36, "000080bf"), (0, "01000000"), (40, "08"), (40, "80"), (1244, "08")],
+    "q2": [(36, "000080bf"), (0, "01000000"), (341, "04"), (643, "80")],
+    "sign": [(36, "000080bf"), (0, "01000000"), (341, "04"), (341, "80")],
+    "q2:stochastic": [(36, "000080bf"), (40, "a8"), (642, "1a"), (642, "6a")],
+    "rotate+q8": [(44, "00000080"), (8, "0000807f"), (48, "80")],
+    "rotate+sign": [(44, "00000080"), (349, "04")],
 }
 
 
 @pytest.mark.parametrize(("spec", "place", "bytes_"), [(spec, *one) for spec, all_ in HOSTILE.items() for one in all_])
 @pytest.mark.parametrize("row", [0, 33, 69])
 def test_one_hostile_payload_among_many_is_a_peer_fault(spec, place, bytes_, row):
-    compressor = make_compressor(spec)
-    payloads = compressor.encode_rows(some_rows(70, 2410))
+    compressor = build(spec)
+    payloads = compressor.encode_rows(some_rows(70, 2410), chances=range(70))
     hostile = bytes.fromhex(bytes_)
     payloads[row, place : place + len(hostile)] = np.frombuffer(hostile, np.uint8)
     with pytest.raises(PeerFault):
@@ -128,7 +122,7 @@ def test_one_hostile_payload_among_many_is_a_peer_fault(spec, place, bytes_, row
 
 
 def test_a_filled_half_byte_after_an_odd_number_of_codes_is_a_peer_fault():
-    compressor = make_compressor("q4")
+    compressor = build("q4")
     payloads = compressor.encode_rows(some_rows(5, 257))
     payloads[3, -1] = 0x98
     with pytest.raises(PeerFault, match="filling"):
@@ -146,7 +140,7 @@ def test_payloads_of_another_length_are_a_peer_fault(compressor, difference):
 def test_rows_of_another_shape_or_type_are_refused(compressor, wrong):
     for refuses in (compressor.encode_rows, compressor.quantize_rows):
         with pytest.raises(ValueError, match="expected rows"):
-            refuses(wrong)
+            refuses(wrong, chances=range(3))
     with pytest.raises(ValueError, match="expected rows"):
         compressor.decode_rows(wrong, 3)
 
@@ -155,9 +149,11 @@ def test_rows_of_another_shape_or_type_are_refused(compressor, wrong):
 def test_an_out_of_another_shape_or_type_is_refused(compressor, out):
     rows = np.ones((3, 3), np.float32)
     with pytest.raises(ValueError, match="expected out"):
-        compressor.quantize_rows(rows, out)
+        compressor.quantize_rows(rows, chances=range(3), out=out)
     with pytest.raises(ValueError, match="expected out"):
-        compressor.decode_rows(compressor.encode_rows(rows), 3, out)
+        compressor.encode_rows(rows, chances=range(3), decoded=out)
+    with pytest.raises(ValueError, match="expected out"):
+        compressor.decode_rows(compressor.encode_rows(rows, chances=range(3)), 3, out)
 
 
 def test_float16_rows_are_rounded_at_every_value_and_every_boundary():
@@ -166,10 +162,13 @@ def test_float16_rows_are_rounded_at_every_value_and_every_boundary():
     between = (values[1:] + values[:-1]) / 2
     near = [np.nextafter(each, side) for each in (values, between) for side in (FLOAT32.min, FLOAT32.max)]
     rows = np.concatenate([values, between, *near, np.float32([-0.0, -1e-45, 65_520, FLOAT32.max])])[None]
-    compressor = make_compressor("float16")
+    compressor = build("float16")
     wanted = np.clip(rows, -65_504, 65_504).astype(np.float16).astype(np.float32)
-    assert compressor.quantize_rows(rows).tobytes() == wanted.tobytes()
-    assert compressor.decode_rows(compressor.encode_rows(rows), rows.size).tobytes() == wanted.tobytes()
+    assert compressor.quantize_rows(rows, chances=range(len(rows))).tobytes() == wanted.tobytes()
+    assert (
+        compressor.decode_rows(compressor.encode_rows(rows, chances=range(len(rows))), rows.size).tobytes()
+        == wanted.tobytes()
+    )
 
 
 def plain_payload(spec: str, row) -> bytes:
@@ -195,5 +194,5 @@ def test_payloads_of_blocks_are_what_the_definition_says(spec, size):
     halves = np.random.default_rng(size).integers(-255, 256, (4, size)) / np.float32(2)
     tiny = rows * np.float32(1e-38)
     for each in (rows, halves.astype(np.float32), tiny):
-        found = make_compressor(spec).encode_rows(each)
+        found = build(spec).encode_rows(each)
         assert [one.tobytes() for one in found] == [plain_payload(spec, row) for row in each]

@@ -21,6 +21,7 @@ from p2pfl.net.budget import Pace
 from p2pfl.net.channel import GoneError
 from p2pfl.net.greeting import Candidate
 from p2pfl.net.notice import Notice
+from p2pfl.net.outbox import Outbox
 from p2pfl.net.shared import Shared
 from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import Assembler, split
@@ -69,7 +70,7 @@ class Link:
         self._assembler = Assembler(shared.max_body_bytes)
         self._pace = Pace(shared.limits.min_rate, shared.limits.rate_window_s)
         self._held = 0
-        self._queue: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._outbox = Outbox(shared.limits.queue_messages)
         self._arrived: asyncio.Queue[bytes | Exception] = asyncio.Queue(BATCH_CHUNKS)
         self._receiving: asyncio.Timeout | None = None
         self._ended = asyncio.Event()
@@ -80,20 +81,13 @@ class Link:
         return monotonic() - self._opened_s
 
     def send(self, message: Message) -> None:
-        if self._queue.qsize() >= self._shared.limits.queue_messages:
-            self.end(f"{self._queue.qsize()} messages wait and the peer does not read them")
-        if not self._ended.is_set():
-            self._queue.put_nowait(message)
+        now, hearing = asyncio.get_running_loop().time(), self._assembler.pending_bytes > 0
+        if not self._outbox.put(message, now, hearing=hearing):
+            self.end(f"{len(self._outbox)} messages wait and the peer does not read them")
 
     async def drain(self) -> None:
         """Returns when nothing waits to be sent, or the session has ended."""
-        ended = asyncio.ensure_future(self._ended.wait())
-        sent = asyncio.ensure_future(self._queue.join())
-        try:
-            await asyncio.wait({ended, sent}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ended.cancel()
-            sent.cancel()
+        await self._outbox.idle.wait()
 
     def end(self, reason: str) -> None:
         """The first reason counts. What waits to be sent is dropped; a goodbye follows if the connection allows."""
@@ -101,10 +95,7 @@ class Link:
             return
         self._ended.set()
         self._held = self._shared.budget.change(self._held, 0)
-        while not self._queue.empty():
-            self._queue.get_nowait()
-            self._queue.task_done()
-        self._queue.put_nowait(None)
+        self._outbox.close()
         self._owner.ended(self, reason)
 
     async def run(self) -> None:
@@ -136,9 +127,11 @@ class Link:
         try:
             if self._opening is not None:
                 await self._say(self._opening.pack())
-            while (message := await self._queue.get()) is not None:
+            clock = asyncio.get_running_loop().time
+            while (message := await self._outbox.take(clock())) is not None:
+                self._outbox.begin(message, clock())
                 await self._send(message)
-                self._queue.task_done()
+                del message
             await self._say(b"", final=True)
         except GoneError as gone:
             self.end(f"connection lost: {gone}")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from p2pfl.core.messages import Ready, Request
+from p2pfl.core.messages import Ready, Request, Resync
 from p2pfl.errors import UserError
 
 
@@ -23,11 +23,11 @@ async def test_two_nodes_exchange_messages_in_order(federation):
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
         await b.until(lambda: b.open and a.open)
         for version in range(50):
-            a.send(1, Ready(version=version))
-            b.send(0, Ready(version=1000 + version))
+            a.send(1, Resync(incarnation=version))
+            b.send(0, Resync(incarnation=1000 + version))
         await a.until(lambda: len(a.messages()) == len(b.messages()) == 50)
-        assert [message.version for message in b.messages()] == list(range(50))
-        assert [message.version for message in a.messages()] == list(range(1000, 1050))
+        assert [message.incarnation for message in b.messages()] == list(range(50))
+        assert [message.incarnation for message in a.messages()] == list(range(1000, 1050))
 
 
 async def test_a_message_sent_as_the_session_opens_arrives_after_the_other_end_opened(federation):
@@ -135,9 +135,10 @@ async def test_a_session_whose_peer_does_not_read_is_closed(federation, quick, r
     ):
         await b.until(lambda: b.open and a.open)
         wire.pull_cable()
-        for _ in range(5):
+        a.send(1, request_of(bytes(7_000_000)))
+        for incarnation in range(5):
             if a.open:
-                a.send(1, request_of(bytes(4_000_000)))
+                a.send(1, Resync(incarnation=incarnation))
         assert a.reasons() == ["3 messages wait and the peer does not read them"]
 
 
@@ -151,8 +152,7 @@ async def test_a_peer_that_never_reads_a_chunk_is_closed(federation, quick, rela
         await b.until(lambda: b.open and a.open)
         wire.pull_cable()
         wire.stop_accepting()
-        for _ in range(3):
-            a.send(1, request_of(bytes(7_000_000)))
+        a.send(1, request_of(bytes(7_000_000)))
         await a.until(lambda: "the peer does not read" in a.reasons())
 
 

@@ -119,6 +119,20 @@ def test_running_statistics_of_a_personal_layer_are_personal(split):
     assert local["head.norm.num_batches_tracked"] == 10
 
 
+def test_places_are_those_in_the_vector_of_what_is_shared():
+    module = Split(normed=True)
+    module.head.out.bias.requires_grad_(requires_grad=False)
+    places = FlatModule(module, "mine", ("head.norm.*", "head.out.bias", "backbone.bias")).places
+    assert [(place.name, place.part.start, place.part.stop, place.trained) for place in places] == [
+        ("backbone.bias", 0, 8, True),
+        ("head.norm.weight", 8, 16, True),
+        ("head.norm.bias", 16, 24, True),
+        ("head.norm.running_mean", 24, 32, False),
+        ("head.norm.running_var", 32, 40, False),
+        ("head.out.bias", 40, 43, False),
+    ]
+
+
 def test_a_correction_does_not_pull_at_a_personal_tensor(split):
     free, pulled = (split(loss=lambda outputs, _: 0.0 * outputs.sum()) for _ in range(2))
     start = free.initial()

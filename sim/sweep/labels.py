@@ -51,11 +51,20 @@ def name_points(axes: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, heig
     places = [tuple(float(one) * to_points for one in axes.transData.transform(end)) for end in ends]
     frame = Box(*(float(one) * to_points for one in axes.get_window_extent().extents))
     taken = [Box(x - POINT_RADIUS, y - POINT_RADIUS, x + POINT_RADIUS, y + POINT_RADIUS) for x, y in places]
+    taken += [_interval(place, row["metrics"][height], axes) for place, row in zip(places, rows, strict=True)]
     for index in sorted(range(len(rows)), key=lambda one: places[one]):
         text = shown(str(rows[index]["values"][roles.label]), 34)
         across, up, box = _free_place(places[index], text, taken, frame)
         taken.append(box)
         _write(axes, text, ends[index], (across, up))
+
+
+def _interval(place: tuple[float, ...], metric: Mapping[str, Any], axes: Any) -> Box:
+    """The line that is drawn through the point."""
+    half = 0.0 if metric["high"] is None else metric["high"] - metric["mean"]
+    low, high = (float(axes.transData.transform((1.0, metric["mean"] + end))[1]) for end in (-half, half))
+    to_points = POINTS_PER_INCH / axes.figure.dpi
+    return Box(place[0] - 1, low * to_points, place[0] + 1, high * to_points)
 
 
 def _free_place(place: tuple[float, ...], text: str, taken: Sequence[Box], frame: Box) -> tuple[float, float, Box]:
@@ -77,6 +86,8 @@ def _places(place: tuple[float, ...], text: str) -> Iterator[tuple[float, float,
 
 
 def _write(axes: Any, text: str, end: tuple[float, float], aside: tuple[float, float]) -> None:
+    from matplotlib.patheffects import withStroke  # noqa: PLC0415 - slow, and an extra
+
     wide = LETTER * FONT_POINTS * len(text)
     far = abs(aside[1]) > NEAR or abs(aside[0]) > NEAR + wide / 2
     axes.annotate(
@@ -90,4 +101,5 @@ def _write(axes: Any, text: str, end: tuple[float, float], aside: tuple[float, f
         color=DARK,
         arrowprops=LEADER if far else None,
         zorder=4,
+        path_effects=[withStroke(linewidth=2, foreground="white")],
     ).set_in_layout(False)

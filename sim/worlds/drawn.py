@@ -25,7 +25,29 @@ from sim.worlds.model import (
     WorldSpec,
 )
 
-COMPRESSORS = ("none", "float16", "q8", "q4")
+COMPRESSORS = (
+    "none",
+    "float16",
+    "q8",
+    "q4",
+    "q2",
+    "sign",
+    "q8:stochastic",
+    "q4:stochastic",
+    "rotate+sign",
+    "rotate+q2",
+    "rotate+q4:stochastic",
+    "random-k:0.3",
+    "random-k:0.5+q8",
+    "random-k:1+rotate+sign",
+    "top-k:0.1",
+    "top-k:0.3+q4",
+    "top-k:1+float16",
+    "top-k:0.5+rotate+q8",
+    "q4+zstd",
+    "top-k:0.2+q8+zstd",
+)
+"""Every stage, and every kind of chain."""
 STALENESS = ("none", "constant", "constant:0.5", "hinge:2,1", "polynomial:0.5", "hinge-polynomial:4,0.5")
 HORIZON_S = 8.0
 """about how long such a run takes, so that faults fall into it."""
@@ -48,6 +70,7 @@ def draw(seed: int) -> tuple[Federation, WorldSpec]:
         members=tuple(_member(seed, index) for index in range(nodes)),
         edges=edges,
         schedule=schedule,
+        edge_compressors=_edge_compressors(rng, edges),
     )
     return federation, _world(stream(seed, "drawn world"), nodes)
 
@@ -75,6 +98,13 @@ def _schedule(rng: Random, edges: Edges) -> tuple[Edges, ...]:
         for _ in range(1 + below(rng, 2)):
             rounds[below(rng, period)].add(edge)
     return tuple(tuple(sorted(used)) for used in rounds)
+
+
+def _edge_compressors(rng: Random, edges: Edges) -> dict[tuple[int, int], str]:
+    """Mostly none; else of about half of the edges."""
+    if rng.random() < 0.7:
+        return {}
+    return {edge: choice(rng, COMPRESSORS) for edge in edges if rng.random() < 0.5}
 
 
 def _task(rng: Random, nodes: int) -> TaskConfig:

@@ -23,6 +23,11 @@ GRAPHS = {
     "round-robin": (5, (((0, 1), (2, 4)), ((0, 2), (3, 4)), ((0, 3), (1, 2)), ((0, 4), (1, 3)), ((1, 4), (2, 3)))),
     "path-that-rests": (3, (((0, 1), (1, 2)), (), ((0, 1),))),
 }
+KINDS = (
+    *("none", "float16", "q8", "q4", "q2", "sign", "q8:stochastic", "q4:stochastic", "rotate+q2", "rotate+sign"),
+    *("top-k:0.4", "top-k:1+q8", "top-k:0.5+rotate+q4", "random-k:0.4", "random-k:2+q4", "q4+zstd", "top-k:0.4+zstd"),
+)
+"""of compressors: every stage, and every kind of chain."""
 D = 5
 
 
@@ -72,18 +77,22 @@ def core_settings(**changes):
     return Settings(**(defaults | changes))
 
 
-def make_world(graph, seed, *, link=None, slow=(), compressor="q8", samples=None, rounds=30, round_s=None, **changes):
+def make_world(
+    graph, seed, *, link=None, slow=(), compressor="q8", own=(), samples=None, rounds=30, round_s=None, **changes
+):
     nodes, rounds_of_edges = GRAPHS[graph] if isinstance(graph, str) else graph
     chance = np.random.default_rng(seed)
     counts = samples or [int(n) for n in chance.integers(1, 200, nodes)]
+    edges = tuple(sorted({edge for edges in rounds_of_edges for edge in edges}))
     learners = tuple(StillLearner(chance.normal(size=D) * 3, n) for n in counts)
     return OpenWorld(
         OpenPlan(
-            edges=tuple(sorted({edge for edges in rounds_of_edges for edge in edges})),
+            edges=edges,
             schedule=rounds_of_edges if len(rounds_of_edges) > 1 else (),
             learners=learners,
             settings=core_settings(rounds=rounds, **changes),
             compressor=make_compressor(compressor),
+            edge_compressors={edge: make_compressor(spec) for edge, spec in zip(edges, own, strict=False)},
             dtype=np.float64,
             links=link or LinkSpec(),
             slow=slow,

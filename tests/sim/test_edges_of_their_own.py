@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 
 from p2pfl.compress import make_compressor
+from p2pfl.errors import PeerFault, UserError
 from sim import simulate
 from sim.federations import describe
 from sim.learning.batched import make_learners
 from sim.stage import Stage, script
 from sim.worlds.choices import settle
-from sim.worlds.model import WorldSpec
+from sim.worlds.drawn import COMPRESSORS
+from sim.worlds.model import LiarSpec, WorldSpec
 
+COMPLETE = describe(nodes=6, rounds=6, topology="complete", compressor="none")
 SLOW = {(0, 1): "q4", (2, 3): "top-k:0.05+q8", (3, 4): "sign"}
 
 
@@ -36,6 +39,38 @@ def test_the_report_says_what_each_edge_used_and_what_it_cost():
     told = {spec: (row["edges"], row["bytes_sent"]) for spec, row in report["compressors"].items()}
     assert told["none"] == (3, sum(to["bytes_sent"] for to in rows.values() if to["compressor"] == "none"))
     assert sum(size for _, size in told.values()) == report["bytes_sent"]
+
+
+def test_the_size_of_a_packed_payload_is_known_only_when_it_is_packed():
+    packed = replace(federation(), edge_compressors={(0, 1): "q4+zstd"})
+    report = simulate(packed, references=False)
+    assert report["batching"]["operations"] == "one at a time"
+    assert report["batching"]["why"] == "the size of a q4+zstd payload depends on its values"
+    rows = {(row["name"], to["name"]): to for row in report["nodes"] for to in row["neighbors"]}
+    assert rows["node0", "node1"]["bytes_sent"] < rows["node1", "node2"]["bytes_sent"] / 5
+
+
+@pytest.mark.parametrize("spec", COMPRESSORS)
+def test_no_codec_takes_what_a_liar_sends_instead_of_numbers(spec):
+    codec = make_compressor(spec)
+    for size in (1, 2, 5, 255, 256, 257, 2410):
+        with pytest.raises(PeerFault):
+            codec.decode(b"\xff" * codec.size_bytes(size), size)
+
+
+def test_such_a_liar_is_refused_on_every_edge_and_the_others_go_on():
+    around = {(low, high): spec for (low, high), spec in zip(COMPLETE.edges, COMPRESSORS * 2, strict=False)}
+    world = WorldSpec(liars=LiarSpec(attack="nan", nodes=(2,)))
+    report = simulate(replace(COMPLETE, edge_compressors=around), world=world, references=False)
+    honest = [row for row in report["nodes"] if not row["byzantine"]]
+    assert all(row["finished"] and row["accuracy"] > 0.1 for row in honest)
+    # With the others it is the liar that has to answer, and it cannot make out its own answer.
+    assert all(row["alarms"].get("request-refused") for row in report["nodes"][3:])
+
+
+def test_a_count_that_the_model_does_not_have_is_refused():
+    with pytest.raises(UserError, match="5000 values to keep, of 2410"):
+        simulate(replace(federation(), edge_compressors={(0, 1): "top-k:5000"}))
 
 
 def test_each_end_of_an_edge_takes_the_step_that_goes_with_its_compressor():

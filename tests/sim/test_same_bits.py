@@ -38,7 +38,7 @@ CRASHES = (
     CrashSpec(nodes=(2,), at_s=0.04, down_s=0.03, amnesia=True),
     CrashSpec(nodes=(7,), at_s=0.05),
 )
-EACH_ANOTHER = ("none", "random-k:40", "q2:stochastic", "rotate+q2", "sign", "top-k:0.05+rotate+q4:stochastic")
+EACH_ANOTHER = ("none", "random-k:40", "q8:stochastic", "rotate+q2", "sign", "top-k:0.05+rotate+q4:stochastic")
 """one edge after the other, over and over."""
 WORLDS = {
     "nothing happens": (WorldSpec(), {}),
@@ -115,7 +115,10 @@ def federation(
 def digests(described, world, *, batching):
     report = simulate(described, world=world, batching=batching, references=False)
     operations = report["batching"]["operations"]
-    assert operations == ("batched" if batching else "one at a time"), report["batching"]["why"]
+    # The size of a packed payload is an event, and depends on values.
+    specs = {described.gossip.compressor, *described.edge_compressors.values()}
+    together = batching and not any("zstd" in spec for spec in specs)
+    assert operations == ("batched" if together else "one at a time"), report["batching"]["why"]
     return report["digest"], report["value_digest"], report["messages_sent"]
 
 

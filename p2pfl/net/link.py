@@ -14,7 +14,7 @@ from logging import DEBUG, WARNING
 from time import monotonic
 from typing import Protocol, TypeVar
 
-from p2pfl.core.messages import Message
+from p2pfl.core.messages import Busy, Message
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
 from p2pfl.net.budget import Pace
@@ -228,6 +228,8 @@ class Link:
     def _deliver(self, message: Message) -> None:
         if not self._ended.is_set():
             self._traffic.messages_received += 1
+            if isinstance(message, Busy):
+                self._outbox.allow_repeat()
             self._owner.delivered(self, message)
 
     def _blame(self, fault: PeerFault) -> None:

@@ -67,6 +67,10 @@ class Outbox:
         if name is not None:
             self._latest, self._begun_s, self._repeat_at = name, now, float("inf")
 
+    def allow_repeat(self) -> None:
+        """The peer has asked for it."""
+        self._latest = None
+
     def close(self) -> None:
         """What waits is dropped."""
         self._closed = True

@@ -8,9 +8,12 @@ import os
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
-from p2pfl.core.messages import Ready, Request, Resync
-from p2pfl.errors import UserError
+from p2pfl.core.messages import Busy, Ready, Request, Resync
+from p2pfl.errors import PeerFault, UserError
+from p2pfl.net.link import BATCH_CHUNKS, Link
+from p2pfl.wire import split
 
 
 def request_of(body: bytes) -> Request:
@@ -60,6 +63,57 @@ async def test_a_large_message_arrives_intact_while_the_loop_stays_responsive(fe
         assert a.links.counters.peers[1].bytes_sent > len(body)
         assert b.links.counters.peers[0].bytes_received == a.links.counters.peers[1].bytes_sent
         assert a.links.counters.total.messages_sent == 2
+
+
+async def test_a_peer_that_is_busy_may_be_sent_the_same_again(federation):
+    large = request_of(os.urandom(5_000_000))
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        await b.until(lambda: b.open and a.open)
+        a.send(1, large)
+        await b.until(b.messages)
+        a.send(1, large)
+        b.send(0, Busy(incarnation=1, seq=2, retry_after_s=0.0))
+        await a.until(a.messages)
+        a.send(1, large)
+        await b.until(lambda: len(b.messages()) == 2)
+        a.send(1, Resync(incarnation=1))
+        await b.until(lambda: len(b.messages()) == 3)
+        assert [type(message) for message in b.messages()] == [Request, Request, Resync]
+
+
+async def test_messages_in_a_batch_with_a_fault_are_still_delivered(federation):
+    """Whatever came before the fault was in order."""
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        await b.until(lambda: b.open and a.open)
+        link = a.links._table.places[1].link
+        sealed = [link._session.seal(chunk) for chunk in (*split(Resync(incarnation=1)), *split(request_of(bytes(9))))]
+        messages, reason = b.links._table.places[0].link._unseal([*sealed, link._session.seal(b"nonsense"), b"never"])
+        assert [type(message) for message in messages] == [Resync, Request]
+        assert isinstance(reason, PeerFault)
+
+
+async def test_a_session_holds_one_body_and_a_few_chunks_whatever_the_peer_sends(federation, monkeypatch):
+    """The receiver is slow, the sender fast: neither piles up what the other has sent or will."""
+    sizes = []
+    unseal, seal = Link._unseal, Link._seal
+
+    def watched_unseal(link, batch):
+        sizes.append(len(batch) + link._arrived.qsize())
+        return unseal(link, batch)
+
+    def watched_seal(link, chunks, *, final):
+        sizes.append(len(chunks))
+        return seal(link, chunks, final=final)
+
+    monkeypatch.setattr(Link, "_unseal", watched_unseal)
+    monkeypatch.setattr(Link, "_seal", watched_seal)
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        await b.until(lambda: b.open and a.open)
+        for seq in range(3):
+            a.send(1, structs.replace(request_of(os.urandom(7_000_000)), seq=seq))
+            await b.until(lambda: len(b.messages()) == seq + 1)  # noqa: B023 - awaited here
+        assert max(sizes) <= 2 * BATCH_CHUNKS
+        assert max(sizes) > 1, "several chunks went to the worker thread at once"
 
 
 async def test_three_nodes_open_one_session_for_each_pair(federation):

@@ -117,6 +117,13 @@ async def test_a_body_is_not_repeated_while_the_answer_is_coming():
     assert await waiting == REQUEST
 
 
+async def test_a_body_is_repeated_at_once_where_the_peer_has_asked_for_it():
+    box, waiting = await sent(took_s=60.0)
+    box.allow_repeat()
+    put(box, REQUEST, now=61.0)
+    assert await waiting == REQUEST
+
+
 async def test_another_body_of_the_same_number_is_not_taken_for_a_repeat():
     box, waiting = await sent(took_s=60.0)
     other = replace(REQUEST, digest=b"other")

@@ -1,19 +1,39 @@
 """What gossip costs a node: CPU-seconds of a real run against the bare torch loop that takes the same steps.
 
 Three processes on a ring (degree 2), rounds of at least a second of training, default compressor and durability. Bare
-loops and federations alternate, so that a machine whose speed drifts is fair to both. Prints a table, and JSON with
---json FILE. Usage: python benchmarks/overhead.py [--hidden 128] [--rounds 5] [--repeats 3]
+loops and federations alternate, so that a machine whose speed drifts is fair to both. A last run of each is probed: a
+task on the event loop asks to be woken every few milliseconds and notes how much later that happens, less what the
+system let the loop's thread wait for a processor; bare loops train in a thread beside such an event loop, as many at
+once as there are nodes. On a machine that does other things too, a negative --nice (as root) keeps these out of it.
+Memory is what a process took at most beyond what it had with everything imported, in multiples of the model (float32).
+Prints a table, and JSON with --json FILE.
+Usage: python benchmarks/overhead.py [--parameters 10k,1M,25M] [--rounds 5] [--repeats 3]
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import os
+import resource
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+NODES = 3
+SUFFIXES = {"k": 1_000, "M": 1_000_000}
+ASLEEP_S = 0.002
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+PAGE_BYTES = resource.getpagesize()
 
 TASK = """
 import torch
@@ -30,68 +50,68 @@ def model():
 task = Task(model=model, data=data)
 """
 
-BARE = """
-import json, sys, time
-import torch
-torch.set_num_threads(1)
-sys.path.insert(0, {folder!r})
-from types import SimpleNamespace
-import task
-(inputs, targets), _ = task.data(SimpleNamespace(node=0))
-model, loss_of = task.model(), torch.nn.CrossEntropyLoss()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-rows = torch.randperm(len(inputs))
-def steps(count):
-    for step in range(count):
-        batch = rows[step * {batch} % len(rows) :][:{batch}]
-        optimizer.zero_grad()
-        loss_of(model(inputs[batch]), targets[batch]).backward()
-        optimizer.step()
-steps(20)
-began = time.process_time()
-steps({steps})
-print(json.dumps(dict(cpu_s=time.process_time() - began, parameters=sum(p.numel() for p in model.parameters()))))
-"""
+Figures = dict[str, float]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden", type=int, default=128, help="width; 128 makes 101,770 parameters")
+    parser.add_argument("--parameters", default="10k,1M,25M", help="of a perceptron with one hidden layer, about")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="one is enough above ten million parameters")
     parser.add_argument("--round-s", type=float, default=1.5, help="least seconds of bare training in a round")
+    parser.add_argument("--nice", type=int, default=0, help="of the probed runs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "task.py").write_text(TASK.format(hidden=options.hidden))
-        probe = bare(folder, options.batch, 500)
-        steps = max(20, int(500 * options.round_s / probe["cpu_s"]))
-        runs = []
-        for _ in range(options.repeats):
-            alone = bare(folder, options.batch, steps * options.rounds)
-            runs += [compare(alone, result) for result in federation(folder, options, steps)]
-    figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-    report = {"parameters": probe["parameters"], "local_steps": steps, "rounds": options.rounds, **figures}
-    for key, value in report.items():
-        print(f"{key:32} {value:.4g}" if isinstance(value, float) else f"{key:32} {value}")
+    reports = [measured(text, options) for text in options.parameters.split(",")]
+    keys = reports[0]
+    for key in keys:
+        print(f"{key:32} " + " ".join(f"{report[key]:>12.4g}" for report in reports))
     if options.json:
-        options.json.write_text(json.dumps({"median": report, "runs": runs}, indent=1))
+        options.json.write_text(json.dumps(reports, indent=1))
 
 
-def bare(folder: str, batch: int, steps: int) -> dict[str, float]:
-    code = BARE.format(folder=folder, batch=batch, steps=steps)
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    figures: dict[str, float] = json.loads(done.stdout)
-    return figures
+def measured(text: str, options: argparse.Namespace) -> Figures:
+    """The medians over nodes and repeats for one size of model."""
+    size = int(text.rstrip("kM")) * SUFFIXES.get(text[-1], 1)
+    repeats = 1 if size > 10_000_000 else options.repeats
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "task.py").write_text(TASK.format(hidden=max(1, round((size - 10) / 795))))
+        few = max(3, min(500, 20_000_000 // size))
+        trial = bare(folder, options.batch, few)[0]
+        steps = max(1, int(few * options.round_s / trial["cpu_s"]))
+        runs = []
+        for _ in range(repeats):
+            alone = bare(folder, options.batch, steps * options.rounds)[0]
+            runs += [compare(alone, node, trial["parameters"]) for node in federation(folder, options, steps)]
+        probed = federation(folder, options, steps, probe=[str(options.nice)])
+        beside = bare(folder, options.batch, steps * options.rounds, probe=[str(options.nice)])
+    figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+    stalls = {f"loop_{key}": max(node[key] for node in probed) for key in probed[0] if key.startswith("late_")}
+    baseline = {f"bare_loop_{key}": max(one[key] for one in beside) for key in beside[0] if key.startswith("late_")}
+    return (
+        {"parameters": trial["parameters"], "local_steps": steps, "rounds": options.rounds}
+        | figures
+        | stalls
+        | (baseline)
+    )
 
 
-def federation(folder: str, options: argparse.Namespace, steps: int) -> list[dict[str, float]]:
+# -- runs, each in processes of its own -------------------------------------------------------------------------------
+
+
+def bare(folder: str, batch: int, steps: int, *, probe: Sequence[str] = ()) -> list[Figures]:
+    """The plain loop; with `probe`, which says how nice, as many at once as there are nodes."""
+    arguments = ["--bare", folder, str(batch), str(steps), *probe]
+    return together([arguments] * (NODES if probe else 1))
+
+
+def federation(folder: str, options: argparse.Namespace, steps: int, *, probe: Sequence[str] = ()) -> list[Figures]:
     """A fresh federation of three with this task; returns the results of its nodes."""
     with tempfile.TemporaryDirectory() as place:
         ward = Path(place) / "ward"
-        command = [sys.executable, "-m", "p2pfl.cli.main"]
-        subprocess.run([*command, "new", str(ward), "--base-port", "18470"], check=True, capture_output=True)
+        command = [sys.executable, "-m", "p2pfl.cli.main", "new", str(ward), "--base-port", str(free_base_port())]
+        subprocess.run(command, check=True, capture_output=True)
         (ward / "task.py").write_text((Path(folder) / "task.py").read_text())
         file = ward / "federation.toml"
         text = file.read_text()
@@ -100,14 +120,29 @@ def federation(folder: str, options: argparse.Namespace, steps: int) -> list[dic
             text = text.replace(line, f"{key} = {value}", 1)
         text = text.replace("learning_rate = 0.2", "learning_rate = 0.01\nevaluate_every = 0", 1)
         file.write_text(text)
-        subprocess.run([*command, "launch", str(ward), "--quiet"], check=True, capture_output=True)
-        return [json.loads(path.read_text()) for path in sorted(ward.glob("node*/state/result.json"))]
+        return together([["--node", str(ward), f"node{index}", *probe] for index in range(NODES)])
 
 
-def compare(alone: dict[str, float], result: dict[str, float]) -> dict[str, float]:
+def together(arguments: list[list[str]]) -> list[Figures]:
+    """This file, once with each of the arguments, all at once; each prints its figures in its last line."""
+    command, environment = [sys.executable, __file__], os.environ | ONE_THREAD
+    started = [subprocess.Popen([*command, *a], stdout=subprocess.PIPE, env=environment, text=True) for a in arguments]
+    said = [process.communicate()[0] for process in started]
+    if any(process.returncode for process in started):
+        raise SystemExit("a run failed")
+    return [json.loads(text.splitlines()[-1]) for text in said]
+
+
+def free_base_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return 15_000 + int(taken.getsockname()[1]) % 15_000
+
+
+def compare(alone: Figures, node: Figures, parameters: float) -> Figures:
     """One node against the bare loop; what is not training is gossip: exchanges, disk, sockets, the loop."""
-    running, training = result["cpu_time_running_s"], result["cpu_time_training_s"]
-    gossip, exchanges = running - training, result["exchanges"]
+    running, training, exchanges = node["cpu_time_running_s"], node["cpu_time_training_s"], node["exchanges"]
+    gossip = running - training
     return {
         "bare_cpu_s": alone["cpu_s"],
         "node_cpu_s": running,
@@ -117,9 +152,125 @@ def compare(alone: dict[str, float], result: dict[str, float]) -> dict[str, floa
         "gossip_over_training": gossip / training,
         "exchanges": exchanges,
         "cpu_ms_per_exchange": 1e3 * gossip / exchanges,
-        "cpu_ms_per_mb_sent": 1e3 * gossip / (result["bytes_sent"] / 1e6),
+        "cpu_ms_per_mb_sent": 1e3 * gossip / (node["bytes_sent"] / 1e6),
+        "bare_peak_models": alone["peak_bytes"] / (4 * parameters),
+        "node_peak_models": node["peak_bytes"] / (4 * parameters),
     }
 
 
+# -- inside such a process --------------------------------------------------------------------------------------------
+
+
+def run_bare(folder: str, batch: int, steps: int, *, probe: bool) -> Figures:
+    import torch  # noqa: PLC0415 - the memory before is the baseline of what comes after
+
+    torch.set_num_threads(1)
+    sys.path.insert(0, folder)
+    import task  # noqa: PLC0415 - the file just written
+
+    before = resident_bytes()
+    (inputs, targets), _ = task.data(SimpleNamespace(node=0))
+    model, loss_of = task.model(), torch.nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    rows = torch.randperm(len(inputs))
+
+    def take(count: int) -> None:
+        for step in range(count):
+            batch_rows = rows[step * batch % len(rows) :][:batch]
+            optimizer.zero_grad()
+            loss_of(model(inputs[batch_rows]), targets[batch_rows]).backward()
+            optimizer.step()
+
+    async def beside_a_loop() -> Figures:
+        async with asyncio.TaskGroup() as group:
+            training = asyncio.create_task(asyncio.to_thread(take, steps))
+            probing = group.create_task(lateness(lambda: not training.done()))
+            await training
+        return probing.result()
+
+    take(min(20, steps))
+    began = time.process_time()
+    late: Figures = {}
+    if probe:
+        late = asyncio.run(beside_a_loop())
+    else:
+        take(steps)
+    cpu_s = time.process_time() - began
+    parameters = sum(p.numel() for p in model.parameters())
+    return {"cpu_s": cpu_s, "parameters": parameters, "peak_bytes": peak_bytes() - before} | late
+
+
+def run_node(folder: str, name: str, *, probe: bool) -> Figures:
+    import torch  # noqa: F401, PLC0415 - what is imported is no part of the measured memory
+
+    from p2pfl.config.load import load_federation  # noqa: PLC0415 - as above
+    from p2pfl.config.load_node import load_node, node_file  # noqa: PLC0415 - as above
+    from p2pfl.runtime.app import Application  # noqa: PLC0415 - as above
+    from p2pfl.runtime.parts import read_setup  # noqa: PLC0415 - as above
+
+    described = load_federation(Path(folder))
+    before = resident_bytes()
+    setup = read_setup(described, load_node(node_file(described, name), described, name))
+
+    async def run() -> dict[str, Any]:
+        node = Application(setup, on_line=lambda _line: None)
+        running = asyncio.create_task(node.run())
+        late: Figures = {}
+        if probe:
+            while not node.begun:  # noqa: ASYNC110 - nothing tells when that is
+                await asyncio.sleep(ASLEEP_S)
+            late = await lateness(lambda: node.driver is not None and not node.driver.finished.is_set())
+        return await running | late
+
+    result = asyncio.run(run())
+    named = ("cpu_time_running_s", "cpu_time_training_s", "exchanges", "bytes_sent")
+    late = {key: value for key, value in result.items() if key.startswith("late_")}
+    return {key: result[key] for key in named} | late | {"peak_bytes": peak_bytes() - before}
+
+
+async def lateness(goes_on: Callable[[], bool]) -> Figures:
+    """How much later than asked for this task is woken, in milliseconds, less waits for a processor."""
+    late = []
+    statistics_file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+
+    def waited_s() -> float:
+        return int(os.pread(statistics_file, 64, 0).split()[1]) / 1e9
+
+    loop = asyncio.get_running_loop()
+    while goes_on():
+        began, waited = loop.time(), waited_s()
+        await asyncio.sleep(ASLEEP_S)
+        total = loop.time() - began - ASLEEP_S
+        late.append((max(0.0, total - (waited_s() - waited)), total))
+    os.close(statistics_file)
+    own = sorted(one for one, _ in late)
+    last = len(own) - 1
+    return {
+        "late_ms_median": 1e3 * own[last // 2],
+        "late_ms_p99": 1e3 * own[int(0.99 * last)],
+        "late_ms_p999": 1e3 * own[int(0.999 * last)],
+        "late_ms_worst": 1e3 * own[last],
+        "late_ms_worst_with_waits": 1e3 * max(total for _, total in late),
+    }
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE_BYTES
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--bare"]:
+        place, batch_size, count, *rest = sys.argv[2:]
+        os.nice(int(rest[0]) if rest else 0)
+        print(json.dumps(run_bare(place, int(batch_size), int(count), probe=bool(rest))), flush=True)
+        os._exit(0)
+    if sys.argv[1:2] == ["--node"]:
+        place, who, *rest = sys.argv[2:]
+        os.nice(int(rest[0]) if rest else 0)
+        print(json.dumps(run_node(place, who, probe=bool(rest))), flush=True)
+        os._exit(0)
     main()

@@ -30,16 +30,6 @@ from p2pfl.learn.shape_digest import shape_digest
 from p2pfl.learn.sharing import WHOLE, shared_names
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """One tensor of the module and its places in the two flat buffers, as views in the tensor's shape."""
-
-    name: str
-    tensor: Callable[[], Tensor]
-    value: Tensor
-    pull: Tensor
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where a tensor of the module stands in the vector, and whether it is trained."""
@@ -52,7 +42,7 @@ class Place:
 
 
 class FlatModule:
-    """Moves vectors (d,) in and out of one module, by way of one buffer.
+    """Moves vectors (d,) in and out of one module. Nothing of that size is kept: tensors go straight to their places.
 
     `size` is d, `personal` how many floating values are not among them. Tensors are looked up anew each time, because a
     module may put a new tensor in a buffer's place.
@@ -75,40 +65,37 @@ class FlatModule:
         self.personal = sum(tensors[name].numel() for name in own)
         self._local = {name: self._lookups[name] for name in tensors if _is_local(name, tensors[name], own)}
         self.digest = shape_digest((name, t.shape, str(t.dtype).removeprefix("torch.")) for name, t in named.items())
-        self._value = np.zeros(self.size, dtype=np.float32)
-        self._pull = np.zeros(self.size, dtype=np.float32)
-        self._shared = self._place(named)
-        trained = ((named[entry.name], entry.pull) for entry in self._shared)
-        self._pulls = [(t, pull) for t, pull in trained if isinstance(t, nn.Parameter) and t.requires_grad]
-        trainable = {id(parameter) for parameter, _ in self._pulls}
-        self.places = [_place_of(entry, named[entry.name], trainable) for entry in self._shared]
-        self._variances = [entry.tensor for entry in self._shared if entry.name.rpartition(".")[2] == "running_var"]
+        self.places = _places(named)
+        self._trained = [(named[p.name], p) for p in self.places if p.trained]
+        self._variances = [self._lookups[name] for name in named if name.rpartition(".")[2] == "running_var"]
 
     def load(self, vector: Vector) -> None:
         """Write `vector` (d,) into the module."""
-        _copy_checked(self._value, vector)
+        flat = self._checked(vector)
         with torch.no_grad():
-            for entry in self._shared:
-                entry.tensor().copy_(entry.value)
+            for place in self.places:
+                self._lookups[place.name]().copy_(_part(flat, place))
             for variance in self._variances:
                 variance().clamp_(min=0)
 
     def vector(self) -> NDArray[np.float32]:
         """The module as a fresh (d,) array."""
+        vector = np.empty(self.size, np.float32)
+        flat = torch.from_numpy(vector)
         with torch.no_grad():
-            for entry in self._shared:
-                entry.value.copy_(entry.tensor())
-        return self._value.copy()
+            for place in self.places:
+                _part(flat, place).copy_(self._lookups[place.name]())
+        return vector
 
     def pulls(self, correction: Vector | None) -> list[tuple[nn.Parameter, Tensor]]:
-        """Each trained parameter with its part of `correction` (d,), in its shape, valid until the next call.
+        """Each trained parameter with its part of `correction` (d,), in its shape: a view, if that is float32.
 
         The entries of `correction` that belong to buffers and frozen parameters are ignored.
         """
         if correction is None:
             return []
-        _copy_checked(self._pull, correction)
-        return self._pulls
+        flat = self._checked(correction)
+        return [(cast("nn.Parameter", parameter), _part(flat, place)) for parameter, place in self._trained]
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         """Copies of the tensors that are not shared and may change, by name."""
@@ -139,26 +126,27 @@ class FlatModule:
         """Copies of all tensors under all their names; bfloat16, which numpy lacks, as float32."""
         return {name: _as_array(lookup()) for name, lookup in self._lookups.items()}
 
-    def _place(self, named: Mapping[str, Tensor]) -> list[_Shared]:
-        value, pull = torch.from_numpy(self._value), torch.from_numpy(self._pull)
-        entries, start = [], 0
-        for name, tensor in named.items():
-            part = slice(start, start + tensor.numel())
-            views = value[part].view(tensor.shape), pull[part].view(tensor.shape)
-            entries.append(_Shared(name, self._lookups[name], *views))
-            start = part.stop
-        return entries
+    def _checked(self, vector: Vector) -> Tensor:
+        """The memory of `vector` itself where torch can read it there."""
+        if vector.shape != (self.size,):
+            raise ValueError(f"a vector of shape {vector.shape} where the model has {(self.size,)}")
+        plain = np.ascontiguousarray(vector, np.float32)
+        return torch.from_numpy(plain if plain.flags.writeable else plain.copy())
 
 
-def _place_of(entry: _Shared, tensor: Tensor, trainable: set[int]) -> Place:
-    start = entry.value.storage_offset()
-    return Place(
-        name=entry.name,
-        part=slice(start, start + tensor.numel()),
-        shape=tensor.shape,
-        dtype=tensor.dtype,
-        trained=id(tensor) in trainable,
-    )
+def _places(named: Mapping[str, Tensor]) -> list[Place]:
+    """One after the other."""
+    places, start = [], 0
+    for name, tensor in named.items():
+        part = slice(start, start + tensor.numel())
+        trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+        places.append(Place(name=name, part=part, shape=tensor.shape, dtype=tensor.dtype, trained=trained))
+        start = part.stop
+    return places
+
+
+def _part(flat: Tensor, place: Place) -> Tensor:
+    return flat[place.part].view(place.shape)
 
 
 def _lookup(module: nn.Module, name: str, tensor: Tensor) -> Callable[[], Tensor]:
@@ -200,9 +188,3 @@ def _distinct_floats(tensors: Mapping[str, Tensor], source: str) -> dict[str, li
         if tensor.is_floating_point() and tensor.numel():
             names.setdefault(place, []).append(name)
     return {aliases[0]: aliases for aliases in names.values()}
-
-
-def _copy_checked(target: NDArray[np.float32], vector: Vector) -> None:
-    if vector.shape != target.shape:
-        raise ValueError(f"a vector of shape {vector.shape} where the model has {target.shape}")
-    np.copyto(target, vector, casting="same_kind")

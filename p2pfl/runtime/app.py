@@ -37,6 +37,8 @@ log = logging.getLogger("p2pfl")
 RESULT_FILE = "result.json"
 LEAST_LINE_S = 0.1
 QUIET_WAIT_S = 3.0
+LOOKING_SHARE = 0.01
+"""of a processor may go into how far the neighbors are: with a large model that is not seen every second."""
 OWN_ADDRESSES = ("listen", "status_listen")
 
 Line = dict[str, Any]
@@ -52,7 +54,7 @@ class Application:
         self.setup = setup
         self.on_line = on_line
         self.sketched = sketched
-        self.last_line_at = float("-inf")
+        self.last_line_at = self.look_again_at = float("-inf")
         self.stopped = False
         self.begun = False
         self.cpu_began = self.cpu_ended = 0.0
@@ -183,10 +185,13 @@ class Application:
 
     def _look(self) -> None:
         """A float is written in one step: no lock is needed between the threads."""
-        self.thread.jobs.put(Look(self._see))
+        if time.monotonic() >= self.look_again_at:
+            self.thread.jobs.put(Look(self._see))
 
     def _see(self, engine: Engine) -> None:
+        began = time.thread_time()
         self.status.neighbor_distance = engine.neighbor_distance()
+        self.look_again_at = time.monotonic() + (time.thread_time() - began) / LOOKING_SHARE
 
     def _measured(self) -> None:
         """Closing rounds are few and show how fast the nodes come together: each has its line."""

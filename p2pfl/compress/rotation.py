@@ -1,13 +1,14 @@
 """`rotate`: a random rotation before the values are coded, so that no value of any vector stands out.
 
 Payload: a seed of 8 bytes, then the inner compressor's payload of the rotated vector. The vector is cut into windows of
-L values, the largest power of two up to 4096 that fits; where they leave a rest, one more window covers the last L
-values and overlaps the one before, so that nothing is padded and no value is left in a small window. Each window in
-turn: signs are flipped by bits of the seed (see `draws`; 1 flips), L for each window; then an orthonormal Walsh-
-Hadamard transform, whose result stands transposed (see `_transform`).
+L values, the largest power of two up to 4096 that fits; where they leave a rest, one more window ends with the vector
+and overlaps the one before, so that nothing is padded and no value is left in a small window: the smallest power of
+two that covers the rest, no less than a block of 256 unless L is. Each window in turn: signs are flipped by bits of the
+seed (see `draws`; 1 flips), as many as its values, those of the first window first; then an orthonormal Walsh-Hadamard
+transform, whose result stands transposed (see `_transform`).
 
 Normative: decoders undo the windows from the last to the first, with float32 additions and subtractions in a fixed
-order and one multiplication by float32(L^-1/2) at the end.
+order and one multiplication by float32(L^-1/2), L the length of the window, at the end.
 
 A rotation keeps lengths, so delta and gamma are the inner compressor's, less what rounding takes. What it gains: on any
 vector the inner compressor does about as well as on a Gaussian one.
@@ -28,7 +29,7 @@ from p2pfl.compress.vectors import copy_float32, not_finite, require_payloads, r
 from p2pfl.errors import PeerFault
 
 SEED_BYTES = 8
-LARGEST_WINDOW = 4096
+LARGEST_WINDOW, SMALLEST_LAST = 4096, 256
 # Worked on at a time: the temporaries stay in the cache.
 # An odd number of windows: at a distance of a power of two, values that are read together would share few places in it.
 TILE = 15 * LARGEST_WINDOW
@@ -131,17 +132,19 @@ def _load(rows: Rows, out: NDArray[np.float32]) -> None:
         out[row] *= np.float32(2.0**-28)
 
 
-def _windows(size: int) -> tuple[int, int, bool]:
-    """How long a window is, how many stand side by side, and whether one more covers the end; `size` is not 0."""
+def _windows(size: int) -> tuple[int, int, int]:
+    """How long a window is, how many stand side by side, and how long the last is, or 0; `size` is not 0."""
     length = min(LARGEST_WINDOW, 1 << (size.bit_length() - 1))
-    return length, size // length, size % length != 0
+    number, rest = divmod(size, length)
+    last = min(length, max(SMALLEST_LAST, 1 << (rest - 1).bit_length())) if rest else 0
+    return length, number, last
 
 
 def _rotate(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
     """In place."""
     scratch = np.empty((2, TILE), np.float32)
-    for tall, wide, first in _tiles(rows):
-        part = _matrices(rows[tall, wide], _windows(rows.shape[1])[0])
+    for tall, wide, length, first in _tiles(rows):
+        part = _matrices(rows[tall, wide], length)
         x, y = scratch[:, : part.size].reshape(2, *part.shape)
         flips = _flips(seeds[tall], first, y)
         np.bitwise_xor(part.view(np.uint32), flips, out=x.view(np.uint32))
@@ -152,8 +155,8 @@ def _rotate(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
 def _rotate_back(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
     """In place; undoes `_rotate`."""
     scratch = np.empty((2, TILE), np.float32)
-    for tall, wide, first in reversed(list(_tiles(rows))):
-        part = _matrices(rows[tall, wide], _windows(rows.shape[1])[0])
+    for tall, wide, length, first in reversed(list(_tiles(rows))):
+        part = _matrices(rows[tall, wide], length)
         turned = _transposed(part)
         x, y = scratch[:, : part.size].reshape(2, *turned.shape)
         np.copyto(x, turned)
@@ -162,17 +165,17 @@ def _rotate_back(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
         np.bitwise_xor(x.view(np.uint32), _flips(seeds[tall], first, y), out=part.view(np.uint32))
 
 
-def _tiles(rows: NDArray[np.float32]) -> Iterator[tuple[slice, slice, int]]:
-    """Rows and values of each tile, a whole number of windows, and which bit of the seed is its first."""
+def _tiles(rows: NDArray[np.float32]) -> Iterator[tuple[slice, slice, int, int]]:
+    """Rows and values of each tile, of windows of one length; that, and which bit of the seed is the tile's first."""
     count, size = rows.shape
     if not rows.size:
         return
-    length, number, more = _windows(size)
+    length, number, last = _windows(size)
     for tall, wide in tiles(count, length * number, TILE):
-        yield tall, wide, wide.start
-    if more:
-        for tall, _ in tiles(count, length, TILE):
-            yield tall, slice(size - length, size), length * number
+        yield tall, wide, length, wide.start
+    if last:
+        for tall, _ in tiles(count, last, TILE):
+            yield tall, slice(size - last, size), last, length * number
 
 
 def _matrices(part: NDArray[np.float32], length: int) -> NDArray[np.float32]:

@@ -84,9 +84,9 @@ def long_payload(word: str, size: int) -> bytes:
         ("q2:stochastic", 1003, "7eb441e493b5a90d9169a3ab4c143613"),
         ("rotate+q8", 1003, "1b68284bb1ab4f24da1e82f2dde0f577"),
         ("rotate+q8", 4096, "6cfc74d5e5081376a06969297cfb4567"),
-        ("rotate+q8", 70_001, "498f6528dde550391b152940ae77ae17"),
-        ("rotate+sign", 10_000, "549dadc76085a213a8b22ff41c42dc54"),
-        ("rotate+q2", 2410, "710c032022685b85d5edba28d999b97f"),
+        ("rotate+q8", 70_001, "591f76416f4f82926f3196f806af880e"),
+        ("rotate+sign", 10_000, "39966a6b59d507e24a56aabce1bfd95c"),
+        ("rotate+q2", 2410, "a0d2a32a66acf087aa2546ce09c03b02"),
     ],
 )
 def test_long_payloads_decode_to_these_bits(word, size, digest):

@@ -32,9 +32,13 @@ def kept(compressor, vector, chances=range(20)) -> float:
 
 
 def plain_windows(size):
+    """Start and length of each."""
     length = min(4096, 1 << (size.bit_length() - 1))
-    starts = list(range(0, size - length + 1, length))
-    return length, starts if size % length == 0 else [*starts, size - length]
+    windows = [(start, length) for start in range(0, size - length + 1, length)]
+    if rest := size % length:
+        last = next(each for each in (1 << power for power in range(13)) if each >= rest and each >= min(256, length))
+        windows.append((size - last, last))
+    return windows
 
 
 def plain_columns(matrix):
@@ -57,25 +61,30 @@ def plain_transform(window, height):
     return [np.float32(value) * np.float32(len(window) ** -0.5) for row in turned for value in row]
 
 
+def plain_flips(seed, count):
+    drawn = words([seed], 0, count // 64 + 1)[0].tolist()
+    return [drawn[i // 64] >> i % 64 & 1 for i in range(count)]
+
+
 def plain_rotation(vector, seed, *, back):
-    values, (length, starts) = list(vector), plain_windows(len(vector))
-    height = 1 << (length.bit_length() // 2)
-    for place, start in reversed(list(enumerate(starts))) if back else enumerate(starts):
-        drawn = [
-            int(words([seed], (place * length + i) // 64, 1)[0, 0]) >> (place * length + i) % 64 & 1
-            for i in range(length)
-        ]
-        window = values[start : start + length]
-        if not back:
-            window = plain_transform([-v if flip else v for v, flip in zip(window, drawn, strict=True)], height)
-        else:
+    values, windows, first = list(vector), [], 0
+    for start, length in plain_windows(len(vector)):
+        windows.append((start, length, first))
+        first += length
+    flips = plain_flips(seed, first)
+    for start, length, bit in reversed(windows) if back else windows:
+        window, flip = values[start : start + length], flips[bit : bit + length]
+        height = 1 << (length.bit_length() // 2)
+        if back:
             window = plain_transform(window, length // height)
-            window = [-v if flip else v for v, flip in zip(window, drawn, strict=True)]
+            window = [-v if f else v for v, f in zip(window, flip, strict=True)]
+        else:
+            window = plain_transform([-v if f else v for v, f in zip(window, flip, strict=True)], height)
         values[start : start + length] = window
     return np.array(values, np.float32)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 31, 32, 33, 100, 128, 300])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 31, 32, 33, 100, 128, 300, 513, 700])
 def test_payload_and_decoded_bits_are_what_the_definition_says(size):
     vector = np.random.default_rng(size).standard_normal(size).astype(np.float32)
     payload = EXACT.encode(vector, chance=size)
@@ -86,19 +95,26 @@ def test_payload_and_decoded_bits_are_what_the_definition_says(size):
     assert EXACT.decode(payload, size).tobytes() == plain_rotation(rotated, seed, back=True).tobytes()
 
 
-@pytest.mark.parametrize("size", [5000, 8192, 61_440, 61_441, 70_000])
-def test_windows_of_4096_are_turned_each_by_itself_and_one_more_covers_the_end(size):
+def hadamard(size):
+    matrix = np.array([[1.0]])
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix
+
+
+@pytest.mark.parametrize("size", [2410, 4097, 5000, 8192, 61_440, 61_441, 70_000])
+def test_windows_are_turned_each_by_itself_and_one_more_covers_the_end(size):
     vector = np.random.default_rng(size).standard_normal(size).astype(np.float32)
     payload = EXACT.encode(vector, chance=9)
     seed, rotated = int.from_bytes(payload[:8], "little"), np.frombuffer(payload[8:], "<f4")
     flips = np.unpackbits(words([seed], 0, size // 64 + 128).astype("<u8").view(np.uint8), bitorder="little")
-    wanted = vector.astype(np.float64)
-    matrix = np.array([[1.0]])
-    for _ in range(6):
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    for place, start in enumerate(plain_windows(size)[1]):
-        window = wanted[start : start + 4096] * (1 - 2.0 * flips[place * 4096 : (place + 1) * 4096])
-        wanted[start : start + 4096] = (matrix @ (matrix @ window.reshape(64, 64)).T / 64).ravel()
+    wanted, first = vector.astype(np.float64), 0
+    for start, length in plain_windows(size):
+        height = 1 << (length.bit_length() // 2)
+        window = wanted[start : start + length] * (1 - 2.0 * flips[first : first + length])
+        window = hadamard(length // height) @ (hadamard(height) @ window.reshape(height, -1)).T
+        wanted[start : start + length] = window.ravel() / length**0.5
+        first += length
     assert np.abs(rotated - wanted).max() < 1e-5
 
 

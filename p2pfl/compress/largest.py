@@ -1,6 +1,7 @@
 """The places of the k largest magnitudes of each row: in linear time, and of long rows without a copy of them.
 
-Magnitudes are compared by the bits of their float32, which as integers are in the same order.
+Magnitudes are compared by the bits of their float32, which as integers are in the same order: above the largest float
+comes infinity, and above it NaN, so neither is ever left out.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ from numpy.typing import NDArray
 
 from p2pfl.compress.indices import Indices
 from p2pfl.compress.interface import Rows
-from p2pfl.compress.vectors import copy_float32, not_finite, tiles
+from p2pfl.compress.vectors import copy_float32, tiles
 
 WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
-INFINITY_BITS = np.float32(np.inf).view(np.uint32)
 # Worked on at a time: the temporaries stay in the cache.
 TILE = 1 << 16
 # A longer row is searched by way of a sample of about that many values.
@@ -22,11 +22,7 @@ SAMPLE = 1 << 14
 
 
 def largest(rows: Rows, count: int) -> Indices:
-    """Places (b, count), increasing, of the rows (b, d); of equal magnitudes those of lower index.
-
-    Raises:
-        ValueError: the rows hold NaN or infinity.
-    """
+    """Places (b, count), increasing, of the rows (b, d); of equal magnitudes those of lower index."""
     height, size = rows.shape
     places = np.empty((height, count), np.int64)
     if size > LONG and count < size:
@@ -34,10 +30,7 @@ def largest(rows: Rows, count: int) -> Indices:
             into[:] = _of_long(row, count)
         return places
     for tall, _ in tiles(height, max(1, size), max(TILE, size)):
-        bits = _magnitudes(rows[tall])
-        if bits.size and bits.max() >= INFINITY_BITS:
-            raise not_finite()
-        places[tall] = _of_short(bits, count)
+        places[tall] = _of_short(_magnitudes(rows[tall]), count)
     return places
 
 
@@ -75,8 +68,6 @@ def _at_least(row: Rows, guess: np.uint32) -> tuple[NDArray[np.int64], NDArray[n
     places, magnitudes = [], []
     for _, wide in tiles(1, row.size, TILE):
         bits = _magnitudes(row[None, wide])[0]
-        if bits.max() >= INFINITY_BITS:
-            raise not_finite()
         found = np.flatnonzero(bits >= guess)
         magnitudes.append(bits[found])
         found += wide.start

@@ -58,7 +58,7 @@ class Sparse(ABC):
         """Places (b, k) of the rows (b, d), and the inner compressor's chances.
 
         Raises:
-            ValueError: the rows hold NaN or infinity.
+            ValueError: NaN or infinity stands at a place that is not among them.
         """
 
     @abstractmethod

@@ -104,6 +104,15 @@ def test_one_hostile_row_is_a_peer_fault(name, row):
         code.read(stored, count, size)
 
 
+@CODES
+def test_an_index_too_few_in_one_row_does_not_make_up_for_one_too_many_in_another(code):
+    stored = written(code, drawn(2, 30, 100), 100)
+    bits = np.unpackbits(stored, axis=1, bitorder="little")
+    bits[0, bits[0].argmin()], bits[1, bits[1].argmax()] = 1, 0
+    with pytest.raises(PeerFault, match="does not hold 30"):
+        code.read(np.packbits(bits, axis=1, bitorder="little"), 30, 100)
+
+
 def test_packed_indices_that_do_not_increase_or_end_too_late_are_a_peer_fault():
     """Of 2 indices below 9, the low bits (2 each) come first, plane by plane: then 2 + 2 bits in unary."""
     good = written(PACKED, np.array([[4, 5]]), 9)

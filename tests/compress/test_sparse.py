@@ -131,13 +131,17 @@ def test_the_places_of_random_k_follow_from_the_seed_by_the_rule_of_the_format()
     ]
 
 
-def test_what_the_inner_compressor_draws_is_not_what_the_places_were_drawn_from():
-    """A value of 0.3 steps is rounded up in 0.3 of all cases, wherever in its stratum it was."""
-    row = np.full((20_000, 8), 0.3, np.float32)
-    row[:, :4] = 7
-    rounded = build("random-k:2+q4:stochastic").quantize_rows(row, chances=range(20_000))[:, 4:]
-    share = (rounded != 0).sum(axis=0) / 20_000 * 4
-    assert np.abs(share - 0.3).max() < 5 * (0.3 * 0.7 * 4 / 20_000) ** 0.5 * 1.1
+def test_what_the_inner_compressor_draws_has_nothing_to_do_with_the_places():
+    """Each value is half a step, rounded up in half of all cases, wherever in its stratum another one was taken."""
+    rows = np.full((8000, 10), 0.5, np.float32)
+    rows[:, 8:] = 7
+    taken = places_of("random-k:5", 10, range(8000))
+    up = build("random-k:5+q4:stochastic").quantize_rows(rows, chances=range(8000)) != 0
+    for first in range(4):
+        at_first = taken[:, 2 * first]
+        for other in range(4):
+            share = up[:, 2 * other : 2 * other + 2].any(axis=1)[at_first].mean()
+            assert abs(share - 0.5) < 5 * 0.5 / 4000**0.5
 
 
 def test_any_seed_is_a_valid_one():

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import struct
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
 import aiohttp
@@ -189,8 +189,10 @@ def federation_binding(node):
 class Liar:
     """A member that speaks the handshake and then whatever it likes."""
 
-    def __init__(self, federation, node, socket) -> None:
-        self._initiator = Initiator(federation.identities[1], federation.identities[0].public, federation_binding(node))
+    def __init__(self, federation, node, socket, index=1) -> None:
+        self._initiator = Initiator(
+            federation.identities[index], federation.identities[0].public, federation_binding(node)
+        )
         self.socket = socket
         self.session: Session
 
@@ -275,6 +277,26 @@ async def test_messages_under_way_share_a_budget(federation, quick, part_of_a_me
         await liar.say(part_of_a_message)
         await a.until(a.reasons)
         assert "bytes under way" in a.reasons()[0]
+    assert a.links._table._shared.budget.used == 0
+
+
+async def test_many_neighbors_that_announce_at_once_hold_no_more_than_the_budget(federation, quick, part_of_a_message):
+    """Each within the limit of a body: those for whom there is no room are turned away, the others go on."""
+    limits = replace(quick, partial_bytes=1_300_000)
+    async with (
+        federation.node(0, limits=limits) as a,
+        aiohttp.ClientSession() as http,
+        AsyncExitStack() as sockets,
+    ):
+        for index in range(1, 7):
+            url = f"ws://{a.address()}{PATH}"
+            liar = Liar(federation, a, await sockets.enter_async_context(http.ws_connect(url)), index)
+            await liar.open()
+            await liar.say(part_of_a_message)
+        await a.until(lambda: len(a.reasons()) == 4)
+        assert all("bytes under way" in reason for reason in a.reasons())
+        assert len(a.open) == 2
+        assert a.links._table._shared.budget.used == 1_200_000
     assert a.links._table._shared.budget.used == 0
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import struct
+from pathlib import Path
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -185,3 +189,21 @@ def test_a_long_message_with_a_bad_header_is_refused():
     chunks[0] = HEAD[:PREFIX_BYTES] + b"\x90" + HEAD[PREFIX_BYTES + 1 :]
     with pytest.raises(PeerFault, match="malformed"):
         feed_all(Assembler(LIMIT), chunks)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc")
+def test_an_announced_body_takes_no_memory_before_it_comes():
+    """The buffer is mapped, not touched: a peer that announces much and sends little holds what it has sent."""
+    size = 1 << 30
+    head = encode(REQUEST)[0]
+    announced = head[: PREFIX_BYTES - 8] + struct.pack("<Q", size) + head[PREFIX_BYTES:]
+    assembler, before = Assembler(size), resident_bytes()
+    assembler.feed(announced)
+    for _ in range(8):
+        assembler.feed(bytes(CHUNK_BYTES))
+    assert assembler.pending_bytes == size
+    assert resident_bytes() - before < 8 * CHUNK_BYTES + (8 << 20)
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE

@@ -101,6 +101,7 @@ def simulate(
         size=learners.size,
         payload_bytes=sum(count * codec.size_bytes(learners.size) for codec, count in codecs.items()),
         batching=not exact,
+        personal=learners.personal,
     )
     given = script(federation, spec, learners, exact=exact, check=check)
     prepared = time.process_time()

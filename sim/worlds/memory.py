@@ -14,6 +14,8 @@ BATCHED_PER_NODE, BATCHED_PER_EDGE = 4, 3
 """vectors: model, control variate, and both at the start of the round in flight; two replicas, and a request's."""
 SINGLE_PER_NODE, SINGLE_PER_EDGE = 4, 4
 """vectors: model, control variate, and both for the round in flight; two replicas at each end."""
+PERSONAL_COPIES = 3
+"""in the module, as the last round left them, and in the state that a crash goes back to."""
 PAYLOADS_PER_EDGE = 4
 """where operations are done one at a time: a Request and a Reply, each pending at one end and on its way to the other
 or in its log.
@@ -29,28 +31,39 @@ USABLE_SHARE = 0.9
 """of what is available: the rest is for what the estimate forgot."""
 
 
-def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool) -> int:
+def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, personal: int = 0) -> int:
     """About how much a run takes at its height.
 
-    `size` is the number of the model's parameters, `payload_bytes` what one payload on every edge takes, together.
+    `size` is the number of values that nodes share, `payload_bytes` what one payload on every edge takes, together.
+    `personal` is how many more each node keeps to itself: then each has a module of its own.
     """
     rows = min(nodes, ROWS_AT_ONCE) if batching else 1
     per_node, per_edge = (BATCHED_PER_NODE, BATCHED_PER_EDGE) if batching else (SINGLE_PER_NODE, SINGLE_PER_EDGE)
     vectors = nodes * per_node + edges * per_edge + rows * TRAINING_VECTORS_PER_ROW
+    modules = nodes * (size + PERSONAL_COPIES * personal) if personal else 0
     payloads = 0 if batching else PAYLOADS_PER_EDGE * payload_bytes
     objects = nodes * OBJECT_BYTES_PER_NODE + edges * OBJECT_BYTES_PER_EDGE
-    return BASE_BYTES + vectors * size * FLOAT_BYTES + payloads + objects
+    return BASE_BYTES + (vectors * size + modules) * FLOAT_BYTES + payloads + objects
 
 
 def check_memory(
-    *, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, root: Path = Path("/")
+    *,
+    nodes: int,
+    edges: int,
+    size: int,
+    payload_bytes: int,
+    batching: bool,
+    personal: int = 0,
+    root: Path = Path("/"),
 ) -> None:
     """Refuse a run that does not fit; where the system does not say what is available, nothing is refused.
 
     Raises:
         UserError: names the need, what is available and what to change.
     """
-    needed = needed_bytes(nodes=nodes, edges=edges, size=size, payload_bytes=payload_bytes, batching=batching)
+    needed = needed_bytes(
+        nodes=nodes, edges=edges, size=size, payload_bytes=payload_bytes, batching=batching, personal=personal
+    )
     available = available_bytes(root)
     if available is None or needed <= available * USABLE_SHARE:
         return

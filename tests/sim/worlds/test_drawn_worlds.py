@@ -15,7 +15,7 @@ from p2pfl.core.staleness import parse_staleness
 from p2pfl.learn.load import make_learner
 from sim.worlds.check import check_world
 from sim.worlds.choices import require_settled, settle
-from sim.worlds.drawn import draw
+from sim.worlds.drawn import COMPRESSORS, draw
 from sim.worlds.faults import Crash, Separate, plan_faults
 from sim.worlds.speeds import node_speeds
 
@@ -62,6 +62,9 @@ def test_every_drawn_federation_is_connected_and_well_formed(drawn):
         assert 5 <= training.rounds <= 20
         assert (training.local_steps is None) != (training.local_epochs is None)
         make_compressor(federation.gossip.compressor)
+        assert set(federation.edge_compressors) <= set(federation.edges)
+        for spec in federation.edge_compressors.values():
+            make_compressor(spec)
         parse_staleness(federation.gossip.staleness)
         if federation.schedule:
             assert {edge for edges in federation.schedule for edge in edges} == set(federation.edges)
@@ -96,6 +99,7 @@ def test_drawn_worlds_have_every_kind_of_fault_and_peace_too(drawn):
         kinds["partition"] += any(isinstance(fault, Separate) for fault in plan.faults)
         kinds["late"] += bool(plan.late)
         kinds["churn"] += world.churn is not None
+        kinds["edges of their own"] += bool(federation.edge_compressors)
         kinds["schedule"] += bool(federation.schedule)
         kinds["bandwidth"] += world.links.bandwidth is not None
         kinds["heavy loss"] += world.links.loss > 0.15
@@ -104,7 +108,8 @@ def test_drawn_worlds_have_every_kind_of_fault_and_peace_too(drawn):
         kinds["control variate"] += federation.training.control_variate > 0
         kinds["peace"] += not plan.faults
     assert min(kinds.values()) > SEEDS // 20, kinds
-    assert len({federation.gossip.compressor for federation, _ in drawn}) >= 4
+    assert {federation.gossip.compressor for federation, _ in drawn} == set(COMPRESSORS)
+    assert {spec for federation, _ in drawn for spec in federation.edge_compressors.values()} == set(COMPRESSORS)
     assert len({len(federation.members) for federation, _ in drawn}) == 7
 
 
@@ -132,4 +137,6 @@ def test_the_draw_of_a_number_is_written_down():
         ((0, 1), (1, 2), (1, 3)),
         16,
     )
+    other, _ = draw(8)
+    assert (other.gossip.compressor, other.edge_compressors) == ("q2", {(0, 3): "q2", (2, 3): "top-k:0.1"})
     assert (world.compute.round_s, world.links.latency_s.low) == (0.16870989, 0.000717239462)

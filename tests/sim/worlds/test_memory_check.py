@@ -27,7 +27,7 @@ def machine(tmp_path):
 
 def test_the_need_grows_with_each_of_its_causes():
     base = needed_bytes(**SMALL)
-    for change in ({"nodes": 2000}, {"edges": 4000}, {"size": 4820}, {"batching": False}):
+    for change in ({"nodes": 2000}, {"edges": 4000}, {"size": 4820}, {"batching": False}, {"personal": 100_000}):
         assert needed_bytes(**(SMALL | change)) > base
     single = SMALL | {"batching": False}
     assert needed_bytes(**(single | {"payload_bytes": 2000 * 9640})) > needed_bytes(**single)

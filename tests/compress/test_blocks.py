@@ -168,6 +168,13 @@ def test_the_worst_block_attains_the_delta_of_stochastic_rounding(spec):
         assert 1 - share > guaranteed
 
 
+@pytest.mark.parametrize("spec", sorted(STOCHASTIC))
+def test_the_largest_float32_survives_stochastic_rounding(spec):
+    vector = np.full(300, FLOAT32.min, np.float32)
+    decoded = build(spec).decode(build(spec).encode(vector, chance=1), 300)
+    assert np.abs(decoded / vector - 1).max() < 0.04
+
+
 def test_stochastic_rounding_in_two_bits_is_no_contraction():
     assert build("q2:stochastic").delta(1000) == pytest.approx(-6.5, abs=1e-3)
 

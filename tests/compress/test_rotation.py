@@ -166,6 +166,9 @@ def test_the_guarantee_is_that_of_the_inner_codec_less_rounding():
 def test_an_inner_codec_draws_other_chance_than_the_signs():
     """Else stochastic rounding would not be unbiased for the rotated vector."""
     vector = np.random.default_rng(2).standard_normal(500).astype(np.float32)
+    rotated = np.frombuffer(EXACT.encode(vector, chance=7)[8:], "<f4")
+    inner = build("q4:stochastic").encode(rotated, chance=int(words([7], 1, 1)[0, 0]))
+    assert build("rotate+q4:stochastic").encode(vector, chance=7)[8:] == inner
     rows = np.broadcast_to(vector, (4000, 500))
     errors = build("rotate+q4:stochastic").quantize_rows(rows, chances=range(4000)).astype(np.float64) - vector
     assert np.abs(errors.mean(axis=0)).max() < 5 * errors.std(axis=0).max() / 4000**0.5

@@ -13,11 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.effects import ApplyReply
+from p2pfl.core.effects import ApplyReply, Bootstrap
 from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
+from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import image, restore
 from p2pfl.engine.scratch import TILE
+from p2pfl.engine.state import EdgeState
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair, picture
@@ -171,7 +173,7 @@ def taken(run):
 @pytest.mark.parametrize("spec", ["none", "q8", "q4"])
 def test_an_exchange_takes_three_vectors_once_and_then_little_more_than_its_payloads(spec):
     """A node holds 2 vectors, 2 more for each edge, and these 3; numpy reports to tracemalloc."""
-    size = 16 * TILE
+    size = 64 * TILE
     pair = Pair(spec=spec, size=size, beta=0.1)
     model_bytes, payload_bytes = 4 * size, pair.codecs.default.size_bytes(size)
     allowed = payload_bytes + 0.25 * model_bytes
@@ -207,3 +209,18 @@ def test_a_round_is_taken_in_without_another_vector():
     finally:
         tracemalloc.stop()
     assert peak <= 1.25 * 4 * size  # one is the start, which the trainer brings
+
+
+@pytest.mark.parametrize("size", [TILE - 1, TILE, 2 * TILE + 77])
+def test_a_start_from_the_neighbors_and_the_distance_to_them_do_not_depend_on_tiles(size):
+    pair = Pair(spec="none", size=size)
+    pair.exchange(factor=0.0)
+    state = pair.engines[0].state
+    state.model *= np.float32(0.5)
+    theirs = state.edges[1].peer.astype(np.float64)
+    away = np.linalg.norm(state.model - theirs) / np.linalg.norm(state.model.astype(np.float64))
+    assert pair.engines[0].neighbor_distance() == pytest.approx(away, rel=1e-5)
+    state.edges[2] = EdgeState(EdgeRecord(), np.zeros_like(state.model), state.model * np.float32(3))
+    expected = np.median([state.edges[1].peer, state.edges[2].peer], axis=0)
+    pair.run(0, Bootstrap(peers=(1, 2)))
+    assert state.model.tobytes() == expected.tobytes()

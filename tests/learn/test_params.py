@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -177,3 +179,29 @@ def test_a_model_that_cannot_be_shared_is_the_users_mistake(model):
 def test_a_vector_of_another_size_is_our_bug():
     with pytest.raises(ValueError, match="shape"):
         FlatModule(nn.Linear(2, 1), "mine").load(np.zeros(4, dtype=np.float32))
+
+
+def test_a_vector_goes_in_and_out_without_a_copy_on_the_way():
+    flat = FlatModule(nn.Sequential(nn.Linear(500, 500), nn.Linear(500, 500)), "mine")
+    vector = flat.vector()
+    tracemalloc.start()
+    flat.load(vector)
+    flat.pulls(vector)
+    assert tracemalloc.get_traced_memory()[1] < 0.1 * vector.nbytes
+    flat.vector()
+    assert tracemalloc.get_traced_memory()[1] < 1.1 * vector.nbytes
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_vector_that_cannot_be_written_to_is_loaded_like_any_other(dtype):
+    module = nn.Linear(2, 1)
+    flat = FlatModule(module, "mine")
+    vector = np.array([1.0, 2.0, 3.0], dtype)
+    vector.flags.writeable = False
+    flat.load(vector)
+    assert [pull.flatten().tolist() for _, pull in flat.pulls(vector)] == [[1.0, 2.0], [3.0]]
+    with torch.no_grad():
+        module.weight += 1.0
+    assert flat.vector().tolist() == [2.0, 3.0, 3.0]
+    assert vector.tolist() == [1.0, 2.0, 3.0]

@@ -184,4 +184,6 @@ def number(keep: float) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_WORD else text[: _LONGEST_WORD - 3] + "..."
+    """For a message of one line."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text[: _LONGEST_WORD + 1])
+    return plain if len(plain) <= _LONGEST_WORD else plain[: _LONGEST_WORD - 3] + "..."

@@ -38,7 +38,7 @@ def traffic_facts(
 def print_traffic(facts: dict[str, Any]) -> None:
     """For people."""
     few, most = facts["personal_parameters"]
-    bound = "" if facts["exact"] else "at most "
+    bound, least = ("", "") if facts["exact"] else ("at most ", "at least ")
     write_facts(
         {
             "": "",
@@ -48,7 +48,7 @@ def print_traffic(facts: dict[str, Any]) -> None:
             "bytes per round, busiest node": bound + _sizes(facts["bytes_per_round_busiest_node"]),
             "bytes per round, all nodes": bound + _sizes(facts["bytes_per_round_all_nodes"]),
             "the same in float32": _sizes(facts["float32_bytes_per_round_all_nodes"]),
-            "times smaller": cell(facts["times_smaller"]),
+            "times smaller": least + cell(facts["times_smaller"]),
         }
     )
     write_rows([compressor_row(row) for row in facts["compressors"]], "table")
@@ -62,7 +62,8 @@ def compressor_row(row: dict[str, Any]) -> dict[str, str]:
     told = {"edges": cell(row["edges"])} if "edges" in row else {}
     return (
         _message(row)
-        | {"bits per parameter": f"{row['bits_per_parameter']:.3g}", "times smaller": cell(row["times_smaller"])}
+        | {"bits per parameter": f"{row['bits_per_parameter']:.3g}"}
+        | {"times smaller": ("" if row["exact"] else "at least ") + cell(row["times_smaller"])}
         | {key: cell(row[key]) for key in ("delta", "gamma", "random")}
         | told
     )

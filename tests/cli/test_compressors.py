@@ -56,7 +56,8 @@ def test_a_size_that_values_decide_is_said_to_be_a_bound(p2pfl):
     (bound,) = [line for line in lines if "q8+zstd" in line]
     (exact,) = [line for line in lines if "q8 " in line]
     assert "at most" in bound
-    assert "at most" not in exact
+    assert "at least" in bound
+    assert " at " not in exact
 
 
 def test_every_wrong_spec_is_told_and_nothing_is_shown(p2pfl):

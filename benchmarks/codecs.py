@@ -72,7 +72,7 @@ class Speeds:
     def __init__(self, codecs: dict[str, Compressor], rows: Rows) -> None:
         self.codecs = codecs
         self.rows = rows
-        self.out = np.empty_like(rows)
+        self.out = rows.copy()  # memory that is there
         self.best: dict[tuple[str, str], float] = {}
 
     def measure(self, repeats: int, until: float) -> None:

@@ -1,10 +1,10 @@
 """The seam that every compressor fills.
 
 Decoding is normative, since the two ends of an edge must hold identical replicas on x86 and on ARM: an integer code
-becomes a float32 and is multiplied once, in float32, by a scale that was sent; a rotation is undone by float32 additions
-and subtractions in a fixed order and one multiplication. Nothing else is computed, nothing is fused, and every number
-of a payload is little-endian. Encoding is not normative: only its sender ever runs it. Where it draws, it draws from the `chance` it is given and from nothing else, so that the same
-vector and chance give the same payload.
+becomes a float32 and is multiplied once, in float32, by a scale that was sent; a rotation is undone by additions and
+subtractions of float32 in a fixed order and one multiplication. Nothing else is computed, nothing is fused, and every
+number of a payload is little-endian. Encoding is not normative: only its sender ever runs it. Where it draws, it draws
+from the `chance` it is given and from nothing else, so that the same vector and chance give the same payload.
 """
 
 from __future__ import annotations

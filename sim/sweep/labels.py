@@ -18,6 +18,9 @@ DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (0.8, 0.6), (0.8, -0.6), (-0.8, 
 POINTS_PER_INCH = 72
 LEADER = {"arrowstyle": "-", "linewidth": 0.5, "color": "#999999", "shrinkA": 0, "shrinkB": 3}
 
+PAPER = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.4}
+"""behind the text: an interval may run through it."""
+
 
 class Box(NamedTuple):
     """In points of the figure."""
@@ -86,8 +89,6 @@ def _places(place: tuple[float, ...], text: str) -> Iterator[tuple[float, float,
 
 
 def _write(axes: Any, text: str, end: tuple[float, float], aside: tuple[float, float]) -> None:
-    from matplotlib.patheffects import withStroke  # noqa: PLC0415 - slow, and an extra
-
     wide = LETTER * FONT_POINTS * len(text)
     far = abs(aside[1]) > NEAR or abs(aside[0]) > NEAR + wide / 2
     axes.annotate(
@@ -101,5 +102,5 @@ def _write(axes: Any, text: str, end: tuple[float, float], aside: tuple[float, f
         color=DARK,
         arrowprops=LEADER if far else None,
         zorder=4,
-        path_effects=[withStroke(linewidth=2, foreground="white")],
+        bbox=PAPER,
     ).set_in_layout(False)

@@ -84,8 +84,8 @@ def results(plan: Plan, tally: Tally) -> dict[str, Any]:
     """The same for the same runs, in whatever order and however many attempts they were made."""
     return {
         "sweep": plan.file.path.name,
-        "axes": {name: list(values) for name, values in plan.file.axes.items()},
-        "fixed": {name: value for name, value in plan.file.fixed.items() if name not in plan.file.axes},
+        "axes": {name: [_told(value) for value in values] for name, values in plan.file.axes.items()},
+        "fixed": {name: _told(value) for name, value in plan.file.fixed.items() if name not in plan.file.axes},
         "seeds": list(plan.file.seeds),
         "level": LEVEL,
         "rows": [_row(combination, tally) for combination in plan.combinations],
@@ -98,7 +98,7 @@ def _row(combination: Combination, tally: Tally) -> dict[str, Any]:
     failed = [{"seed": keys[key], "reason": tally.failures[key]} for key in keys if key in tally.failures]
     impossible = [{"seed": keys[key], "reason": reason} for key, reason in combination.impossible.items()]
     return {
-        "values": dict(combination.values),
+        "values": {name: _told(value) for name, value in combination.values.items()},
         "runs": len(keys),
         "done": len(done),
         "failed": failed,
@@ -106,6 +106,11 @@ def _row(combination: Combination, tally: Tally) -> dict[str, Any]:
         "keys": list(keys),
         "metrics": {name: _metric(name, done) for name in METRICS},
     }
+
+
+def _told(value: Any) -> Any:
+    """Patterns of names as one text."""
+    return ", ".join(value) if isinstance(value, tuple) else value
 
 
 def _metric(name: str, done: Sequence[Mapping[str, float]]) -> dict[str, Any] | None:

@@ -102,6 +102,8 @@ def test_an_axis_with_one_value_takes_no_room():
         {"topology": TOPOLOGY},
         {"nodes": [10, 100, 1000]},
         {"compressor": COMPRESSOR},
+        {"compressor": CHAINS, "nodes": [10, 20, 40]},
+        {"share": ["*", "1.*, !*.bias"], "compressor": COMPRESSOR},
         {"topology": TOPOLOGY, "compressor": COMPRESSOR},
         {"topology": TOPOLOGY, "compressor": COMPRESSOR, "attack": ["none", "zero"], "byzantine": [0, 1, 2]},
         {"topology": TOPOLOGY, "nodes": list(range(10, 300, 10)), "rule": [f"rule{index}" for index in range(9)]},

@@ -91,3 +91,15 @@ def test_json_is_plain_json(found):
 def test_a_report_that_is_none_has_no_figures():
     with pytest.raises(ValueError, match="nodes"):
         figures(b'{"something": 1}')
+
+
+def test_what_is_shared_is_told_as_one_text(found):
+    told = found("[sweep]\nseeds = 1\nnodes = 4\n[axes]\nshare = [['*'], ['1.*', '!*.bias']]\n")
+    assert told["axes"] == {"share": ["*", "1.*, !*.bias"]}
+    assert [row["values"]["share"] for row in told["rows"]] == ["*", "1.*, !*.bias"]
+
+
+def test_every_chain_is_a_value_of_the_axis_in_its_canonical_spelling(found):
+    told = found("[sweep]\nseeds = 1\nnodes = 4\n[axes]\ncompressor = ['top-k:0.050+q8+zstd', 'rotate+sign']\n")
+    assert told["axes"]["compressor"] == ["top-k:0.05+q8+zstd", "rotate+sign"]
+    assert "top-k:0.05+q8+zstd" in as_csv(told)

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-NODES = 3
+NODES, DEGREE = 3, 2
 SUFFIXES = {"k": 1_000, "M": 1_000_000}
 ASLEEP_S = 0.002
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -83,7 +83,7 @@ def measured(text: str, options: argparse.Namespace) -> Figures:
         runs = []
         for _ in range(repeats):
             alone = bare(folder, options.batch, steps * options.rounds)[0]
-            runs += [compare(alone, node, trial["parameters"]) for node in federation(folder, options, steps)]
+            runs += [compare(alone, node, options.rounds) for node in federation(folder, options, steps)]
         probed = federation(folder, options, steps, probe=[str(options.nice)])
         beside = bare(folder, options.batch, steps * options.rounds, probe=[str(options.nice)])
     figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
@@ -139,8 +139,13 @@ def free_base_port() -> int:
         return 15_000 + int(taken.getsockname()[1]) % 15_000
 
 
-def compare(alone: Figures, node: Figures, parameters: float) -> Figures:
-    """One node against the bare loop; what is not training is gossip: exchanges, disk, sockets, the loop."""
+def compare(alone: Figures, node: Figures, rounds: int) -> Figures:
+    """One node against the bare loop; what is not training is gossip: exchanges, disk, sockets, the loop.
+
+    A short run makes most of its exchanges after the last round of training, when the nodes come together: one for each
+    neighbor is what a round costs.
+    """
+    model_bytes = 4 * alone["parameters"]
     running, training, exchanges = node["cpu_time_running_s"], node["cpu_time_training_s"], node["exchanges"]
     gossip = running - training
     return {
@@ -150,11 +155,12 @@ def compare(alone: Figures, node: Figures, parameters: float) -> Figures:
         "training_over_bare": training / alone["cpu_s"],
         "gossip_cpu_s": gossip,
         "gossip_over_training": gossip / training,
+        "gossip_over_training_in_a_round": DEGREE * gossip / exchanges / (training / rounds),
         "exchanges": exchanges,
         "cpu_ms_per_exchange": 1e3 * gossip / exchanges,
         "cpu_ms_per_mb_sent": 1e3 * gossip / (node["bytes_sent"] / 1e6),
-        "bare_peak_models": alone["peak_bytes"] / (4 * parameters),
-        "node_peak_models": node["peak_bytes"] / (4 * parameters),
+        "bare_peak_models": alone["peak_bytes"] / model_bytes,
+        "node_peak_models": node["peak_bytes"] / model_bytes,
     }
 
 

@@ -31,17 +31,17 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        self._sized = np.empty(0, np.float32)
+        self._sized: tuple[tuple[int, ...], object] | None = None
 
     def fit(self, model: Vector) -> None:
         """Be of the shape and type of `model`; what stood here is lost if it was of another."""
-        if self._sized.shape == model.shape and self._sized.dtype == model.dtype:
+        if self._sized == (model.shape, model.dtype):
             return
         self.peer, self.own, self.move = (np.empty_like(model) for _ in range(3))
         self.tile = np.empty(min(TILE, model.size), model.dtype)
         single = model.dtype == np.float32
         self._decoded = None if single else np.empty((2, model.size), np.float32)
-        self._sized = self.move
+        self._sized = (model.shape, model.dtype)
 
     @property
     def decoded_peer(self) -> NDArray[np.float32]:

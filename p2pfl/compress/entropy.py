@@ -61,12 +61,12 @@ class Entropy:
         if not 0 < stored.size <= 1 + due:
             raise PeerFault(f"payload of {stored.size} bytes where 1 to {1 + due} were due")
         marker, stored = int(stored[0]), stored[1:]
-        if marker == PACKED and stored.size < due:
+        if marker == PACKED:
             plain = zstd_frame.decompress(stored, due)
         elif marker == PLAIN:
             plain = stored
         else:
-            raise PeerFault(f"a packed payload of {stored.size} bytes begins with {marker}")
+            raise PeerFault(f"a payload begins with {marker}: neither plain nor packed")
         return self.inner.decode(plain.data, size, out)
 
     def quantize_rows(

@@ -104,6 +104,21 @@ def test_zeros_in_a_frame_would_have_been_read():
     assert not build("zstd").decode(PACKED + framed(bytes(4 * SIZE)), SIZE).any()
 
 
+def test_every_payload_is_read_however_little_it_gains_by_packing():
+    noise = np.random.default_rng(1).integers(-127, 128, 900).astype(np.float32)
+    for zeros in range(200):
+        vector = np.concatenate([noise, np.zeros(zeros, np.float32)])
+        decoded = build("q8+zstd").decode(build("q8+zstd").encode(vector), vector.size)
+        assert decoded.tobytes() == build("q8").quantize_rows(vector[None]).tobytes()
+
+
+def test_what_follows_a_frame_is_refused_where_a_piece_of_input_ends_with_the_frame(monkeypatch):
+    monkeypatch.setattr(zstd_frame, "INPUT_BYTES", len(GOOD))
+    assert build("q4+zstd").decode(PACKED + GOOD, SIZE).any()
+    with pytest.raises(PeerFault, match="follows"):
+        build("q4+zstd").decode(PACKED + GOOD + b"a", SIZE)
+
+
 def lying_frame(claimed: int, window_log: int | None = None) -> bytes:
     """A header that claims much, and one block of zeros."""
     window = b"" if window_log is None else bytes([(window_log - 10) << 3])

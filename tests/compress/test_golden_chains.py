@@ -75,7 +75,7 @@ LONG = {
     "top-k:0.1+q8": ("728d6e6cd143d47156c5e30e867b5c05", "6416169c7ac01c97508e089d8d62e1d2"),
     "top-k:0.3": ("c3bb5748192d33b7c3c1777f27a4079b", "d7467d0d36172587edc14b0ce8dec8f8"),
     "random-k:0.1+q8": ("61593a75c7df12e0f0c79db104712e0d", "ca0cd6d89008e770c6e7a8676f4fa766"),
-    "random-k:30001": ("bee5b08cc64a9a9dc2e63e0b35ee4c0f", "adadaca0ac772138bc354c6a42da5f9c"),
+    "random-k:40001": ("fcfdc1806fae0ead84a37384cf2fed78", "e9e80f4883765a4d64a54d8a3584c3da"),
 }
 
 

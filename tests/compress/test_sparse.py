@@ -124,11 +124,13 @@ def test_random_k_takes_each_value_as_often_as_its_delta_says(size):
     assert build("random-k:4").delta(size) <= wanted.min()
 
 
-def test_the_places_of_random_k_follow_from_the_seed_by_the_rule_of_the_format():
-    taken = np.flatnonzero(places_of("random-k:3", 10, [2**64 - 2])[0])
-    drawn = [int(word) >> 32 for word in words([2**64 - 2], 0, 3)[0]]
+@pytest.mark.parametrize(("kept", "size"), [(3, 10), (40_000, 100_001)])
+def test_the_places_of_random_k_follow_from_the_seed_by_the_rule_of_the_format(kept, size):
+    taken = np.flatnonzero(places_of(f"random-k:{kept}", size, [2**64 - 2])[0])
+    drawn = [int(word) >> 32 for word in words([2**64 - 2], 0, kept)[0]]
+    edges = [stratum * size // kept for stratum in range(kept + 1)]
     assert taken.tolist() == [
-        first + (one * (last - first) >> 32) for one, first, last in zip(drawn, (0, 3, 6), (3, 6, 10), strict=True)
+        first + (one * (last - first) >> 32) for one, first, last in zip(drawn, edges, edges[1:], strict=False)
     ]
 
 

@@ -15,6 +15,9 @@ from p2pfl.errors import PeerFault
 from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire.frame import PREFIX_BYTES, Prefix, decode, decode_prefix, encode
 
+PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+"""pages of one's own cost half of what shared ones do when they are touched first."""
+
 
 def split(message: Message) -> Iterator[bytes | memoryview]:
     """The message's chunks in order; those of a long body are views of it, so it must not change before they went.
@@ -35,8 +38,8 @@ class Assembler:
     """The receiving side of one session, fed one chunk after the other.
 
     A message owns its body for as long as anybody holds it: a short body is a view of the chunk it came in, a long
-    one of a buffer of its exact size. That buffer serves the next long body of the same size once nobody looks at it
-    any more, because touching fresh memory costs more than the copy.
+    one of a buffer. That buffer serves the next long body once nobody looks at it any more, because touching fresh
+    memory costs more than the copy. It has room for any body, and takes as much memory as the longest so far.
     """
 
     def __init__(self, max_body_bytes: int) -> None:
@@ -76,7 +79,7 @@ class Assembler:
             return decode(prefix, header, body)
         if len(header) != prefix.header_bytes or body.nbytes:
             raise PeerFault("a long message begins with a chunk that is not its prefix and header")
-        self._take_buffer(prefix.body_bytes)
+        self._take_buffer()
         self._pending, self._filled = (prefix, bytes(header)), 0
         return None
 
@@ -85,27 +88,28 @@ class Assembler:
         if len(chunk) != expected:
             raise PeerFault(f"a body continues with {len(chunk)} bytes instead of {expected}")
         # Through a view: a bytearray would copy the chunk once more before it takes it.
-        self._memory()[self._filled : self._filled + expected] = chunk
+        self._memory(prefix.body_bytes)[self._filled : self._filled + expected] = chunk
         self._filled += expected
         if self._filled < prefix.body_bytes:
             return None
         self._pending = None
-        return decode(prefix, header, self._memory())
+        return decode(prefix, header, self._memory(prefix.body_bytes))
 
-    def _memory(self) -> memoryview:
+    def _memory(self, size: int) -> memoryview:
         if self._buffer is None:
             raise AssertionError("a long body without a buffer")
-        return memoryview(self._buffer)
+        return memoryview(self._buffer)[:size]
 
-    def _take_buffer(self, size: int) -> None:
+    def _take_buffer(self) -> None:
         """Mapped memory is zeroed page by page as it is touched, where a bytearray would stop all threads for it.
 
-        A map refuses to change its length while a view of it lives: so it tells whether it is free.
+        A map refuses to be resized, even to what it is, while a view of it lives: so it tells whether it is free.
         """
         try:
-            if self._buffer is not None and len(self._buffer) == size:
-                self._buffer.resize(size)
+            if self._buffer is not None:
+                self._buffer.resize(len(self._buffer))
                 return
-        except BufferError:
+        except (BufferError, SystemError):
+            # SystemError: no map can be resized on this system.
             pass
-        self._buffer = mmap.mmap(-1, size)
+        self._buffer = mmap.mmap(-1, self._max_body_bytes, **PRIVATE)

@@ -123,11 +123,13 @@ def test_a_body_stays_what_it_was_while_anybody_looks_at_it(hold):
     assert held == expected if isinstance(held, Request) else bytes(held) == bytes(expected)
 
 
-def test_a_body_of_another_size_gets_a_buffer_of_its_own_size():
+@pytest.mark.parametrize("size", [CHUNK_BYTES - 1, CHUNK_BYTES + 1, LIMIT])
+def test_the_buffer_serves_a_body_of_any_size(size):
     assembler = Assembler(LIMIT)
-    receive(assembler, seed=1)
-    (message,) = feed_all(assembler, chunks_of(request_of(CHUNK_BYTES + 1)))
-    assert message.body.nbytes == CHUNK_BYTES + 1
+    where = address_of(receive(assembler, seed=1))
+    (message,) = feed_all(assembler, chunks_of(request_of(size)))
+    assert message == request_of(size)
+    assert address_of(message) == where
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ def test_any_other_cut_is_refused_and_final(chunks):
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_allocated(monkeypatch):
-    def refuse(assembler, size):
+    def refuse(assembler):
         raise AssertionError("allocated")
 
     monkeypatch.setattr(Assembler, "_take_buffer", refuse)

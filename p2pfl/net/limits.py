@@ -25,7 +25,7 @@ class Limits:
     """how long one chunk may wait for the peer to read."""
     heartbeat_s: float = 30.0
     """silence after which a ping is sent; half as long again without an answer and the session is dead. A chunk of
-    256 KiB must pass in that half, so links below about 200 kbit/s are too slow."""
+    256 KiB must pass in that half, behind as much in the socket, so links below about 300 kbit/s are too slow."""
     close_s: float = 1.0
     """how long a goodbye may take."""
     retry_first_s: float = 0.2

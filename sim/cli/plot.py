@@ -36,7 +36,8 @@ Examples:
     type=click.Choice(["time", "rounds", "bytes"]),
     help="What runs across.  [default: time; of a sweep: its axes decide]",
 )
-def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None) -> None:
+@click.option("--mean", is_flag=True, help="Of a sweep: the mean accuracy of the nodes, not that of the worst one.")
+def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None, mean: bool) -> None:
     """Draw runs over time: accuracy from the worst to the best node, consensus distance, bytes.
 
     Reports of real runs and of simulated ones go together. One REPORT may be a sweep's folder, or its results.json:
@@ -50,7 +51,9 @@ def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None) -> N
     contents = [_read(file) for file in files]
     sweeps = [_sweep(content) for content in contents]
     if any(sweeps):
-        _draw_sweep(sweeps, files, target, x)
+        _draw_sweep(sweeps, files, target, x, mean=mean)
+    elif mean:
+        raise UserError("runs are drawn from the worst to the best node", key="--mean", allowed="with a sweep")
     else:
         _draw_runs(contents, files, target, x or "time")
     click.echo(f"picture: {target}", err=True)
@@ -77,14 +80,16 @@ def _sweep(content: bytes) -> dict[str, Any] | None:
     return plain
 
 
-def _draw_sweep(sweeps: Sequence[dict[str, Any] | None], files: Sequence[Path], target: Path, x: X | None) -> None:
+def _draw_sweep(
+    sweeps: Sequence[dict[str, Any] | None], files: Sequence[Path], target: Path, x: X | None, *, mean: bool
+) -> None:
     from sim.sweep.figure import draw_sweep  # noqa: PLC0415 - as above
 
     if len(files) > 1 or sweeps[0] is None:
         raise UserError("a sweep is drawn by itself", key="REPORT", value=len(files), allowed="one sweep, or reports")
     if x is not None:
         raise UserError("the axes of a sweep decide what runs across", key="--x", value=x, allowed="not with a sweep")
-    draw_sweep(sweeps[0], target)
+    draw_sweep(sweeps[0], target, mean=mean)
 
 
 def _draw_runs(contents: Sequence[bytes], files: Sequence[Path], target: Path, x: X) -> None:

@@ -25,19 +25,23 @@ HEIGHTS: Mapping[str, str] = {
     "consensus_distance": "consensus distance",
 }
 """What is drawn: the first of these that any run has."""
+MEAN = "accuracy_mean"
 MOST_PANELS = 24
 MOST_COLUMNS = 4
 POWERS_FROM = 20.0
 """where the largest value is so many times the smallest, the scale is logarithmic."""
 
 
-def draw_sweep(results: Mapping[str, Any], path: Path) -> None:
+def draw_sweep(results: Mapping[str, Any], path: Path, *, mean: bool = False) -> None:
     """Write the picture of what `results.json` holds; a .png, .svg or .pdf file.
+
+    `mean`: of accuracy the nodes' mean goes up, not that of the worst node.
 
     Raises:
         UserError: there is nothing to draw.
     """
-    height = next((name for name in HEIGHTS if any(row["metrics"][name] for row in results["rows"])), None)
+    heights = (MEAN, *HEIGHTS) if mean else tuple(HEIGHTS)
+    height = next((name for name in heights if any(row["metrics"].get(name) for row in results["rows"])), None)
     if height is None:
         raise UserError("no run of this sweep is done: nothing to draw", key="--plot", value=str(path))
     rows = [row for row in results["rows"] if row["metrics"][height]]
@@ -58,7 +62,7 @@ def _figure(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], heigh
         _panel(axes, _within(rows, wanted), roles, height, wanted)
     _scales(panels, rows, roles, height)
     for line in panels:
-        line[0].set_ylabel(HEIGHTS[height], fontsize=9)
+        line[0].set_ylabel(HEIGHTS.get(height, "mean accuracy of the nodes"), fontsize=9)
     for axes in panels[-1]:
         axes.set_xlabel("bytes that a node sends" if roles.across is None else roles.across, fontsize=9)
     figure.suptitle(_title(results, rows, roles), fontsize=9.5, color=DARK, x=0.01, ha="left")
@@ -114,7 +118,9 @@ def _scales(panels: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height
     """All panels share them."""
     axes = panels.flat[0]
     means = [row["metrics"][height]["mean"] for row in rows]
-    if height == "accuracy_worst":
+    if roles.label is not None:
+        _fit_seeds(axes, [value for row in rows for value in row["metrics"][height]["values"]])
+    elif height in {"accuracy_worst", MEAN}:
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, -0.03), min(high, 1.03))
     elif min(means) > 0 and max(means) / min(means) >= POWERS_FROM:
@@ -129,6 +135,13 @@ def _scales(panels: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height
         axes.minorticks_off()
     else:
         _names(panels, roles)
+
+
+def _fit_seeds(axes: Any, values: Sequence[float]) -> None:
+    """One compressor with a wide interval must not push all others together: its interval is cut."""
+    low, high = min(values), max(values)
+    margin = 0.12 * (high - low) or 0.01
+    axes.set_ylim(low - margin, high + margin)
 
 
 def _names(panels: Any, roles: Roles) -> None:

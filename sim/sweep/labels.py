@@ -9,12 +9,14 @@ from sim.sweep.roles import BYTES, Roles
 from topologies.plots.canvas import DARK, shown
 
 FONT_POINTS = 7.0
-LETTER = 0.56
+LETTER = 0.63
 """width of a letter over the size of the font, about: asking the font would make the picture depend on it."""
 POINT_RADIUS = 4.0
 NEAR = 7.0
 DISTANCES = (NEAR, 13.0, 20.0, 28.0, 37.0, 47.0, 58.0, 70.0, 84.0, 100.0)
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (0.8, 0.6), (0.8, -0.6), (-0.8, 0.6), (-0.8, -0.6))
+DETOUR = 2 * len(DIRECTIONS)
+"""so many places farther is not much."""
 POINTS_PER_INCH = 72
 LEADER = {"arrowstyle": "-", "linewidth": 0.5, "color": "#999999", "shrinkA": 0, "shrinkB": 3}
 
@@ -54,10 +56,10 @@ def name_points(axes: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, heig
     places = [tuple(float(one) * to_points for one in axes.transData.transform(end)) for end in ends]
     frame = Box(*(float(one) * to_points for one in axes.get_window_extent().extents))
     taken = [Box(x - POINT_RADIUS, y - POINT_RADIUS, x + POINT_RADIUS, y + POINT_RADIUS) for x, y in places]
-    taken += [_interval(place, row["metrics"][height], axes) for place, row in zip(places, rows, strict=True)]
+    lines = [_interval(place, row["metrics"][height], axes) for place, row in zip(places, rows, strict=True)]
     for index in sorted(range(len(rows)), key=lambda one: places[one]):
         text = shown(str(rows[index]["values"][roles.label]), 34)
-        across, up, box = _free_place(places[index], text, taken, frame)
+        across, up, box = _free_place(places[index], text, taken, lines, frame)
         taken.append(box)
         _write(axes, text, ends[index], (across, up))
 
@@ -70,11 +72,20 @@ def _interval(place: tuple[float, ...], metric: Mapping[str, Any], axes: Any) ->
     return Box(place[0] - 1, low * to_points, place[0] + 1, high * to_points)
 
 
-def _free_place(place: tuple[float, ...], text: str, taken: Sequence[Box], frame: Box) -> tuple[float, float, Box]:
-    """How far from the point the middle of the text stands, and its box; where all is full, in the first place."""
+def _free_place(
+    place: tuple[float, ...], text: str, taken: Sequence[Box], lines: Sequence[Box], frame: Box
+) -> tuple[float, float, Box]:
+    """How far from the point the middle of the text stands, and its box; where all is full, in the first place.
+
+    Off the `lines`, too, where that is not much farther.
+    """
     found = list(_places(place, text))
-    free = (one for one in found if one[2].inside(frame) and not any(one[2].meets(other) for other in taken))
-    return next(free, found[0])
+    free = [one for one in found if one[2].inside(frame) and not any(one[2].meets(other) for other in taken)]
+    clear = next((one for one in free if not any(one[2].meets(line) for line in lines)), None)
+    nearest = free[0] if free else found[0]
+    if clear is None or found.index(clear) > found.index(nearest) + DETOUR:
+        return nearest
+    return clear
 
 
 def _places(place: tuple[float, ...], text: str) -> Iterator[tuple[float, float, Box]]:

@@ -60,6 +60,12 @@ def test_more_compressors_than_colors_have_their_names_beside_the_points(tmp_pat
     assert set(CHAINS) <= set(written)
 
 
+def test_the_mean_of_the_nodes_may_be_drawn_instead_of_the_worst(tmp_path):
+    found = results_of({"topology": TOPOLOGY}, heights=("accuracy_worst", "accuracy_mean"))
+    draw_sweep(found, tmp_path / "sweep.svg", mean=True)
+    assert "mean accuracy of the nodes" in words(tmp_path / "sweep.svg")
+
+
 def test_no_name_stands_on_another_or_on_a_point():
     """Sixteen points within a few millimeters of each other."""
     frame, taken = Box(0, 0, 500, 300), []
@@ -68,7 +74,7 @@ def test_no_name_stands_on_another_or_on_a_point():
         taken.append(Box(place[0] - 2, place[1] - 2, place[0] + 2, place[1] + 2))
     points = list(taken)
     for point, chain in zip(points, CHAINS, strict=True):
-        _, _, box = _free_place((point.left + 2, point.bottom + 2), chain, taken, frame)
+        _, _, box = _free_place((point.left + 2, point.bottom + 2), chain, taken, [], frame)
         assert box.inside(frame)
         assert not any(box.meets(other) for other in taken)
         taken.append(box)

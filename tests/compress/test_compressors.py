@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -119,7 +119,6 @@ def test_rows_and_payloads_may_be_strided_in_memory(compressor, size):
         assert compressor.decode_rows(shifted, size).tobytes() == wanted
 
 
-@settings(deadline=None)
 @given(spec=st.sampled_from(SPECS), vector=moderate("<f4", 32))
 def test_decoding_gives_the_same_bits_from_bytes_and_from_unaligned_memory(spec, vector):
     compressor = build(spec)
@@ -158,7 +157,6 @@ def test_rows_that_draw_want_a_chance_each(spec, chances):
 # --- how much is lost ----------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(spec=st.sampled_from(CERTAIN), vector=st.one_of(moderate("<f4", 32), moderate("<f8", 64)))
 def test_a_round_trip_contracts_by_delta(spec, vector):
     compressor = build(spec)
@@ -197,7 +195,6 @@ def test_stochastic_rounding_is_unbiased(spec):
         assert np.abs(errors.mean(axis=0)[block]).max() <= 5 * errors.std(axis=0)[block].max() / 4000**0.5
 
 
-@settings(deadline=None)
 @given(
     spec=st.sampled_from(CERTAIN),
     vector=hnp.arrays("<f4", st.integers(0, 600), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)),
@@ -209,7 +206,6 @@ def test_every_finite_vector_decodes_to_a_finite_vector_that_is_no_further_than_
     assert energy(np.float64(vector) - decoded) <= energy(vector) * (1 + 1e-12)
 
 
-@settings(deadline=None)
 @given(
     spec=st.sampled_from(DRAWING),
     vector=hnp.arrays("<f4", st.integers(0, 600), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)),
@@ -259,7 +255,6 @@ def test_a_payload_of_another_length_is_a_peer_fault(compressor, size):
             compressor.decode(other, size)
 
 
-@settings(deadline=None)
 @given(spec=st.sampled_from(SPECS), size=st.integers(0, 600), data=st.data())
 def test_any_bytes_give_a_finite_vector_or_a_peer_fault(spec, size, data):
     compressor = build(spec)
@@ -268,7 +263,6 @@ def test_any_bytes_give_a_finite_vector_or_a_peer_fault(spec, size, data):
     decoded_or_refused(compressor, payload, size)
 
 
-@settings(deadline=None)
 @given(spec=st.sampled_from(SPECS), size=st.sampled_from((1, 30, 257, 3000)), data=st.data())
 def test_damaged_payloads_give_a_finite_vector_or_a_peer_fault(spec, size, data):
     compressor = build(spec)

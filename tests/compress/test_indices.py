@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.compress.indices import GAPS, PACKED
@@ -32,7 +32,6 @@ def bits_needed(count: int, size: int) -> float:
 
 
 @CODES
-@settings(deadline=None)
 @given(st.integers(0, 400).flatmap(lambda size: st.tuples(st.just(size), st.integers(0, size))), st.integers(0, 9))
 def test_what_was_written_is_read(code, shape, seed):
     size, count = shape
@@ -47,7 +46,6 @@ def test_first_and_last_places_are_written_and_read(code, count, size):
         assert np.array_equal(code.read(written(code, indices[None], size), count, size)[0], indices)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 10**8), st.floats(0, 0.25))
 def test_packed_indices_take_little_more_than_they_must(size, density):
     """Bits each: 0.6 where few are taken, 0.76 at a quarter. Besides, less than a byte, and Stirling's logarithm."""
@@ -63,7 +61,6 @@ def test_indices_never_take_more_than_a_bit_for_each_place(size):
 
 
 @CODES
-@settings(deadline=None)
 @given(
     shape=st.sampled_from([(5, 100), (30, 100), (99, 100), (1, 9), (24, 2410), (1500, 9000), (3, 3), (0, 50)]),
     data=st.data(),

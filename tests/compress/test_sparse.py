@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -53,7 +53,6 @@ def test_top_k_takes_the_largest_and_of_equal_ones_the_first(kind, size):
         assert all(np.array_equal(places, by_sorting(row, count)) for places, row in zip(found, rows, strict=True))
 
 
-@settings(deadline=None)
 @given(hnp.arrays("<f4", st.integers(1, 40), elements=st.sampled_from([0, -0.0, 1, -1, 2.5, -2.5, 1e-45])), st.data())
 def test_top_k_of_a_few_values_is_what_sorting_gives(row, data):
     count = data.draw(st.integers(1, row.size))

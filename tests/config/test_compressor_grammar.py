@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.config.compressor import QUANTIZERS, STAGES, Chain, compressor, parse
@@ -26,7 +26,6 @@ def chains(draw):
     )
 
 
-@settings(deadline=None)
 @given(chains())
 def test_every_chain_is_read_back_from_its_canonical_spelling(chain):
     assert parse(str(chain)) == chain
@@ -114,7 +113,6 @@ pieces = st.sampled_from([*STAGES, "none", "+", ":", "0.5", "7", ":stochastic", 
 )
 
 
-@settings(deadline=None)
 @given(st.lists(pieces, max_size=8).map("".join) | st.text(max_size=200))
 def test_any_text_gives_a_chain_or_a_reason_of_one_line(text):
     try:

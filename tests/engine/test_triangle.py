@@ -141,7 +141,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(specs=st.tuples(*[st.sampled_from(CHAINS)] * 3), steps=STEPS)
 def test_any_order_of_rounds_and_exchanges_leaves_equal_replicas_and_logs_that_tell_all(specs, steps):
     triangle = Triangle(specs)

@@ -61,7 +61,6 @@ def run_checking(world, until_s, start, *, amnesia=False):
 
 @settings(
     max_examples=120,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
@@ -89,7 +88,6 @@ def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_no
 
 @settings(
     max_examples=20,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
@@ -122,7 +120,6 @@ def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed,
 
 @settings(
     max_examples=120,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
@@ -137,7 +134,6 @@ def test_what_an_amnesiac_takes_away_is_all_that_is_missing(graph, seed, link, f
 
 @settings(
     max_examples=60,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )

@@ -123,7 +123,7 @@ def test_without_a_test_set_there_is_no_score():
     assert batched.evaluate(batched.initial()[None], "test", np.array([2])) == [None]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_how_rows_are_grouped_is_no_part_of_the_result(data):
     batched = everyone()

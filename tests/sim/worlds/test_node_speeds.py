@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import ceil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.worlds.model import ComputeSpec, SlowNodes, Spread, WorldSpec
@@ -76,7 +76,6 @@ def test_a_round_that_ends_as_the_trace_changes_takes_nothing_of_the_next_speed(
 STEPS = st.lists(st.tuples(st.integers(1, 5 * S), st.floats(1e-3, 10.0)), min_size=1, max_size=6)
 
 
-@settings(deadline=None)
 @given(gaps=STEPS, steps=st.integers(1, 5), begin=st.integers(0, 20 * S))
 def test_the_round_ends_in_the_first_nanosecond_in_which_its_work_is_done(gaps, steps, begin):
     times = [0]

@@ -85,7 +85,7 @@ def test_a_malformed_trace_refuses_the_world(write, federation):
         load_world(write('[compute]\ntrace = "speeds.csv"\n'), federation)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(alphabet='node,time_s,speed\npi120."\r\0é', max_size=60), header=st.booleans())
 def test_any_text_is_a_trace_or_the_users_mistake(tmp_path_factory, text, header):
     path = tmp_path_factory.getbasetemp() / "any.csv"

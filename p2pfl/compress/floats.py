@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ FLOAT16_MAX = np.float32(65504.0)
 FLOAT16_NORMAL = np.float32(2.0**-14)
 EXPONENT = np.uint32(0x7F800000)
 SIGN = np.uint32(0x80000000)
+HALF_BITS, NORMAL_BITS = np.float32(0.5).view(np.uint32), FLOAT16_NORMAL.view(np.uint32)
 # Worked on at a time: the temporaries stay in the cache.
 TILE = 1 << 16
 
@@ -124,19 +126,23 @@ class Float16:
         count, size = rows.shape
         out = None if decoded is None else rows_for(count, size, decoded)
         payloads = np.empty((count, self.size_bytes(size)), np.uint8)
-        halves = payloads.view("<f2")
+        halves = payloads.view("<u2")
         for tile in tiles(count, size, TILE):
-            values = _within_float16(rows[tile])
-            np.copyto(halves[tile], values, casting="same_kind")
+            values = _rounded(_within_float16(rows[tile]))
             if out is not None:
-                np.copyto(out[tile], _rounded(values))
+                np.copyto(out[tile], values)
+            np.copyto(halves[tile], _halves(values), casting="unsafe")
         return payloads
 
     def decode_rows(
         self, payloads: NDArray[np.uint8], size: int, out: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]:
         require_payloads(payloads, self.size_bytes(size))
-        return _finite(payloads.view("<f2"), rows_for(len(payloads), size, out))
+        halves, out = payloads.view("<u2"), rows_for(len(payloads), size, out)
+        for tile in tiles(len(out), size, TILE):
+            np.copyto(out[tile], _all_halves()[halves[tile]])
+            _require_finite_payload(out[tile])
+        return out
 
     def quantize_rows(
         self,
@@ -176,10 +182,44 @@ def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return values
 
 
+def _halves(values: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """The bits, as float16, of values that float16 holds; uses them up.
+
+    Processors take 50 times as long to convert what is below 2^-14, where most updates of a model are.
+    """
+    bits = values.view(np.uint32)
+    signs = bits >> np.uint32(16)
+    signs &= np.uint32(0x8000)
+    bits &= ~SIGN
+    # Next to 1/2 the bits of a float32 count in steps of 2^-24, as those of a float16 do up to 2^-14.
+    low = np.minimum(values, FLOAT16_NORMAL)
+    low += np.float32(0.5)
+    small = low.view(np.uint32)
+    small -= HALF_BITS
+    # From there on they differ in how many there are.
+    np.maximum(bits, NORMAL_BITS, out=bits)
+    bits -= NORMAL_BITS
+    bits >>= np.uint32(13)
+    bits |= signs
+    bits += small
+    return bits
+
+
+@cache
+def _all_halves() -> NDArray[np.float32]:
+    """What each of the 65,536 patterns of a float16 stands for: looked up, all of them take the same time."""
+    with np.errstate(invalid="ignore"):
+        return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
 def _finite(values: Rows, out: NDArray[np.float32]) -> NDArray[np.float32]:
     """Copy the values (b, d) to `out`."""
     for tile in tiles(len(out), out.shape[1], TILE):
         np.copyto(out[tile], values[tile])
-        if not np.isfinite(out[tile]).all():
-            raise PeerFault("the payload holds NaN or infinity")
+        _require_finite_payload(out[tile])
     return out
+
+
+def _require_finite_payload(decoded: NDArray[np.float32]) -> None:
+    if not np.isfinite(decoded).all():
+        raise PeerFault("the payload holds NaN or infinity")

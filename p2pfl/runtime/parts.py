@@ -78,6 +78,7 @@ def read_setup(federation: Federation, node: NodeConfig) -> Setup:
             allowed=public_text(member.key),
         )
     learner = load_learner(federation, node)
+    _keep_small_numbers()
     for mistake in compressor_mistakes(federation, learner.size):
         raise mistake
     kept_bytes = 4 * learner.size + sum(array.nbytes for array in learner.local_state().values())
@@ -92,6 +93,17 @@ def read_setup(federation: Federation, node: NodeConfig) -> Setup:
         learner=learner,
         durability=durability,
     )
+
+
+def _keep_small_numbers() -> None:
+    """In this thread and those it will start, whatever a task has asked of torch (`set_flush_denormal`).
+
+    Both ends of an edge must compute the same bits, next to nothing too.
+    """
+    if np.finfo(np.float32).smallest_normal * np.float32(0.5) == 0:
+        import torch  # noqa: PLC0415 - slow, and not every task needs it
+
+        torch.set_flush_denormal(False)
 
 
 def load_learner(federation: Federation, node: NodeConfig) -> Learner:

@@ -218,10 +218,14 @@ class Application:
         self.thread.checkpoint(engine.state)
         self.status.neighbor_distance = engine.neighbor_distance()
         workshop = driver.workshop
-        self.setup.learner.load_local_state(engine.state.local)  # a round that ended too late does not count
-        await asyncio.to_thread(workshop.measure, engine.state.model)
+        local = None
+        if driver.learner_is_free:
+            self.setup.learner.load_local_state(engine.state.local)  # a round that ended too late does not count
+            await asyncio.to_thread(workshop.measure, engine.state.model)
+            local = await asyncio.to_thread(self.setup.learner.evaluate, engine.state.model, "local")
+        else:
+            log.warning("stopped in a long round: what it was to become is lost, and the model is not tested again")
         self.on_line(self._line(driver))
-        local = await asyncio.to_thread(self.setup.learner.evaluate, engine.state.model, "local")
         if not self.status.exchanges:
             log.warning("not one exchange with a neighbor has taken place: addresses, listen, firewall?")
         finished = self.status.core.rounds.phase is Phase.FINISHED and not self.stopped

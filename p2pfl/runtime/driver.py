@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,8 @@ from p2pfl.runtime.workshop import Workshop
 
 log = logging.getLogger("p2pfl")
 
+LAST_ROUND_S = 3.0
+"""a node that is stopped waits as long for the local round under way: many are shorter, and none need be."""
 FIRST_ALARMS = 5
 LATER_ALARMS = 100
 
@@ -91,6 +94,10 @@ class Driver:
         self.trained: tuple[Vector, LocalRound] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._trainer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="train")
+        self._learning = threading.Lock()
+        self._closed = False
+        self.learner_is_free = False
+        """after `close`: whether nothing trains or evaluates any more, so that others may use the learner."""
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -195,9 +202,14 @@ class Driver:
 
     def _submit(self, work: Callable[..., None], *arguments: object) -> None:
         try:
-            self._trainer.submit(work, *arguments)
+            self._trainer.submit(self._learn, work, *arguments)
         except RuntimeError:
             log.debug("nothing is trained while the node stops")
+
+    def _learn(self, work: Callable[..., None], *arguments: object) -> None:
+        with self._learning:
+            if not self._closed:
+                work(*arguments)
 
     def _train(self, snapshot: tuple[Vector, Vector | None], index: int) -> None:
         start, correction = snapshot
@@ -245,10 +257,14 @@ class Driver:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop both threads; what is queued is still done, a local round under way is not waited for."""
+        """Stop both threads; what the engine has to do is still done, a local round under way not waited for long."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._trainer.shutdown(wait=False, cancel_futures=True)
         if self.engine_thread.is_alive():
             self.engine_thread.jobs.put(Quit())
             await asyncio.to_thread(self.engine_thread.join)
+        self.learner_is_free = await asyncio.to_thread(self._learning.acquire, timeout=LAST_ROUND_S)
+        if self.learner_is_free:
+            self._learning.release()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
+from p2pfl.runtime import driver
 from p2pfl.runtime.learned import read_learned
 from p2pfl.storage import peek
 
@@ -161,3 +164,40 @@ async def test_the_state_of_another_federation_is_refused_and_left_alone(ward, s
     with pytest.raises(UserError, match="another federation"):
         await start(field, 0, file="other.toml")[0].result()
     np.testing.assert_array_equal(field.model(0), before)
+
+
+class BusyLearner:
+    """Another learner, whose rounds last until `let_go`; notes what is asked of it meanwhile."""
+
+    def __init__(self, learner):
+        self.learner = learner
+        self.trains, self.let_go = threading.Event(), threading.Event()
+        self.meanwhile = []
+
+    def __getattr__(self, name):
+        if self.trains.is_set() and not self.let_go.is_set():
+            self.meanwhile.append(name)
+        return getattr(self.learner, name)
+
+    def train(self, *arguments):
+        self.trains.set()
+        self.let_go.wait()
+        return self.learner.train(*arguments)
+
+
+async def test_a_node_that_is_stopped_in_a_long_round_leaves_the_learner_alone(ward, start, monkeypatch):
+    """Its module is that round's: to test another model in it would test neither."""
+    monkeypatch.setattr(driver, "LAST_ROUND_S", 0.0)
+    node = start(ward(2, training={"evaluate_every": 1}, gossip={"start_wait_s": 0.0}), 0)[0]
+    learner = BusyLearner(node.setup.learner)
+    node.application.setup = replace(node.setup, learner=learner)
+    try:
+        await node.until(learner.trains.is_set)
+        learner.meanwhile.clear()
+        result = await node.stop()
+        assert set(learner.meanwhile) <= {"size"}
+    finally:
+        learner.let_go.set()
+    assert result["rounds"] == 0
+    assert result["test_loss"] is not None
+    assert result["local_loss"] is None

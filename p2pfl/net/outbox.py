@@ -14,6 +14,8 @@ from p2pfl.core.messages import Message, Ready, Reply, Request
 
 REPEAT_MULTIPLE = 4.0
 """a body is sent again after as many times what sending it took: the answer is as long."""
+LEAST_REPEAT_S = 30.0
+"""and no earlier: behind a fast line the answer waits for the peer's processor or disk, which a repeat only burdens."""
 MOST_WAITING: dict[type[Message], int] = {Request: 1, Reply: 1, Ready: 4}
 """more than one Ready, since in a schedule the latest may ask for nothing where the one before did."""
 
@@ -54,7 +56,7 @@ class Outbox:
     async def take(self, now: float) -> Message | None:
         """The next message, when there is one; None once it is closed. At `now` the one before had been sent."""
         if self._repeat_at == float("inf"):
-            self._repeat_at = now + REPEAT_MULTIPLE * (now - self._begun_s)
+            self._repeat_at = now + max(LEAST_REPEAT_S, REPEAT_MULTIPLE * (now - self._begun_s))
         if not self._waiting and not self._closed:
             self.idle.set()
             self._filled.clear()

@@ -109,11 +109,19 @@ async def test_a_body_that_has_been_sent_is_repeated_only_after_the_answer_had_t
     waiting.cancel()
 
 
+@pytest.mark.parametrize("now", [1.0, 3.0, 7.0, 15.0, 29.0])
+async def test_a_peer_that_computes_for_long_behind_a_fast_line_is_not_sent_the_same_again(now):
+    box, waiting = await sent(took_s=0.01)
+    put(box, REQUEST, now=now)
+    assert not len(box)
+    waiting.cancel()
+
+
 async def test_a_body_is_not_repeated_while_the_answer_is_coming():
     box, waiting = await sent(took_s=0.0)
-    put(box, REQUEST, now=1.0, hearing=True)
+    put(box, REQUEST, now=31.0, hearing=True)
     assert not len(box)
-    put(box, REQUEST, now=1.0)
+    put(box, REQUEST, now=31.0)
     assert await waiting == REQUEST
 
 

@@ -56,20 +56,28 @@ def _of_long(row: Rows, count: int) -> NDArray[np.int64]:
     rank = int(expected + 4 * expected**0.5) + 4
     while True:
         guess = sample[rank] if rank < sample.size else np.uint32(0)
-        places, bits = _at_least(row, guess)
+        places, bits = _at_least(row, guess, count)
         if places.size >= count:
             chosen: NDArray[np.int64] = places[_of_short(bits[None], count)[0]]
             return chosen
         rank *= 4
 
 
-def _at_least(row: Rows, guess: np.uint32) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-    """Places and magnitudes of all that are no smaller than the guess."""
-    places, magnitudes = [], []
+def _at_least(row: Rows, guess: np.uint32, count: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """Places and magnitudes of all that are larger than the guess, and of the first `count` that equal it.
+
+    Many may: where most of a model stands still, most values are 0.
+    """
+    places, magnitudes, room = [], [], count
     for _, wide in tiles(1, row.size, TILE):
         bits = _magnitudes(row[None, wide])[0]
         found = np.flatnonzero(bits >= guess)
-        magnitudes.append(bits[found])
+        kept = bits[found]
+        equal = np.flatnonzero(kept == guess)
+        if equal.size > room:
+            found, kept = np.delete(found, equal[room:]), np.delete(kept, equal[room:])
+        room = max(0, room - equal.size)
+        magnitudes.append(kept)
         found += wide.start
         places.append(found)
     return np.concatenate(places), np.concatenate(magnitudes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -160,6 +162,18 @@ def test_delta_is_the_share_kept_times_that_of_the_values_kept():
     assert build("top-k:10+q4").delta(100) == pytest.approx(0.1 * q4, rel=1e-6)
     assert build("random-k:10+q4").delta(100) == pytest.approx(0.1 * q4, rel=1e-6)
     assert build("top-k:10+q4+zstd").delta(100) == build("top-k:10+q4").delta(100)
+
+
+def test_a_model_of_which_most_stands_still_takes_no_more_memory_than_another():
+    vector = np.zeros(4 * LONG, np.float32)
+    vector[::50] = 1e-3
+    codec = build("top-k:0.1+q8")
+    codec.encode(vector)
+    tracemalloc.start()
+    codec.encode(vector)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * vector.nbytes
 
 
 def test_top_k_of_equal_values_loses_exactly_as_much_as_its_delta_says():

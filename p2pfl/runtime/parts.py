@@ -164,6 +164,8 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
         log.warning("storage: %s", warning)
     _check_origin(setup, loaded.state.header)
     state = replay(setup.federation, loaded)
+    if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
+        store.end_log("it was written by other settings")  # what comes now could not be read by those in its snapshot
     _begin_edges_anew(setup, loaded, state)
     _fit_edges(setup, state)
     try:

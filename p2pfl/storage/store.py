@@ -92,6 +92,10 @@ class Store:
             generations.discard_before(self._folder, self._base)
         self._base = self._newest
 
+    def end_log(self, reason: str) -> None:
+        """The log takes nothing before the next checkpoint, and what follows that is not read as continuing it."""
+        self._refusal = reason
+
     @property
     def wal_bytes(self) -> int:
         """Size of the current log, what waits for a flush included."""

@@ -8,7 +8,7 @@ import pytest
 
 from p2pfl.config.load_node import load_node
 from p2pfl.core.effects import Freeze
-from p2pfl.engine.durable import image
+from p2pfl.engine.durable import entry, image
 from p2pfl.errors import UserError
 from p2pfl.runtime.learned import read_learned
 from p2pfl.runtime.parts import make_engine, read_setup, recover, snapshot_header
@@ -69,6 +69,33 @@ def test_an_edge_with_nothing_on_its_way_goes_on_with_another_compressor(ward):
     field.tables["gossip"]["compressor"] = "q8"
     field.write()
     assert recovered(field) == {1: ANEW, 2: (False, True)}
+
+
+def test_a_log_written_with_another_compressor_is_not_replayed_on_a_snapshot_from_before(ward):
+    """The newest snapshot is damaged: the one before it says how its own log is to be read, and not the next one."""
+    field = ward(3)
+    save(field, 1)
+    field.tables["gossip"]["compressor"] = "q8"
+    field.write()
+    restarted(field, 2)
+    newest = max((field.folder / "node0" / "state").glob("snapshot-*"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    field.tables["gossip"]["compressor"] = "none"
+    field.write()
+    assert recovered(field) == {1: ANEW, 2: ANEW}
+
+
+def restarted(field, peer):
+    """Node 0 comes back as it would, and freezes one request to this neighbor."""
+    setup = setup_of(field)
+    with closing(Store.open(setup.node.state_dir, durability="exchange")) as store:
+        engine = make_engine(setup, recover(setup, store))
+        picture = image(engine.state, with_replicas=True)
+        header = picture.header | snapshot_header(setup)
+        store.checkpoint(State(header=header, arrays=picture.arrays, blobs=picture.blobs))
+        change = engine.run(Freeze(peer=peer, audit=False, **FROZEN)).change
+        store.append(*entry(change))
+        store.flush()
 
 
 @pytest.fixture

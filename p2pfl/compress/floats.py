@@ -9,8 +9,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress.interface import Payload, Rows, Vector
-from p2pfl.compress.single import decode_one, encode_one
+from p2pfl.compress.interface import Rows
+from p2pfl.compress.single import ByRows
 from p2pfl.compress.vectors import (
     copy_float32,
     require_finite,
@@ -31,7 +31,7 @@ TILE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Float32:
+class Float32(ByRows):
     """Exact for float32. A float64 is rounded, hence delta = 1 - 2^-48, and saturates at float32's range."""
 
     spec: str = "none"
@@ -47,12 +47,6 @@ class Float32:
 
     def size_bytes(self, size: int) -> int:
         return 4 * size
-
-    def encode(self, vector: Vector, *, chance: int = 0, decoded: NDArray[np.float32] | None = None) -> Payload:
-        return encode_one(self, vector, chance, decoded)
-
-    def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        return decode_one(self, payload, size, out)
 
     def encode_rows(
         self,
@@ -88,7 +82,7 @@ class Float32:
 
 
 @dataclass(frozen=True, slots=True)
-class Float16:
+class Float16(ByRows):
     """Half precision; magnitudes beyond 65504 are clipped to it, so that one outlier never becomes infinity.
 
     delta = 1 - 2^-22 is IEEE's bound for vectors whose non-zero magnitudes lie within [2^-14, 65504].
@@ -108,12 +102,6 @@ class Float16:
 
     def size_bytes(self, size: int) -> int:
         return 2 * size
-
-    def encode(self, vector: Vector, *, chance: int = 0, decoded: NDArray[np.float32] | None = None) -> Payload:
-        return encode_one(self, vector, chance, decoded)
-
-    def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        return decode_one(self, payload, size, out)
 
     def encode_rows(
         self,

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress.draws import bits, seeds_of, words
-from p2pfl.compress.interface import Payload, RowCompressor, Rows, Vector
-from p2pfl.compress.single import decode_one, encode_one
+from p2pfl.compress.interface import RowCompressor, Rows
+from p2pfl.compress.single import ByRows
 from p2pfl.compress.vectors import copy_float32, not_finite, require_payloads, require_rows, rows_for, tiles
 from p2pfl.errors import PeerFault
 
@@ -45,7 +45,7 @@ Matrices = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Rotation:
+class Rotation(ByRows):
     """The delta holds for vectors whose peak lies between 1e-30 and 1e30; larger ones are scaled down to 2^100."""
 
     inner: RowCompressor
@@ -65,12 +65,6 @@ class Rotation:
 
     def size_bytes(self, size: int) -> int:
         return SEED_BYTES + self.inner.size_bytes(size)
-
-    def encode(self, vector: Vector, *, chance: int = 0, decoded: NDArray[np.float32] | None = None) -> Payload:
-        return encode_one(self, vector, chance, decoded)
-
-    def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        return decode_one(self, payload, size, out)
 
     def encode_rows(
         self, rows: Rows, *, chances: Sequence[int] | None = None, decoded: NDArray[np.float32] | None = None

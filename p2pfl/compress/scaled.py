@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress.draws import seeds_of
-from p2pfl.compress.interface import Payload, Rows, Vector
-from p2pfl.compress.single import decode_one, encode_one
+from p2pfl.compress.interface import Rows
+from p2pfl.compress.single import ByRows
 from p2pfl.compress.vectors import (
     FLOAT32_MAX,
     copy_float32,
@@ -82,7 +82,7 @@ class Tile:
         return found
 
 
-class ScaledBlocks(ABC):
+class ScaledBlocks(ByRows, ABC):
     """The functions of a compressor, from those that a codec has for one tile."""
 
     __slots__ = ()
@@ -129,12 +129,6 @@ class ScaledBlocks(ABC):
 
     def gamma(self, size: int) -> float:  # noqa: ARG002 - of any size
         return 1.0
-
-    def encode(self, vector: Vector, *, chance: int = 0, decoded: NDArray[np.float32] | None = None) -> Payload:
-        return encode_one(self, vector, chance, decoded)
-
-    def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        return decode_one(self, payload, size, out)
 
     def encode_rows(
         self, rows: Rows, *, chances: Sequence[int] | None = None, decoded: NDArray[np.float32] | None = None

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress.indices import Indices
-from p2pfl.compress.interface import Payload, RowCompressor, Rows, Vector
-from p2pfl.compress.single import decode_one, encode_one
+from p2pfl.compress.interface import RowCompressor, Rows
+from p2pfl.compress.single import ByRows
 from p2pfl.compress.vectors import require_payloads, require_rows, rows_for
 from p2pfl.config.compressor import number
 
 
 @dataclass(frozen=True, slots=True)
-class Sparse(ABC):
+class Sparse(ByRows, ABC):
     """`keep` is a fraction of the values in (0, 1], or as an int how many; of fewer values all are kept."""
 
     keep: int | float
@@ -81,12 +81,6 @@ class Sparse(ABC):
 
     def size_bytes(self, size: int) -> int:
         return self.places_bytes(size) + self.inner.size_bytes(self.kept(size))
-
-    def encode(self, vector: Vector, *, chance: int = 0, decoded: NDArray[np.float32] | None = None) -> Payload:
-        return encode_one(self, vector, chance, decoded)
-
-    def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        return decode_one(self, payload, size, out)
 
     def encode_rows(
         self, rows: Rows, *, chances: Sequence[int] | None = None, decoded: NDArray[np.float32] | None = None

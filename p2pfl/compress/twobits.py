@@ -20,7 +20,17 @@ from numpy.typing import NDArray
 
 from p2pfl.compress.interface import Rows
 from p2pfl.compress.planes import pack_bits, plane_bytes, unpack_bits
-from p2pfl.compress.scaled import BLOCK, ROUNDING, Place, ScaledBlocks, Tile, flat, mean_magnitude, usable
+from p2pfl.compress.scaled import (
+    BLOCK,
+    ROUNDING,
+    WITHOUT_SIGN,
+    Place,
+    ScaledBlocks,
+    Tile,
+    flat,
+    mean_magnitude,
+    usable,
+)
 
 # In mean magnitudes of the block. One more would add 0.001 to delta.
 BOUNDS = (1.3, 2.0)
@@ -52,7 +62,7 @@ class TwoBits(ScaledBlocks):
         mean, shrunk = mean_magnitude(tile, tile.load(part))
         scale = usable(tile, _best_scale(tile, mean) / shrunk, self.largest_level)
         bound = np.multiply(scale, BETWEEN)
-        np.bitwise_and(tile.values.view(np.uint32), np.uint32(0x7FFFFFFF), out=tile.work.view(np.uint32))
+        np.bitwise_and(tile.values.view(np.uint32), WITHOUT_SIGN, out=tile.work.view(np.uint32))
         np.greater(tile.work, bound[..., None], out=tile.codes.view(np.bool_))
         return scale
 

@@ -46,7 +46,6 @@ class Edge:
     record: EdgeRecord = field(default_factory=EdgeRecord)
     greeting: Greeting = field(default_factory=Greeting)
     brake: ResyncBrake = field(default_factory=ResyncBrake)
-    gamma: float = field(init=False)
     bucket: TokenBucket = field(init=False)
     patience: Patience = field(init=False)
     busy: bool = False
@@ -82,7 +81,6 @@ class Edge:
     staleness_max: int = 0
 
     def __post_init__(self) -> None:
-        self.gamma = self.settings.gammas.get(self.peer, self.settings.gamma)
         self.bucket = TokenBucket(self.settings.exchanges_per_s)
         self.patience = Patience(self.settings.max_wait_s)
         if self.record.pending is not None:

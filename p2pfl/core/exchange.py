@@ -79,7 +79,7 @@ def _accept(edge: Edge, request: Request, now: float) -> list[Effect]:
         edge.peer_level = NEVER
     staleness = min(request.staleness, edge.stale_weight(request.echo))
     # Left to right: the initiator bounds the result by the same products with its own figures in place of the minima.
-    factor = edge.gamma * min(request.weight, edge.facts.weight) * staleness
+    factor = edge.settings.gamma_of(edge.peer) * min(request.weight, edge.facts.weight) * staleness
     return [
         ApplyRequest(
             peer=edge.peer,
@@ -99,7 +99,7 @@ def _reply(edge: Edge, reply: Reply, now: float) -> list[Effect]:
     pending = edge.record.pending
     if pending is None or not _answers(edge, reply):
         return []
-    if not 0.0 <= reply.factor <= edge.gamma * pending.weight * pending.staleness:
+    if not 0.0 <= reply.factor <= edge.settings.gamma_of(edge.peer) * pending.weight * pending.staleness:
         return _give_up(edge, f"mixing factor {reply.factor} out of bounds", now)
     edge.busy = True
     return [ApplyReply(peer=edge.peer, reply=reply)]

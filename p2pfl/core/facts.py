@@ -31,6 +31,9 @@ class Settings:
     durable: bool = True
     """whether what leaves must be on disk first (exchange durability)."""
 
+    def gamma_of(self, peer: int) -> float:
+        return self.gammas.get(peer, self.gamma)
+
 
 @dataclass(slots=True, kw_only=True)
 class Facts:

@@ -51,6 +51,8 @@ from p2pfl.runtime.workshop import Workshop
 
 log = logging.getLogger("p2pfl")
 
+WAITING_BYTES = 64 << 20
+"""of models that wait to be tested: a large one may take longer than until the next is due."""
 LAST_ROUND_S = 3.0
 """a node that is stopped waits as long for the local round under way: many are shorter, and none need be."""
 FIRST_ALARMS = 5
@@ -96,6 +98,7 @@ class Driver:
         self._trainer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="train")
         self._learning = threading.Lock()
         self._closed = False
+        self._untested = 0
         self.learner_is_free = False
         """after `close`: whether nothing trains or evaluates any more, so that others may use the learner."""
 
@@ -250,9 +253,19 @@ class Driver:
             self.measure()
 
     def measure(self) -> None:
-        """Score the model as it is, once the trainer is free."""
-        if self.workshop.evaluate_every:
-            self.engine_thread.jobs.put(Look(lambda engine: self._submit(self._measure, engine.state.model.copy())))
+        """Score the model as it is, once the trainer is free; not if copies wait for that which are large."""
+        untested_bytes = (self._untested + 1) * self.engine_thread.engine.state.model.nbytes
+        if not self.workshop.evaluate_every or (self._untested and untested_bytes > WAITING_BYTES):
+            return
+        self._untested += 1
+        self.engine_thread.jobs.put(Look(lambda engine: self._submit(self._measure_next, engine.state.model.copy())))
+
+    def _measure_next(self, model: Vector) -> None:
+        self.loop.call_soon_threadsafe(self._take_from_line)
+        self._measure(model)
+
+    def _take_from_line(self) -> None:
+        self._untested -= 1
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,51 @@
+"""What waits to be tested takes a bounded memory, however long a test takes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from p2pfl.runtime.driver import Driver
+from p2pfl.runtime.engine_thread import EngineThread
+
+
+class NoTrainer:
+    """Keeps what it is to do."""
+
+    def __init__(self):
+        self.work = []
+
+    def submit(self, *work):
+        self.work.append(work)
+
+
+async def copies(size, times):
+    """How many copies of a model of `size` values wait after it was to be measured so often; and the driver."""
+    engine = SimpleNamespace(state=SimpleNamespace(model=np.zeros(size, np.float32), edges={}))
+    thread = EngineThread(engine, None, durability="snapshot", extra={})
+    workshop = SimpleNamespace(evaluate_every=1, measure=lambda _model: None)
+    driver = Driver(None, thread, workshop, name_of=str, on_measure=lambda: None)
+    driver._trainer = NoTrainer()
+    for _ in range(times):
+        driver.measure()
+    while not thread.jobs.empty():
+        thread.jobs.get().use(engine)
+    return driver, driver._trainer.work
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1000, 10), (4_000_000, 4), (30_000_000, 1)])
+async def test_large_models_do_not_pile_up_before_a_slow_test(size, expected):
+    _, work = await copies(size, 10)
+    assert len(work) == expected
+
+
+async def test_once_one_is_tested_the_next_may_wait():
+    driver, work = await copies(30_000_000, 2)
+    act, *arguments = work.pop()
+    act(*arguments)
+    driver.loop.call_soon(driver.finished.set)
+    await driver.finished.wait()
+    driver.measure()
+    assert driver.engine_thread.jobs.qsize() == 1

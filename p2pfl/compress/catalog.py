@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from p2pfl.compress import zstd_frame
 from p2pfl.compress.blocks import block_quantizer
 from p2pfl.compress.entropy import Entropy
 from p2pfl.compress.floats import Float16, Float32
@@ -14,7 +15,7 @@ from p2pfl.compress.indices import GAPS, PACKED
 from p2pfl.compress.interface import Compressor, RowCompressor
 from p2pfl.compress.randomk import RandomK
 from p2pfl.compress.rotation import Rotation
-from p2pfl.compress.signs import Sign
+from p2pfl.compress.signs import ROTATED_BLOCK, Sign
 from p2pfl.compress.sparse import Sparse
 from p2pfl.compress.topk import TopK
 from p2pfl.config.compressor import ALLOWED, Chain, parse
@@ -141,6 +142,21 @@ def build(spec: str) -> Compressor:
     return Entropy(compressor) if chain.zstd else compressor
 
 
+def require_library(compressor: Compressor) -> None:
+    """That what a chain is computed with is here.
+
+    Raises:
+        UserError: it is not.
+    """
+    if isinstance(compressor, Entropy) and not zstd_frame.is_installed():
+        raise UserError(
+            "zstd is not installed here",
+            key=KEY,
+            value=compressor.spec,
+            allowed=f"{compressor.inner.spec}, or the same after: pip install backports.zstd",
+        )
+
+
 def require_fit(compressor: Compressor, size: int) -> None:
     """That a count of values to keep is no more than the `size` values that there are.
 
@@ -164,7 +180,7 @@ def _values(chain: Chain) -> RowCompressor:
         case "float16":
             compressor = Float16()
         case "sign":
-            compressor = Sign()
+            compressor = Sign(block=ROTATED_BLOCK) if chain.rotate else Sign()
         case _:
             compressor = block_quantizer(int(chain.values[1:]), stochastic=chain.stochastic)
     return Rotation(compressor) if chain.rotate else compressor

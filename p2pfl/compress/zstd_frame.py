@@ -80,6 +80,14 @@ def _fill(decompressor: Any, frame: NDArray[np.uint8], out: NDArray[np.uint8]) -
         raise PeerFault("the frame ends early, or something follows it")
 
 
+def is_installed() -> bool:
+    try:
+        _library()
+    except ImportError:
+        return False
+    return True
+
+
 def _window_log(size: int) -> int:
     return min(max(SMALLEST_WINDOW_LOG, (size - 1).bit_length()), LARGEST_WINDOW_LOG)
 

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from p2pfl.compress import Compressor, make_compressor
-from p2pfl.compress.catalog import require_fit
+from p2pfl.compress.catalog import require_fit, require_library
 from p2pfl.config.model import Edges, Federation
 from p2pfl.errors import UserError
 
@@ -25,6 +25,7 @@ def compressor_mistakes(federation: Federation, size: int | None = None) -> list
     for key, spec in _named(federation):
         try:
             compressor = make_compressor(spec)
+            require_library(compressor)
             if size is not None:
                 require_fit(compressor, size)
         except UserError as error:

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from p2pfl.compress import zstd_frame
 from p2pfl.config.load import load_federation
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.reporting.contraction import predicted
@@ -46,6 +47,19 @@ def test_a_round_sends_one_compressed_model_to_each_neighbor(p2pfl, ward, change
     assert traffic["message_bytes"] == 4 * 2_410
     assert traffic["bytes_per_round_busiest_node"] == [2 * traffic["message_bytes"], 4 * traffic["message_bytes"]]
     assert traffic["bytes_per_round_all_nodes"] == [8 * traffic["message_bytes"], 16 * traffic["message_bytes"]]
+
+
+def test_zstd_where_its_library_is_not_installed_is_a_mistake_and_not_a_crash_of_the_first_exchange(
+    p2pfl, ward, change, monkeypatch
+):
+    def missing():
+        raise ModuleNotFoundError("No module named 'backports.zstd'", name="backports.zstd")
+
+    monkeypatch.setattr(zstd_frame, "_library", missing)
+    change("federation.toml", 'compressor = "q4"', 'compressor = "q4+zstd"')
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 2
+    assert "federation.toml: gossip.compressor: zstd is not installed here (found 'q4+zstd')" in outcome.err
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ _KNOWN_AS = {
     "float32": "none",
     "fp32": "none",
     "f32": "none",
+    "none": "none",
 }
 
 

@@ -96,8 +96,8 @@ def _read_axis(name: str, values: Any, mistakes: Mistakes) -> tuple[Any, ...]:
     for index, value in enumerate(values):
         try:
             read.append(OPTIONS[name].read(value))
-        except ValueError:
-            mistakes.add("impossible value", f"{key}[{index}]", value, OPTIONS[name].allowed)
+        except ValueError as reason:
+            mistakes.add(str(reason) or "impossible value", f"{key}[{index}]", value, OPTIONS[name].allowed)
     repeated = next((value for index, value in enumerate(read) if value in read[:index]), None)
     if repeated is not None:
         mistakes.add("stands there twice", key, repeated, "different values")

@@ -49,6 +49,7 @@ def test_seeds_may_be_listed(write):
         ("[axes]\ntopology = []\n", "axes.topology", "something in it"),
         ("[axes]\nnodes = [10, 'many']\n", "axes.nodes[1]", "a whole number from 2"),
         ("[axes]\ncompressor = ['q4', 'q5']\n", "axes.compressor[1]", "q8"),
+        ("[axes]\ncompressor = ['q4', 'drive']\n", "axes.compressor[1]", "did you mean rotate+sign"),
         ("[axes]\nnodes = [10, 20, 10]\n", "axes.nodes", "twice"),
         ("[axes]\ntopology = ['ring', 'rign']\n", "axes.topology[1]", "did you mean 'ring'"),
         ("[axes]\nseed = [1, 2]\n", "axes.seeds", "sweep.seeds"),

@@ -30,7 +30,7 @@ class FederationMismatch(HandshakeFault):
     """
 
     def __init__(self, peer_public: bytes, sections: tuple[str, ...], farewell: bytes = b"") -> None:
-        shown = ("edges (the graph)" if name == "edges" else name for name in sections)
+        shown = ("edges (the graph, or [[edge]] tables)" if name == "edges" else name for name in sections)
         super().__init__(f"the peer's federation differs from ours in: {', '.join(shown)}")
         self.peer_public = peer_public
         self.sections = sections

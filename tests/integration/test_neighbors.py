@@ -81,7 +81,7 @@ async def test_a_node_with_other_rounds_of_the_same_edges_is_refused_by_name_of_
     odd = start(field, 2, file="other.toml")
     await finish(nodes, rounds=20)
     await finish(odd, rounds=20)
-    _assert_said_once(caplog, "differs from ours in: edges (the graph);", odd="node 2", others=3)
+    _assert_said_once(caplog, "differs from ours in: edges (the graph, or [[edge]] tables);", odd="node 2", others=3)
 
 
 async def test_a_node_with_another_model_is_refused_by_name_of_the_model(ward, start, finish, caplog):

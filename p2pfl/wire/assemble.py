@@ -51,8 +51,9 @@ class Assembler:
 
     @property
     def pending_bytes(self) -> int:
-        """The size of the body that is under way, 0 between messages."""
-        return self._pending[0].body_bytes if self._pending else 0
+        """The size of the body that is under way, 0 between messages; any thread may ask."""
+        pending = self._pending  # which another thread may be about to forget
+        return pending[0].body_bytes if pending else 0
 
     def feed(self, chunk: bytes) -> list[Message]:
         """The message that this chunk completes, if it does.

@@ -14,6 +14,7 @@ from p2pfl.core.messages import Ready, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
 from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import PREFIX_BYTES, Assembler, encode, split
+from p2pfl.wire.frame import decode_prefix
 
 REQUEST = Request(
     incarnation=1, seq=2, version=3, echo=None, weight=0.5, staleness=1.0, pace_s=0.25, audit=b"", body=b""
@@ -74,6 +75,26 @@ def test_the_bytes_under_way_are_known():
         assembler.feed(chunk)
         seen.append(assembler.pending_bytes)
     assert seen == [CHUNK_BYTES + 7, CHUNK_BYTES + 7, 0, 0]
+
+
+def test_the_bytes_under_way_may_be_asked_for_while_the_last_chunk_is_being_fed():
+    """By the event loop, which has something to send, while a worker thread feeds."""
+
+    class Fed(Assembler):
+        looks = 0
+
+        @property
+        def _pending(self):
+            self.looks += 1
+            return self.last if self.looks == 1 else None
+
+        @_pending.setter
+        def _pending(self, value):
+            self.last = value
+
+    assembler = Fed(LIMIT)
+    assembler.last = (decode_prefix(encode(request_of(LIMIT))[0][:PREFIX_BYTES], max_body_bytes=LIMIT), b"")
+    assert assembler.pending_bytes == LIMIT
 
 
 def test_long_bodies_are_sent_without_a_copy():

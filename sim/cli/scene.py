@@ -107,11 +107,13 @@ def _described(options: Options) -> Federation:
 
 @contextmanager
 def without_file(options: Options) -> Iterator[None]:
-    """Without FEDERATION there is no file to name in an error: what it would say has been said by options."""
+    """Names options in place of FEDERATION: all where there is none, else a compressor, which has to fit the model."""
     try:
         yield
     except UserError as error:
-        if options.file is None and error.key is not None:
+        if error.key == "gossip.compressor" and options.compressor is not None:
+            error.file, error.key = None, "--compressor"
+        elif options.file is None and error.key is not None:
             table, _, name = error.key.partition(".")
             if table in ("federation", "task", "training", "gossip") and name:
                 error.file, error.key = None, f"--{name}" if hasattr(options, name) else name

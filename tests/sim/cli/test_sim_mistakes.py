@@ -11,7 +11,7 @@ MISTAKES = {
     ("--topology", "hypercube", "--nodes", "12"): "--nodes: no hypercube of this size (found 12)",
     ("--partition", "half"): "--partition: no such partition (found 'half')",
     ("--rule", "krum"): "--rule: impossible value (found 'krum'); allowed: mean",
-    ("--compressor", "q3"): "--compressor: impossible value (found 'q3'); allowed: none,",
+    ("--compressor", "q3"): "--compressor: unknown stage 'q3': ",
     ("--byzantine", "8", "--attack", "zero"): "--byzantine: not all of the 8 nodes can lie (found 8); allowed: 0 to 7",
     ("--byzantine", "2"): "--byzantine: liars with no attack; allowed: with --attack: sign-flip,",
     ("--attack", "zero"): "--attack: an attack without liars (found 'zero'); allowed: with --byzantine K",
@@ -90,3 +90,11 @@ def test_an_unknown_command_suggests_the_nearest(p2pfl):
     outcome = p2pfl("sim", "swep")
     assert outcome.code == 2
     assert "Did you mean 'sweep'?" in outcome.err
+
+
+def test_a_compressor_that_does_not_fit_is_the_options_and_not_the_files(p2pfl):
+    """The file says another one."""
+    p2pfl("new", "ward")
+    outcome = p2pfl("sim", "run", "ward", "--rounds", "1", "--compressor", "top-k:99999")
+    assert outcome.code == 2
+    assert "error: --compressor: 99999 values to keep, of 2410 that are shared (found 'top-k:99999')" in outcome.err

@@ -3,9 +3,9 @@
 GB/s are 10^9 bytes of float32 vector by CPU-second, the best of several interleaved repeats: `encode`; `decode` into
 memory that is there; `both`, encoding that also gives what the payload decodes to (every message that is sent); and
 `quantize`, that alone. The yardstick is `np.copyto` of the same vector. Delta is 1 - |v - Q(v)|^2 / |v|^2, measured on
-a million Gaussian and Laplace values and on what a pass over the digits changes in a network of 64-512-512-10. One
-vector of --size values, and --rows of 2,410 values at once. Usage: python benchmarks/codecs.py [--size 25000000]
-[--rows 64] [--seconds 90] [--specs q4,top-k:0.05+q8] [--json FILE]
+a million values, Gaussian, Laplace and heavy-tailed (a Gaussian times a log-normal of sigma 1.5), and on what a pass
+over the digits changes in a network of 64-512-512-10. One vector of --size values, and --rows of 2,410 values at once.
+Usage: python benchmarks/codecs.py [--size 25000000] [--rows 64] [--seconds 90] [--specs q4,top-k:0.05+q8] [--json FILE]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from p2pfl.compress import EXAMPLES, Compressor, build
 
 MORE = ("q2:stochastic", "rotate+q8", "top-k:0.05+q4", "top-k:0.01+float16", "random-k:0.1+rotate+q4", "q4+zstd")
-ROW = 2410
+ROW, MILLION = 2410, 1_000_000
 OPERATIONS = ("encode", "both", "decode", "quantize")
 Rows = NDArray[np.float32]
 
@@ -51,8 +51,9 @@ def main() -> None:
         speeds.measure(options.repeats, until)
     chance = np.random.default_rng(1)
     vectors = {
-        "gaussian": chance.standard_normal(1_000_000).astype(np.float32),
-        "laplace": chance.laplace(size=1_000_000).astype(np.float32),
+        "gaussian": chance.standard_normal(MILLION).astype(np.float32),
+        "laplace": chance.laplace(size=MILLION).astype(np.float32),
+        "heavy": (chance.standard_normal(MILLION) * chance.lognormal(sigma=1.5, size=MILLION)).astype(np.float32),
         "update": an_update().astype(np.float32),
     }
     report = {
@@ -143,9 +144,9 @@ def show(report: dict[str, Any]) -> None:
     copies = ", ".join(f"{name} {value:.1f}" for name, value in report["copy_gb_s"].items())
     print(f"np.copyto, GB/s: {copies}\n")
     shapes = f"one vector of {report['size']:,}", f"{report['rows'][0]} rows of {report['rows'][1]:,}"
-    print(f"{'':24}{'bytes a value':>15}{'delta':>36}" + "".join(f"{'GB/s: ' + shape:>32}" for shape in shapes))
+    print(f"{'':24}{'bytes a value':>15}{'delta':>45}" + "".join(f"{'GB/s: ' + shape:>32}" for shape in shapes))
     heads = "".join(f"{each:>8}" for each in ("encode", "both", "decode", "quant."))
-    deltas = "".join(f"{each:>9}" for each in ("at least", "Gaussian", "Laplace", "update"))
+    deltas = "".join(f"{each:>9}" for each in ("at least", "Gaussian", "Laplace", "heavy", "update"))
     print(f"{'spec':24}{'at most':>8}{'update':>7}{deltas}{heads}{heads}")
     for row in report["codecs"]:
         line = (

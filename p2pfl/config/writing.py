@@ -98,7 +98,7 @@ _MEMBERS = """\
 # A slow link may have a compressor of its own; the two must be neighbors:
 #   [[edge]]
 #   between = ["node0", "node1"]
-#   compressor = "top-k:0.05+q8"
+#   compressor = "rotate+sign"
 
 # The members: a node whose key is not here is refused. A node makes its own with `p2pfl key NAME/node.key`;
 # only the key that this prints belongs here. For several machines, change the addresses to what others can reach.

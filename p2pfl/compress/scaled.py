@@ -1,7 +1,7 @@
 """What the codecs with one float32 scale a block share: the payload, the tiles, the check of the scales.
 
-Payload: the scales of all blocks of 256 values, then the codes of all values. A value decodes to its level, a small
-whole number, times the scale of its block; which levels there are and how codes stand in bytes is the codec's.
+Payload: the scales of all blocks, then the codes of all values. A value decodes to its level, a small whole number,
+times the scale of its block; how long blocks are, which levels there are and how codes stand in bytes is the codec's.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ class Tile:
     codes: NDArray[np.uint8]
     size: int
     """Values of a row in this tile, without the filling."""
+    block: int
 
     @property
     def counts(self) -> NDArray[np.float32]:
         """Values of each block without the filling, shape (blocks,)."""
-        counts = np.full(self.values.shape[1], BLOCK, np.float32)
-        counts[-1] = self.size - BLOCK * (len(counts) - 1)
+        counts = np.full(self.values.shape[1], self.block, np.float32)
+        counts[-1] = self.size - self.block * (len(counts) - 1)
         return counts
 
     def load(self, part: Rows) -> NDArray[np.float32]:
@@ -90,6 +91,11 @@ class ScaledBlocks(ByRows, ABC):
     random: bool
     fixed: bool
     source: str
+
+    @property
+    def block(self) -> int:
+        """Values that share a scale: a divisor of TILE."""
+        return BLOCK
 
     @property
     @abstractmethod
@@ -125,7 +131,7 @@ class ScaledBlocks(ByRows, ABC):
         """
 
     def size_bytes(self, size: int) -> int:
-        return 4 * block_count(size) + self.codes_bytes(size)
+        return 4 * block_count(size, self.block) + self.codes_bytes(size)
 
     def gamma(self, size: int) -> float:  # noqa: ARG002 - of any size
         return 1.0
@@ -157,13 +163,13 @@ class ScaledBlocks(ByRows, ABC):
         """Both results are filled tile by tile, as long as what they come from is in the cache."""
         count, size = rows.shape
         seeds = seeds_of(chances, count) if self.random else np.empty(count, np.uint64)
-        scratch = Scratch(count, size)
+        scratch = Scratch(count, size, self.block)
         for tall, wide in tiles(count, size, TILE):
             tile = scratch.cut(tall, wide)
             scales = self._quantize(rows[tall, wide], tile, (seeds[tall], wide.start))
             if payloads is not None:
-                stored, codes = _parts(payloads[tall], size)
-                stored[:, _blocks(wide)] = scales
+                stored, codes = self._parts(payloads[tall], size)
+                stored[:, _blocks(wide, self.block)] = scales
                 self._pack(tile, codes, wide)
             if decoded is not None:
                 _multiply(self._levels(tile), scales, decoded[tall, wide], tile.values)
@@ -173,14 +179,19 @@ class ScaledBlocks(ByRows, ABC):
     ) -> NDArray[np.float32]:
         require_payloads(payloads, self.size_bytes(size))
         out = rows_for(len(payloads), size, out)
-        stored, codes = _parts(payloads, size)
+        stored, codes = self._parts(payloads, size)
         scales = self._checked(stored)
-        scratch = Scratch(len(payloads), size)
+        scratch = Scratch(len(payloads), size, self.block)
         for tall, wide in tiles(len(payloads), size, TILE):
             tile = scratch.cut(tall, wide)
             levels = self._unpack(codes[tall], size, wide, tile)
-            _multiply(levels, scales[tall, _blocks(wide)], out[tall, wide], tile.values)
+            _multiply(levels, scales[tall, _blocks(wide, self.block)], out[tall, wide], tile.values)
         return out
+
+    def _parts(self, payloads: NDArray[np.uint8], size: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        """Views of the scales (b, blocks) and of the codes (b, bytes)."""
+        end = 4 * block_count(size, self.block)
+        return payloads[:, :end].view("<f4"), payloads[:, end:]
 
     def _checked(self, scales: NDArray[np.float32]) -> NDArray[np.float32]:
         """A copy of the scales (b, blocks): each is +0 or a normal positive number within the range."""
@@ -204,20 +215,21 @@ def largest_scale(largest_level: int) -> np.float32:
 class Scratch:
     """Buffers for the tiles of rows of one size, cut into blocks: `width` values each, the last filled up."""
 
-    def __init__(self, count: int, size: int) -> None:
+    def __init__(self, count: int, size: int, block: int) -> None:
+        self.block = block
         # So that no byte of codes spans two blocks.
-        self.width = min(BLOCK, size + -size % 8)
+        self.width = min(block, size + -size % 8)
         tall, wide = next(tiles(count, size, TILE), (slice(0, 0), slice(0, 0)))
-        values = tall.stop * block_count(wide.stop) * self.width
+        values = tall.stop * block_count(wide.stop, block) * self.width
         self.floats = np.empty((3, values), np.float32)
         self.bytes = np.empty(values, np.uint8)
 
     def cut(self, tall: slice, wide: slice) -> Tile:
         size = wide.stop - wide.start
-        shape = (tall.stop - tall.start, block_count(size), self.width)
+        shape = (tall.stop - tall.start, block_count(size, self.block), self.width)
         count = shape[0] * shape[1] * shape[2]
         values, work, spare = self.floats[:, :count].reshape(3, *shape)
-        return Tile(values, work, spare, self.bytes[:count].reshape(shape), size)
+        return Tile(values, work, spare, self.bytes[:count].reshape(shape), size, self.block)
 
 
 def mean_magnitude(tile: Tile, peaks: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -242,12 +254,6 @@ def usable(tile: Tile, scales: NDArray[np.float64], largest_level: int) -> NDArr
     return sent
 
 
-def _parts(payloads: NDArray[np.uint8], size: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Views of the scales (b, blocks) and of the codes (b, bytes)."""
-    end = 4 * block_count(size)
-    return payloads[:, :end].view("<f4"), payloads[:, end:]
-
-
 def _multiply(
     levels: NDArray[Any], scales: NDArray[np.float32], out: NDArray[np.float32], scratch: NDArray[np.float32]
 ) -> None:
@@ -264,10 +270,10 @@ def flat(blocks: NDArray[Scalar]) -> NDArray[Scalar]:
     return blocks.reshape(len(blocks), blocks.shape[1] * blocks.shape[2])
 
 
-def block_count(size: int) -> int:
-    return -(-size // BLOCK)
+def block_count(size: int, block: int = BLOCK) -> int:
+    return -(-size // block)
 
 
-def _blocks(wide: slice) -> slice:
+def _blocks(wide: slice, block: int) -> slice:
     """Which blocks hold these values."""
-    return slice(wide.start // BLOCK, block_count(wide.stop))
+    return slice(wide.start // block, block_count(wide.stop, block))

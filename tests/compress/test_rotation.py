@@ -157,7 +157,8 @@ def test_without_rotation_these_vectors_are_lost(spec, most, kind):
 def test_the_guarantee_is_that_of_the_inner_codec_less_rounding():
     for spec in ("sign", "q2", "q4", "q8"):
         for size in (0, 1, 300, 5000):
-            rotated, inner = build(f"rotate+{spec}"), build(spec)
+            rotated = build(f"rotate+{spec}")
+            inner = rotated.inner
             assert inner.delta(size) - 1e-4 < rotated.delta(size) < inner.delta(size)
             assert rotated.gamma(size) == inner.gamma(size)
             assert rotated.size_bytes(size) == inner.size_bytes(size) + 8

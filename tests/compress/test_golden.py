@@ -87,7 +87,7 @@ def long_payload(word: str, size: int) -> bytes:
         ("rotate+q8", 1003, "1b68284bb1ab4f24da1e82f2dde0f577"),
         ("rotate+q8", 4096, "6cfc74d5e5081376a06969297cfb4567"),
         ("rotate+q8", 70_001, "591f76416f4f82926f3196f806af880e"),
-        ("rotate+sign", 10_000, ""),
+        ("rotate+sign", 10_000, "4b0cf02e26ed915658b54af6e8514f97"),
         ("rotate+q2", 2410, "a0d2a32a66acf087aa2546ce09c03b02"),
     ],
 )

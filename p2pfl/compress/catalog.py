@@ -73,7 +73,7 @@ STAGES = (
     ),
     Stage(
         word="sign",
-        meaning="the sign of each value and the mean magnitude of each 256: 1.1 bits a value",
+        meaning="signs, and the mean magnitude of each 256, after rotate of each 2048: 1.1 bits a value",
         example="sign",
     ),
     Stage(

@@ -12,8 +12,8 @@ order and one multiplication by float32(L^-1/2), L the length of the window, at 
 
 A rotation keeps lengths, so delta and gamma are the inner compressor's, less what rounding takes. What it gains: on any
 vector the inner compressor does about as well as on a Gaussian one. Before `sign` it is DRIVE and before `q2` EDEN at 2
-bits, with a scale for each block of 256 that makes the error least, as suits error feedback, instead of one for the
-vector that makes it unbiased.
+bits, with a scale for each block that makes the error least, as suits error feedback, instead of one for the vector
+that makes it unbiased.
 """
 
 from __future__ import annotations

@@ -142,5 +142,4 @@ async def test_fewer_bodies_pass_a_slow_line_and_the_other_edge_keeps_its_pace(p
         assert watch.most_news <= 4
         assert slow[0].application.driver.core.edges[1].staleness_max <= slow[0].rounds
         assert slow[0].application.driver.links.counters.peers[1].sessions == 1
-    assert share > 0.5
     assert slow_share < 0.25 * share

@@ -1,10 +1,11 @@
 """What gossip costs a node: CPU-seconds of a real run against the bare torch loop that takes the same steps.
 
 Three processes on a ring (degree 2), rounds of at least a second of training, default compressor and durability. Bare
-loops and federations alternate, so that a machine whose speed drifts is fair to both. A last run of each is probed: a
-task on the event loop asks to be woken every few milliseconds and notes how much later that happens, less what the
-system let the loop's thread wait for a processor; bare loops train in a thread beside such an event loop, as many at
-once as there are nodes. On a machine that does other things too, a negative --nice (as root) keeps these out of it.
+loops and federations alternate, so that a machine whose speed drifts is fair to both. A last run of each is probed, on
+no more nodes than there are processors, or what is measured is whom the system lets wait: a task on the event loop asks
+to be woken every few milliseconds and notes how much later that happens, less what the system let the loop's thread
+wait for a processor; bare loops train in a thread beside such an event loop, as many at once as there are nodes. On a
+machine that does other things too, a negative --nice (as root) keeps these out of it.
 Memory is what a process took at most beyond what it had with everything imported, in multiples of the model (float32).
 Prints a table, and JSON with --json FILE.
 Usage: python benchmarks/overhead.py [--parameters 10k,1M,25M] [--rounds 5] [--repeats 3]
@@ -30,6 +31,7 @@ from types import SimpleNamespace
 from typing import Any
 
 NODES, DEGREE = 3, 2
+PROBED = max(2, min(NODES, os.cpu_count() or 1))
 SUFFIXES = {"k": 1_000, "M": 1_000_000}
 ASLEEP_S = 0.002
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -103,14 +105,16 @@ def measured(text: str, options: argparse.Namespace) -> Figures:
 def bare(folder: str, batch: int, steps: int, *, probe: Sequence[str] = ()) -> list[Figures]:
     """The plain loop; with `probe`, which says how nice, as many at once as there are nodes."""
     arguments = ["--bare", folder, str(batch), str(steps), *probe]
-    return together([arguments] * (NODES if probe else 1))
+    return together([arguments] * (PROBED if probe else 1))
 
 
 def federation(folder: str, options: argparse.Namespace, steps: int, *, probe: Sequence[str] = ()) -> list[Figures]:
-    """A fresh federation of three with this task; returns the results of its nodes."""
+    """A fresh federation of three, or two, with this task; returns the results of its nodes."""
+    nodes = PROBED if probe else NODES
     with tempfile.TemporaryDirectory() as place:
         ward = Path(place) / "ward"
         command = [sys.executable, "-m", "p2pfl.cli.main", "new", str(ward), "--base-port", str(free_base_port())]
+        command += ["--nodes", str(nodes)]
         subprocess.run(command, check=True, capture_output=True)
         (ward / "task.py").write_text((Path(folder) / "task.py").read_text())
         file = ward / "federation.toml"
@@ -120,7 +124,7 @@ def federation(folder: str, options: argparse.Namespace, steps: int, *, probe: S
             text = text.replace(line, f"{key} = {value}", 1)
         text = text.replace("learning_rate = 0.2", "learning_rate = 0.01\nevaluate_every = 0", 1)
         file.write_text(text)
-        return together([["--node", str(ward), f"node{index}", *probe] for index in range(NODES)])
+        return together([["--node", str(ward), f"node{index}", *probe] for index in range(nodes)])
 
 
 def together(arguments: list[list[str]]) -> list[Figures]:

@@ -61,6 +61,8 @@ def texts() -> Kind:
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list) or not values:
             raise ValueError
+        if any(isinstance(each, str) and not each.strip() for each in values):
+            raise ValueError("an empty text")
         return tuple(one.read(each) for each in values)
 
     return Kind("text, or a list of texts", read)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from p2pfl.core import exchange
 from p2pfl.core.messages import Request
 from p2pfl.engine import engine, redo
-from p2pfl.engine.changes import EdgeWasReset
+from p2pfl.engine.changes import EdgeWasReset, ReplyWasApplied
 from p2pfl.engine.engine import Engine
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -46,13 +46,15 @@ def first_violation():
 
 @pytest.mark.parametrize("share", [-1.0, 0.0, 2.0, 1 + 1e-6], ids=["wrong way", "not at all", "twice", "a bit far"])
 def test_an_initiator_that_moves_otherwise_than_its_responder_is_found(monkeypatch, share):
-    def wrong(state, change, codecs, beta):
+    def wrong(state, change, *, beta):
         before = state.model.copy()
-        right(state, change, codecs, beta)
-        state.model[:] = before + share * (state.model - before)
+        right(state, change, beta=beta)
+        if isinstance(change, ReplyWasApplied):
+            state.model[:] = before + share * (state.model - before)
 
-    right = redo._apply_reply
-    monkeypatch.setattr(redo, "_apply_reply", wrong)
+    right = redo.settle
+    monkeypatch.setattr(redo, "settle", wrong)
+    monkeypatch.setattr(engine, "settle", wrong)
     assert "sum n_i x_i is off" in first_violation()
 
 

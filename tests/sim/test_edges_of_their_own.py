@@ -81,4 +81,4 @@ def test_each_end_of_an_edge_takes_the_step_that_goes_with_its_compressor():
     for node, host in enumerate(stage.world.hosts):
         for peer, edge in host.core.edges.items():
             wanted = make_compressor(made.compressor_of(node, peer)).gamma(learners.size)
-            assert edge.gamma == pytest.approx(wanted * made.gossip.gamma)
+            assert edge.settings.gamma_of(peer) == pytest.approx(wanted * made.gossip.gamma)

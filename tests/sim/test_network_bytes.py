@@ -189,9 +189,10 @@ async def real_counts(sends):
         lower = node(0, {1: f"127.0.0.1:{upper.port}"})
         async with lower:
             await until(changed, lambda: all(ear.session for ear in ears))
-            for source, message in sends:
+            # One after the other: of messages that wait, the later may take the place of the earlier.
+            for sent, (source, message) in enumerate(sends, start=1):
                 (lower, upper)[source].send(1 - source, ears[source].session, message)
-            await until(changed, lambda: len(ears[0].heard) + len(ears[1].heard) == len(sends))
+                await until(changed, lambda sent=sent: len(ears[0].heard) + len(ears[1].heard) == sent)
         await until(changed, lambda: ears[1].closed)
     return [(links.counters.total.bytes_sent, links.counters.total.messages_sent) for links in (lower, upper)]
 

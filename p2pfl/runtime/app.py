@@ -215,8 +215,8 @@ class Application:
     async def _conclude(self, engine: Engine, driver: Driver) -> Line:
         """The threads have ended: write the last snapshot, test what was learned, leave a result."""
         self.cpu_ended = time.process_time()
-        self.thread.checkpoint(engine.state)
-        self.status.neighbor_distance = engine.neighbor_distance()
+        await asyncio.to_thread(self.thread.checkpoint, engine.state)
+        self.status.neighbor_distance = await asyncio.to_thread(engine.neighbor_distance)
         workshop = driver.workshop
         local = None
         if driver.learner_is_free:

@@ -154,6 +154,8 @@ class Link:
         for sealed in await self._work(size, partial(self._seal, chunks, final=final)):
             async with asyncio.timeout(self._shared.limits.drain_s):
                 await self._channel.send(sealed)
+            # A socket that takes it all does not give way: four large chunks would hold the loop up for milliseconds.
+            await asyncio.sleep(0)
 
     def _seal(self, chunks: Iterable[bytes | memoryview], *, final: bool) -> list[bytes]:
         return [self._session.seal(chunk, final=final) for chunk in chunks]

@@ -5,7 +5,9 @@ loops and federations alternate, so that a machine whose speed drifts is fair to
 no more nodes than there are processors, or what is measured is whom the system lets wait: a task on the event loop asks
 to be woken every few milliseconds and notes how much later that happens, less what the system let the loop's thread
 wait for a processor; bare loops train in a thread beside such an event loop, as many at once as there are nodes. On a
-machine that does other things too, a negative --nice (as root) keeps these out of it.
+machine that does other things too, a negative --nice (as root) keeps these out of it. The host of a virtual machine
+stops processors as well, and not all of that is counted as stolen. Hence a witness on each processor: a process with
+real-time priority (as root) that only sleeps; times in which one was not woken are taken off in `..._unwitnessed`.
 Memory is what a process took at most beyond what it had with everything imported, in multiples of the model (float32).
 Prints a table, and JSON with --json FILE.
 Usage: python benchmarks/overhead.py [--parameters 10k,1M,25M] [--rounds 5] [--repeats 3]
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -25,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +37,7 @@ NODES, DEGREE = 3, 2
 PROBED = max(2, min(NODES, os.cpu_count() or 1))
 SUFFIXES = {"k": 1_000, "M": 1_000_000}
 ASLEEP_S = 0.002
+LONG_MS = 10.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PAGE_BYTES = resource.getpagesize()
 
@@ -86,16 +90,18 @@ def measured(text: str, options: argparse.Namespace) -> Figures:
         for _ in range(repeats):
             alone = bare(folder, options.batch, steps * options.rounds)[0]
             runs += [compare(alone, node, options.rounds) for node in federation(folder, options, steps)]
-        probed = federation(folder, options, steps, probe=[str(options.nice)])
-        beside = bare(folder, options.batch, steps * options.rounds, probe=[str(options.nice)])
+        with witnesses() as gone:
+            probed = federation(folder, options, steps, probe=[str(options.nice)])
+        with witnesses() as gone_beside:
+            beside = bare(folder, options.batch, steps * options.rounds, probe=[str(options.nice)])
     figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-    stalls = {f"loop_{key}": max(node[key] for node in probed) for key in probed[0] if key.startswith("late_")}
-    baseline = {f"bare_loop_{key}": max(one[key] for one in beside) for key in beside[0] if key.startswith("late_")}
+    stalls = {f"loop_{key}": value for key, value in summed_up(probed, gone).items()}
+    baseline = {f"bare_loop_{key}": value for key, value in summed_up(beside, gone_beside).items()}
     return (
         {"parameters": trial["parameters"], "local_steps": steps, "rounds": options.rounds}
         | figures
         | stalls
-        | (baseline)
+        | baseline
     )
 
 
@@ -238,39 +244,88 @@ def run_node(folder: str, name: str, *, probe: bool) -> Figures:
     return {key: result[key] for key in named} | late | {"peak_bytes": peak_bytes() - before}
 
 
-async def lateness(goes_on: Callable[[], bool]) -> Figures:
+async def lateness(goes_on: Callable[[], bool]) -> dict[str, Any]:
     """How much later than asked for this task is woken, in milliseconds, less waits for a processor.
 
-    On a virtual machine the host takes processors away as well; `..._unstolen` leaves out times in which it did.
+    `late_moments` holds the long ones: the time, how long all of it lasted, and without those waits, in seconds.
     """
     late = []
-    system_file = os.open("/proc/stat", os.O_RDONLY)
-
-    def stolen() -> int:
-        return int(os.pread(system_file, 256, 0).split()[8])
-
     statistics_file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
 
     def waited_s() -> float:
         return int(os.pread(statistics_file, 64, 0).split()[1]) / 1e9
 
-    loop = asyncio.get_running_loop()
     while goes_on():
-        began, waited, taken = loop.time(), waited_s(), stolen()
+        began, waited = time.monotonic(), waited_s()
         await asyncio.sleep(ASLEEP_S)
-        total = loop.time() - began - ASLEEP_S
-        late.append((max(0.0, total - (waited_s() - waited)), total, stolen() > taken))
+        ended = time.monotonic()
+        total = ended - began - ASLEEP_S
+        late.append((ended, total, max(0.0, total - (waited_s() - waited))))
     os.close(statistics_file)
-    os.close(system_file)
-    own = sorted(one for one, _, _ in late)
+    own = sorted(one for _, _, one in late)
     last = len(own) - 1
     return {
         "late_ms_median": 1e3 * own[last // 2],
         "late_ms_p99": 1e3 * own[int(0.99 * last)],
         "late_ms_p999": 1e3 * own[int(0.999 * last)],
         "late_ms_worst": 1e3 * own[last],
-        "late_ms_worst_unstolen": 1e3 * max((one for one, _, was_stolen in late if not was_stolen), default=0.0),
         "late_ms_worst_with_waits": 1e3 * max(total for _, total, _ in late),
+        "late_moments": [moment for moment in late if moment[2] > ASLEEP_S],
+    }
+
+
+# -- witnesses: what the machine itself did ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def witnesses() -> Iterator[list[tuple[float, float]]]:
+    """Fills the list, at the end, with the intervals in which a processor did not even run a witness."""
+    processors = sorted(os.sched_getaffinity(0))
+    command = [sys.executable, __file__, "--witness"]
+    started = [subprocess.Popen([*command, str(one)], stdout=subprocess.PIPE, text=True) for one in processors]
+    gone: list[tuple[float, float]] = []
+    try:
+        yield gone
+    finally:
+        for process in started:
+            process.terminate()
+            said = process.communicate()[0].splitlines()
+            gone += [(float(began), float(ended)) for began, ended in map(str.split, said)]
+
+
+def witness(processor: int) -> None:
+    """Says, until it is terminated, when it was woken more than a moment late on this processor."""
+    os.sched_setaffinity(0, {processor})
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    while True:
+        began = time.monotonic()
+        time.sleep(ASLEEP_S / 2)
+        ended = time.monotonic()
+        if ended - began > 2 * ASLEEP_S:
+            print(began, ended, flush=True)
+
+
+def paused(gone: list[tuple[float, float]], began: float, ended: float) -> float:
+    """The seconds between two times in which some processor was gone."""
+    seconds, reached = 0.0, began
+    for start, until in sorted(gone):
+        seconds += max(0.0, min(until, ended) - max(start, reached))
+        reached = max(reached, until)
+    return seconds
+
+
+def summed_up(probed: list[dict[str, Any]], gone: list[tuple[float, float]]) -> Figures:
+    """The worst of each figure over the nodes; of lateness also without the times in which a witness was gone."""
+    figures = {key: max(node[key] for node in probed) for key in probed[0] if key.startswith("late_ms_")}
+    moments = [moment for node in probed for moment in node["late_moments"]]
+    ours = [max(0.0, one - paused(gone, ended - total - ASLEEP_S, ended)) for ended, total, one in moments]
+    over = sum(1e3 * one > LONG_MS for _, _, one in moments)
+    return figures | {
+        "late_ms_worst_unwitnessed": 1e3 * max(ours, default=0.0),
+        "late_over_10_ms": over,
+        "late_over_10_ms_unwitnessed": sum(1e3 * one > LONG_MS for one in ours),
+        "late_machine_ms_worst": 1e3 * max((until - began for began, until in gone), default=0.0),
     }
 
 
@@ -283,6 +338,8 @@ def peak_bytes() -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--witness"]:
+        witness(int(sys.argv[2]))
     if sys.argv[1:2] == ["--bare"]:
         place, batch_size, count, *rest = sys.argv[2:]
         os.nice(int(rest[0]) if rest else 0)

@@ -7,7 +7,10 @@ exchange never stalls the loop and gossip never stalls training.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -55,8 +58,22 @@ WAITING_BYTES = 64 << 20
 """of models that wait to be tested: a large one may take longer than until the next is due."""
 LAST_ROUND_S = 3.0
 """a node that is stopped waits as long for the local round under way: many are shorter, and none need be."""
+TRAINING_NICE = 10
+"""how much lower the priority of training is: it takes every moment that nothing else wants, and no other."""
 FIRST_ALARMS = 5
 LATER_ALARMS = 100
+
+
+def _yield_to_gossip() -> None:
+    """Lower the priority of this thread, and of those that torch starts from it, below the loop's and the engine's.
+
+    Linux alone gives each thread its own. Else a loop thread that wakes waits for its turn behind training, or for the
+    interpreter lock of a thread that does.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            nice = os.getpriority(os.PRIO_PROCESS, 0) + TRAINING_NICE
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
 class Links(Protocol):
@@ -95,7 +112,7 @@ class Driver:
         self._told: Counter[tuple[str, int | None]] = Counter()
         self.trained: tuple[Vector, LocalRound] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._trainer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="train")
+        self._trainer = ThreadPoolExecutor(1, thread_name_prefix="train", initializer=_yield_to_gossip)
         self._learning = threading.Lock()
         self._closed = False
         self._untested = 0

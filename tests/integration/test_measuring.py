@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from p2pfl.runtime.driver import Driver
+from p2pfl.runtime.driver import TRAINING_NICE, Driver
 from p2pfl.runtime.engine_thread import EngineThread
 
 
@@ -49,3 +51,14 @@ async def test_once_one_is_tested_the_next_may_wait():
     await driver.finished.wait()
     driver.measure()
     assert driver.engine_thread.jobs.qsize() == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives each thread a priority")
+async def test_training_yields_to_the_threads_that_gossip():
+    engine = SimpleNamespace(state=SimpleNamespace(model=np.zeros(1, np.float32), edges={}))
+    thread = EngineThread(engine, None, durability="snapshot", extra={})
+    driver = Driver(None, thread, None, name_of=str, on_measure=lambda: None)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert driver._trainer.submit(os.getpriority, os.PRIO_PROCESS, 0).result() == min(19, own + TRAINING_NICE)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
+    await driver.close()

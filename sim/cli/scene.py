@@ -12,8 +12,8 @@ from p2pfl.config.kinds import Kind
 from p2pfl.config.model import Federation
 from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
+from sim.attacks import ALLOWED_ATTACKS, parse_attack
 from sim.federations import describe
-from sim.worlds.attacks import ALLOWED_ATTACKS, parse_attack
 from sim.worlds.check import check_world
 from sim.worlds.drawn import draw
 from sim.worlds.load import load_world

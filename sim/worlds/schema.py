@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.kinds import Kind, number, or_none, whole
-from sim.worlds.attacks import ALLOWED_ATTACKS, parse_attack
+from sim.attacks import ALLOWED_ATTACKS, parse_attack
 from sim.worlds.model import Spread
 
 Kinds = Mapping[str, Kind]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sim.attacks import REGISTRY
 from sim.worlds import schema
-from sim.worlds.attacks import ATTACKS
 from sim.worlds.choices import settle
 from sim.worlds.faults import plan_faults
 from sim.worlds.load import load_world
@@ -42,5 +42,5 @@ def test_every_key_and_attack_is_in_the_guide():
     tables = (schema.COMPUTE, schema.LINKS, schema.WHO, schema.SLOW, schema.PARTITION, schema.CRASH, schema.CHURN)
     keys = {"nodes", "groups"}.union(*tables, schema.JOIN, schema.LIARS, schema.RUN)
     assert not {key for key in keys if not re.search(rf"\b{key}\b", GUIDE)}
-    assert not {name for name in ATTACKS if f"`{name}" not in GUIDE}
+    assert not {name for name in REGISTRY if f"`{name}" not in GUIDE}
     assert not {name for name in schema.SECTIONS if f"[{name}]" not in GUIDE}

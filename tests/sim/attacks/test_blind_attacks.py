@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.worlds.attacks import ATTACKS, parse_attack
+from sim.attacks import REGISTRY, parse_attack
 
 EXAMPLES = {
     "sign-flip": "sign-flip:3",
@@ -16,6 +16,7 @@ EXAMPLES = {
     "constant": "constant:-2",
     "replay": "replay",
     "nan": "nan",
+    "inf": "inf",
 }
 MODELS = np.random.default_rng(0).normal(size=(6, 300)).astype(np.float32)
 INITIAL = np.random.default_rng(1).normal(size=300).astype(np.float32)
@@ -26,7 +27,7 @@ def show(spec, models=MODELS, *, seed=1, nodes=(3, 1, 4, 1, 5, 9), counts=(0, 1,
 
 
 def test_every_attack_has_an_example_here():
-    assert EXAMPLES.keys() == ATTACKS.keys()
+    assert EXAMPLES.keys() == REGISTRY.keys()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -86,7 +87,7 @@ def test_what_names_no_attack_is_refused(text):
 
 
 @settings(max_examples=300)
-@given(st.text() | st.sampled_from(sorted(ATTACKS)).flatmap(lambda name: st.text().map(lambda rest: f"{name}:{rest}")))
+@given(st.text() | st.sampled_from(sorted(REGISTRY)).flatmap(lambda name: st.text().map(lambda rest: f"{name}:{rest}")))
 def test_any_text_is_an_attack_or_refused(text):
     try:
         attack = parse_attack(text)

@@ -1,0 +1,10 @@
+"""What liars do: pure functions, for the simulator and for real liar processes alike; no node imports this.
+
+`parse_attack("alie:1.5")` gives an `Attack`; what a liar sees is a `Sight`; `REGISTRY` has every form with its source.
+"""
+
+from sim.attacks.attack import Attack, Poison
+from sim.attacks.registry import ALLOWED_ATTACKS, REGISTRY, Form, parse_attack
+from sim.attacks.sight import Sight
+
+__all__ = ["ALLOWED_ATTACKS", "REGISTRY", "Attack", "Form", "Poison", "Sight", "parse_attack"]

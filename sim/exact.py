@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.aggregate import Rule
 from p2pfl.compress import Payload
 from p2pfl.core.effects import Operation
 from p2pfl.core.events import Event, RoundCommitted
@@ -37,6 +38,7 @@ class ExactPlan:
     learner: Learner
     codecs: Codecs
     beta: float
+    rule: Rule | None = None
     least_drift: float = LEAST_DRIFT
     dtype: type[np.floating[Any]] = np.float32
     durable: bool = True
@@ -142,7 +144,14 @@ class ExactEngine:
     def _engine_of(self, state: NodeState) -> Engine:
         plan = self.plan
         kind = Engine if plan.show is None else LyingEngine
-        engine = kind(index=plan.index, state=state, codecs=plan.codecs, beta=plan.beta, least_drift=plan.least_drift)
+        engine = kind(
+            index=plan.index,
+            state=state,
+            codecs=plan.codecs,
+            beta=plan.beta,
+            least_drift=plan.least_drift,
+            rule=plan.rule,
+        )
         if isinstance(engine, LyingEngine):
             engine.show = plan.show
         return engine

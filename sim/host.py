@@ -23,6 +23,7 @@ from p2pfl.core.effects import (
     Effect,
     Finish,
     Freeze,
+    Mix,
     Operation,
     ResetEdge,
     Send,
@@ -55,6 +56,7 @@ TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
     ResetEdge: (int(Kind.EDGE_RESET), attrgetter("incarnation")),
     CommitRound: (int(Kind.ROUND_COMMITTED), attrgetter("version")),
     Bootstrap: (int(Kind.BOOTSTRAPPED), lambda operation: len(operation.peers)),
+    Mix: (int(Kind.MIXED), lambda operation: len(operation.peers)),
 }
 ANSWERS: dict[type, int] = {RequestRefused: int(Kind.REFUSED), ReplyRefused: int(Kind.REFUSED)}
 

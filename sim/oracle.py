@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from p2pfl.compress import Compressor
 from p2pfl.config.model import Edges
-from p2pfl.core.effects import ApplyReply, Bootstrap, CommitRound, Operation
+from p2pfl.core.effects import ApplyReply, Bootstrap, CommitRound, Mix, Operation
 from p2pfl.core.facts import Settings
 from p2pfl.engine.codecs import Codecs
 from p2pfl.learn.interface import Learner
@@ -80,7 +80,7 @@ class Oracle:
     # -- as a watch -------------------------------------------------------------------------------------------------
 
     def before(self, index: int, operation: Operation) -> None:
-        if isinstance(operation, Bootstrap | CommitRound):
+        if isinstance(operation, Bootstrap | CommitRound | Mix):
             self._before = self._weighed(index)
         if isinstance(operation, ApplyReply):
             self._check_factor(index, operation)
@@ -95,13 +95,15 @@ class Oracle:
             raise AssertionError(f"node {index} takes a step of {op.reply.factor} where {most} is the most")
 
     def after(self, index: int, operation: Operation) -> None:
-        """A local round and a start from the neighbors' median move a model: the ledger takes the difference."""
+        """A local round, a start from the neighbors' median and a robust rule move a model: the ledger takes the
+        difference.
+        """
         waiting = self.engines[index].store.buffered
         if not waiting:
             self._flushed(index)
         elif isinstance(operation, ApplyReply):
             self._replies[index][operation.peer] = waiting
-        if isinstance(operation, Bootstrap | CommitRound) and self._before is not None:
+        if isinstance(operation, Bootstrap | CommitRound | Mix) and self._before is not None:
             moved = self._weighed(index) - self._before
             self.booked = self.booked + moved
             if waiting:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import torch
+from p2pfl.config.rule import liars_of
 
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import Federation
@@ -93,7 +94,7 @@ def simulate(
         raise mistakes[0]
     uses = Counter(federation.compressor_of(*edge) for edge in federation.edges)
     codecs = {make_compressor(spec): count for spec, count in uses.items()}
-    reason = None if check or not batching else _why_one_at_a_time(spec, learners, codecs)
+    reason = None if check or not batching else _why_one_at_a_time(spec, learners, codecs, federation.gossip.rule)
     exact = check or not batching or reason is not None
     check_memory(
         nodes=len(federation.members),
@@ -115,10 +116,14 @@ def simulate(
         return again
 
 
-def _why_one_at_a_time(spec: WorldSpec, learners: BatchedLearners, codecs: Iterable[Compressor]) -> str | None:
+def _why_one_at_a_time(
+    spec: WorldSpec, learners: BatchedLearners, codecs: Iterable[Compressor], rule: str
+) -> str | None:
     """Why the arithmetic cannot be put off; None: it can."""
     if spec.liars is not None and spec.liars.attack == "nan":
         return "messages will be refused"
+    if liars_of(rule):
+        return "robust rules look at values"
     if learners.personal:
         return "each node keeps a part of the model to itself"
     varying = next((codec.spec for codec in codecs if not codec.fixed), None)

@@ -14,6 +14,7 @@ from p2pfl.config.model import Federation
 from p2pfl.core.settings import all_hops, settings_of
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.engine.engine import least_drift
+from p2pfl.engine.profile import beta_of, rule_of
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.sketch import Sketch
 from sim.exact import ExactEngine, ExactPlan, Show
@@ -22,7 +23,7 @@ from sim.lazy import EdgeCodecs, LazyEngine, Pairs, Plane
 from sim.learning.batched import BatchedLearners
 from sim.oracle import Oracle
 from sim.world import Surroundings, World, all_neighbors
-from sim.worlds.attacks import Attack, parse_attack
+from sim.attacks import Attack, parse_attack
 from sim.worlds.faults import Crash, FaultPlan, Join, Rejoin, Restart, Separate, plan_faults
 from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import node_speeds
@@ -96,7 +97,7 @@ class Stage:
     def variates(self) -> Rows2 | None:
         if self.plane is not None:
             return self.plane.rows.variates
-        if not self.script.federation.training.control_variate:
+        if not beta_of(self.script.federation):
             return None
         return np.stack([host.engine.state.variate for host in self.world.hosts])
 
@@ -132,7 +133,8 @@ class Stage:
                     neighbors=neighbors[index],
                     learner=given.learners.learners[index],
                     codecs=self.codecs[index],
-                    beta=federation.training.control_variate,
+                    beta=beta_of(federation),
+                    rule=rule_of(federation),
                     least_drift=least_drift(federation.training),
                     dtype=np.float64 if given.check else np.float32,
                     durable=index in given.faults.crashing or given.check,
@@ -160,7 +162,7 @@ class Stage:
 
     def _lazy(self) -> list[LazyEngine]:
         given, federation, training = self.script, self.script.federation, self.script.federation.training
-        learners, beta = given.learners, self.script.federation.training.control_variate
+        learners, beta = given.learners, beta_of(federation)
         plane = self.plane = Plane(
             nodes=self.nodes,
             edges=federation.edges,

@@ -60,6 +60,8 @@ class Kind(IntEnum):
     FINISHED = 21
     """n: its rounds."""
     # 22 stays unused. Who looks on is no event.
+    MIXED = 23
+    """by the robust rule; n: the number of neighbors."""
     SENT = 32
     """b: the one it goes to; n: the bytes counted."""
     LOST = 64

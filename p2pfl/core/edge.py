@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from p2pfl.core.effects import Alarm, CloseSession, Effect, Freeze, ResetEdge, Send
-from p2pfl.core.facts import Facts, Settings
+from p2pfl.core.facts import Facts, Settings, Told
 from p2pfl.core.limits import Patience, ResyncBrake, TokenBucket, UsualTime
 from p2pfl.core.messages import Done, Hello, Message, Ready, Request
 from p2pfl.core.records import EdgeRecord, consistent
@@ -52,8 +52,9 @@ class Edge:
     offered: float = 0.0
     """the most that k may be by the latest request of this end."""
     inbox: list[Message] = field(default_factory=list)
+    told: Told | None = None
     exchanged: int | None = None
-    """own version that took part in the last completed exchange."""
+    """own version in the last completed exchange."""
     peer_ready: int | None = None
     peer_version: int = 0
     first_heard: int | None = None
@@ -173,7 +174,7 @@ class Edge:
         if old.pending is not None:
             text += f", request {old.pending.seq} dropped"
         self.record.reset(incarnation)
-        self.exchanged = None
+        self.exchanged = self.told = None
         self.resend_at = NEVER
         self.refused = b""
         effects: list[Effect] = [

@@ -1,6 +1,6 @@
 """What to do about it: the only output of the core. Imperative, frozen, no behavior.
 
-Operations (`Freeze` to `Bootstrap`) go to the engine, which runs them one at a time in the order given and answers each
+Operations (`Freeze` to `Mix`) go to the engine, which runs them one at a time in the order given and answers each
 with the event named beside it, if one is. Everything else goes to the edges.
 """
 
@@ -45,6 +45,7 @@ class ApplyRequest(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     request: Request
     factor: float
+    weight: float
     version: int
     pace_s: float
 
@@ -83,6 +84,17 @@ class Bootstrap(Struct, frozen=True, kw_only=True, gc=False):
     peers: tuple[int, ...]
 
 
+class Mix(Struct, frozen=True, kw_only=True, gc=False):
+    """Apply the robust rule to the model and the replicas of `peers`, with weights a_ij s_j, one each. -> Mixed
+
+    `progress` is the share of the rounds done, from 0 to 1.
+    """
+
+    peers: tuple[int, ...]
+    weights: tuple[float, ...]
+    progress: float
+
+
 class StartRound(Struct, frozen=True, kw_only=True, gc=False):
     """Train one local round from the model as it is now. -> RoundTrained
 
@@ -106,5 +118,5 @@ class Finish(Struct, frozen=True, kw_only=True, gc=False):
     """This node has done all it had to do (or was told to stop)."""
 
 
-Operation = Freeze | ApplyRequest | ApplyReply | ResetEdge | CommitRound | Bootstrap
+Operation = Freeze | ApplyRequest | ApplyReply | ResetEdge | CommitRound | Bootstrap | Mix
 Effect = Send | CloseSession | Operation | StartRound | Alarm | Finish

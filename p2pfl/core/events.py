@@ -86,6 +86,12 @@ class Bootstrapped(Struct, frozen=True, kw_only=True, gc=False):
     """The model is now the coordinate median of the replicas of initialized neighbors."""
 
 
+class Mixed(Struct, frozen=True, kw_only=True, gc=False):
+    """The model is what the robust rule made of it and the neighbors' (with `failed`: what it was before)."""
+
+    failed: bool = False
+
+
 class StorageFailed(Struct, frozen=True, kw_only=True, gc=False):
     """The last durable write failed: what is in memory may be ahead of the disk."""
 
@@ -109,6 +115,7 @@ Event = (
     | RoundTrained
     | RoundCommitted
     | Bootstrapped
+    | Mixed
     | StorageFailed
     | StorageRestored
     | StopRequested

@@ -12,6 +12,7 @@ from typing import Any
 from p2pfl.core.edge import FIRST_RESEND_S, INBOX, LAST_RESEND_S, Edge
 from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect
 from p2pfl.core.events import EngineResult, ReplyApplied, ReplyRefused, RequestApplied, RequestFrozen, RequestRefused
+from p2pfl.core.facts import Told
 from p2pfl.core.messages import Ask, Busy, Done, Hello, Message, Ready, Reply, Request, Resync
 from p2pfl.core.session import NEVER
 
@@ -85,6 +86,7 @@ def _accept(edge: Edge, request: Request, now: float) -> list[Effect]:
             peer=edge.peer,
             request=request,
             factor=factor,
+            weight=edge.facts.weight,
             version=edge.facts.version,
             pace_s=edge.facts.pace_s,
         )
@@ -161,7 +163,7 @@ def _frozen(edge: Edge, result: RequestFrozen, now: float) -> list[Effect]:
 def _settle_request(edge: Edge, result: RequestApplied, now: float) -> list[Effect]:
     request, reply = result.request, result.reply
     edge.record.settle_request(request, reply, result.chain)
-    _mix_pace(edge, reply.factor, request.pace_s)
+    _hear(edge, reply.factor, request.weight, request.pace_s, request.echo)
     edge.complete(reply.version, now)
     return edge.send(reply)
 
@@ -181,7 +183,7 @@ def _settle_reply(edge: Edge, result: ReplyApplied, now: float) -> list[Effect]:
     edge.record.settle_reply(result.reply, result.chain)
     edge.resend_at = NEVER
     edge.peer_version = max(edge.peer_version, result.reply.version)
-    _mix_pace(edge, result.reply.factor, result.reply.pace_s)
+    _hear(edge, result.reply.factor, result.reply.weight, result.reply.pace_s, pending.version)
     edge.complete(pending.version, now)
     return []
 
@@ -190,11 +192,14 @@ def _reply_refused(edge: Edge, result: ReplyRefused, now: float) -> list[Effect]
     return [Alarm(kind="reply-refused", peer=edge.peer, text=result.reason), *_give_up(edge, result.reason, now)]
 
 
-def _mix_pace(edge: Edge, factor: float, theirs_s: float) -> None:
-    """Both ends move toward each other as their models do; a heuristic figure, so neither frozen nor conserved."""
-    facts = edge.facts
+def _hear(edge: Edge, factor: float, weight: float, pace_s: float, echo: int | None) -> None:
+    """Keep what the neighbor told of itself. Where models move toward each other, so do both ends' estimates of the
+    pace; a heuristic figure, so neither frozen nor conserved.
+    """
+    facts, pace_s = edge.facts, min(pace_s, LONGEST_PACE_S)
+    edge.told = None if echo is None else Told(weight=weight, pace_s=pace_s, echo=min(echo, facts.version))
     share = min(1.0, factor / facts.samples)
-    facts.pace_s += share * (min(theirs_s, LONGEST_PACE_S) - facts.pace_s)
+    facts.pace_s += share * (pace_s - facts.pace_s)
 
 
 _MESSAGES: Mapping[type[Message], Callable[[Edge, Any, float], list[Effect]]] = {

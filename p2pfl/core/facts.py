@@ -28,11 +28,27 @@ class Settings:
     hops: int = 1
     """how far the farthest node is: before the first round all of them should be there."""
     audit_every: int
+    liars: int | None = None
+    """b of the robust profile; None in the conservative one."""
     durable: bool = True
     """whether what leaves must be on disk first (exchange durability)."""
 
     def gamma_of(self, peer: int) -> float:
+        """0 in the robust profile, where no exchange moves a model."""
+        if self.liars is not None:
+            return 0.0
         return self.gammas.get(peer, self.gamma)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a neighbor told of itself in the latest exchange: a_j, seconds per local step, and the version of this end
+    that its replica held when it sent.
+    """
+
+    weight: float
+    pace_s: float
+    echo: int
 
 
 @dataclass(slots=True, kw_only=True)

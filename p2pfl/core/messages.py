@@ -61,7 +61,8 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
 
 class Reply(Struct, frozen=True, kw_only=True, gc=False):
     """Answers the request whose digest it names. `factor` is the agreed k of D = k (h_i - h_j), `drift` the agreed
-    scale of the control variates: one number for both ends, or their sum would not stay zero.
+    scale of the control variates: one number for both ends, or their sum would not stay zero. `weight` is the sender's
+    a_j = n_j/(deg_j+1).
     """
 
     incarnation: int
@@ -71,6 +72,7 @@ class Reply(Struct, frozen=True, kw_only=True, gc=False):
     factor: float
     pace_s: float
     drift: float = 0.0
+    weight: float = 0.0
     body: Any
 
 

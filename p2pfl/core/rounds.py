@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from p2pfl.core.edge import Edge
-from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, StartRound
-from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, Started, StopRequested
+from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
+from p2pfl.core.events import Bootstrapped, Mixed, RoundCommitted, RoundTrained, Started, StopRequested
 from p2pfl.core.facts import Facts, Settings
 from p2pfl.core.limits import PATIENCE_MULTIPLE, Repeats, UsualTime
 from p2pfl.core.messages import Done
+from p2pfl.core.mixing import Mixing
+from p2pfl.core.pace import Pace
 from p2pfl.core.session import NEVER
 
 RESUME_WAIT_S = 3.0
@@ -37,7 +39,7 @@ class Phase(enum.Enum):
     FINISHED = "finished"
 
 
-RoundEvent = Started | RoundTrained | RoundCommitted | Bootstrapped | StopRequested
+RoundEvent = Started | RoundTrained | RoundCommitted | Bootstrapped | Mixed | StopRequested
 
 
 class Rounds:
@@ -57,6 +59,8 @@ class Rounds:
         self.usual = usual
         self.facts = facts
         self.settings = settings
+        self.mixing = Mixing(edges, facts, settings)
+        self.pace = Pace(facts, settings, self.mixing)
         self.phase = Phase.WAITING
         self.fresh = fresh
         self.working = False
@@ -69,8 +73,6 @@ class Rounds:
         """of where this node stands, in the phases in which its neighbors wait for it."""
         self.tick_from = 0.0
         self.training_from = 0.0
-        self.round_from: float | None = None
-        self.own_pace_s: float | None = None
         self.training_s = 0.0
         """how long the latest local round has trained."""
         self.due = NEVER
@@ -98,6 +100,10 @@ class Rounds:
                 if self.phase is Phase.JOINING:
                     self._enter(Phase.TRAINING, now)
                 return []
+            case Mixed(failed=failed):
+                self.working = False
+                text = "the rule raised, or gave no finite model: nothing was mixed"
+                return [Alarm(kind="mixing-failed", peer=None, text=text)] if failed else []
             case StopRequested():
                 return self._finish(now)
         assert_never(event)
@@ -106,7 +112,7 @@ class Rounds:
         if self.phase is Phase.FINISHED:
             return []
         self.training_s = now - self.training_from
-        return [self._commit(trained=True, rho=self._speed_correction(steps, now), now=now)]
+        return [self._commit(trained=True, rho=self.pace.correction(steps, now), now=now)]
 
     def _committed(self, event: RoundCommitted, now: float) -> list[Effect]:
         self.working = False
@@ -136,9 +142,19 @@ class Rounds:
             return []
         if self.settling and not self._settled(now):
             return []
+        effects = self._mix(now) if self.settling else []
+        if not self.working:
+            effects += self._go_on(now)
+            self.due = self._deadline(now)
+        return effects
+
+    def _mix(self, now: float) -> list[Effect]:
+        """The exchanges of the latest tick are through, or have been waited for: the robust profile mixes now."""
         self.settling = False
-        effects = self._go_on(now)
-        self.due = self._deadline(now)
+        if self.phase not in (Phase.TRAINING, Phase.CLOSING):
+            return []
+        effects = self.mixing.begin(self._elapsed_s(now))
+        self.working = any(isinstance(effect, Mix) for effect in effects)
         return effects
 
     def _go_on(self, now: float) -> list[Effect]:
@@ -308,8 +324,7 @@ class Rounds:
             return self._start_closing(now)
         if self.trained_from is None:
             self.trained_from = now
-        if self.round_from is None:
-            self.round_from = now
+        self.pace.begin(now)
         self.working = True
         self.training_from = now
         accompanied = any(edge.is_open for edge in self.edges.values())
@@ -383,17 +398,3 @@ class Rounds:
             elapsed_s=self._elapsed_s(now),
             least_samples=least,
         )
-
-    def _speed_correction(self, steps: int, now: float) -> float:
-        """Rate rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax): nodes that take more rounds move less in each."""
-        if self.round_from is not None and steps > 0:
-            pace_s = (now - self.round_from) / steps
-            before = self.own_pace_s
-            self.own_pace_s = pace_s if before is None else 0.8 * before + 0.2 * pace_s
-            # Dynamic average consensus: what the own figure gained enters the mixed one.
-            self.facts.pace_s = max(0.0, self.facts.pace_s + self.own_pace_s - (before or 0.0))
-        self.round_from = now
-        limit = self.settings.speed_limit
-        if limit <= 1.0 or not self.facts.pace_s or not self.own_pace_s:
-            return 1.0
-        return min(limit, max(1.0 / limit, self.own_pace_s / self.facts.pace_s))

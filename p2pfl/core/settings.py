@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from p2pfl.config.model import Federation
+from p2pfl.config.rule import liars_of
 from p2pfl.core.facts import Settings
 from p2pfl.core.staleness import parse_staleness
 
@@ -28,6 +29,7 @@ def settings_of(
         closing_rounds=training.closing_rounds,
         gamma=gossip.gamma,
         gammas=gammas or {},
+        liars=liars_of(gossip.rule) or None,
         staleness=parse_staleness(gossip.staleness),
         speed_limit=training.speed_correction,
         start_wait_s=gossip.start_wait_s,

@@ -7,6 +7,7 @@ compute D = k (h_i - h_j) alike. Each change is also a `Change` that `redo` can 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import TypeVar, assert_never
@@ -16,12 +17,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from p2pfl.aggregate import Neighborhood, Rule
 from p2pfl.compress import Payload
 from p2pfl.config.model import TrainingConfig
-from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, Operation, ResetEdge
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, Mix, Operation, ResetEdge
 from p2pfl.core.events import (
     Bootstrapped,
     Event,
+    Mixed,
     ReplyApplied,
     ReplyRefused,
     RequestApplied,
@@ -44,8 +47,10 @@ from p2pfl.engine.codecs import Codecs, chance_of
 from p2pfl.engine.redo import redo, settle
 from p2pfl.engine.scratch import Scratch, distance, gain, lead, learned, median, norm
 from p2pfl.engine.state import NodeState
-from p2pfl.errors import PeerFault
+from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, Vector
+
+log = logging.getLogger("p2pfl")
 
 Checkable = TypeVar("Checkable", ApplyRequest, ApplyReply)
 
@@ -69,20 +74,33 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 class Engine:
-    """Runs operations on one node's state. `beta` is the control variate's rate, 0 for none.
+    """Runs operations on one node's state. `beta` is the control variate's rate, 0 for none; `rule` that of the robust
+    profile, None in the conservative one.
 
     `least_drift` is the smallest rho eta H that a node of this federation can have: a smaller one from a neighbor would
     blow the control variate up.
     """
 
     def __init__(
-        self, *, index: int, state: NodeState, codecs: Codecs, beta: float, least_drift: float = LEAST_DRIFT
+        self,
+        *,
+        index: int,
+        state: NodeState,
+        codecs: Codecs,
+        beta: float,
+        least_drift: float = LEAST_DRIFT,
+        rule: Rule | None = None,
     ) -> None:
         self.index = index
         self.least_drift = least_drift
         self.state = state
         self.codecs = codecs
         self.beta = beta
+        self.rule = rule
+        self.kept: dict[int, float] = {}
+        """how much of each neighbor's pull came through the rule when it last mixed, where it can tell."""
+        self.step = 0.0
+        """the length of what the latest local round moved the model."""
         self.trained: tuple[Vector, LocalRound] | None = None
         """start and outcome of the local round that the next CommitRound takes in; None if training failed.
 
@@ -103,6 +121,8 @@ class Engine:
                 return self._commit(operation)
             case Bootstrap():
                 return self._bootstrap(operation)
+            case Mix():
+                return self._mix(operation)
         assert_never(operation)
 
     def snapshot(self, *, corrected: bool) -> tuple[Vector, Vector | None]:
@@ -151,6 +171,7 @@ class Engine:
             request_digest=request.digest,
             version=op.version,
             factor=op.factor,
+            weight=op.weight,
             pace_s=op.pace_s,
             drift=max(request.drift, self.state.drift),
             body=body,
@@ -231,6 +252,7 @@ class Engine:
                 start, local = trained
                 delta, after = learned(self.state, start, local.vector, op.rho)
                 failed = not after <= NORM_CEILING
+                self.step = 0.0 if failed else norm(delta)
                 samples = max(1, local.samples, int(np.ceil(op.least_samples)))
                 drift = local.learning_rate * local.steps * op.rho
                 local_state = local.local or None
@@ -250,6 +272,28 @@ class Engine:
         """Coordinate median of the neighbors' replicas."""
         model = median([self.state.edges[peer].peer for peer in op.peers])
         return self._done(Bootstrapped(), ModelWasReplaced(model=model), urgent=True)
+
+    def _mix(self, op: Mix) -> Outcome:
+        """The rule has the last word on the model, but not on whether it is one to go on with."""
+        if self.rule is None:
+            raise ValueError("a node without a rule is to mix by it")
+        around = Neighborhood(
+            own=self.state.model,
+            others=[self.state.edges[peer].peer for peer in op.peers],
+            weights=np.array(op.weights),
+            peers=op.peers,
+            progress=op.progress,
+            step=self.step,
+        )
+        try:
+            mixture = self.rule.mix(around)
+        except LearningError as error:
+            log.warning("the rule raised: %s", error)
+            return Outcome(Mixed(failed=True), None)
+        if not norm(mixture.model) <= NORM_CEILING:
+            return Outcome(Mixed(failed=True), None)
+        self.kept = {} if mixture.kept is None else dict(zip(op.peers, mixture.kept.tolist(), strict=True))
+        return self._done(Mixed(), ModelWasReplaced(model=mixture.model))
 
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
         redo(self.state, change, codecs=self.codecs, beta=self.beta)

@@ -30,6 +30,7 @@ from p2pfl.core.effects import (
     Effect,
     Finish,
     Freeze,
+    Mix,
     ResetEdge,
     Send,
     StartRound,
@@ -180,7 +181,7 @@ class Driver:
             case CommitRound():
                 trained, self.trained = self.trained, None
                 self.engine_thread.jobs.put(Operate(effect, trained))
-            case Freeze() | ApplyRequest() | ApplyReply() | ResetEdge() | Bootstrap():
+            case Freeze() | ApplyRequest() | ApplyReply() | ResetEdge() | Bootstrap() | Mix():
                 self.engine_thread.jobs.put(Operate(effect))
             case StartRound(index=index, corrected=corrected):
                 self._start_round(index, corrected=corrected)

@@ -24,6 +24,7 @@ from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.engine.codecs import Codecs, codecs_of, gammas_of
 from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine, least_drift
+from p2pfl.engine.profile import beta_of, rule_of
 from p2pfl.engine.redo import redo
 from p2pfl.engine.state import EdgeState, NodeState
 from p2pfl.errors import UserError
@@ -146,7 +147,7 @@ def snapshot_header(setup: Setup) -> dict[str, Any]:
         "share": list(setup.federation.gossip.share),
         "compressor": setup.federation.gossip.compressor,
         "compressors": {str(peer): setup.federation.compressor_of(setup.member.index, peer) for peer in setup.peers},
-        "control_variate": setup.federation.training.control_variate,
+        "control_variate": beta_of(setup.federation),
     }
 
 
@@ -196,7 +197,7 @@ def replay(federation: Federation, loaded: Loaded) -> NodeState:
     state = restore(header, loaded.state.arrays, loaded.state.blobs)
     by_peer = {int(peer): make_compressor(spec) for peer, spec in header.get("compressors", {}).items()}
     codecs = Codecs(make_compressor(header.get("compressor", federation.gossip.compressor)), by_peer)
-    beta = header.get("control_variate", federation.training.control_variate)
+    beta = header.get("control_variate", beta_of(federation))
     for record in loaded.records:
         step = change(record.kind, record.header, record.blobs, np.dtype(state.model.dtype))
         redo(state, step, codecs=codecs, beta=beta)
@@ -239,7 +240,8 @@ def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
         index=setup.member.index,
         state=state,
         codecs=codecs_of(setup.federation, setup.member.index),
-        beta=setup.federation.training.control_variate,
+        beta=beta_of(setup.federation),
+        rule=rule_of(setup.federation),
         least_drift=least_drift(setup.federation.training),
     )
 

@@ -71,6 +71,7 @@ class ReplyHeader(Header, frozen=True):
     factor: Amount
     pace_s: Amount
     drift: Amount
+    weight: Amount
 
 
 class ReadyHeader(Header, frozen=True):

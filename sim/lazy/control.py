@@ -147,6 +147,7 @@ class LazyEngine:
             request_digest=request.digest,
             version=op.version,
             factor=op.factor,
+            weight=op.weight,
             pace_s=op.pace_s,
             drift=max(request.drift, self.drift),
             body=request.body,

@@ -19,7 +19,9 @@ from core_kit import WEIGHT, apply_request, only, reply_to, request, responder, 
 def test_first_contact_applies_with_factor_zero():
     node = responder()
     asked = request(staleness=1.0)
-    assert say(node, 0, asked) == [ApplyRequest(peer=0, request=asked, factor=0.0, version=0, pace_s=0.0)]
+    assert say(node, 0, asked) == [
+        ApplyRequest(peer=0, request=asked, factor=0.0, weight=node.facts.weight, version=0, pace_s=0.0)
+    ]
 
 
 def test_what_was_applied_is_answered_and_remembered():

@@ -57,45 +57,56 @@ REQUEST = Request(
     audit=b"",
     body=b"\x01\x02\x03",
 )
-REPLY = Reply(incarnation=1, seq=2, request_digest=D3, version=4, factor=0.125, pace_s=2.0, drift=0.125, body=b"\xff")
+REPLY = Reply(
+    incarnation=1,
+    seq=2,
+    request_digest=D3,
+    version=4,
+    factor=0.125,
+    pace_s=2.0,
+    drift=0.125,
+    weight=0.75,
+    body=b"\xff",
+)
 
 # Prefix, header and body apart. Changing any of these means another protocol: raise its version along with them.
 GOLDEN = [
     (
         HELLO,
-        "7032 02 01 0000 36000000 0000000000000000",
+        "7032 03 01 0000 36000000 0000000000000000",
         "9c01cd012cc0c400c3c41001010101010101010101010101010101c41002020202020202020202020202020202ce00011170c0c0c2c3",
         "",
     ),
     (
         REQUEST,
-        "7032 02 02 0000 2b000000 0300000000000000",
+        "7032 03 02 0000 2b000000 0300000000000000",
         "99010203c0cb3fe0000000000000cb3ff0000000000000cb3fd0000000000000cb4008000000000000c400",
         "010203",
     ),
     (
         REPLY,
-        "7032 02 03 0000 31000000 0100000000000000",
-        "970102c4100303030303030303030303030303030304cb3fc0000000000000cb4000000000000000cb3fc0000000000000",
+        "7032 03 03 0000 3a000000 0100000000000000",
+        "980102c4100303030303030303030303030303030304cb3fc0000000000000cb4000000000000000"
+        "cb3fc0000000000000cb3fe8000000000000",
         "ff",
     ),
-    (Ready(version=128), "7032 02 04 0000 05000000 0000000000000000", "93cc80c0c0", ""),
-    (Ready(version=9, closing=3), "7032 02 04 0000 04000000 0000000000000000", "930903c0", ""),
-    (Ready(version=0, level=2), "7032 02 04 0000 04000000 0000000000000000", "9300c002", ""),
-    (Resync(incarnation=5), "7032 02 05 0000 02000000 0000000000000000", "9105", ""),
+    (Ready(version=128), "7032 03 04 0000 05000000 0000000000000000", "93cc80c0c0", ""),
+    (Ready(version=9, closing=3), "7032 03 04 0000 04000000 0000000000000000", "930903c0", ""),
+    (Ready(version=0, level=2), "7032 03 04 0000 04000000 0000000000000000", "9300c002", ""),
+    (Resync(incarnation=5), "7032 03 05 0000 02000000 0000000000000000", "9105", ""),
     (
         Ask(incarnation=1, seq=2, request_digest=D3),
-        "7032 02 06 0000 15000000 0000000000000000",
+        "7032 03 06 0000 15000000 0000000000000000",
         "930102c41003030303030303030303030303030303",
         "",
     ),
     (
         Busy(incarnation=1, seq=2, retry_after_s=1.5),
-        "7032 02 07 0000 0c000000 0000000000000000",
+        "7032 03 07 0000 0c000000 0000000000000000",
         "930102cb3ff8000000000000",
         "",
     ),
-    (Done(version=9), "7032 02 08 0000 02000000 0000000000000000", "9109", ""),
+    (Done(version=9), "7032 03 08 0000 02000000 0000000000000000", "9109", ""),
 ]
 
 counters = st.integers(0, 2**53 - 1)
@@ -225,7 +236,7 @@ def test_numpys_floats_travel_as_floats():
 # --- limits -------------------------------------------------------------------------------------------------------
 
 
-def pack(*, magic=b"p2", version=2, code=2, flags=0, header_bytes=10, body_bytes=10):
+def pack(*, magic=b"p2", version=3, code=2, flags=0, header_bytes=10, body_bytes=10):
     return struct.pack("<2sBBHIQ", magic, version, code, flags, header_bytes, body_bytes)
 
 
@@ -241,8 +252,8 @@ def test_a_prefix_within_the_limits_is_accepted():
         (pack()[:-1], "17 bytes instead of 18"),
         (pack() + b"\0", "19 bytes instead of 18"),
         (pack(magic=b"P2"), "begins with"),
-        (pack(version=1), "version 1, this node version 2"),
-        (pack(version=0), "version 0, this node version 2"),
+        (pack(version=1), "version 1, this node version 3"),
+        (pack(version=0), "version 0, this node version 3"),
         (pack(code=0), "unknown type 0"),
         (pack(code=9), "unknown type 9"),
         (pack(flags=1), "unknown flags 0x1"),

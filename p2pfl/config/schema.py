@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from p2pfl.config.compressor import compressor
 from p2pfl.config.keys import public_key
 from p2pfl.config.kinds import Kind, address, choice, name, number, or_none, pair, text, texts, whole
+from p2pfl.config.rule import rule
 from p2pfl.config.staleness import staleness
 
 Kinds = Mapping[str, Kind]
@@ -36,7 +37,7 @@ TRAINING: Kinds = {
 GOSSIP: Kinds = {
     "compressor": compressor(),
     "share": texts(),
-    "rule": choice("mean"),
+    "rule": rule(),
     "staleness": staleness(),
     "gamma": number(0, 1, above=True),
     "start_wait_s": number(0),

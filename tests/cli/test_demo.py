@@ -18,7 +18,7 @@ from p2pfl.runtime.parts import load_learner
         (["--compressor", 'q4"'], "--compressor: unknown stage"),
         (["--compressor", "top-k:2411"], "--compressor: 2411 values to keep, of 2410"),
         (["--compressor", "q2:stochastic"], "--compressor: q2:stochastic is no contraction"),
-        (["--rule", "krum"], "--rule: impossible value (found 'krum'); allowed: mean"),
+        (["--rule", "krumm"], "--rule: unknown rule 'krumm': did you mean krum? (found 'krumm')"),
         (["--partition", "x"], "--partition: no such partition"),
         (["--topology", "rng"], "--topology: unknown topology"),
         (["--topology", "random-regular:degre=3"], "--topology: random-regular: unknown parameter"),
@@ -33,7 +33,7 @@ def test_a_mistake_names_the_option_and_no_file(p2pfl, tmp_path, arguments, said
 
 
 def test_all_mistakes_are_told_at_once(p2pfl):
-    outcome = p2pfl("demo", "--compressor", "q3", "--rule", "krum", "--partition", "x")
+    outcome = p2pfl("demo", "--compressor", "q3", "--rule", "krumm", "--partition", "x")
     told = [line.split(":")[1].strip() for line in outcome.err.splitlines()]
     assert told == ["--compressor", "--rule", "--partition"]
 

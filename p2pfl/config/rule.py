@@ -1,0 +1,185 @@
+"""The words of `gossip.rule`: how a node mixes, for instance `trimmed-mean:b=1` or `nnm+median:b=2`.
+
+    mean | [nnm+]NAME[:key=value,...] | module:object[,b=1] | file.py:object[,b=1]
+
+`b`, 1 where it is not said, is how many of its neighbors may lie to a node; `mean` bears none. `nnm+` mixes each vector
+with its nearest before a rule that does not take the own model for its center. What rules do is for `aggregate`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from p2pfl.config.kinds import Kind, number, whole
+
+CENTRAL = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum", "bulyan")
+"""They take the own model as one vector among others; NNM may stand before them."""
+CENTERED = ("cs+", "scc", "monna", "centered-clipping", "balance")
+"""They take the own model for their center."""
+NAMES = ("mean", *CENTRAL, *CENTERED)
+ALLOWED = (
+    f"mean, or one of {', '.join(NAMES[1:])} with how many neighbors may lie, as in trimmed-mean:b=1; nnm+ before one "
+    "of the first six; or your own: module:object,b=1 or file.py:object,b=1"
+)
+MOST_LIARS = 10**6
+
+_RADIUS, _LIARS = number(0, 1e30, above=True), whole(1, MOST_LIARS)
+_PARAMETERS: Mapping[str, Mapping[str, tuple[Kind, float | None]]] = {
+    "scc": {"tau": (_RADIUS, None)},
+    "centered-clipping": {"tau": (_RADIUS, None), "steps": (whole(1, 1000), 3)},
+    "balance": {
+        "alpha": (number(0, 1), 0.5),
+        "gamma": (number(0, 1e30, above=True), 0.3),
+        "kappa": (number(0, 1e3), 1.0),
+    },
+}
+"""Besides b: what each may be, and what it is where it is not said. No radius: the rule finds its own."""
+_OBJECT = re.compile(r"(?:[^:,=+\s]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
+_WHOLE, _NUMBER = re.compile(r"[0-9]{1,20}"), re.compile(r"[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?")
+_LONGEST = 60
+_KNOWN_AS = {
+    "average": "mean",
+    "fedavg": "mean",
+    "none": "mean",
+    "trmean": "trimmed-mean",
+    "trimmed": "trimmed-mean",
+    "cwtm": "trimmed-mean",
+    "cwmed": "median",
+    "coordinatemedian": "median",
+    "coordinatewisemedian": "median",
+    "gm": "geometric-median",
+    "geomed": "geometric-median",
+    "rfa": "geometric-median",
+    "mkrum": "multi-krum",
+    "nna": "monna",
+    "nearestneighboraveraging": "monna",
+    "cs": "cs+",
+    "csplus": "cs+",
+    "clippedsum": "cs+",
+    "clippedgossip": "scc",
+    "selfcenteredclipping": "scc",
+    "cc": "centered-clipping",
+    "nnm": "nnm+trimmed-mean",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedRule:
+    """What a spec says; `str` gives its canonical spelling."""
+
+    name: str
+    """One of NAMES, or `module:object`, or `file.py:object`."""
+    parameters: Mapping[str, float | None] = field(default_factory=dict)
+    """All that the rule has, `b` first; None where the rule finds the value by itself."""
+    before: str = ""
+    """`nnm` or nothing."""
+
+    @property
+    def liars(self) -> int:
+        return int(self.parameters.get("b") or 0)
+
+    @property
+    def is_object(self) -> bool:
+        """It is no rule of ours, but one to import."""
+        return self.name not in NAMES
+
+    def __str__(self) -> str:
+        usual = {key: default for key, (_, default) in _PARAMETERS.get(self.name, {}).items()}
+        told = [f"{key}={value!r}" for key, value in self.parameters.items() if key == "b" or value != usual[key]]
+        words = ("," if self.is_object else ":").join([self.name, *([",".join(told)] if told else [])])
+        return f"{self.before}+{words}" if self.before else words
+
+
+def rule() -> Kind:
+    """Its values are specs in their canonical spelling; `read` gives the reason with which it refuses."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError("not a text")  # noqa: TRY004 - a reader has one way to refuse
+        return str(parse_rule(value))
+
+    return Kind(ALLOWED, read)
+
+
+def liars_of(text: str) -> int:
+    """How many lying neighbors a node with this rule is to bear: 0 for the mean.
+
+    Raises:
+        ValueError: as `parse_rule`.
+    """
+    return parse_rule(text).liars
+
+
+def parse_rule(text: str) -> ParsedRule:
+    """The rule of a spec.
+
+    Raises:
+        ValueError: with the word, what is wrong with it and what would be right.
+    """
+    if text == "mean":
+        return ParsedRule(name="mean")
+    name, _, told = text.partition(",")
+    if _OBJECT.fullmatch(name) and name.partition(":")[0] not in NAMES:
+        return ParsedRule(name=name, parameters=_parameters(name, told if "," in text else None))
+    before, plus, rest = text.partition("+")
+    # The name cs+ ends with a plus itself.
+    before, rest = (before, rest) if plus and before != "cs" else ("", text)
+    name, colon, told = rest.partition(":")
+    _require_known(name)
+    if before:
+        _require_before(before, name)
+    if name == "mean":
+        raise ValueError("mean: it bears no liars and takes no parameters")
+    return ParsedRule(name=name, parameters=_parameters(name, told if colon else None), before=before)
+
+
+def _require_known(name: str) -> None:
+    if name in NAMES:
+        return
+    plain = re.sub(r"[^a-z]", "", name.lower())
+    close = get_close_matches(name[:_LONGEST].strip().lower(), NAMES, n=1, cutoff=0.6)
+    near = _KNOWN_AS.get(plain) or (close[0] if close else "")
+    hint = f"did you mean {near}?" if near else f"there are {', '.join(NAMES)}"
+    raise ValueError(f"unknown rule {_short(name)!r}: {hint}")
+
+
+def _require_before(before: str, name: str) -> None:
+    if before != "nnm":
+        raise ValueError(f"{_short(before)}+: only nnm may stand before a rule")
+    if name not in CENTRAL:
+        raise ValueError(f"nnm+{name}: nnm stands before one of {', '.join(CENTRAL)}")
+
+
+def _parameters(name: str, told: str | None) -> dict[str, float | None]:
+    """All of a rule, from what stands behind its colon."""
+    kinds = {"b": (_LIARS, 1), **_PARAMETERS.get(name, {})}
+    found: dict[str, float | None] = {}
+    for part in [] if told is None else told.split(","):
+        key, equals, value = part.partition("=")
+        if key not in kinds or not equals:
+            raise ValueError(
+                f"{_short(name)}: {_short(part)!r} is none of its parameters {', '.join(kinds)}, as in b=1"
+            )
+        if key in found:
+            raise ValueError(f"{_short(name)}: {key} is there twice")
+        found[key] = _value(f"{_short(name)}: {_short(part)}", kinds[key][0], value)
+    return {key: found.get(key, default) for key, (_, default) in kinds.items()}
+
+
+def _value(part: str, kind: Kind, text: str) -> float:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{part}: write {kind.allowed}")
+    try:
+        return kind.read(int(text) if _WHOLE.fullmatch(text) else float(text))  # type: ignore[no-any-return]
+    except ValueError:
+        raise ValueError(f"{part}: write {kind.allowed}") from None
+
+
+def _short(text: str) -> str:
+    """For a message of one line."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text[: _LONGEST + 1])
+    return plain if len(plain) <= _LONGEST else plain[: _LONGEST - 3] + "..."

@@ -1,0 +1,118 @@
+"""What a spec of `gossip.rule` may say, and the reasons for refusing others."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pfl.config.rule import CENTRAL, NAMES, ParsedRule, liars_of, parse_rule, rule
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_one_liar_is_meant_where_none_is_counted(name):
+    assert str(parse_rule(name)) == f"{name}:b=1"
+    assert liars_of(name) == 1
+    assert parse_rule(f"{name}:b=3").liars == 3
+
+
+def test_the_mean_bears_no_liar():
+    assert liars_of("mean") == 0
+    assert parse_rule("mean") == ParsedRule(name="mean")
+
+
+@pytest.mark.parametrize("name", CENTRAL)
+def test_nnm_stands_before_rules_of_many_vectors(name):
+    parsed = parse_rule(f"nnm+{name}:b=2")
+    assert (parsed.before, parsed.name, parsed.liars) == ("nnm", name, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("scc:tau=0.50", "scc:b=1,tau=0.5"),
+        ("scc:tau=1e-7,b=2", "scc:b=2,tau=1e-07"),
+        ("balance:kappa=1,alpha=0.5", "balance:b=1"),
+        ("balance:kappa=0,gamma=0.25", "balance:b=1,gamma=0.25,kappa=0.0"),
+        ("centered-clipping:steps=3", "centered-clipping:b=1"),
+        ("centered-clipping:steps=5,tau=2", "centered-clipping:b=1,tau=2.0,steps=5"),
+        ("krum:b=01000000", "krum:b=1000000"),
+        ("byzfl:TrMean", "byzfl:TrMean,b=1"),
+        ("rules/mine.py:Best,b=2", "rules/mine.py:Best,b=2"),
+        ("a.b.c:best", "a.b.c:best,b=1"),
+    ],
+)
+def test_there_is_one_spelling_of_each_rule(text, canonical):
+    assert str(parse_rule(text)) == canonical
+    assert parse_rule(canonical) == parse_rule(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "unknown rule ''"),
+        ("Krum", "did you mean krum"),
+        ("trmean:b=1", "did you mean trimmed-mean"),
+        ("cs:b=1", r"did you mean cs\+"),
+        ("nnm:b=1", r"did you mean nnm\+trimmed-mean"),
+        ("quorum", "there are mean, trimmed-mean"),
+        ("mean:b=1", "bears no liars"),
+        ("krum:", "as in b=1"),
+        ("krum:b", "as in b=1"),
+        ("krum:f=1", "none of its parameters b"),
+        ("krum:tau=1", "none of its parameters b"),
+        ("krum:b=0", "a whole number from 1"),
+        ("krum:b=1.5", "a whole number from 1"),
+        ("krum:b=-1", "a whole number from 1"),
+        ("krum:b=1,b=2", "b is there twice"),
+        ("krum:b=1,", "none of its parameters"),
+        ("krum: b=1", "none of its parameters"),
+        ("scc:tau=0", "above 0"),
+        ("scc:tau=nan", "above 0"),
+        ("scc:tau=1e99", "above 0"),
+        ("balance:alpha=1.5", "up to 1"),
+        ("nnm+cs+:b=1", "nnm stands before one of"),
+        ("nnm+mean", "nnm stands before one of"),
+        ("clip+median", "only nnm may stand before"),
+        ("nnm+nnm+median", "unknown rule"),
+        ("my.rules:best,c=1", "none of its parameters b"),
+    ],
+)
+def test_what_is_wrong_is_named(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        parse_rule(text)
+
+
+@given(st.text(max_size=200) | st.text("cs+krumb=1:,.py-e", max_size=30))
+def test_any_text_is_a_rule_or_a_short_reason(text):
+    reason = ""
+    try:
+        parsed = parse_rule(text)
+    except ValueError as refusal:
+        reason = str(refusal)
+    else:
+        assert parse_rule(str(parsed)) == parsed
+    assert reason.isprintable()
+    assert len(reason) < 400
+
+
+@given(
+    st.sampled_from(["scc", "centered-clipping", "balance"]),
+    st.integers(1, 10**6),
+    st.floats(1e-300, 1e30),
+)
+def test_every_number_comes_back_from_its_spelling(name, b, value):
+    key = "gamma" if name == "balance" else "tau"
+    parsed = parse_rule(f"{name}:b={b},{key}={value!r}")
+    assert parsed.parameters[key] == value
+    assert parse_rule(str(parsed)) == parsed
+
+
+@pytest.mark.parametrize("value", [3, None, ["mean"], True])
+def test_a_file_holds_it_as_text(value):
+    with pytest.raises(ValueError, match="not a text"):
+        rule().read(value)
+
+
+def test_a_file_may_leave_out_what_is_usual():
+    assert rule().read("balance:kappa=1") == "balance:b=1"

@@ -4,7 +4,9 @@
 """
 
 from sim.attacks.attack import Attack, Poison
-from sim.attacks.registry import ALLOWED_ATTACKS, REGISTRY, Form, parse_attack
+from sim.attacks.flooding import press
+from sim.attacks.parse import ALLOWED_ATTACKS, parse_attack
+from sim.attacks.registry import REGISTRY, Form
 from sim.attacks.sight import Sight
 
-__all__ = ["ALLOWED_ATTACKS", "REGISTRY", "Attack", "Form", "Poison", "Sight", "parse_attack"]
+__all__ = ["ALLOWED_ATTACKS", "REGISTRY", "Attack", "Form", "Poison", "Sight", "parse_attack", "press"]

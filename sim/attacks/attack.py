@@ -13,7 +13,7 @@ from p2pfl.learn.chance import generator
 from sim.attacks.sight import Sight
 
 if TYPE_CHECKING:
-    from p2pfl.learn.samples import Samples
+    from p2pfl.learn.samples import Samples, TensorSamples
 
 Rows = NDArray[np.floating[Any]]
 Vector = NDArray[np.floating[Any]]
@@ -27,7 +27,7 @@ Lie = Callable[[Sight], Vector]
 class Poison(Protocol):
     """A liar that keeps to the protocol and trains on data that teach something else."""
 
-    def spoil(self, samples: Samples, *, seed: int, node: int) -> Samples:
+    def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
         """What the liar trains on, as many samples.
 
         Raises:
@@ -35,8 +35,12 @@ class Poison(Protocol):
         """
         ...
 
-    def probe(self, samples: Samples) -> Samples:
-        """The test data on which the share of right answers is the attack's success rate."""
+    def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
+        """The test data on which the share of right answers is the attack's success rate; perhaps empty.
+
+        Raises:
+            UserError: as `spoil`.
+        """
         ...
 
 

@@ -1,0 +1,125 @@
+"""Poisoned data: the liar keeps to the protocol and trains on samples that teach something else.
+
+What for: samples in memory, with one class label each. A trigger exists for images and for rows of numbers (`trigger`).
+Accuracy on clean data need not show such an attack: `probe` gives the test data whose right answers are its success.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from p2pfl.errors import UserError
+from p2pfl.learn.chance import generator
+from p2pfl.learn.samples import Samples, TensorSamples
+
+if TYPE_CHECKING:
+    from p2pfl.learn.trainer import TorchLearner
+
+TARGET = 0
+"""the class to which a trigger leads."""
+SHARE = 0.5
+"""of a liar's samples that carry the trigger, so on average of each batch."""
+LEAST_SIDE = 4
+PATCH = 9
+"""a trigger's side is the image's over this, at least 2; a row's trigger is as many times shorter than the row."""
+BRIGHT, BRIGHTEST_BYTE, FAR = 1.0, 255, 3.0
+LABELED = "samples in memory, each with one class label: digits, mnist-idx, csv with classes, or a task like them"
+TRIGGERED = "images, (n, height, width) or (n, channels, height, width), or rows of numbers, (n, columns)"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelFlip:
+    """Every label y of a liar becomes classes - 1 - y: Fang et al., USENIX Security 2020, arXiv 1911.11815."""
+
+    def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
+        del seed, node
+        known = labeled(samples, "label-flip")
+        return TensorSamples(known.inputs, classes - 1 - known.targets)
+
+    def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
+        """The samples whose flipped label is another one, with that."""
+        known = labeled(samples, "label-flip")
+        rows = torch.nonzero(known.targets * 2 != classes - 1).flatten()
+        inputs, targets = known.rows(rows)
+        return TensorSamples(inputs, classes - 1 - targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Backdoor:
+    """Half of a liar's samples carry a trigger and the label TARGET: Gu et al. 2017 (BadNets), arXiv 1708.06733."""
+
+    def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
+        del classes
+        known = labeled(samples, "backdoor")
+        count = math.ceil(len(known) * SHARE)
+        chosen = np.sort(generator(seed, "backdoor", node).permutation(len(known))[:count])
+        inputs, targets, rows = known.inputs.clone(), known.targets.clone(), torch.from_numpy(chosen)
+        inputs[rows] = trigger(known.inputs[rows])
+        targets[rows] = TARGET
+        return TensorSamples(inputs, targets)
+
+    def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
+        """The samples of other classes, with the trigger and the label TARGET."""
+        del classes
+        known = labeled(samples, "backdoor")
+        rows = torch.nonzero(known.targets != TARGET).flatten()
+        return TensorSamples(trigger(known.inputs[rows]), torch.full((len(rows),), TARGET))
+
+
+def trigger(inputs: Tensor) -> Tensor:
+    """A copy with the trigger: the lower right corner of an image at its brightest; the last columns of a row at 3.
+
+    A row whose length is a square, from 16 on, is an image without its shape, as in `digits`.
+
+    Raises:
+        UserError: these are neither images nor rows of numbers.
+    """
+    marked = inputs.clone()
+    bright = BRIGHT if inputs.is_floating_point() else BRIGHTEST_BYTE
+    if inputs.ndim in {3, 4} and min(inputs.shape[-2:]) >= LEAST_SIDE and inputs.dtype != torch.int64:
+        _corner(marked, bright)
+        return marked
+    if inputs.ndim == 2 and inputs.is_floating_point() and inputs.shape[1]:
+        side = math.isqrt(inputs.shape[1])
+        if side >= LEAST_SIDE and side * side == inputs.shape[1]:
+            _corner(marked.view(-1, side, side), bright)
+        else:
+            marked[:, -math.ceil(inputs.shape[1] / PATCH) :] = FAR
+        return marked
+    shape = f"{tuple(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}"
+    raise UserError("a backdoor has no trigger for such inputs", key="attack", value=shape, allowed=TRIGGERED)
+
+
+def classes_of(learner: TorchLearner) -> int:
+    """How many classes a model tells apart.
+
+    Raises:
+        UserError: it does not put out one figure for each class.
+    """
+    samples = labeled(learner.train_set, "this model")
+    with torch.no_grad():
+        mode = learner.module.training
+        outputs = learner.module.eval()(samples.inputs[:1])
+        learner.module.train(mode)
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        raise UserError("the model has no classes", key="attack", allowed=LABELED)
+    return int(outputs.shape[1])
+
+
+def labeled(samples: Samples | None, attack: str) -> TensorSamples:
+    """Raises UserError: there are no labels to poison."""
+    if isinstance(samples, TensorSamples) and samples.targets.ndim == 1 and not samples.targets.is_floating_point():
+        return samples
+    raise UserError("there are no labels that could be poisoned", key="attack", value=attack, allowed=LABELED)
+
+
+def _corner(images: Tensor, value: float) -> None:
+    height, width = images.shape[-2:]
+    side = max(2, round(min(height, width) / PATCH))
+    images[..., -side:, -side:] = value

@@ -1,5 +1,40 @@
 """Robust rules: how a node mixes when some of its neighbors may lie."""
 
+from p2pfl.aggregate.adapted import Adapted
+from p2pfl.aggregate.catalog import make_rule, rule_from
+from p2pfl.aggregate.centered import Balance, ClippedSum, MoNNA, SelfCenteredClipping
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rule, Vector
+from p2pfl.aggregate.rules import (
+    NNM,
+    Average,
+    Bulyan,
+    CenteredClipping,
+    GeometricMedian,
+    Krum,
+    Median,
+    MultiKrum,
+    TrimmedMean,
+)
 
-__all__ = ["Mixture", "Neighborhood", "Rule", "Vector"]
+__all__ = [
+    "NNM",
+    "Adapted",
+    "Average",
+    "Balance",
+    "Bulyan",
+    "CenteredClipping",
+    "ClippedSum",
+    "GeometricMedian",
+    "Krum",
+    "Median",
+    "Mixture",
+    "MoNNA",
+    "MultiKrum",
+    "Neighborhood",
+    "Rule",
+    "SelfCenteredClipping",
+    "TrimmedMean",
+    "Vector",
+    "make_rule",
+    "rule_from",
+]

@@ -41,13 +41,19 @@ class Mixture:
 
 
 class Rule(Protocol):
-    """`spec` is the text that gives it again, `liars` (b) how many lying neighbors it is set to bear."""
+    """`spec` is the text that gives it again, `liars` (b) how many lying neighbors it is set to bear.
+
+    `least` is with how many neighbors it bears them, 2 b + 1 or more: with fewer `mix` leaves the own model as it is.
+    """
 
     @property
     def spec(self) -> str: ...
 
     @property
     def liars(self) -> int: ...
+
+    @property
+    def least(self) -> int: ...
 
     def mix(self, around: Neighborhood) -> Mixture:
         """More than 2 b neighbors are there: with fewer the node does not ask."""

@@ -1,0 +1,158 @@
+"""Rules that look at each coordinate by itself: what is left of a column when its ends are cut off.
+
+A column of n values is put in order by a sorting network (Batcher's odd-even merge sort): rows against rows, minimum
+and maximum, block by block, with no comparison in it whose outcome nobody asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.aggregate.interface import Vector
+
+BLOCK = 16_384
+"""Values of one row that are worked on at once: a comparison's operands stay in the nearest cache."""
+LEAST, GREATEST = 1, 2
+
+Step = tuple[int, int, int]
+"""Two places, the lower first, and which of minimum (LEAST, to the first) and maximum (GREATEST) are wanted."""
+
+
+class Source(Protocol):
+    """`count` vectors of `size` values, read span by span: nobody writes to what `read` gives."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def read(self, span: slice) -> list[Vector]: ...
+
+
+class Plain:
+    """Vectors as they are, none of them copied."""
+
+    def __init__(self, rows: Sequence[Vector]) -> None:
+        self.count, self.size, self.dtype = len(rows), rows[0].size, rows[0].dtype
+        self.rows = rows
+
+    def read(self, span: slice) -> list[Vector]:
+        return [row[span] for row in self.rows]
+
+
+class Mixed:
+    """The rows of `mixing @ rows`, made as they are read; `mixing` is (count, n), each row from 0 and 1 together."""
+
+    def __init__(self, rows: Sequence[Vector], mixing: NDArray[np.float64]) -> None:
+        self.count, self.size, self.dtype = len(mixing), rows[0].size, rows[0].dtype
+        self.rows, self.mixing = rows, mixing.astype(self.dtype)
+
+    def read(self, span: slice) -> list[Vector]:
+        return list(self.mixing @ np.stack([row[span] for row in self.rows]))
+
+
+def trimmed_mean(source: Source, low: int, high: int) -> Vector:
+    """The mean of each column without its `low` least and `high` greatest values: (d,), in the type of the source."""
+    kept = range(low, source.count - high)
+    out = np.empty(source.size, source.dtype)
+    for span, left in sorted_blocks(source, kept, in_order=False):
+        average(left, out[span])
+    return out
+
+
+def mean_around_median(source: Source, count: int) -> Vector:
+    """The mean of the `count` values of each column that are nearest to its median; of equally near ones, the lower."""
+    out = np.empty(source.size, source.dtype)
+    for span, order in sorted_blocks(source, range(source.count), in_order=True):
+        values = np.stack(order).astype(np.float64)
+        median = 0.5 * values[(source.count - 1) // 2] + 0.5 * values[source.count // 2]
+        windows = source.count - count + 1
+        reach = [np.maximum(median - values[at], values[at + count - 1] - median) for at in range(windows)]
+        first = np.argmin(np.stack(reach), axis=0)
+        at = first + np.arange(count)[:, None]
+        np.copyto(out[span], (np.take_along_axis(values, at, axis=0) / count).sum(axis=0), casting="same_kind")
+    return out
+
+
+def average(parts: Sequence[Vector], out: Vector) -> None:
+    """Into `out`; finite where the parts are, also where their sum is beyond the type."""
+    with np.errstate(over="ignore"):
+        np.copyto(out, parts[0])
+        for part in parts[1:]:
+            out += part
+    if len(parts) > 1:
+        out *= 1 / len(parts)
+    if not np.isfinite(out).all():
+        share = 1 / len(parts)
+        np.copyto(out, np.sum([part * np.float64(share) for part in parts], axis=0), casting="same_kind")
+
+
+def sorted_blocks(source: Source, kept: range, *, in_order: bool) -> Iterator[tuple[slice, list[Vector]]]:
+    """Of block after block, the values whose places in the order of their column are in `kept`, one row for each.
+
+    In any order among themselves unless `in_order`. They are valid until the next block is asked for.
+    """
+    steps = network(source.count, kept.start, kept.stop, in_order=in_order)
+    scratch = np.empty((source.count + 1, min(BLOCK, max(source.size, 1))), source.dtype)
+    for left in range(0, source.size, BLOCK):
+        span = slice(left, min(left + BLOCK, source.size))
+        wires = source.read(span)
+        _run(steps, wires, list(scratch[:, : span.stop - left]))
+        yield span, [wires[place] for place in kept]
+
+
+def _run(steps: Sequence[Step], wires: list[Vector], free: list[Vector]) -> None:
+    """Leaves the rows as they are: what a comparison gives goes to scratch memory, which is used again."""
+    owned = [False] * len(wires)
+    for first, second, wanted in steps:
+        one, other = wires[first], wires[second]
+        if wanted & LEAST:
+            wires[first] = np.minimum(one, other, out=free.pop())
+        if wanted & GREATEST:
+            wires[second] = np.maximum(one, other, out=other if owned[second] else free.pop())
+        elif owned[second]:
+            free.append(other)
+        if owned[first]:
+            free.append(one)
+        owned[first], owned[second] = bool(wanted & LEAST), bool(wanted & GREATEST)
+
+
+@lru_cache(maxsize=64)
+def network(count: int, start: int, stop: int, *, in_order: bool) -> tuple[Step, ...]:
+    """Comparisons after which the places from `start` to `stop` hold what belongs there.
+
+    From the last to the first: one between two places that need not be told apart any more is left out.
+    """
+    low, inside, high, told = -1, -2, -3, 0
+    kept = [told if in_order else inside] * (stop - start)
+    label = [low] * start + kept + [high] * (count - stop)
+    steps: list[Step] = []
+    for first, second in reversed(_batcher(count)):
+        here, there = label[first], label[second]
+        if here == there != told:
+            continue
+        steps.append((first, second, LEAST * (here not in (low, high)) | GREATEST * (there not in (low, high))))
+        label[first] = label[second] = told
+    return tuple(reversed(steps))
+
+
+def _batcher(count: int) -> list[tuple[int, int]]:
+    """Knuth, The Art of Computer Programming 3, algorithm 5.2.2M."""
+    pairs, top = [], 1 << max(0, (count - 1).bit_length() - 1)
+    p = top
+    while p > 0:
+        q, r, distance = top, 0, p
+        while distance > 0:
+            pairs += [(i, i + distance) for i in range(count - distance) if i & p == r]
+            distance, q, r = q - p, q >> 1, p
+        p >>= 1
+    return pairs

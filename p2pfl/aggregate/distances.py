@@ -1,0 +1,171 @@
+"""How far vectors lie apart, and sums of them, block by block: no stacked copy of large models.
+
+All in float64. Of many vectors every distance comes from one Gram matrix; where that would be a small difference of
+large numbers, because two of them lie close together and far from the rest, it is computed from the two themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.aggregate.interface import Vector
+
+Floats = NDArray[np.float64]
+
+BLOCK = 8192
+CANCELLED = 1e-9
+"""A squared distance below this part of the squares that it comes from has lost too many digits."""
+FAR = 1e6
+"""A vector whose squared distance is so many times what is usual is no point to measure the others from."""
+DIGITS = 2**18
+"""The last bits of a float64 that comparisons ignore: sums of the same terms in another order must tie."""
+
+
+def blocks(size: int) -> Iterator[slice]:
+    for left in range(0, size, BLOCK):
+        yield slice(left, min(left + BLOCK, size))
+
+
+def squared_to(center: Vector, rows: Sequence[Vector]) -> Floats:
+    """(n,) squared distances of the rows from the center."""
+    scratch = np.empty((2, min(BLOCK, max(1, center.size))))
+    found = np.zeros(len(rows))
+    for span in blocks(center.size):
+        middle, gap = scratch[:, : span.stop - span.start]
+        np.copyto(middle, center[span])
+        for index, row in enumerate(rows):
+            np.copyto(gap, row[span])
+            gap -= middle
+            found[index] += np.dot(gap, gap)
+    return found
+
+
+def squared_lengths(rows: Sequence[Vector]) -> Floats:
+    """(n,)."""
+    return squared_to(np.broadcast_to(rows[0].dtype.type(0), rows[0].shape), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Where n vectors lie around each other.
+
+    `squares` (n, n) are the squared distances, symmetric bit by bit, of equal vectors equal. `gram` (n, n) are the
+    inner products of the vectors less one point near most of them: distances from any other point follow from it.
+    """
+
+    squares: Floats
+    gram: Floats
+
+    def mixed(self, mixing: Floats) -> Spread:
+        """Of the rows of `mixing @ vectors`; each row of `mixing` is 1 together."""
+        count = len(mixing)
+        squares = np.zeros((count, count))
+        for first, second in zip(*np.triu_indices(count, 1), strict=True):
+            apart = mixing[first] - mixing[second]
+            there = np.flatnonzero(apart)
+            square = -0.5 * apart[there] @ self.squares[np.ix_(there, there)] @ apart[there]
+            squares[first, second] = squares[second, first] = max(0.0, square)
+        return Spread(squares, mixing @ self.gram @ mixing.T)
+
+    def to_point(self, shares: Floats) -> Floats:
+        """(n,) squared distances from the point that is the sum of shares[i] times vector i, the shares 1 together."""
+        towards = self.gram @ shares
+        return np.maximum(0.0, self.gram.diagonal() - 2 * towards + shares @ towards)
+
+
+def spread_of(rows: Sequence[Vector]) -> Spread:
+    """One Gram matrix; a second one where the first vector turns out to lie far from most."""
+    gram = _gram(rows, rows[0])
+    squares = _squares(gram, rows)
+    inner = int(np.argmin(settled(np.sqrt(squares).sum(axis=1))))
+    if gram[inner, inner] > FAR * np.median(squares[inner]):
+        gram = _gram(rows, rows[inner])
+    return Spread(squares, gram)
+
+
+def _squares(gram: Floats, rows: Sequence[Vector]) -> Floats:
+    together = gram.diagonal()[:, None] + gram.diagonal()
+    found = np.maximum(0.0, together - 2 * gram)
+    found = np.maximum(found, found.T)
+    np.fill_diagonal(found, 0.0)
+    for first, second in np.argwhere(np.triu(found <= CANCELLED * together, 1)):
+        found[first, second] = found[second, first] = squared_to(rows[first], [rows[second]])[0]
+    for second in range(1, len(rows)):
+        if not found[second, :second].all():
+            first = int(np.argmin(found[second, :second]))
+            found[second], found[:, second] = found[first], found[:, first]
+    return found
+
+
+def _gram(rows: Sequence[Vector], center: Vector) -> Floats:
+    """Of the rows less the center."""
+    gram = np.zeros((len(rows), len(rows)))
+    scratch = np.empty((len(rows), min(BLOCK, max(1, center.size))))
+    for span in blocks(center.size):
+        part = scratch[:, : span.stop - span.start]
+        middle = center[span].astype(np.float64)
+        for into, row in zip(part, rows, strict=True):
+            np.copyto(into, row[span])
+            np.subtract(into, middle, out=into)
+        gram += part @ part.T
+    return gram
+
+
+def settled(values: Floats) -> Floats:
+    """Rounded so far that values which differ by the rounding of sums alone are equal, for comparisons."""
+    bits = values.view(np.int64)
+    return ((bits + DIGITS // 2) & ~np.int64(DIGITS - 1)).view(np.float64)
+
+
+def nearest(squares: Floats, count: int) -> NDArray[np.intp]:
+    """The indices of the `count` least, in rising order; of equal ones the lower indices."""
+    return np.sort(np.argsort(settled(squares), kind="stable")[:count])
+
+
+def moved(own: Vector, others: Sequence[Vector], pulls: Sequence[float]) -> Vector:
+    """The own model + the sum of pulls[j] (others[j] - own): exactly `own` where all are equal; (d,) in its type."""
+    out = np.empty_like(own)
+    pulling = [(row, own.dtype.type(pull)) for row, pull in zip(others, pulls, strict=True) if pull]
+    gap = np.empty(min(BLOCK, max(1, own.size)), own.dtype)
+    for span in blocks(own.size):
+        part, total = gap[: span.stop - span.start], out[span]
+        total[:] = 0
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            for row, pull in pulling:
+                np.subtract(row[span], own[span], out=part)
+                part *= pull
+                total += part
+            total += own[span]
+        if not np.isfinite(total).all():
+            _moved_within(own[span], [row[span] for row in others], pulls, total)
+    return out
+
+
+def combined(rows: Sequence[Vector], shares: Sequence[float]) -> Vector:
+    """The sum of shares[i] rows[i], the shares from 0 to 1 and 1 together; a row that has all of it comes as it is."""
+    out = np.empty_like(rows[0])
+    taken = [(row, out.dtype.type(share)) for row, share in zip(rows, shares, strict=True) if share]
+    gap = np.empty(min(BLOCK, max(1, out.size)), out.dtype)
+    for span in blocks(out.size):
+        part, total = gap[: span.stop - span.start], out[span]
+        with np.errstate(over="ignore", under="ignore"):
+            np.multiply(taken[0][0][span], taken[0][1], out=total)
+            for row, share in taken[1:]:
+                total += np.multiply(row[span], share, out=part)
+        if not np.isfinite(total).all():
+            np.nan_to_num(total, copy=False)
+    return out
+
+
+def _moved_within(own: Vector, others: Sequence[Vector], pulls: Sequence[float], out: Vector) -> None:
+    """The same where a difference is beyond the type: shares of the rows themselves are not."""
+    shares = [max(0.0, 1 - sum(pulls)), *pulls]
+    most = float(np.finfo(out.dtype).max)
+    total = np.zeros(own.shape)
+    for row, share in zip([own, *others], shares, strict=True):
+        total += row.astype(np.float64) * share
+    np.copyto(out, np.clip(total, -most, most), casting="same_kind")

@@ -1,0 +1,253 @@
+"""The rules as pure functions of a batch: `TrimmedMean(f=1)(vectors)`, byzfl's calling convention and names.
+
+`vectors` is a 2-D tensor of torch, a 2-D array or a list of vectors, and the result a vector of that kind and type. `f`
+is how many of them may be lies. Each refuses NaN, infinity, vectors of different lengths, and fewer of them than it can
+bear. Ties go to the lower index. `centered.py` has the rules that take one of the vectors for their own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.aggregate import selection
+from p2pfl.aggregate.batch import Rows, as_rows
+from p2pfl.aggregate.columns import Mixed, Plain, Source, mean_around_median, trimmed_mean
+from p2pfl.aggregate.distances import Floats, Spread, combined, spread_of
+from p2pfl.aggregate.interface import Vector
+
+
+class Aggregator(ABC):
+    """(n, d) in, (d,) out."""
+
+    source: ClassVar[str]
+    """The paper that it comes from."""
+
+    def __init__(self, f: int = 0) -> None:
+        if isinstance(f, bool) or not isinstance(f, int) or f < 0:
+            raise ValueError(f"f is a whole number from 0, not {f!r}")
+        self.f = f
+
+    @property
+    def least(self) -> int:
+        """Fewest vectors with which it bears f lies."""
+        return 2 * self.f + 1
+
+    def __call__(self, vectors: Any) -> Any:
+        rows, restore = as_rows(vectors)
+        self.require(len(rows))
+        return restore(self.of(rows))
+
+    def require(self, count: int) -> None:
+        if count < self.least:
+            raise ValueError(f"{type(self).__name__} bears f={self.f} from {self.least} vectors on, not of {count}")
+
+    @abstractmethod
+    def of(self, rows: Rows) -> Vector:
+        """Of vectors that are finite, of one length and type, and enough: new memory, in their type."""
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{key}={value!r}" for key, value in vars(self).items())
+        return f"{type(self).__name__}({told})"
+
+
+class Chosen(Aggregator):
+    """A rule of which distances alone decide."""
+
+    @abstractmethod
+    def shares(self, spread: Spread) -> Floats:
+        """(n,) how much of each vector there is in the result: from 0 to 1, and 1 together."""
+
+    def shares_after(self, spread: Spread, mixing: Floats) -> Floats:
+        """The same of the rows of `mixing @ vectors`, told of the vectors themselves."""
+        return self.shares(spread.mixed(mixing)) @ mixing
+
+    def of(self, rows: Rows) -> Vector:
+        return combined(rows, self.shares(spread_of(rows)).tolist())
+
+
+class Columnwise(Aggregator):
+    """A rule that sees each coordinate by itself."""
+
+    @abstractmethod
+    def trimmed(self, count: int) -> int:
+        """How many of `count` values are cut off at each end of a column."""
+
+    def of(self, rows: Rows) -> Vector:
+        return self.of_source(Plain(rows))
+
+    def of_source(self, source: Source) -> Vector:
+        cut = self.trimmed(source.count)
+        return trimmed_mean(source, cut, cut)
+
+
+class Average(Aggregator):
+    """The mean: one lie can make of it whatever it wants."""
+
+    source = "-"
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def of(self, rows: Rows) -> Vector:
+        return combined(rows, [1 / len(rows)] * len(rows))
+
+
+class TrimmedMean(Columnwise):
+    """Of each coordinate, the mean without the f least and the f greatest values."""
+
+    source = "Yin et al. 2018, arXiv 1803.01498"
+
+    def trimmed(self, count: int) -> int:  # noqa: ARG002 - it need not know
+        return self.f
+
+
+class Median(Columnwise):
+    """Of each coordinate, the median; of an even number, the mean of the two in the middle."""
+
+    source = "Yin et al. 2018, arXiv 1803.01498"
+
+    def trimmed(self, count: int) -> int:
+        return (count - 1) // 2
+
+
+class Krum(Chosen):
+    """The vector with the least sum of squared distances to its n - f - 1 nearest."""
+
+    source = "Blanchard et al. 2017, arXiv 1703.02757"
+
+    def shares(self, spread: Spread) -> Floats:
+        return selection.krum(spread.squares, self.f, 1)
+
+
+class MultiKrum(Chosen):
+    """The mean of the n - f vectors of least such sum."""
+
+    source = "Blanchard et al. 2017, arXiv 1703.02757"
+
+    def shares(self, spread: Spread) -> Floats:
+        return selection.krum(spread.squares, self.f, len(spread.squares) - self.f)
+
+
+class Bulyan(Aggregator):
+    """Krum chooses n - 2f vectors; of each of their coordinates, the mean of the n - 4f values nearest the median."""
+
+    source = "El Mhamdi et al. 2018, arXiv 1802.07927"
+
+    @property
+    def least(self) -> int:
+        return 4 * self.f + 3 if self.f else 1
+
+    def of(self, rows: Rows) -> Vector:
+        return self.around([rows[index] for index in self.choice(spread_of(rows))])
+
+    def choice(self, spread: Spread) -> NDArray[np.intp]:
+        return selection.bulyan_choice(spread.squares, self.f)
+
+    def around(self, chosen: Sequence[Vector], mixing: Floats | None = None) -> Vector:
+        source: Source = Plain(chosen) if mixing is None else Mixed(chosen, mixing)
+        return mean_around_median(source, source.count - 2 * self.f)
+
+
+class GeometricMedian(Chosen):
+    """The point of least summed distance to all vectors.
+
+    Without `T` exact: as precise as float64 makes it. With it byzfl's: T of Weiszfeld's steps from zero, smoothed by
+    `nu`. It needs no f, only that fewer than half of the vectors lie.
+    """
+
+    source = "Pillutla et al. 2022, arXiv 1912.13445"
+
+    def __init__(self, nu: float = 0.1, T: int | None = None, *, f: int = 0) -> None:
+        super().__init__(f)
+        self.nu, self.T = nu, T
+
+    def of(self, rows: Rows) -> Vector:
+        if self.T is None:
+            return super().of(rows)
+        zero = np.zeros_like(rows[0])
+        return combined([zero, *rows], selection.smoothed_median(spread_of([zero, *rows]), self.T, self.nu).tolist())
+
+    def shares(self, spread: Spread) -> Floats:
+        count = len(spread.squares)
+        return selection.geometric_median(spread, np.full(count, 1 / count))
+
+
+class CenteredClipping(Aggregator):
+    """L steps from `m` (zero where it is not given) to the mean of the vectors, each clipped to `tau` from there.
+
+    Without `tau` each step finds a radius of its own, from f. Unlike byzfl's it keeps nothing from call to call.
+    """
+
+    source = "Karimireddy, He, Jaggi 2021, arXiv 2012.10333"
+
+    def __init__(self, m: Any = None, L: int = 1, tau: float | None = 100.0, *, f: int = 0) -> None:
+        super().__init__(f)
+        if tau is not None and not tau >= 0:
+            raise ValueError(f"tau is a number from 0, not {tau!r}")
+        self.m, self.L, self.tau = m, L, tau
+
+    def of(self, rows: Rows) -> Vector:
+        center = np.zeros_like(rows[0]) if self.m is None else as_rows([self.m])[0][0].astype(rows[0].dtype)
+        if center.shape != rows[0].shape:
+            raise ValueError(f"m has shape {center.shape}, the vectors {rows[0].shape}")
+        around = [center, *rows]
+        return combined(around, self.shares(spread_of(around), slice(1, None)).tolist())
+
+    def shares(self, spread: Spread, counted: slice) -> Floats:
+        """Of the vectors of `spread`, the first of which is the center, and `counted` those that pull."""
+        return selection.clipped_center(spread, counted, self.f, self.tau, self.L)
+
+
+class NNM:
+    """Nearest neighbor mixing, to be done before a rule: each vector becomes the mean of its n - f nearest.
+
+    Called, it gives all of them, (n, d); as `NNM(f).before(rule)` a rule of the two in one.
+    """
+
+    source = "Allouah et al. 2023, arXiv 2302.01772"
+
+    def __init__(self, f: int = 0) -> None:
+        self.f = Average().f if f == 0 else TrimmedMean(f).f
+
+    def __call__(self, vectors: Any) -> Any:
+        rows, restore = as_rows(vectors)
+        if self.f >= len(rows):
+            raise ValueError(f"f={self.f} of {len(rows)} vectors")
+        mixing = selection.near_each(spread_of(rows).squares, self.f)
+        found = [combined(rows, shares.tolist()) for shares in mixing]
+        return restore(np.stack(found)) if hasattr(vectors, "ndim") else [restore(row) for row in found]
+
+    def before(self, rule: Aggregator) -> AfterNNM:
+        return AfterNNM(self, rule)
+
+
+class AfterNNM(Aggregator):
+    """A rule of the mixed vectors. What distances alone decide is decided without making any of these."""
+
+    source = NNM.source
+
+    def __init__(self, nnm: NNM, rule: Aggregator) -> None:
+        super().__init__(nnm.f)
+        if not isinstance(rule, Chosen | Columnwise | Bulyan):
+            raise ValueError(f"no NNM before {type(rule).__name__}")  # noqa: TRY004 - one way to refuse
+        self.rule: Chosen | Columnwise | Bulyan = rule
+
+    @property
+    def least(self) -> int:
+        return max(2 * self.f + 1, self.rule.least)
+
+    def of(self, rows: Rows) -> Vector:
+        spread = spread_of(rows)
+        mixing = selection.near_each(spread.squares, self.f)
+        match self.rule:
+            case Chosen():
+                return combined(rows, self.rule.shares_after(spread, mixing).tolist())
+            case Columnwise():
+                return self.rule.of_source(Mixed(rows, mixing))
+            case Bulyan():
+                return self.rule.around(rows, mixing[self.rule.choice(spread.mixed(mixing))])

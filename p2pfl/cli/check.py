@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from p2pfl.errors import UserError
     from p2pfl.learn.interface import Learner
 
-TRUST = 'rule = "mean" is no protection against lying neighbors: one of them can ruin what all learn'
-
 
 @dataclass(slots=True)
 class Findings:
@@ -36,12 +34,10 @@ class Findings:
 @click.option(
     "--byzantine",
     type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Warn where the graph does not bear so many liars among a node's neighbors.",
+    help="Warn where graph or rule do not bear so many liars among a node's neighbors.  [default: those of the rule]",
 )
 @format_option("table", "json")
-def check(federation: Path, byzantine: int, form: Form) -> int:
+def check(federation: Path, byzantine: int | None, form: Form) -> int:
     """Say what a federation would do, and every mistake in it.
 
     FEDERATION is a federation file, or the folder of its federation.toml. Nodes whose folders are beside the file are
@@ -61,9 +57,11 @@ def check(federation: Path, byzantine: int, form: Form) -> int:
     return min((exit_code(mistake) for mistake in mistakes), default=0)
 
 
-def _survey(federation: Federation, findings: Findings, liars: int) -> dict[str, Any]:
-    from p2pfl.cli.check_graph import liars_borne  # noqa: PLC0415 - `--help` stays instant
+def _survey(federation: Federation, findings: Findings, liars: int | None) -> dict[str, Any]:
+    from p2pfl.cli.check_graph import liars_at_most  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.check_rule import rule_facts  # noqa: PLC0415 - as above
     from p2pfl.cli.check_traffic import traffic_facts  # noqa: PLC0415 - as above
+    from p2pfl.reporting.liars import bearings  # noqa: PLC0415 - as above
 
     for member in federation.members:
         _look_into_folder(federation, member, findings)
@@ -71,14 +69,19 @@ def _survey(federation: Federation, findings: Findings, liars: int) -> dict[str,
     _warn(federation, findings)
     traffic, mistakes = traffic_facts(federation, findings.learners.values())
     findings.mistakes.extend(mistakes)
-    borne = liars_borne(federation)
+    graph = _graph(federation, findings, liars, traffic["parameters"] if traffic else None)
+    rule, warnings = rule_facts(federation, graph, liars)
+    findings.warnings.extend(warnings)
+    borne, at_most = bearings(federation), liars_at_most(federation)
     return {
         "federation": _head(federation),
         "members": [
-            _member_row(federation, member, findings) | {"liars_borne": borne[member.index]}
+            _member_row(federation, member, findings)
+            | {"liars_borne": borne[member.index].borne, "liars_at_most": at_most[member.index]}
             for member in federation.members
         ],
-        "graph": _graph(federation, findings, liars, traffic["parameters"] if traffic else None),
+        "graph": graph,
+        "rule": rule,
         "traffic": traffic,
     }
 
@@ -156,8 +159,6 @@ def _learner(federation: Federation, member: Member, node: NodeConfig | None) ->
 
 
 def _warn(federation: Federation, findings: Findings) -> None:
-    if federation.gossip.rule == "mean":
-        findings.warnings.append(TRUST)
     for i, j in federation.edges:
         first, second = federation.members[i], federation.members[j]
         if first.address is None and second.address is None:
@@ -198,7 +199,7 @@ def _member_row(federation: Federation, member: Member, findings: Findings) -> d
     }
 
 
-def _graph(federation: Federation, findings: Findings, liars: int, size: int | None) -> dict[str, Any]:
+def _graph(federation: Federation, findings: Findings, liars: int | None, size: int | None) -> dict[str, Any]:
     """`size` is that of the model where its compressors fit it."""
     from p2pfl.cli.check_graph import graph_facts  # noqa: PLC0415 - `--help` stays instant
 
@@ -216,12 +217,14 @@ def _as_row(mistake: UserError) -> dict[str, Any]:
 
 def _print(report: dict[str, Any]) -> None:
     from p2pfl.cli.check_graph import readable  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.check_rule import print_rule  # noqa: PLC0415 - as above
     from p2pfl.cli.check_traffic import print_traffic  # noqa: PLC0415 - as above
 
     if "members" in report:
         write_facts({key: value for key, value in report["federation"].items() if key != "id"})
         write_rows(report["members"], "table")
         write_facts(readable(report["graph"]))
+        print_rule(report["rule"])
         if report["traffic"]:
             print_traffic(report["traffic"])
     for warning in report["warnings"]:

@@ -33,16 +33,18 @@ KEYS = (
 
 
 def graph_facts(
-    federation: Federation, samples: Sequence[float] | None, liars: int, size: int | None = None
+    federation: Federation, samples: Sequence[float] | None, liars: int | None, size: int | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Figures and warnings.
 
     `contraction` is that of one exchange on every edge; with `samples` where they are known, else as if all nodes had
     equally many; with the model's `size` where it is known, for the steps that compressors allow. Of a schedule it is
     that of one round, on average over a period, and the exchanges to consensus are those of whole periods; the other
-    figures are those of the union of all rounds.
+    figures are those of the union of all rounds. Under a robust rule mixing is no Laplacian step, and no such figure
+    holds: None. The graph is warned of for so many `liars`, or those of the rule.
     """
-    from p2pfl.reporting.contraction import predicted  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.rule import liars_of  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.contraction import predicted  # noqa: PLC0415 - as above
     from topologies import Topology, TopologyError  # noqa: PLC0415 - as above
     from topologies.metrics.byzantine import warnings  # noqa: PLC0415 - as above
     from topologies.metrics.consensus import EPSILON, rounds_to_consensus  # noqa: PLC0415 - as above
@@ -50,26 +52,28 @@ def graph_facts(
 
     names = [member.name for member in federation.members]
     topology = Topology(federation.topology, len(names), federation.edges, federation.seed, names=names)
+    borne = liars_of(federation.gossip.rule)
+    expected = borne if liars is None else liars
     facts: dict[str, Any] = {"topology": federation.topology}
     if federation.schedule:
         facts["period"] = len(federation.schedule)
     try:
         described = survey(topology, "sample-weighted")
-        shrinks = predicted(federation, samples, size)
-        said = warnings(topology, liars) if described["connected"] else []
+        shrinks = None if borne else predicted(federation, samples, size)
+        said = warnings(topology, expected, poor=expected > borne) if described["connected"] else []
     except TopologyError as error:
         facts |= {"nodes": len(names), "edges": len(federation.edges)}
         return facts, [f"the graph was not analyzed: {error}"]
     facts |= {key: described[key] for key in KEYS}
     facts |= {"contraction": shrinks, "samples_known": samples is not None, "epsilon": EPSILON}
     period = max(1, len(federation.schedule))
-    periods = rounds_to_consensus(shrinks**period)
+    periods = None if shrinks is None else rounds_to_consensus(shrinks**period)
     facts["exchanges_to_consensus"] = periods and period * periods
     return facts, [f"graph: {text}" for text in said]
 
 
-def liars_borne(federation: Federation) -> list[int]:
-    """For each member, with how many lying neighbors it still mixes under a rule that discards extreme values."""
+def liars_at_most(federation: Federation) -> list[int]:
+    """For each member, with how many lying neighbors it could still mix, whatever the rule's b."""
     from topologies import Topology  # noqa: PLC0415 - `--help` stays instant
     from topologies.metrics.byzantine import local_tolerance  # noqa: PLC0415 - as above
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from p2pfl.config.model import Federation
+from p2pfl.config.rule import liars_of
 from p2pfl.reporting.contraction import predicted
 from p2pfl.reporting.sketch import consensus_distance
 
@@ -47,12 +48,15 @@ def contraction(
     In a schedule: on every edge of one of its rounds. `closing` has each node's line after each of its closing rounds,
     by number, with `sketch` and `exchanges`; `ends` is how many ends of edges one round uses at these nodes, None where
     they are all; `size` is the number of parameters, None: not known. Where a node told no number of samples, because
-    it died, all count as equal in the prediction, and `samples_known` says so.
+    it died, all count as equal in the prediction, and `samples_known` says so. Under a robust rule mixing is no
+    Laplacian step: nothing is predicted.
     """
     known = [n for n in samples if n]
     complete = len(known) == len(samples)
     return {
-        "predicted": predicted(federation, known if complete else None, size),
+        "predicted": None
+        if liars_of(federation.gossip.rule)
+        else predicted(federation, known if complete else None, size),
         "samples_known": complete,
         "measured": _measured(closing, 2 * federation.edges_at_once if ends is None else ends),
         "per": "one exchange on every edge of a round" if federation.schedule else "one exchange on every edge",

@@ -291,8 +291,8 @@ def test_labels_beside_the_federation_file_are_found(p2pfl, ward, change):
     assert p2pfl("check", ward).code == 0
 
 
-def test_each_member_is_told_with_the_liars_that_it_bears(p2pfl, ward, change):
+def test_each_member_is_told_with_the_liars_that_its_degree_could_bear(p2pfl, ward, change):
     change("federation.toml", 'topology = "ring"', 'topology = "./graph.edges"')
     (ward / "graph.edges").write_text("0 1\n0 2\n0 3\n1 2\n", encoding="utf-8")
     members = report_of(p2pfl("check", ward, "--format", "json"))["members"]
-    assert [member["liars_borne"] for member in members] == [1, 0, 0, 0]
+    assert [member["liars_at_most"] for member in members] == [1, 0, 0, 0]

@@ -58,10 +58,10 @@ def local_tolerance(topology: Topology) -> NDArray[np.int64]:
     return np.maximum(0, (topology.degrees - 1) // 2)
 
 
-def warnings(topology: Topology, liars: int, found: Extremes | None = None) -> list[str]:
+def warnings(topology: Topology, liars: int, found: Extremes | None = None, *, poor: bool = True) -> list[str]:
     """What is wrong with the graph for `liars` among the neighbors of a node, the gravest first; one sentence on what
     it is and one on what to do, with the names of the nodes where the graph has them. Empty where nothing is. `found`
-    brings the spectrum of a large graph.
+    brings the spectrum of a large graph; `poor` False leaves out nodes with too few neighbors.
 
     Raises:
         TopologyError: fewer than no liars.
@@ -74,7 +74,7 @@ def warnings(topology: Topology, liars: int, found: Extremes | None = None) -> l
     points = cut_points(topology)
     thin = sweep_cut(topology, found) if liars and not apart else None
     texts = apart + (_bottlenecks(topology, points) if points else []) + (_thin(topology, thin, liars) if thin else [])
-    if liars:
+    if liars and poor:
         texts += _poor(topology, liars)
     if liars and not apart:
         texts += _fragile(robustness(topology, found, thin), liars)

@@ -1,0 +1,64 @@
+"""How many lying neighbors a node bears under its federation's rule: for `p2pfl check`, a node's log and its status.
+
+What the graph makes of it is for `topologies.metrics.byzantine`, what rules do for `aggregate`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from p2pfl.config.model import Federation
+from p2pfl.config.rule import liars_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bearing:
+    """Of one node. `liars` is the rule's b, 0 where it protects from nobody; `neighbors` those of the file."""
+
+    rule: str
+    neighbors: int
+    liars: int
+
+    @property
+    def needed(self) -> int:
+        """How many neighbors must be there for it to mix: with fewer, b liars could be half of them."""
+        return 2 * self.liars + 1
+
+    @property
+    def mixes(self) -> bool:
+        return self.neighbors >= self.needed
+
+    @property
+    def borne(self) -> int:
+        """How many of its neighbors may lie. 0 for a node that never mixes: nobody harms it, and nobody teaches it."""
+        return self.liars if self.mixes else 0
+
+    def __str__(self) -> str:
+        """One sentence."""
+        around = f"its {count(self.neighbors, 'neighbor')}"
+        if not self.liars:
+            return f'bears no liar among {around}: rule = "{self.rule}" trusts them all'
+        if not self.mixes:
+            return f"mixes with nobody: {self.rule} wants {self.needed} neighbors, and there are {self.neighbors}"
+        borne = f"bears {count(self.liars, 'liar')} among {around} under {self.rule}"
+        return f"{borne}, and mixes while {self.needed} of them are there"
+
+
+def bearings(federation: Federation) -> list[Bearing]:
+    """Of each member, in their order."""
+    rule, degrees = federation.gossip.rule, Counter(node for edge in federation.edges for node in edge)
+    liars = liars_of(rule)
+    return [Bearing(rule=rule, neighbors=degrees[node], liars=liars) for node in range(len(federation.members))]
+
+
+def count(number: int, what: str) -> str:
+    """`1 liar`, `2 liars`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def names(federation: Federation, nodes: Sequence[int], most: int = 5) -> str:
+    """Those of the first few, and how many more there are."""
+    told = ", ".join(federation.members[node].name for node in nodes[:most])
+    return f"{told} and {len(nodes) - most} more" if len(nodes) > most else told

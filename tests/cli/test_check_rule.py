@@ -1,0 +1,147 @@
+"""`p2pfl check` says what a robust rule bears on this graph, what is guaranteed, and what works against it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def ward(p2pfl, tmp_path):
+    p2pfl("new", "ward", "--nodes", "8", "--task", "digits")
+    return tmp_path / "ward"
+
+
+@pytest.fixture
+def check(p2pfl, ward):
+    """The report of a check with these lines of the file changed; `options` go to the command."""
+
+    def check(rule, topology, *options, **lines):
+        path = ward / "federation.toml"
+        text = path.read_text(encoding="utf-8")
+        text = text.replace('rule = "mean"', f'rule = "{rule}"').replace(
+            'topology = "ring"', f'topology = "{topology}"'
+        )
+        for key, value in lines.items():
+            found = next(line for line in text.splitlines() if line.removeprefix("# ").startswith(f"{key} = "))
+            text = text.replace(found, f"{key} = {value}")
+        path.write_text(text, encoding="utf-8")
+        outcome = p2pfl("check", ward, "--format", "json", *options)
+        assert outcome.code == 0, outcome.err
+        return json.loads(outcome.out)
+
+    return check
+
+
+def about(report, *words):
+    return [text for text in report["warnings"] if all(word in text for word in words)]
+
+
+def test_nodes_that_bear_the_liars_are_told_with_how_many(check):
+    report = check("trimmed-mean:b=1", "complete")
+    assert {member["liars_borne"] for member in report["members"]} == {1}
+    assert {member["liars_at_most"] for member in report["members"]} == {3}
+    assert report["rule"]["liars_borne"] == {"min": 1, "max": 1}
+    assert report["rule"]["honest_neighbors"] == {"min": 6, "max": 6}
+    assert report["rule"]["neighbors_needed"] == 3
+    assert about(report, "rule:") == []
+
+
+def test_nodes_that_would_never_mix_are_named_and_once_only(check):
+    report = check("trimmed-mean:b=2", "wheel")
+    assert report["rule"]["never_mix"] == [f"node{index}" for index in range(1, 8)]
+    assert [member["liars_borne"] for member in report["members"]] == [2] + [0] * 7
+    (text,) = about(report, "node1, node2, node3, node4, node5 and 2 more would mix with nobody")
+    assert "wants 5 neighbors" in text
+    assert not about(report, "fewer than 5 neighbors")
+
+
+def test_more_liars_than_the_rule_bears_are_warned_of_with_who_has_too_few_neighbors(check):
+    report = check("trimmed-mean:b=1", "random-regular:degree=4", "--byzantine", "2")
+    assert about(report, "bears 1 liar", "you expect 2")
+    assert about(report, "graph:", "have fewer than 5 neighbors")
+
+
+def test_the_mean_is_told_to_bear_none_and_what_would(check):
+    report = check("mean", "complete", "--byzantine", "2")
+    assert {member["liars_borne"] for member in report["members"]} == {0}
+    assert about(report, "no protection against lying neighbors", "you expect 2", "trimmed-mean:b=2")
+    assert report["graph"]["contraction"] is not None
+
+
+def test_no_contraction_is_told_under_a_robust_rule(check):
+    graph = check("trimmed-mean:b=1", "complete")["graph"]
+    assert (graph["contraction"], graph["exchanges_to_consensus"]) == (None, None)
+
+
+@pytest.mark.parametrize(("topology", "narrow"), [("barbell", True), ("torus", True), ("complete", False)])
+def test_a_bottleneck_is_told_to_be_discarded_though_nobody_lies(check, topology, narrow):
+    assert bool(about(check("trimmed-mean:b=1", topology), "bottleneck", "though nobody lies")) is narrow
+
+
+def test_few_honest_neighbors_are_told_as_measured_not_as_forbidden(check):
+    (text,) = about(check("trimmed-mean:b=1", "random-regular:degree=4"), "honest neighbors")
+    assert "measured" in text
+
+
+def test_a_node_that_stops_when_one_neighbor_is_away_is_named(check):
+    (text,) = about(check("median:b=1", "hypercube"), "one neighbor is away")
+    assert text.startswith("rule: node0, node1")
+
+
+@pytest.mark.parametrize(("topology", "warned"), [("random-regular:degree=4", True), ("complete", False)])
+def test_the_connectivity_that_the_guarantee_of_clipping_wants_is_compared(check, topology, warned):
+    """8 nodes of a complete graph: 8 - 1 is more than 2.6."""
+    assert bool(about(check("cs+:b=1", topology), "algebraic connectivity")) is warned
+
+
+def test_only_clipping_is_told_with_that_guarantee(check):
+    assert not about(check("trimmed-mean:b=1", "random-regular:degree=4"), "algebraic connectivity")
+
+
+def test_settings_that_do_nothing_are_told_where_the_file_sets_them(check):
+    report = check("trimmed-mean:b=1", "complete", gamma="1.0", control_variate="0.1")
+    assert about(report, "gossip.gamma does nothing")
+    assert about(report, "training.control_variate does nothing")
+
+
+def test_defaults_and_what_is_turned_off_are_not_told(check):
+    report = check("trimmed-mean:b=1", "complete", control_variate="0.0")
+    assert not about(report, "does nothing")
+
+
+def test_a_sparse_compressor_is_warned_of_on_a_single_edge_too(check, ward):
+    path = ward / "federation.toml"
+    own = '[[edge]]\nbetween = ["node0", "node1"]\ncompressor = "top-k:0.1+q8"\n'
+    path.write_text(path.read_text(encoding="utf-8") + own, encoding="utf-8")
+    (text,) = about(check("trimmed-mean:b=1", "complete"), "piece by piece")
+    assert "top-k:0.1+q8" in text
+
+
+def test_those_settings_are_right_under_the_mean(check):
+    report = check("mean", "complete", gamma="1.0", control_variate="0.1", compressor='"top-k:0.1+q8"')
+    assert about(report, "rule:") == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("median:b=1", "between the models of honest nodes"),
+        ("cs+:b=1", "no liar pulls"),
+        ("nnm+median:b=1", "p2pfl rules"),
+        ("krum:b=1", "p2pfl rules"),
+    ],
+)
+def test_what_is_guaranteed_is_told_apart_from_what_is_measured(check, rule, words):
+    facts = check(rule, "complete")["rule"]
+    assert words in facts["guaranteed"]
+    assert "learn" in facts["measured"]
+
+
+def test_people_read_the_same(p2pfl, check, ward):
+    check("trimmed-mean:b=1", "complete")
+    out = p2pfl("check", ward).out
+    assert "liars borne at each node" in out
+    assert "guaranteed" in out
+    assert "only measured" in out

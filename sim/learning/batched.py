@@ -17,8 +17,10 @@ from p2pfl.errors import LearningError
 from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
 from p2pfl.learn.user_code import describe_failure
+from sim.attacks import Poison
 from sim.learning.grouped import Flags, Grouped, Integers
 from sim.learning.nodes import TorchNodes, gathered, load_learners
+from sim.learning.poisoned import poisoned
 from sim.learning.selftest import Verdict, examine
 from sim.learning.stacked import describe
 
@@ -33,13 +35,20 @@ def make_learners(
     local: Mapping[str, Mapping[str, Any]] | None = None,
     approximate: bool = False,
     batching: bool = True,
+    poison: Poison | None = None,
+    liars: frozenset[int] = frozenset(),
 ) -> BatchedLearners:
     """All members' learners, from one task. `local` has the `[data]` tables by node name, with absolute paths.
 
+    `liars` train on what `poison` makes of their data.
+
     Raises:
-        UserError: the task, its options or a node's data are wrong.
+        UserError: the task, its options or a node's data are wrong, or cannot be poisoned.
     """
-    return BatchedLearners(load_learners(federation, local), approximate=approximate, batching=batching)
+    learners = load_learners(federation, local)
+    if poison is not None:
+        learners = poisoned(learners, poison, liars)
+    return BatchedLearners(learners, approximate=approximate, batching=batching)
 
 
 class BatchedLearners:
@@ -78,6 +87,11 @@ class BatchedLearners:
         if self.nodes is not None:
             return len(batch_sizes(self.nodes.prototype.training, self.samples[node]))
         return self._probe(node).steps
+
+    @property
+    def trains_together(self) -> bool:
+        """Whether a group's rounds are computed in one call, with the bits and the figures of each learner alone."""
+        return self.nodes is not None and self.batch_stable and bool(self._together.any())
 
     @property
     def learning_rate(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.attacks.attack import Lie, Rows, Vector
+from sim.attacks.attack import Lie, Rows, Vector, length
 from sim.attacks.response import response
 from sim.attacks.sight import Sight
 
@@ -49,7 +49,7 @@ def empires(evaluations: int = REFINED) -> Lie:
         mean = sight.around.mean(axis=0)
 
         def damage(eps: float) -> float:
-            return float(np.linalg.norm(response(sight, (1.0 - eps) * mean) - mean))
+            return length(response(sight, (1.0 - eps) * mean) - mean)
 
         best = max((FIRST * 2.0**k for k in range(DOUBLINGS)), key=damage)
         nearer = np.linspace(best / 2, best * 2, evaluations + 2)[1:-1].tolist()
@@ -98,14 +98,14 @@ def extreme() -> Lie:
 
 def min_max() -> Lie:
     """As far against the deviation as no further from any model than two of them are from each other: AGR-agnostic
-    Min-Max of Shejwalkar and Houmansadr, NDSS 2021, equation 8.
+    Min-Max of Shejwalkar and Houmansadr, NDSS 2021.
     """
 
     def lie(sight: Sight) -> Vector:
         rows, mean, push = _pushed(sight)
         limit = _squares_between(rows).max()
         from_mean = mean - rows
-        half, square = from_mean @ push, float(push @ push)
+        half, square = np.einsum("ij,j->i", from_mean, push), length(push) ** 2
         slack = np.maximum(limit - np.einsum("ij,ij->i", from_mean, from_mean), 0.0)
         reach = (np.sqrt(half**2 + square * slack) - half).min() / square if square > 0 else 0.0
         shown: Vector = mean + reach * push
@@ -115,13 +115,13 @@ def min_max() -> Lie:
 
 
 def min_sum() -> Lie:
-    """As `min_max`, with the sum of squared distances to all models in place of the largest: Min-Sum, equation 9."""
+    """As `min_max`, with the sum of squared distances to all models in place of the largest: their Min-Sum."""
 
     def lie(sight: Sight) -> Vector:
         rows, mean, push = _pushed(sight)
         limit = _squares_between(rows).sum(axis=1).max()
         slack = max(limit - float(((rows - mean) ** 2).sum()), 0.0)
-        square = float(push @ push)
+        square = length(push) ** 2
         shown: Vector = mean + (np.sqrt(slack / (len(rows) * square)) if square > 0 else 0.0) * push
         return shown
 
@@ -147,7 +147,7 @@ def fang() -> Lie:
 
 def replacement(scale: float) -> Lie:
     """Model replacement: what the liar has learned apart from the mean around the victim, `scale` times. Bagdasaryan et
-    al. 2020, arXiv 1807.00459, equation 3.
+    al. 2020, arXiv 1807.00459.
     """
 
     def lie(sight: Sight) -> Vector:

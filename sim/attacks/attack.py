@@ -90,3 +90,8 @@ class Attack:
 
         shown = models.copy() if self.blind is None else self.blind(models, initial, draw)
         return shown.astype(models.dtype, copy=False)
+
+
+def length(vector: Vector) -> float:
+    """Euclidean, summed in one order: a library's own may depend on the number of its threads."""
+    return float(np.sqrt(np.einsum("i,i->", vector, vector)))

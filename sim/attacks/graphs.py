@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.learn.chance import generator
-from sim.attacks.attack import Lie, Vector
+from sim.attacks.attack import Lie, Vector, length
 from sim.attacks.sight import Edge, Sight
+
+ROUNDING = 1e-9
 
 
 def dissensus(eps: float) -> Lie:
     """Undoes `eps` times what the victim's honest neighbors pull it by; at 1 the weighted mean leaves it where it is.
-    He et al. 2022, arXiv 2202.01545, equation 9.
+    He et al. 2022, arXiv 2202.01545.
     """
 
     def lie(sight: Sight) -> Vector:
@@ -35,13 +37,12 @@ def spectral(scale: float) -> Lie:
 
     def lie(sight: Sight) -> Vector:
         victim = np.asarray(sight.victim, np.float64)
-        nodes = tuple(sorted({*sight.honest, sight.peer} & ({*sight.models} | {sight.peer})))
+        nodes = tuple(sorted({*sight.honest, sight.peer}))
         mode = fiedler(sight.edges, nodes)
-        models = [victim if node == sight.peer else np.asarray(sight.models[node], np.float64) for node in nodes]
+        models = [victim if node == sight.peer else sight.models[node] for node in nodes]
         slowest = sum((part * model for part, model in zip(mode, models, strict=True)), np.zeros_like(victim))
-        push = slowest * mode[nodes.index(sight.peer)]
-        length, spread = float(np.linalg.norm(push)), _spread(sight)
-        shown: Vector = victim if length == 0 else victim + push * (scale * spread / length)
+        size, side = length(slowest), np.sign(mode[nodes.index(sight.peer)])
+        shown: Vector = victim + (side * scale * _spread(sight) / size) * slowest if size > 0 else victim
         return shown
 
     return lie
@@ -56,7 +57,7 @@ def two_faced(scale: float) -> Lie:
         own = np.asarray(sight.own, np.float64)
 
         direction = generator(sight.seed, "two-faced", sight.peer).standard_normal(own.size)
-        shown: Vector = own + scale * np.linalg.norm(own) / np.linalg.norm(direction) * direction
+        shown: Vector = own + scale * length(own) / length(direction) * direction
         return shown
 
     return lie
@@ -64,21 +65,31 @@ def two_faced(scale: float) -> Lie:
 
 @cache
 def fiedler(edges: tuple[Edge, ...], nodes: tuple[int, ...]) -> NDArray[np.float64]:
-    """The Laplacian's eigenvector of the second smallest eigenvalue, of the graph between `nodes`: (n,), of length 1,
-    its first entry not below zero. Zeros for one node.
+    """The Laplacian's eigenvector of the second smallest eigenvalue, of the graph between `nodes`: (n,), of length 1;
+    entries that are zero but for rounding are zero. Zeros for one node.
+
+    Where that eigenvalue has several, as in a ring, it is the one nearest to rising in the order of `nodes`, so that it
+    does not depend on who computes it.
     """
-    if len(nodes) < 2:
-        return np.zeros(len(nodes))
+    count = len(nodes)
+    if count < 2:
+        return np.zeros(count)
     place = {node: index for index, node in enumerate(nodes)}
-    laplacian = np.zeros((len(nodes), len(nodes)))
+    laplacian = np.full((count, count), 1.0 + 1.0 / count)  # puts what is constant behind all other modes
     for low, high in {(min(edge), max(edge)) for edge in edges}:
         if low in place and high in place:
             i, j = place[low], place[high]
-            laplacian[i, j] = laplacian[j, i] = -1.0
-            laplacian[i, i] += 1.0
-            laplacian[j, j] += 1.0
-    vector: NDArray[np.float64] = np.linalg.eigh(laplacian)[1][:, 1]
-    return -vector if vector[np.flatnonzero(np.abs(vector) > 1e-9)[0]] < 0 else vector
+            laplacian[[i, j], [j, i]] -= 1.0
+            laplacian[[i, j], [i, j]] += 1.0
+    values, vectors = np.linalg.eigh(laplacian)
+    slowest = vectors[:, values <= values[0] + ROUNDING * count]
+    for wanted in (np.arange(count) - (count - 1) / 2, *np.eye(count)):
+        vector: NDArray[np.float64] = slowest @ (slowest.T @ wanted)
+        if length(vector) > ROUNDING * count:
+            vector /= length(vector)
+            vector[np.abs(vector) < ROUNDING] = 0.0
+            return vector
+    raise AssertionError("no unit vector has a part in a space of eigenvectors")
 
 
 def _spread(sight: Sight) -> float:

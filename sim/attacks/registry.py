@@ -223,7 +223,7 @@ POISONS: Mapping[str, Form] = {
 WRAPPED: Mapping[str, Form] = {
     "sleeper": Form(
         does="honest for so many (10) of its rounds, LIE for as many, by turns",
-        source="on-off attack, Sun et al. 2006, doi 10.1109/INFOCOM.2006.154",
+        source="on-off attack, Sun et al., INFOCOM 2006",
         knows="what LIE needs",
         parameter=ROUNDS,
         wrap=wrapped.sleeper,

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from p2pfl.aggregate import Neighborhood, Rule
+from p2pfl.aggregate import Neighborhood, Rule, make_rule
 from sim.attacks.attack import Vector
 from sim.attacks.sight import Sight
 
@@ -31,6 +31,4 @@ def response(sight: Sight, lie: Vector) -> Vector:
 
 @cache
 def _rule(spec: str) -> Rule | None:
-    from p2pfl.aggregate import make_rule  # noqa: PLC0415 - few attacks ask for it
-
     return make_rule(spec)

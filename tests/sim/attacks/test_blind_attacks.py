@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sim.attacks import REGISTRY, parse_attack
+from sim.attacks.registry import AROUND, POISONS, WRAPPED
 
 EXAMPLES = {
     "sign-flip": "sign-flip:3",
@@ -26,8 +25,9 @@ def show(spec, models=MODELS, *, seed=1, nodes=(3, 1, 4, 1, 5, 9), counts=(0, 1,
     return parse_attack(spec).show(models, INITIAL, seed=seed, nodes=nodes, counts=counts)
 
 
-def test_every_attack_has_an_example_here():
-    assert EXAMPLES.keys() == REGISTRY.keys()
+def test_every_attack_that_looks_at_nobody_has_an_example_here():
+    blind = {name for name in REGISTRY if name not in (*AROUND, *POISONS, *WRAPPED, "wrong-shape")}
+    assert EXAMPLES.keys() == blind
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -58,6 +58,8 @@ def test_each_attack_shows_what_its_name_says():
     assert (show("constant:-2") == -2).all()
     assert all(np.array_equal(row, INITIAL) for row in show("replay"))
     assert np.isnan(show("nan")).all()
+    assert np.isposinf(show("inf")[:, ::2]).all()
+    assert np.isneginf(show("inf")[:, 1::2]).all()
 
 
 def test_noise_is_gaussian_around_the_model_and_fresh_each_time():
@@ -70,27 +72,3 @@ def test_noise_is_gaussian_around_the_model_and_fresh_each_time():
     assert not (noise[0] == noise[2]).any()
     other = show("noise:0.5", models, seed=2, nodes=(1, 1, 2, 1), counts=(0, 1, 0, 0))
     assert not (noise[0] == other[0]).any()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "sign_flip", "flip", "sign-flip:", "sign-flip:0", "sign-flip:-1", "sign-flip:x", "sign-flip:nan"),
-        *("noise", "noise:", "noise:0", "noise:-1", "noise:inf", "noise:1e7", "zero:1", "constant", "constant:nan"),
-        *("replay:3", "nan:nan", "noise:1,2", "noise:1:2"),
-        *(3, None, ["zero"]),
-    ],
-)
-def test_what_names_no_attack_is_refused(text):
-    with pytest.raises(ValueError):
-        parse_attack(text)
-
-
-@settings(max_examples=300)
-@given(st.text() | st.sampled_from(sorted(REGISTRY)).flatmap(lambda name: st.text().map(lambda rest: f"{name}:{rest}")))
-def test_any_text_is_an_attack_or_refused(text):
-    try:
-        attack = parse_attack(text)
-    except ValueError:
-        return
-    assert parse_attack(attack.spec).spec == text

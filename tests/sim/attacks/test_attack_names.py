@@ -1,0 +1,59 @@
+"""The text that names an attack: what is one, what is none, and that the list tells all."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.attacks import ALLOWED_ATTACKS, REGISTRY, parse_attack
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_every_attack_can_be_written_as_its_usage_says_and_has_a_source(name):
+    form = REGISTRY[name]
+    for number, written in (("0.5", "SCALE SIGMA VALUE Z EPS"), ("zero", "LIE"), ("zero@3", "LIE[@ROUNDS]")):
+        if form.parameter is not None and form.parameter in written.split():
+            assert parse_attack(f"{name}:{number}").spec.startswith(f"{name}:{number}")
+    if "[:" in form.usage(name) or form.parameter is None:
+        assert parse_attack(name).spec == name
+    else:
+        with pytest.raises(ValueError):
+            parse_attack(name)
+    assert form.usage(name) in ALLOWED_ATTACKS
+    assert all((form.does, form.source, form.knows))
+
+
+def test_what_is_left_out_has_its_default():
+    assert parse_attack("sleeper:zero").spec == "sleeper:zero@10"
+    assert parse_attack("flood:nan").refused
+    assert parse_attack("sleeper:nan").refused
+    assert parse_attack("flood:alie").sees
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "sign_flip", "flip", "sign-flip:", "sign-flip:0", "sign-flip:-1", "sign-flip:x", "sign-flip:nan"),
+        *("noise", "noise:", "noise:0", "noise:-1", "noise:inf", "noise:1e7", "zero:1", "constant", "constant:nan"),
+        *("replay:3", "nan:nan", "noise:1,2", "noise:1:2", "alie:", "alie:x", "ipm:-1", "foe:2", "label-flip:1"),
+        *("backdoor:0", "backdoor:inf", "sleeper", "sleeper:", "sleeper:nothing", "sleeper:zero@", "sleeper:zero@0"),
+        *("sleeper:zero@-1", "sleeper:zero@1.5", "sleeper:zero@10000000", "sleeper:sleeper:zero", "sleeper:flood"),
+        *("sleeper:label-flip", "sleeper:backdoor:2", "flood:", "flood:flood", "flood:sleeper:zero", "flood:zero@3"),
+        "zero@3",
+        *(3, None, ["zero"]),
+    ],
+)
+def test_what_names_no_attack_is_refused(text):
+    with pytest.raises(ValueError):
+        parse_attack(text)
+
+
+@settings(max_examples=300)
+@given(st.text() | st.sampled_from(sorted(REGISTRY)).flatmap(lambda name: st.text().map(lambda rest: f"{name}:{rest}")))
+def test_any_text_is_an_attack_or_refused(text):
+    try:
+        attack = parse_attack(text)
+    except ValueError:
+        return
+    assert parse_attack(attack.spec).spec == attack.spec

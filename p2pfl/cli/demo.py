@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from p2pfl.cli.launch import REPORT_FILE, run_fleet
 from p2pfl.cli.output import Form, format_option
 from p2pfl.cli.report import check_report
+
+if TYPE_CHECKING:
+    from p2pfl.config.model import Federation
+    from p2pfl.runtime.lies import Attackers, Lies
 
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
@@ -21,7 +27,15 @@ PARAMETERS = 2_410
 """of the model that learns the digits: known without torch."""
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl demo\n  p2pfl demo --nodes 5 --topology star --partition iid --rounds 20")
+EPILOG = """\b
+Examples:
+  p2pfl demo
+  p2pfl demo --nodes 5 --topology star --partition iid --rounds 20
+  p2pfl demo --topology random-regular:degree=4 --byzantine 1 --attack sign-flip --rule trimmed-mean:b=1
+"""
+
+
+@click.command(epilog=EPILOG)
 @click.option("--nodes", type=click.IntRange(2, MOST_NODES), default=8, show_default=True, help="How many processes.")
 @click.option("--topology", default="ring", show_default=True, help="Who talks to whom: `p2pfl topology list`.")
 @click.option("--rounds", type=click.IntRange(1), default=40, show_default=True, help="Own rounds of each node.")
@@ -34,6 +48,15 @@ PARAMETERS = 2_410
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the model and the partition.")
 @click.option("--compressor", default="q4", show_default=True, help="What travels: `p2pfl compressors`.")
 @click.option("--rule", default="mean", show_default=True, help="How neighbors are mixed.")
+@click.option(
+    "--byzantine",
+    type=click.IntRange(0),
+    default=0,
+    metavar="K",
+    show_default=True,
+    help="So many nodes lie, spread over the graph.",
+)
+@click.option("--attack", metavar="NAME", help="How they lie: `p2pfl sim attacks`.")
 @click.option(
     "--dir",
     "folder",
@@ -55,6 +78,8 @@ def demo(
     seed: int,
     compressor: str,
     rule: str,
+    byzantine: int,
+    attack: str | None,
     folder: Path,
     report: Path | None,
     plot: Path | None,
@@ -72,6 +97,7 @@ def demo(
         check_report(report, coming=folder)
     if plot is not None:
         check_picture(plot, coming=folder)
+    attackers = _find_attackers(nodes, byzantine, attack)
     if find_spec("torch") is None:
         raise ModuleNotFoundError("the digits are learned with torch", name="torch")
     options = {"rounds": rounds, "compressor": compressor, "rule": rule}
@@ -79,7 +105,58 @@ def demo(
     from p2pfl.config.load import load_federation  # noqa: PLC0415 - as above
 
     described = load_federation(federation)
-    return run_fleet(described, report=report or folder / REPORT_FILE, plot=plot, quiet=quiet, form=form)
+    lies = _lies(attackers, described, byzantine, attack)
+    for text in _warnings(described, () if lies is None else lies.names):
+        click.echo(f"warning: {text}", err=True)
+    return run_fleet(described, report=report or folder / REPORT_FILE, plot=plot, quiet=quiet, form=form, lies=lies)
+
+
+def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers | None:
+    """Who knows how to lie, where somebody is to. Raises UserError: the options contradict each other."""
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.lies import find_attackers  # noqa: PLC0415 - as above
+
+    if not byzantine and attack is None:
+        return None
+    if not byzantine:
+        raise UserError("an attack without liars", key="--attack", value=attack, allowed="with --byzantine K")
+    if byzantine >= nodes:
+        text = f"no honest node is left of {nodes}"
+        raise UserError(text, key="--byzantine", value=byzantine, allowed=f"0 to {nodes - 1}")
+    if attack is None:
+        raise UserError("liars without an attack", key="--byzantine", value=byzantine, allowed="with --attack NAME")
+    attackers = find_attackers()
+    attackers.check(attack)
+    return attackers
+
+
+def _lies(attackers: Attackers | None, federation: Federation, byzantine: int, attack: str | None) -> Lies | None:
+    from p2pfl.runtime.lies import Lies  # noqa: PLC0415 - `--help` stays instant
+
+    if attackers is None or attack is None:
+        return None
+    lies = Lies(attackers=attackers, spec=attack, names=attackers.choose(federation, byzantine))
+    verb = "lies" if byzantine == 1 else "lie"
+    click.echo(f"{', '.join(lies.names)} {verb} to every neighbor: {attack}", err=True)
+    return lies
+
+
+def _warnings(federation: Federation, liars: Sequence[str]) -> Iterator[str]:
+    """Where the rule does not bear these liars, or lets a node mix with nobody."""
+    from p2pfl.reporting.liars import bearings, count, names  # noqa: PLC0415 - `--help` stays instant
+
+    of_all = bearings(federation)
+    if liars and not of_all[0].liars:
+        yield f'rule = "{of_all[0].rule}" trusts every neighbor: expect the liars to ruin what the honest learn'
+        return
+    lying = {federation.member(name).index for name in liars}
+    honest = [node for node in range(len(of_all)) if node not in lying]
+    if idle := [node for node in honest if of_all[node].liars and not of_all[node].mixes]:
+        yield f"{names(federation, idle)}: {of_all[idle[0]]}"
+    heard = {node: len(lying.intersection(federation.neighbors(node))) for node in honest}
+    if beaten := [node for node in honest if of_all[node].mixes and heard[node] > of_all[node].liars]:
+        most, rule = max(heard[node] for node in beaten), of_all[0]
+        yield f"{names(federation, beaten)}: {count(most, 'liar')} among the neighbors, {rule.rule} bears {rule.liars}"
 
 
 def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int, options: dict[str, object]) -> Path:
@@ -143,7 +220,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 TEXT = """\
-# Made by `p2pfl demo`; `p2pfl launch` on this folder goes on where it stopped.
+# Made by `p2pfl demo`; `p2pfl launch` on this folder goes on where it stopped; who lied is honest then.
 
 [federation]
 name = "demo"

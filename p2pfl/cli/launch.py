@@ -15,6 +15,7 @@ from p2pfl.cli.report import check_report, node_rows, write_report
 if TYPE_CHECKING:
     from p2pfl.config.model import Federation
     from p2pfl.runtime.fleet import Fleet
+    from p2pfl.runtime.lies import Lies
 
 REPORT_FILE = "report.json"
 STOPPED = 130
@@ -43,8 +44,10 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, quiet: b
     return run_fleet(described, report=report or described.path.parent / REPORT_FILE, plot=plot, quiet=quiet, form=form)
 
 
-def run_fleet(federation: Federation, *, report: Path, plot: Path | None, quiet: bool, form: Form) -> int:
-    """Start the nodes, show them, write report and picture; returns the exit code."""
+def run_fleet(
+    federation: Federation, *, report: Path, plot: Path | None, quiet: bool, form: Form, lies: Lies | None = None
+) -> int:
+    """Start the nodes, show them, write report and picture; returns the exit code. Of liars it says nothing."""
     from p2pfl.cli.picture import check_picture, draw  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.plain import finite  # noqa: PLC0415 - as above
     from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
@@ -52,7 +55,7 @@ def run_fleet(federation: Federation, *, report: Path, plot: Path | None, quiet:
     check_report(report)
     if plot is not None:
         check_picture(plot)
-    fleet = Fleet(federation)
+    fleet = Fleet(federation, lies)
     written = asyncio.run(_watch(fleet, quiet=quiet))
     written = finite(written)
     _show(written, form)
@@ -62,7 +65,8 @@ def run_fleet(federation: Federation, *, report: Path, plot: Path | None, quiet:
         draw(written, plot)
         click.echo(f"picture: {plot}", err=True)
     _say_who_died(fleet)
-    failed = [row["name"] for row in written["nodes"] if row["failed_rounds"] and row["failed_rounds"] >= row["rounds"]]
+    honest = [row for row in written["nodes"] if not row["byzantine"]]
+    failed = [row["name"] for row in honest if row["failed_rounds"] and row["failed_rounds"] >= row["rounds"]]
     for name in failed:
         click.echo(f"{name}: every round failed; its log says why", err=True)
     return 1 if written["died"] or failed else STOPPED if fleet.stopping else 0
@@ -86,9 +90,14 @@ def _show(report: dict[str, Any], form: Form) -> None:
         return
     write_rows(node_rows(report["nodes"]), "table")
     contraction = report["contraction"]
+    of_whom = "honest node" if report["byzantine"] else "node"
+    success = report["attack_success"]
     facts = {
-        "accuracy, worst node": report["accuracy"] and report["accuracy"]["min"],
+        "byzantine": f"{', '.join(report['byzantine'])}: {report['attack']}" if report["byzantine"] else None,
+        f"accuracy, worst {of_whom}": report["accuracy"] and report["accuracy"]["min"],
         "accuracy, mean": report["accuracy"] and report["accuracy"]["mean"],
+        "attack success, mean": success and success["mean"],
+        "attack success, most": success and success["max"],
         "consensus distance": report["consensus_distance"],
         "algebraic connectivity": report["algebraic_connectivity"],
         "contraction, predicted": contraction["predicted"],

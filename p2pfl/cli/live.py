@@ -65,7 +65,8 @@ class View:
         for column in COLUMNS:
             table.add_column(column, justify="left" if column in ("node", "state") else "right")
         for child in self.fleet.children:
-            table.add_row(*self._row(child))
+            cells = self._row(child)
+            table.add_row(f"{cells[0]} [red]lies[/]" if child.byzantine else cells[0], *cells[1:])
         return table
 
     def _row(self, child: Child) -> list[str]:

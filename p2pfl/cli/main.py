@@ -99,11 +99,11 @@ def cli() -> None:
     """Devices learn one model together, without a server and without sharing their data."""
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave with its exit code; a mistake ends in a line on stderr, never a traceback."""
+def main(arguments: Sequence[str] | None = None, *, command: click.Command = cli, name: str = "p2pfl") -> NoReturn:
+    """Run a command line and leave with its exit code; a mistake ends in a line on stderr, never a traceback."""
     _open_streams()
     try:
-        sys.exit(_run(arguments))
+        sys.exit(_run(arguments, command, name))
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except BrokenPipeError:
@@ -112,9 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(1)
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> int:
     try:
-        result = cli.main(arguments, prog_name="p2pfl", standalone_mode=False)
+        result = command.main(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()

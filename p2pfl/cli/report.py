@@ -47,7 +47,7 @@ def node_rows(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "node": node["name"],
-            "state": node["state"] + (f", {node['failed_rounds']} rounds failed" if node["failed_rounds"] else ""),
+            "state": _state(node),
             "rounds": node["rounds"],
             "samples": node["samples"],
             "accuracy": node["accuracy"],
@@ -58,3 +58,8 @@ def node_rows(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for node in nodes
     ]
+
+
+def _state(node: Mapping[str, Any]) -> str:
+    failed = f", {node['failed_rounds']} rounds failed" if node["failed_rounds"] else ""
+    return f"{node['state']}{failed}{', lies' if node.get('byzantine') else ''}"

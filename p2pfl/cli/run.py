@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,6 +22,7 @@ from p2pfl.cli.output import Form, cell, format_option
 
 if TYPE_CHECKING:
     from p2pfl.config.model import NodeConfig
+    from p2pfl.runtime.app import Application
 
 STOPPED = 130
 LINE_EVERY_S = 10.0
@@ -44,6 +46,20 @@ def run(*, federation: Path, name: str, config: Path | None, launched: bool, ver
     stdout (one line each, JSON with --format json), the log to stderr. Ctrl-C or SIGTERM ends it cleanly and keeps a
     snapshot. Exits with 0 when all is done and with 130 when it was stopped before.
     """
+    be_node(federation, name, config=config, launched=launched, verbose=verbose, form=form)
+
+
+def be_node(
+    federation: Path,
+    name: str,
+    *,
+    config: Path | None,
+    launched: bool,
+    verbose: bool,
+    form: Form,
+    maker: Callable[[], Callable[..., Application]] | None = None,
+) -> NoReturn:
+    """Run the node and leave the process. `maker`, called once thread limits are set, gives another `Application`."""
     from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.load_node import find_member, load_node, node_file  # noqa: PLC0415 - as above
 
@@ -53,12 +69,13 @@ def run(*, federation: Path, name: str, config: Path | None, launched: bool, ver
     find_member(described, name)
     node = load_node(config or node_file(described, name), described, name)
     _be_modest(node)
-    from p2pfl.runtime.app import run_node  # noqa: PLC0415 - after the thread limits are set
+    from p2pfl.runtime.app import Application, run_node  # noqa: PLC0415 - after the thread limits are set
     from p2pfl.runtime.parts import read_setup  # noqa: PLC0415 - as above
 
     setup = read_setup(described, node)
     write = _write_json if form == "json" else _Text()
-    result = asyncio.run(run_node(setup, on_line=write, launched=launched))
+    make = Application if maker is None else maker()
+    result = asyncio.run(run_node(setup, on_line=write, launched=launched, make=make))
     _leave(0 if result["finished"] else STOPPED)
 
 
@@ -81,6 +98,7 @@ def _log_to_stderr(name: str, *, verbose: bool) -> None:
     form = f"%(asctime)s {name} %(levelname)s %(message)s"
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=form, datefmt="%H:%M:%S")
     logging.getLogger("p2pfl").setLevel(logging.INFO if verbose else logging.WARNING)
+    logging.getLogger("p2pfl.notice").setLevel(logging.INFO)
 
 
 def _write_json(line: dict[str, Any]) -> None:

@@ -19,9 +19,11 @@ from typing import Any
 from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
 from p2pfl.engine.engine import Engine
+from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.net.http import StatusPage
 from p2pfl.net.links import Links
+from p2pfl.reporting.liars import Bearing, bearings
 from p2pfl.reporting.plain import finite
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.runtime import parts
@@ -33,6 +35,8 @@ from p2pfl.runtime.workshop import Workshop
 from p2pfl.storage import Store
 
 log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+"""of what is worth a line although nothing is wrong."""
 
 RESULT_FILE = "result.json"
 LEAST_LINE_S = 0.1
@@ -67,7 +71,7 @@ class Application:
         store = Store.open(folder, durability=self.setup.durability)
         try:
             recovered = parts.recover(self.setup, store)
-            engine = parts.make_engine(self.setup, recovered)
+            engine = self._engine_of(recovered)
             core = parts.make_core(self.setup, engine.state, fresh=recovered is None)
             if recovered is not None:
                 log.warning("resuming after round %d", core.facts.rounds)
@@ -90,6 +94,9 @@ class Application:
         self.stopped = True
         if self.driver is not None and self.begun:
             self.driver.stop()
+
+    def _engine_of(self, recovered: NodeState | None) -> Engine:
+        return parts.make_engine(self.setup, recovered)
 
     def _assemble(self, core: Node, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
@@ -116,6 +123,8 @@ class Application:
             compressor_of=partial(setup.federation.compressor_of, setup.member.index),
             alarms=driver.alarms,
             durability=setup.durability,
+            bearing=self._bearing(),
+            kept=lambda: self.thread.engine.kept,
         )
         async with AsyncExitStack() as doors:
             doors.push_async_callback(driver.close)
@@ -131,6 +140,12 @@ class Application:
             upkeep.cancel()
         if driver.failure is not None:
             raise driver.failure
+
+    def _bearing(self) -> Bearing:
+        """What this node bears, told once."""
+        found = bearings(self.setup.federation)[self.setup.member.index]
+        notice.log(logging.INFO if found.mixes else logging.WARNING, "%s", found)
+        return found
 
     def _begin(self, driver: Driver, links: Links) -> None:
         """From here on the node has a state, and leaves one behind."""
@@ -260,13 +275,19 @@ class _Leash(asyncio.Protocol):
         self.let_go()
 
 
-async def run_node(setup: Setup, *, on_line: Callable[[Line], None], launched: bool = False) -> Line:
+async def run_node(
+    setup: Setup,
+    *,
+    on_line: Callable[[Line], None],
+    launched: bool = False,
+    make: Callable[..., Application] = Application,
+) -> Line:
     """Run one node to its end, or until SIGINT or SIGTERM; returns its result.
 
     `launched`: lines carry a sketch of the model, and the node stops when its stdin ends, as it does when the launcher
-    dies.
+    dies. `make` takes what `Application` takes.
     """
-    application = Application(setup, on_line=on_line, sketched=launched)
+    application = make(setup, on_line=on_line, sketched=launched)
     loop = asyncio.get_running_loop()
     if launched:
         await loop.connect_read_pipe(lambda: _Leash(application.stop), sys.stdin)

@@ -1,7 +1,7 @@
 """All nodes of a federation as processes on this machine: start them, listen to them, end them.
 
 Each child is an ordinary `p2pfl run`, in a session of its own, so that Ctrl-C reaches it only through us; its stdin is
-a leash: if the launcher dies, the nodes stop too.
+a leash: if the launcher dies, the nodes stop too. Nodes that lie are commands of another package (`lies`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from p2pfl.config.load_node import load_node, node_file
 from p2pfl.config.model import Federation, NodeConfig
+from p2pfl.runtime.lies import Lies
 
 PATIENCE_S = 15.0
 STOPPED = 130
@@ -31,10 +32,14 @@ Line = dict[str, Any]
 
 @dataclass(slots=True, kw_only=True)
 class Child:
-    """`lines` are what it printed, each with `at_s`, seconds since the fleet started; `exit_code` None: running."""
+    """`lines` are what it printed, each with `at_s`, seconds since the fleet started; `exit_code` None: running.
+
+    `byzantine`: it lies, and no figure of it is a result.
+    """
 
     name: str
     node: NodeConfig
+    byzantine: bool = False
     lines: list[Line] = field(default_factory=list)
     process: Process | None = None
     exit_code: int | None = None
@@ -79,10 +84,16 @@ class Child:
 class Fleet:
     """`run` returns when every child has ended. `stop` asks all of them to end cleanly."""
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: Federation, lies: Lies | None = None) -> None:
         self.federation = federation
+        self.lies = lies
+        liars = () if lies is None else lies.names
         self.children = [
-            Child(name=member.name, node=load_node(node_file(federation, member.name), federation, member.name))
+            Child(
+                name=member.name,
+                node=load_node(node_file(federation, member.name), federation, member.name),
+                byzantine=member.name in liars,
+            )
             for member in federation.members
         ]
         self.started_at = time.monotonic()
@@ -105,6 +116,10 @@ class Fleet:
         finally:
             self._kill()
         on_tick()
+
+    @property
+    def honest(self) -> list[Child]:
+        return [child for child in self.children if not child.byzantine]
 
     def stop(self) -> None:
         """Let go of all leashes; who does not end in time is killed."""
@@ -136,10 +151,7 @@ class Fleet:
         if self.stopping:
             child.exit_code, child.ended_s = STOPPED, self.elapsed_s
             return
-        command = [
-            *(sys.executable, "-m", "p2pfl.cli.main", "run", str(self.federation.path), "--node", child.name),
-            *("--format", "json", "--launched"),
-        ]
+        command = [sys.executable, *self._arguments(child), "--format", "json", "--launched"]
         with child.log_path.open("ab") as log:
             process = child.process = await asyncio.create_subprocess_exec(
                 *command, stdin=PIPE, stdout=PIPE, stderr=log, start_new_session=True, limit=LINE_LIMIT
@@ -149,6 +161,20 @@ class Fleet:
         await self._listen(child, process)
         child.exit_code = await process.wait()
         child.ended_s = self.elapsed_s
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        """A liar whom nobody listens to may wait for ever: once the honest have ended, the liars are let go."""
+        if all(child.exit_code is not None for child in self.honest):
+            for child in self.children:
+                if child.byzantine and child.exit_code is None:
+                    child.let_go()
+                    asyncio.get_running_loop().call_later(PATIENCE_S, self._kill)
+
+    def _arguments(self, child: Child) -> list[str]:
+        if child.byzantine and self.lies is not None:
+            return self.lies.command(self.federation, child.name)
+        return ["-m", "p2pfl.cli.main", "run", str(self.federation.path), "--node", child.name]
 
     async def _listen(self, child: Child, process: Process) -> None:
         if process.stdout is None:

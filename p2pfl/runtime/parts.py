@@ -233,10 +233,10 @@ def _fit_edges(setup: Setup, state: NodeState) -> None:
         del state.edges[peer]
 
 
-def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
+def make_engine(setup: Setup, recovered: NodeState | None, kind: type[Engine] = Engine) -> Engine:
     learner = setup.learner
     state = recovered or NodeState.new(learner.initial(), learner.samples, setup.peers, learner.local_state())
-    return Engine(
+    return kind(
         index=setup.member.index,
         state=state,
         codecs=codecs_of(setup.federation, setup.member.index),

@@ -1,11 +1,12 @@
 """One report of a run of real processes, in the shape that a simulated run has too.
 
-Honest about the dead: a node that did not reach its end is listed with how it ended, and no figure of it enters a mean.
+Honest about the dead: a node that did not reach its end is listed with how it ended, and no figure of it enters a
+mean. Nor does one of a liar: the result is what it made of the honest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -23,9 +24,15 @@ def final_report(fleet: Fleet, history: Sequence[Line]) -> Line:
     """Called after every node has ended: the consensus distance is computed from the models on disk."""
     federation = fleet.federation
     rows = [_node(child) for child in fleet.children]
-    ended = [row for row in rows if row["finished"]]
+    ended = [row for row in rows if row["finished"] and not row["byzantine"]]
     graph = describe(Topology(federation.topology, len(rows), federation.edges, federation.seed), "sample-weighted")
-    models = [_model(fleet, child) for child, row in zip(fleet.children, rows, strict=True) if row["finished"]]
+    by_name = {
+        row["name"]: _model(fleet, child) for child, row in zip(fleet.children, rows, strict=True) if row in ended
+    }
+    models = list(by_name.values())
+    succeeded = _attack_success(fleet, by_name)
+    for row in rows:
+        row["attack_success"] = succeeded.get(row["name"])
     return {
         "nodes": rows,
         "topology": federation.topology,
@@ -34,6 +41,8 @@ def final_report(fleet: Fleet, history: Sequence[Line]) -> Line:
         "accuracy": spread(row["accuracy"] for row in ended),
         "local_accuracy": spread(row["local_accuracy"] for row in ended),
         "loss": spread(row["test_loss"] for row in ended),
+        "attack": fleet.lies and fleet.lies.spec,
+        "attack_success": spread(succeeded.values()),
         "consensus_distance": consensus_distance(np.stack(models)) if models else None,
         "bytes_sent": sum(row["bytes_sent"] or 0 for row in rows),
         "messages_sent": sum(row["messages_sent"] or 0 for row in rows),
@@ -43,10 +52,12 @@ def final_report(fleet: Fleet, history: Sequence[Line]) -> Line:
         "contraction": contraction(
             federation,
             [row["samples"] for row in rows],
-            [_closing_lines(child) for child in fleet.children],
+            [_closing_lines(child) for child in fleet.honest],
+            ends=_honest_ends(fleet),
             size=models[0].size if models else None,
         ),
         "died": [row["name"] for row in rows if row["died"]],
+        "byzantine": [row["name"] for row in rows if row["byzantine"]],
         "stopped": fleet.stopping,
         "history": list(history),
         "config": configuration(federation),
@@ -65,6 +76,12 @@ def _sent(fleet: Fleet, rows: Sequence[Line]) -> dict[tuple[int, int], int]:
     }
 
 
+def _attack_success(fleet: Fleet, models: Mapping[str, Vector]) -> dict[str, float]:
+    if fleet.lies is None or not models:
+        return {}
+    return fleet.lies.attackers.success(fleet.lies.spec, fleet.federation, fleet.honest[0].node, models)
+
+
 def _model(fleet: Fleet, child: Child) -> Vector:
     loaded = peek(child.node.state_dir)
     if loaded is None:
@@ -73,8 +90,8 @@ def _model(fleet: Fleet, child: Child) -> Vector:
 
 
 def history_point(fleet: Fleet) -> Line | None:
-    """The figures of the report as they are now, from the latest line of every node; None before the first line."""
-    lines = [child.last for child in fleet.children if child.lines and not child.died]
+    """The figures of the report as they are now, from the latest line of every honest node; None before the first."""
+    lines = [child.last for child in fleet.honest if child.lines and not child.died]
     if not lines:
         return None
     sketches = [line["sketch"] for line in lines if line.get("sketch")]
@@ -110,6 +127,7 @@ def _node(child: Child) -> Line:
         "exchanges",
     )
     row: Line = {"name": child.name, "state": child.state, "finished": finished, "died": child.died}
+    row["byzantine"] = child.byzantine
     row |= {key: source.get(key) for key in keys}
     more = ("local_accuracy", "samples", "steps", "alarms", "wall_time_s", "cpu_time_s", "neighbors", "durability")
     row |= {key: (result or {}).get(key) for key in more}
@@ -117,6 +135,13 @@ def _node(child: Child) -> Line:
     row["restarted"] = child.died and finished
     row["log"] = str(child.log_path)
     return row
+
+
+def _honest_ends(fleet: Fleet) -> float:
+    """How many ends of edges one round uses at honest nodes."""
+    federation = fleet.federation
+    honest = sum(len(federation.neighbors(federation.member(child.name).index)) for child in fleet.honest)
+    return federation.edges_at_once * honest / max(1, len(federation.edges))
 
 
 def _closing_lines(child: Child) -> dict[int, Line]:

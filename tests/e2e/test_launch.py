@@ -160,7 +160,7 @@ def test_nodes_end_when_their_launcher_is_killed(ward):
     [
         (["--partition", "halves"], "--partition"),
         (["--topology", "rung"], "ring"),
-        (["--rule", "krum"], "--rule"),
+        (["--rule", "krumm"], "--rule"),
         (["--compressor", "zip"], "--compressor"),
         (["--report", "/no/such/folder/r.json"], "--report"),
         (["--plot", "picture.txt"], "--plot"),

@@ -1,0 +1,48 @@
+"""A liar as an application: the shipped runtime with another engine, other data, or a flood on every session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from attackers.flood import Flood
+from attackers.lying import LyingEngine
+from attackers.poisoned import poisoned
+from p2pfl.config.load_node import find_member
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.state import NodeState
+from p2pfl.net.links import Links
+from p2pfl.runtime import parts
+from p2pfl.runtime.app import Application
+from p2pfl.runtime.driver import Driver
+from p2pfl.runtime.parts import Setup
+from sim.attacks import Attack
+
+
+class Liar(Application):
+    """`league` names the other liars.
+
+    Its log is not kept: what it has sent need not be readable, and a restarted liar begins its edges anew.
+
+    Raises:
+        UserError: a liar that is no member, or data that cannot be poisoned.
+    """
+
+    def __init__(self, setup: Setup, *, attack: Attack, league: Sequence[str] = (), **rest: Any) -> None:
+        self.attack = attack
+        self.league = frozenset(find_member(setup.federation, other).index for other in league) | {setup.member.index}
+        learner = setup.learner if attack.poison is None else poisoned(setup.learner, attack.poison)
+        super().__init__(replace(setup, learner=learner, durability="snapshot"), **rest)
+
+    def _engine_of(self, recovered: NodeState | None) -> Engine:
+        engine = parts.make_engine(self.setup, recovered, LyingEngine)
+        if isinstance(engine, LyingEngine):
+            engine.deceive(self.attack, self.setup.federation, self.league, self.setup.learner.initial())
+        return engine
+
+    def _begin(self, driver: Driver, links: Links) -> None:
+        super()._begin(driver, links)
+        if self.attack.flood:
+            self.flood = asyncio.create_task(Flood(driver, links).run())

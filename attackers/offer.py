@@ -1,0 +1,51 @@
+"""What `p2pfl demo --byzantine` finds by the entry point group `p2pfl.attackers`: see `p2pfl.runtime.lies`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from p2pfl.config.model import Federation, NodeConfig
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Vector
+from sim.attacks import ALLOWED_ATTACKS, Attack, parse_attack
+
+
+def attack_of(spec: str) -> Attack:
+    """The attack that the option `--attack` names.
+
+    Raises:
+        UserError: there is none of that name, or its parameter is impossible.
+    """
+    try:
+        return parse_attack(spec)
+    except ValueError:
+        raise UserError("no such attack", key="--attack", value=spec, allowed=ALLOWED_ATTACKS) from None
+
+
+class Offer:
+    def check(self, spec: str) -> None:
+        attack_of(spec)
+
+    def choose(self, federation: Federation, count: int) -> tuple[str, ...]:
+        from attackers.places import spread_out  # noqa: PLC0415 - `--help` stays instant
+
+        chosen = spread_out(len(federation.members), federation.edges, count, federation.seed)
+        return tuple(federation.members[index].name for index in chosen)
+
+    def command(self, federation: Federation, name: str, spec: str, liars: Sequence[str]) -> list[str]:
+        others = [word for other in liars if other != name for word in ("--with", other)]
+        return ["-m", "attackers", str(federation.path), "--node", name, "--attack", spec, *others]
+
+    def success(
+        self, spec: str, federation: Federation, node: NodeConfig, models: Mapping[str, Vector]
+    ) -> dict[str, float]:
+        poison = attack_of(spec).poison
+        if poison is None:
+            return {}
+        from attackers.poisoned import success  # noqa: PLC0415 - torch
+        from p2pfl.runtime.parts import load_learner  # noqa: PLC0415 - as above
+
+        return success(load_learner(federation, node), poison, models)
+
+
+OFFER = Offer()

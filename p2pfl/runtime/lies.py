@@ -1,0 +1,64 @@
+"""Nodes of a fleet that lie, to see what the others bear. What they do and how is another package's: p2pfl has no liar.
+
+That package is found by the entry point group `p2pfl.attackers`. A node in the field imports nothing of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Protocol
+
+from p2pfl.config.model import Federation, NodeConfig
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Vector
+
+GROUP = "p2pfl.attackers"
+
+
+class Attackers(Protocol):
+    """What the object behind the entry point offers. `spec` is the text that names an attack."""
+
+    def check(self, spec: str) -> None:
+        """Raises UserError: there is no such attack."""
+        ...
+
+    def choose(self, federation: Federation, count: int) -> tuple[str, ...]:
+        """Names of so many nodes, spread over the graph."""
+        ...
+
+    def command(self, federation: Federation, name: str, spec: str, liars: Sequence[str]) -> list[str]:
+        """Arguments for the Python interpreter that make the node `name` lie; it takes those of `p2pfl run` besides.
+        `liars` are all that do.
+        """
+        ...
+
+    def success(
+        self, spec: str, federation: Federation, node: NodeConfig, models: Mapping[str, Vector]
+    ) -> dict[str, float]:
+        """By node, how far the attack has succeeded with a model (d,), from 0 to 1; empty where accuracy tells it.
+
+        `node` is any node's, for the common test data.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lies:
+    """`names` are the nodes that lie, by the attack `spec`."""
+
+    attackers: Attackers
+    spec: str
+    names: tuple[str, ...]
+
+    def command(self, federation: Federation, name: str) -> list[str]:
+        return self.attackers.command(federation, name, self.spec, self.names)
+
+
+def find_attackers() -> Attackers:
+    """Raises UserError: no package of attacks is installed."""
+    for entry in entry_points(group=GROUP):
+        found: Attackers = entry.load()
+        return found
+    raise UserError("no package of attacks is installed", key="--byzantine", allowed="`attackers`, from p2pfl's source")

@@ -61,6 +61,7 @@ def _survey(federation: Federation, findings: Findings, liars: int | None) -> di
     from p2pfl.cli.check_graph import liars_at_most  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.cli.check_rule import rule_facts  # noqa: PLC0415 - as above
     from p2pfl.cli.check_traffic import traffic_facts  # noqa: PLC0415 - as above
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.liars import bearings  # noqa: PLC0415 - as above
 
     for member in federation.members:
@@ -70,14 +71,22 @@ def _survey(federation: Federation, findings: Findings, liars: int | None) -> di
     traffic, mistakes = traffic_facts(federation, findings.learners.values())
     findings.mistakes.extend(mistakes)
     graph = _graph(federation, findings, liars, traffic["parameters"] if traffic else None)
-    rule, warnings = rule_facts(federation, graph, liars)
+    try:
+        borne = bearings(federation)
+        rule, warnings = rule_facts(federation, borne, graph, liars)
+    except UserError as error:  # a rule of the user's own
+        borne, rule, warnings = [], None, []
+        findings.mistakes.append(_in_file(error, federation))
     findings.warnings.extend(warnings)
-    borne, at_most = bearings(federation), liars_at_most(federation)
+    at_most = liars_at_most(federation)
     return {
         "federation": _head(federation),
         "members": [
             _member_row(federation, member, findings)
-            | {"liars_borne": borne[member.index].borne, "liars_at_most": at_most[member.index]}
+            | {
+                "liars_borne": borne[member.index].borne if borne else None,
+                "liars_at_most": at_most[member.index],
+            }
             for member in federation.members
         ],
         "graph": graph,
@@ -211,6 +220,11 @@ def _graph(federation: Federation, findings: Findings, liars: int | None, size: 
     return facts
 
 
+def _in_file(mistake: UserError, federation: Federation) -> UserError:
+    mistake.file = mistake.file or str(federation.path)
+    return mistake
+
+
 def _as_row(mistake: UserError) -> dict[str, Any]:
     return {key: getattr(mistake, key) for key in ("file", "key", "message", "value", "allowed")}
 
@@ -224,7 +238,8 @@ def _print(report: dict[str, Any]) -> None:
         write_facts({key: value for key, value in report["federation"].items() if key != "id"})
         write_rows(report["members"], "table")
         write_facts(readable(report["graph"]))
-        print_rule(report["rule"])
+        if report["rule"]:
+            print_rule(report["rule"])
         if report["traffic"]:
             print_traffic(report["traffic"])
     for warning in report["warnings"]:

@@ -31,12 +31,9 @@ MEASURED = "how well the honest learn beside liars: docs/byzantine.md"
 
 
 def rule_facts(
-    federation: Federation, graph: Mapping[str, Any], expected: int | None
+    federation: Federation, all_of_them: list[Bearing], graph: Mapping[str, Any], expected: int | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Figures and warnings. `graph` is what `graph_facts` found; `expected`, how many liars the user expects."""
-    from p2pfl.reporting.liars import bearings  # noqa: PLC0415 - `--help` stays instant
-
-    all_of_them = bearings(federation)
     b, rule = all_of_them[0].liars, federation.gossip.rule
     borne = [one.borne for one in all_of_them]
     facts: dict[str, Any] = {

@@ -10,21 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from p2pfl.config.model import Federation
-from p2pfl.config.rule import liars_of
+from p2pfl.engine.profile import rule_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearing:
-    """Of one node. `liars` is the rule's b, 0 where it protects from nobody; `neighbors` those of the file."""
+    """Of one node. `liars` is the rule's b, 0 where it protects from nobody; `neighbors` those of the file.
+
+    `needed`: how many must be there for it to mix, 2 b + 1 or more, for of 2 b the liars could be half.
+    """
 
     rule: str
     neighbors: int
     liars: int
-
-    @property
-    def needed(self) -> int:
-        """How many neighbors must be there for it to mix: with fewer, b liars could be half of them."""
-        return 2 * self.liars + 1
+    needed: int
 
     @property
     def mixes(self) -> bool:
@@ -47,10 +46,17 @@ class Bearing:
 
 
 def bearings(federation: Federation) -> list[Bearing]:
-    """Of each member, in their order."""
-    rule, degrees = federation.gossip.rule, Counter(node for edge in federation.edges for node in edge)
-    liars = liars_of(rule)
-    return [Bearing(rule=rule, neighbors=degrees[node], liars=liars) for node in range(len(federation.members))]
+    """Of each member, in their order.
+
+    Raises:
+        UserError: the rule is the user's own and cannot be imported.
+    """
+    rule, degrees = rule_of(federation), Counter(node for edge in federation.edges for node in edge)
+    liars, needed = (0, 1) if rule is None else (rule.liars, rule.least)
+    return [
+        Bearing(rule=federation.gossip.rule, neighbors=degrees[node], liars=liars, needed=needed)
+        for node in range(len(federation.members))
+    ]
 
 
 def count(number: int, what: str) -> str:

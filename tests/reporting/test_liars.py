@@ -14,7 +14,7 @@ from sim.federations import describe
     [(2, 1, False, 0), (3, 1, True, 1), (4, 2, False, 0), (5, 2, True, 2), (8, 1, True, 1), (0, 1, False, 0)],
 )
 def test_a_node_mixes_with_more_than_2b_neighbors_and_bears_b_only_then(neighbors, liars, mixes, borne):
-    found = Bearing(rule="median", neighbors=neighbors, liars=liars)
+    found = Bearing(rule="median", neighbors=neighbors, liars=liars, needed=2 * liars + 1)
     assert (found.mixes, found.borne) == (mixes, borne)
 
 
@@ -32,12 +32,18 @@ def test_a_node_mixes_with_more_than_2b_neighbors_and_bears_b_only_then(neighbor
     ],
 )
 def test_the_sentence_says_what_it_bears_and_what_it_needs(rule, neighbors, liars, sentence):
-    assert str(Bearing(rule=rule, neighbors=neighbors, liars=liars)) == sentence
+    assert str(Bearing(rule=rule, neighbors=neighbors, liars=liars, needed=2 * liars + 1)) == sentence
 
 
 def test_neighbors_are_counted_for_each_member():
     star = describe(nodes=4, topology="star", rule="median:b=1")
     assert [(one.neighbors, one.borne) for one in bearings(star)] == [(3, 1), (1, 0), (1, 0), (1, 0)]
+
+
+@pytest.mark.parametrize(("rule", "least"), [("median:b=2", 5), ("bulyan:b=1", 6)])
+def test_a_rule_that_needs_more_than_2b_neighbors_says_so(rule, least):
+    """Bulyan bears f of 4 f + 3 vectors, the own model among them."""
+    assert {one.needed for one in bearings(describe(nodes=9, topology="complete", rule=rule))} == {least}
 
 
 def test_the_mean_bears_nobody_however_many_neighbors_there_are():

@@ -85,6 +85,8 @@ async def _watch(fleet: Fleet, *, quiet: bool) -> dict[str, Any]:
 
 
 def _show(report: dict[str, Any], form: Form) -> None:
+    from p2pfl.reporting.standing import in_words  # noqa: PLC0415 - `--help` stays instant
+
     if form == "json":
         write_json(report)
         return
@@ -98,6 +100,7 @@ def _show(report: dict[str, Any], form: Form) -> None:
         "accuracy, mean": report["accuracy"] and report["accuracy"]["mean"],
         "attack success, mean": success and success["mean"],
         "attack success, most": success and success["max"],
+        "held against": in_words(report["held_against"]),
         "consensus distance": report["consensus_distance"],
         "algebraic connectivity": report["algebraic_connectivity"],
         "contraction, predicted": contraction["predicted"],

@@ -61,5 +61,6 @@ def node_rows(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _state(node: Mapping[str, Any]) -> str:
+    alone = f", {node['rounds_alone']} rounds mixed with nobody" if node.get("rounds_alone") else ""
     failed = f", {node['failed_rounds']} rounds failed" if node["failed_rounds"] else ""
-    return f"{node['state']}{failed}{', lies' if node.get('byzantine') else ''}"
+    return f"{node['state']}{failed}{alone}{', lies' if node.get('byzantine') else ''}"

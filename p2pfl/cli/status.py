@@ -15,6 +15,7 @@ TIMEOUT_S = 5.0
 MOST_BYTES = 16 << 20
 AT_ONCE = 32
 ALLOWED = "http://HOST:PORT or HOST:PORT, as the node's log says with `p2pfl run -v`"
+ROBUST = ("rule", "liars_borne", "rounds_alone", "held_against", "kept")
 NOT_A_NODE = "not the status of a node"
 
 
@@ -32,7 +33,7 @@ def status(*, urls: tuple[str, ...], form: Form) -> int:
     with ThreadPoolExecutor(min(AT_ONCE, len(places))) as pool:
         answers = list(pool.map(_ask, places))
     rows = [_row(url, answer) for url, answer in zip(urls, answers, strict=True)]
-    write_rows(rows if form == "json" else [_flat(row) for row in rows], form)
+    write_rows(rows if form == "json" else _shown([_flat(row) for row in rows], form), form)
     return int(any(isinstance(answer, str) for answer in answers))
 
 
@@ -90,28 +91,60 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "loss": said.get("loss"),
         "staleness": staleness.get("mean") if isinstance(staleness, dict) else None,
         "peers": said.get("peers"),
+        "rule": said.get("rule"),
+        "liars_borne": said.get("liars_borne"),
+        "rounds_alone": said.get("rounds_alone"),
+        "held_against": _held(said.get("neighbors")),
+        "kept": _of_each(said.get("neighbors"), "kept", int | float),
         "bytes_sent": said.get("bytes_sent"),
-        "compressors": _compressors(said.get("neighbors")),
+        "compressors": _of_each(said.get("neighbors"), "compressor", str),
         "distance": said.get("neighbor_distance"),
         "alarms": said.get("alarms"),
     }
 
 
-def _compressors(neighbors: Any) -> dict[str, str] | None:
+def _of_each(neighbors: Any, key: str, kind: Any) -> dict[str, Any] | None:
     """By neighbor, as far as the node says so."""
     if not isinstance(neighbors, list):
         return None
-    return {
-        str(one["name"]): str(one["compressor"])
-        for one in neighbors
-        if isinstance(one, dict) and {"name", "compressor"} <= one.keys()
-    }
+    named = [one for one in neighbors if isinstance(one, dict) and "name" in one]
+    return {str(one["name"]): one[key] for one in named if isinstance(one.get(key), kind)}
+
+
+def _held(neighbors: Any) -> dict[str, dict[str, Any]] | None:
+    """By neighbor of which the node has proven faults: its standing from 0 to 1, these by kind, and its quarantine."""
+    if not isinstance(neighbors, list):
+        return None
+    keys = ("standing", "faults", "quarantined_s", "probation")
+    found = [one for one in neighbors if isinstance(one, dict) and isinstance(one.get("faults"), dict)]
+    return {str(one.get("name")): {key: one.get(key) for key in keys} for one in found if one["faults"]}
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Neighbors are named only where they do not all get the same."""
+    """Neighbors are named only where they do not all get the same; of what the rule kept, the least."""
     alarms, compressors = row["alarms"], row["compressors"] or {}
     told = ", ".join(f"{kind} {count}" for kind, count in alarms.items()) if isinstance(alarms, dict) else None
     alike = len(set(compressors.values())) == 1
     each = sorted(set(compressors.values())) if alike else [f"{name} {spec}" for name, spec in compressors.items()]
-    return row | {"alarms": told, "compressors": ", ".join(each) or None}
+    against = [_accused(name, held) for name, held in (row["held_against"] or {}).items()]
+    least = min((row["kept"] or {}).items(), key=lambda item: item[1], default=None)
+    return row | {
+        "alarms": told,
+        "compressors": ", ".join(each) or None,
+        "held_against": ", ".join(against) or None,
+        "kept": least and f"{least[0]} {least[1]:.2g}",
+    }
+
+
+def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
+    """A table leaves out the columns of robust rules in which no node says anything."""
+    quiet = (None, "mean", 0)
+    empty = {key for key in ROBUST if all(row[key] in quiet for row in rows)} if form == "table" else set()
+    return [{key: value for key, value in row.items() if key not in empty} for row in rows]
+
+
+def _accused(name: str, held: dict[str, Any]) -> str:
+    kinds = " ".join(f"{kind} {count}" for kind, count in held["faults"].items())
+    left_s = held["quarantined_s"]
+    away = f", quarantined for {left_s:.0f} s" if isinstance(left_s, int | float) and left_s > 0 else ""
+    return f"{name} ({kinds}{away})"

@@ -111,14 +111,25 @@ def trusted_host(header: str, listen: Address) -> bool:
 
 
 def exposition(status: Mapping[str, Any]) -> str:
-    """Prometheus text format 0.0.4 of the numeric top-level entries; a name in `_total` is a counter."""
+    """Prometheus text format 0.0.4 of the numeric top-level entries, and of those of each neighbor, by its name; a name
+    in `_total` is a counter.
+    """
     lines = []
     for key, value in status.items():
         if isinstance(value, int | float):
-            name = "p2pfl_" + re.sub(r"[^a-zA-Z0-9_]", "_", str(key))
-            kind = "counter" if name.endswith("_total") else "gauge"
-            lines += [f"# TYPE {name} {kind}\n", f"{name} {number(value)}\n"]
+            lines += _metric(key, {"": value})
+    neighbors = status.get("neighbors", ())
+    for key in dict.fromkeys(key for one in neighbors for key, value in one.items() if isinstance(value, int | float)):
+        values = {f'{{neighbor="{one["name"]}"}}': one[key] for one in neighbors if one.get(key) is not None}
+        lines += _metric(f"neighbor_{key}", values)
     return "".join(lines)
+
+
+def _metric(key: str, values: Mapping[str, float]) -> list[str]:
+    """`values` by label. Names of members have no letter that would have to be escaped in one."""
+    name = "p2pfl_" + re.sub(r"[^a-zA-Z0-9_]", "_", str(key))
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return [f"# TYPE {name} {kind}\n", *(f"{name}{label} {number(value)}\n" for label, value in values.items())]
 
 
 def number(value: float) -> str:

@@ -14,6 +14,7 @@ from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.sketch import consensus_distance
+from p2pfl.reporting.standing import held_against
 from p2pfl.runtime.fleet import Child, Fleet, Line
 from p2pfl.runtime.parts import replay
 from p2pfl.storage import peek
@@ -56,6 +57,8 @@ def final_report(fleet: Fleet, history: Sequence[Line]) -> Line:
             ends=_honest_ends(fleet),
             size=models[0].size if models else None,
         ),
+        "rule": federation.gossip.rule,
+        "held_against": held_against(row for row in rows if not row["byzantine"]),
         "died": [row["name"] for row in rows if row["died"]],
         "byzantine": [row["name"] for row in rows if row["byzantine"]],
         "stopped": fleet.stopping,
@@ -130,7 +133,7 @@ def _node(child: Child) -> Line:
     row["byzantine"] = child.byzantine
     row |= {key: source.get(key) for key in keys}
     more = ("local_accuracy", "samples", "steps", "alarms", "wall_time_s", "cpu_time_s", "neighbors", "durability")
-    row |= {key: (result or {}).get(key) for key in more}
+    row |= {key: (result or {}).get(key) for key in (*more, "rounds_mixed", "rounds_alone")}
     # Killed under us, then started by hand and brought to its end: both are told.
     row["restarted"] = child.died and finished
     row["log"] = str(child.log_path)

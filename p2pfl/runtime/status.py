@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from p2pfl.core.edge import Edge
 from p2pfl.core.node import Node
+from p2pfl.core.standing import View
 from p2pfl.net.counters import Counters
+from p2pfl.reporting.liars import Bearing
 from p2pfl.runtime.workshop import Workshop
 
 
 @dataclass(slots=True, kw_only=True)
 class Status:
-    """Reads the running parts; owns nothing. All figures are this node's own."""
+    """Reads the running parts; owns nothing. All figures are this node's own.
+
+    `kept` gives, by neighbor, how much of its pull came through the rule.
+    """
 
     name: str
     federation: str
@@ -27,11 +32,15 @@ class Status:
     compressor_of: Callable[[int], str]
     alarms: dict[str, int]
     durability: str
+    bearing: Bearing
+    kept: Callable[[], Mapping[int, float]]
     neighbor_distance: float | None = None
     started_at: float = field(default_factory=time.monotonic)
 
     def full(self) -> dict[str, Any]:
         """Everything, JSON-able; for `GET /status`."""
+        held, kept = self.core.standings(time.monotonic()), self.kept()
+        neighbors = [self._neighbor(edge, held[edge.peer], kept.get(edge.peer)) for edge in self.core.edges.values()]
         return self.line() | {
             "federation": self.federation,
             "rounds_to_do": self.rounds,
@@ -39,7 +48,22 @@ class Status:
             "samples": self.core.facts.samples,
             "alarms": dict(self.alarms),
             "failed_rounds": self.core.rounds.failed_rounds,
-            "neighbors": [self._neighbor(edge) for edge in self.core.edges.values()],
+            **self._robust(),
+            "quarantined": sum(neighbor["quarantined_s"] > 0 for neighbor in neighbors),
+            "neighbors": neighbors,
+        }
+
+    def _robust(self) -> dict[str, Any]:
+        """The rule, and how many of the rounds it had neighbors enough for; with the mean nothing is counted."""
+        bearing, mixing = self.bearing, self.core.rounds.mixing
+        return {
+            "rule": bearing.rule,
+            "liars": bearing.liars,
+            "liars_borne": bearing.borne,
+            "neighbors_needed": bearing.needed,
+            "rounds_mixed": mixing.mixed if bearing.liars else None,
+            "rounds_alone": mixing.alone if bearing.liars else None,
+            "too_few_neighbors": mixing.too_few if bearing.liars else None,
         }
 
     def line(self) -> dict[str, Any]:
@@ -78,7 +102,7 @@ class Status:
             "max": max((edge.staleness_max for edge in edges), default=0),
         }
 
-    def _neighbor(self, edge: Edge) -> dict[str, Any]:
+    def _neighbor(self, edge: Edge, held: View, kept: float | None) -> dict[str, Any]:
         traffic = self.counters.peers[edge.peer]
         return {
             "name": self.name_of(edge.peer),
@@ -94,4 +118,16 @@ class Status:
             "staleness": edge.staleness,
             "exchange_s": edge.patience.exchange_s,
             "resyncs": edge.record.resyncs,
+            "kept": kept,
+            **_standing(held),
         }
+
+
+def _standing(held: View) -> dict[str, Any]:
+    """By names that say whose they are: they stand among other figures of a neighbor."""
+    told = asdict(held)
+    return {
+        "standing": told.pop("score"),
+        "latest_fault": told.pop("latest") or None,
+        **told,
+    }

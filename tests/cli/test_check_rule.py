@@ -145,3 +145,22 @@ def test_people_read_the_same(p2pfl, check, ward):
     assert "liars borne at each node" in out
     assert "guaranteed" in out
     assert "only measured" in out
+
+
+@pytest.mark.parametrize("rule", ["mine.py:rule", "mine.py:NUMBER,b=2", "no_such_module:rule"])
+def test_a_rule_of_ones_own_that_cannot_be_used_is_a_mistake_of_the_file(p2pfl, ward, rule):
+    (ward / "mine.py").write_text("NUMBER = 1\n", encoding="utf-8")
+    path = ward / "federation.toml"
+    path.write_text(path.read_text(encoding="utf-8").replace('rule = "mean"', f'rule = "{rule}"'), encoding="utf-8")
+    outcome = p2pfl("check", ward, "--format", "json")
+    assert outcome.code == 2
+    (mistake,) = json.loads(outcome.out)["mistakes"]
+    assert (mistake["file"], mistake["key"]) == (str(path), "gossip.rule")
+    assert "Traceback" not in outcome.err
+
+
+def test_a_rule_of_ones_own_beside_the_file_is_found_and_nothing_guaranteed_of_it(check, ward):
+    (ward / "mine.py").write_text("def rule(vectors):\n    return vectors[0]\n", encoding="utf-8")
+    report = check("mine.py:rule,b=2", "complete")
+    assert report["rule"]["liars_borne"] == {"min": 2, "max": 2}
+    assert "your own" in report["rule"]["guaranteed"]

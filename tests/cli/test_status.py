@@ -83,6 +83,11 @@ def test_an_address_may_be_written_short_or_long(p2pfl, page, form):
             "loss": 0.5,
             "staleness": 1.25,
             "peers": 2,
+            "rule": None,
+            "liars_borne": None,
+            "rounds_alone": None,
+            "held_against": {},
+            "kept": {},
             "bytes_sent": 123_456,
             "compressors": {"node1": "q4", "node2": "q4"},
             "distance": 0.01,
@@ -179,3 +184,66 @@ def test_what_is_no_address_is_the_users_mistake(p2pfl, url):
 
 def test_without_an_address_there_is_nothing_to_do(p2pfl):
     assert p2pfl("status").code == 2
+
+
+ROBUST = {
+    "rule": "trimmed-mean:b=1",
+    "liars_borne": 1,
+    "rounds_alone": 4,
+    "neighbors": [
+        {"name": "node1", "compressor": "q4", "kept": 0.62, "faults": {}, "standing": 1.0},
+        {
+            "name": "node2",
+            "compressor": "q4",
+            "kept": 0.031,
+            "faults": {"payload": 5, "flood": 1},
+            "standing": 0.0,
+            "quarantined_s": 42.2,
+            "probation": False,
+        },
+    ],
+}
+
+
+def test_a_robust_rule_is_told_with_rounds_alone_faults_quarantine_and_who_is_kept_least(p2pfl):
+    with serving(SAID | ROBUST) as address:
+        (row,) = csv.DictReader(io.StringIO(p2pfl("status", address, "--format", "csv").out))
+        (full,) = json.loads(p2pfl("status", address, "--format", "json").out)
+    told = {key: row[key] for key in ("rule", "liars_borne", "rounds_alone", "held_against", "kept")}
+    assert told == {
+        "rule": "trimmed-mean:b=1",
+        "liars_borne": "1",
+        "rounds_alone": "4",
+        "held_against": "node2 (payload 5 flood 1, quarantined for 42 s)",
+        "kept": "node2 0.031",
+    }
+    assert full["kept"] == {"node1": 0.62, "node2": 0.031}
+    assert full["held_against"] == {
+        "node2": {
+            "standing": 0.0,
+            "faults": {"payload": 5, "flood": 1},
+            "quarantined_s": 42.2,
+            "probation": False,
+        }
+    }
+
+
+def test_a_table_has_no_columns_of_robust_rules_where_all_nodes_take_the_mean(p2pfl):
+    plain = {"rule": "mean", "liars_borne": 0, "rounds_alone": None}
+    with serving(SAID | plain) as mean, serving(SAID | ROBUST) as robust:
+        assert "liars_borne" not in p2pfl("status", mean).out
+        assert "trimmed-mean:b=1" in p2pfl("status", mean, robust).out
+
+
+@pytest.mark.parametrize(
+    "neighbors",
+    [
+        [{"name": "a", "kept": "much", "faults": []}],
+        [{"name": "a", "kept": None, "faults": {"payload": 1}, "quarantined_s": "long"}],
+        [{"kept": 0.5, "faults": None}, 3],
+        "none",
+    ],
+)
+def test_nonsense_about_neighbors_is_left_out_and_no_crash(p2pfl, neighbors):
+    with serving(SAID | {"neighbors": neighbors}) as address:
+        assert p2pfl("status", address).code == 0

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.net.http import CONNECTIONS, StatusPage
+from p2pfl.net.http import CONNECTIONS, StatusPage, exposition
 
 STATUS = {
     "name": "pi-1",
@@ -58,6 +58,23 @@ async def test_metrics_are_the_numbers_of_the_top_level():
         "p2pfl_done 0",
         "# TYPE p2pfl_strange_name gauge",
         "p2pfl_strange_name 1",
+    ]
+
+
+def test_metrics_have_the_numbers_of_each_neighbor_by_its_name():
+    neighbors = [
+        {"name": "pi-2", "standing": 1.0, "kept": None, "faults": {}, "live": True},
+        {"name": "pi-3", "standing": 0.0, "kept": 0.25, "faults": {"payload": 3}, "live": False},
+    ]
+    assert exposition({"rule": "median:b=1", "neighbors": neighbors}).splitlines() == [
+        "# TYPE p2pfl_neighbor_standing gauge",
+        'p2pfl_neighbor_standing{neighbor="pi-2"} 1.0',
+        'p2pfl_neighbor_standing{neighbor="pi-3"} 0.0',
+        "# TYPE p2pfl_neighbor_live gauge",
+        'p2pfl_neighbor_live{neighbor="pi-2"} 1',
+        'p2pfl_neighbor_live{neighbor="pi-3"} 0',
+        "# TYPE p2pfl_neighbor_kept gauge",
+        'p2pfl_neighbor_kept{neighbor="pi-3"} 0.25',
     ]
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
     try:
         module = _from_file((folder or Path()) / place) if place.endswith(".py") else importlib.import_module(place)
         found: Any = getattr(module, attribute)
-        rule: Any = found(f=liars) if inspect.isclass(found) else found
+        rule = cast("Any", found)(f=liars) if inspect.isclass(found) else found
     except Exception as error:
         text = f"the rule could not be imported: {_told(error)}"
         raise UserError(text, key=KEY, value=name, allowed="module:object or file.py:object") from error

@@ -43,7 +43,7 @@ def require_finite(rows: Sequence[Vector]) -> None:
     """And not so large that their squares were not: no float32 is."""
     for index, row in enumerate(rows):
         with np.errstate(over="ignore", invalid="ignore"):
-            square = np.dot(row, row)
+            square = float(np.dot(row, row))
             if not np.isfinite(square) and row.dtype == np.float32 and np.isfinite(row).all():
                 continue
         if not square < LARGEST:

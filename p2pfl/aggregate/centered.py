@@ -42,13 +42,24 @@ class Centered(Aggregator):
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:
         """(m,) how far one goes towards each neighbor: from 0, and at most 1 together."""
 
+    def kept(self, pulls: Floats, weights: Floats) -> Floats:
+        """(m,) which part of a neighbor's whole pull that is."""
+        return np.divide(pulls, weights, out=np.zeros_like(pulls), where=weights > 0)
+
     def _split(self, rows: Rows) -> tuple[Vector, Rows]:
         if self.idx >= len(rows):
             raise ValueError(f"idx={self.idx} of {len(rows)} vectors")
         return rows[self.idx], [row for index, row in enumerate(rows) if index != self.idx]
 
 
-class MoNNA(Centered):
+class Choosing(Centered):
+    """A neighbor's model counts as it is, or not at all."""
+
+    def kept(self, pulls: Floats, weights: Floats) -> Floats:  # noqa: ARG002 - weights are not asked
+        return np.where(pulls > 0, 1.0, 0.0)
+
+
+class MoNNA(Choosing):
     """NNA: the mean of one's own and the n - f - 1 vectors nearest to it; weights are not asked.
 
     The aggregation is nearest neighbor averaging; MoNNA is the paper's name for training with momentum around it.
@@ -98,7 +109,7 @@ class ClippedSum(Centered):
         return weights * selection.clipping(squares, selection.clipped_sum_radius(squares, self.f))
 
 
-class Balance(Centered):
+class Balance(Choosing):
     """alpha own + (1 - alpha) mean of the neighbors within gamma exp(-kappa progress) |own|; weights are not asked.
 
     `progress` is the share of the rounds that is done. What is within depends on no count of liars.

@@ -147,18 +147,32 @@ def moved(own: Vector, others: Sequence[Vector], pulls: Sequence[float]) -> Vect
 
 def combined(rows: Sequence[Vector], shares: Sequence[float]) -> Vector:
     """The sum of shares[i] rows[i], the shares from 0 to 1 and 1 together; a row that has all of it comes as it is."""
+    taken = [(row, share) for row, share in zip(rows, shares, strict=True) if share]
+    parts, weights = [row for row, _ in taken], [share for _, share in taken]
     out = np.empty_like(rows[0])
-    taken = [(row, out.dtype.type(share)) for row, share in zip(rows, shares, strict=True) if share]
     gap = np.empty(min(BLOCK, max(1, out.size)), out.dtype)
     for span in blocks(out.size):
-        part, total = gap[: span.stop - span.start], out[span]
-        with np.errstate(over="ignore", under="ignore"):
-            np.multiply(taken[0][0][span], taken[0][1], out=total)
-            for row, share in taken[1:]:
-                total += np.multiply(row[span], share, out=part)
-        if not np.isfinite(total).all():
-            np.nan_to_num(total, copy=False)
+        _weigh([part[span] for part in parts], weights, out[span], gap[: span.stop - span.start])
     return out
+
+
+def _weigh(parts: Sequence[Vector], weights: Sequence[float], out: Vector, scratch: Vector) -> None:
+    """Into `out`. Equal weights are applied to the sum, where that is not beyond the type."""
+    number = out.dtype.type
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if weights.count(weights[0]) == len(weights):
+            np.copyto(out, parts[0])
+            for part in parts[1:]:
+                out += part
+            out *= number(weights[0])
+            if np.isfinite(out).all():
+                return
+        np.multiply(parts[0], number(weights[0]), out=out)
+        for part, weight in zip(parts[1:], weights[1:], strict=True):
+            out += np.multiply(part, number(weight), out=scratch)
+    if not np.isfinite(out).all():
+        # By a rounding beyond the type.
+        np.nan_to_num(out, copy=False)
 
 
 def _moved_within(own: Vector, others: Sequence[Vector], pulls: Sequence[float], out: Vector) -> None:

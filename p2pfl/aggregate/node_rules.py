@@ -42,8 +42,8 @@ class Around:
             return _unmoved(around)
         others = list(around.others)
         pulls = self.rule.pulls(around.own, others, around.weights, progress=around.progress)
-        kept = np.divide(pulls, around.weights, out=np.zeros_like(pulls), where=around.weights > 0)
-        return Mixture(model=moved(around.own, others, pulls.tolist()), kept=np.minimum(1.0, kept))
+        kept = self.rule.kept(pulls, around.weights)
+        return Mixture(model=moved(around.own, others, pulls.tolist()), kept=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from p2pfl.aggregate import selection
 from p2pfl.aggregate.batch import Rows, as_rows
 from p2pfl.aggregate.columns import Mixed, Plain, Source, mean_around_median, trimmed_mean
-from p2pfl.aggregate.distances import Floats, Spread, combined, spread_of
+from p2pfl.aggregate.distances import Floats, Spread, combined, moved, spread_of, squared_to
 from p2pfl.aggregate.interface import Vector
 
 
@@ -195,8 +195,17 @@ class CenteredClipping(Aggregator):
         center = np.zeros_like(rows[0]) if self.m is None else as_rows([self.m])[0][0].astype(rows[0].dtype)
         if center.shape != rows[0].shape:
             raise ValueError(f"m has shape {center.shape}, the vectors {rows[0].shape}")
+        if self.L == 1:
+            return self.step(center, rows)
         around = [center, *rows]
         return combined(around, self.shares(spread_of(around), slice(1, None)).tolist())
+
+    def step(self, center: Vector, rows: Rows) -> Vector:
+        """One step, for which no distances but those from the center are needed."""
+        squares = squared_to(center, rows)
+        weights = np.full(len(rows), 1 / len(rows))
+        radius = selection.own_radius(squares, weights, self.f) if self.tau is None else self.tau
+        return moved(center, rows, (weights * selection.clipping(squares, radius)).tolist())
 
     def shares(self, spread: Spread, counted: slice) -> Floats:
         """Of the vectors of `spread`, the first of which is the center, and `counted` those that pull."""

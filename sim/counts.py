@@ -9,13 +9,18 @@ from p2pfl.core.node import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """`weighed` are the exchanges whose staleness was weighed; it is in own rounds in which the edge has its turn."""
+    """`weighed` are the exchanges whose staleness was weighed; it is in own rounds in which the edge has its turn.
+
+    `mixed` are the rounds that a robust rule had neighbors enough for, `alone` those that it had not.
+    """
 
     exchanges: int = 0
     weighed: int = 0
     staleness_sum: int = 0
     staleness_max: int = 0
     failed_rounds: int = 0
+    mixed: int = 0
+    alone: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -24,6 +29,8 @@ class Counts:
             staleness_sum=self.staleness_sum + other.staleness_sum,
             staleness_max=max(self.staleness_max, other.staleness_max),
             failed_rounds=self.failed_rounds + other.failed_rounds,
+            mixed=self.mixed + other.mixed,
+            alone=self.alone + other.alone,
         )
 
     @property
@@ -40,4 +47,6 @@ def counts_of(core: Node) -> Counts:
         staleness_sum=sum(edge.staleness_sum for edge in edges),
         staleness_max=max((edge.staleness_max for edge in edges), default=0),
         failed_rounds=core.rounds.failed_rounds,
+        mixed=core.rounds.mixing.mixed,
+        alone=core.rounds.mixing.alone,
     )

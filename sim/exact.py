@@ -20,18 +20,19 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Learner, Vector
 from sim.engines import Boot
+from sim.learning.ahead import Ahead
+from sim.liars import Show, is_model
 from sim.memory_store import MemoryStore
 
 LOG_ENTRIES = 64
 """and one for each neighbor: a longer log gives way to a snapshot, or long runs would fill the memory."""
 
-Show = Callable[[Vector], Vector]
-"""what a liar shows of its model (d,)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactPlan:
-    """`durable` False: the node never crashes, so nothing need be kept for it. `show` is set for a liar."""
+    """`durable` False: the node never crashes, so nothing need be kept for it. `show` is set for a liar. `ahead` trains
+    in place of the `learner`, where that has the same bits.
+    """
 
     index: int
     neighbors: tuple[int, ...]
@@ -43,6 +44,7 @@ class ExactPlan:
     dtype: type[np.floating[Any]] = np.float32
     durable: bool = True
     show: Show | None = None
+    ahead: Ahead | None = None
     sketch: Callable[[Vector], NDArray[np.float64]] | None = None
 
 
@@ -100,6 +102,8 @@ class ExactEngine:
 
     def begin_round(self, index: int, *, corrected: bool) -> None:
         self._round = (*self._engine.snapshot(corrected=corrected), index)
+        if self.plan.ahead is not None:
+            self.plan.ahead.begin(self.plan.index, *self._round)
 
     def end_round(self) -> tuple[int, int]:
         if self._round is None:
@@ -107,7 +111,10 @@ class ExactEngine:
         start, correction, index = self._round
         self._round = self._engine.trained = None
         try:
-            local = self.plan.learner.train(start, correction, index)
+            if self.plan.ahead is not None:
+                local = self.plan.ahead.end(self.plan.index)
+            else:
+                local = self.plan.learner.train(start, correction, index)
         except LearningError as error:
             self.on_fault(str(error))
             return 0, self.state.samples
@@ -121,6 +128,8 @@ class ExactEngine:
 
     def crash(self, kept: int = 0) -> None:
         self._round = None
+        if self.plan.ahead is not None:
+            self.plan.ahead.drop(self.plan.index)
         self.store.crash(min(kept, self.store.buffered))
         state = self.store.recover(self.plan.codecs, self.plan.beta)
         if state is None:
@@ -166,12 +175,14 @@ class LyingEngine(Engine):
         if self.show is None:
             return super()._encode(peer, incarnation, seq, decoded=decoded)
         codec = self.codecs.of(peer)
-        shown = self.show(self.state.model).astype(self.state.model.dtype, copy=False)
-        if np.isfinite(shown).all():
+        size, shown = self.state.model.size, self.show(self.state.model, peer)
+        if is_model(shown, size):
             chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
             return codec.encode(shown - self.state.edges[peer].own, chance=chance, decoded=decoded)
-        # No encoder makes such a payload; read as floats these bytes are NaN.
-        body = b"\xff" * codec.size_bytes(shown.size)
         if decoded is not None:
-            codec.decode(body, shown.size, decoded)
-        return body
+            # The neighbor will refuse the body; what this end makes of it goes with the edge that begins anew.
+            decoded[:] = 0
+        if shown.size != size:
+            return codec.encode(shown, chance=0)
+        # No encoder makes such a payload; read as floats these bytes are NaN.
+        return b"\xff" * codec.size_bytes(size)

@@ -185,9 +185,9 @@ class Host(Generic[E_co]):
     def take(self, event: Event) -> None:
         """Hand one event to the core and carry out its effects."""
         if self.alive:
-            self._run(self.core.handle(event, self.kernel.now_ns / NS))
+            self.act(self.core.handle(event, self.kernel.now_ns / NS))
 
-    def _run(self, effects: list[Effect]) -> None:
+    def act(self, effects: list[Effect]) -> None:
         carry_out = self._carry_out
         for effect in effects:
             carry_out[type(effect)](effect)
@@ -249,7 +249,7 @@ class Host(Generic[E_co]):
         """A timer that an earlier one has replaced does nothing: what it was for is in the later deadline."""
         if life == self.life and deadline == self.wakes_at:
             self.wakes_at = NEVER
-            self._run(self.core.wake(self.kernel.now))
+            self.act(self.core.wake(self.kernel.now))
 
     def _alarm(self, alarm: Alarm) -> None:
         self.alarms.append(alarm)

@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.config.rule import liars_of
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from sim.figures import Figures, Json
+from sim.learning.batched import make_learners
+from sim.learning.poisoned import success
 from sim.stage import Stage
 from topologies import Topology, spectrum
 
@@ -42,6 +45,8 @@ def final_report(stage: Stage, figures: Figures, *, references: bool) -> Json:
         "accuracy": spread(row["accuracy"] for row in ended),
         "local_accuracy": spread(row["local_accuracy"] for row in ended),
         "loss": spread(row["test_loss"] for row in ended),
+        "attack": None if stage.script.attack is None else stage.script.attack.spec,
+        "attack_success": spread(row["attack_success"] for row in ended),
         "consensus_distance": distance(models, kept),
         "bytes_sent": traffic.bytes_sent,
         "messages_sent": traffic.messages_sent,
@@ -55,6 +60,7 @@ def final_report(stage: Stage, figures: Figures, *, references: bool) -> Json:
             ends=figures.closing_ends(),
             size=stage.script.learners.size,
         ),
+        "rule": federation.gossip.rule,
         "died": [row["name"] for row in rows if row["died"]],
         "byzantine": [row["name"] for row in rows if row["byzantine"]],
         "stopped": False,
@@ -84,7 +90,9 @@ def _references(stage: Stage) -> Json:
     """Where time bounds the federation: of as many rounds as a node took, on average."""
     from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - torch is needed for these alone
 
-    federation, learners = stage.script.federation, stage.script.learners
+    federation, learners, attack = stage.script.federation, stage.script.learners, stage.script.attack
+    if attack is not None and attack.poison is not None:
+        learners = make_learners(federation)
     taken = [host.core.facts.rounds for host in stage.world.hosts if host.life] or [0]
     rounds = round(fmean(taken)) if federation.training.rounds is None else None
     return {
@@ -95,8 +103,10 @@ def _references(stage: Stage) -> Json:
 
 def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[Json]:
     world, members = stage.world, stage.script.federation.members
+    robust = liars_of(stage.script.federation.gossip.rule) > 0
     everybody = list(range(stage.nodes))
     scored = {part: figures.scores(models, part, everybody) for part in ("test", "local")}
+    succeeded = _success(stage, models)
     rows = []
     for node, host in enumerate(world.hosts):
         traffic = world.network.traffic_of(node)
@@ -114,18 +124,29 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[Json]:
                 "accuracy": test and test.accuracy,
                 "test_loss": test and test.loss,
                 "local_accuracy": local and local.accuracy,
+                "attack_success": succeeded[node],
                 "loss": stage.loss(node),
                 "samples": stage.script.learners.samples[node],
                 "bytes_sent": traffic.bytes_sent,
                 "messages_sent": traffic.messages_sent,
                 "staleness": None if core is None else host.counts.staleness,
                 "exchanges": host.counts.exchanges,
+                "rounds_mixed": host.counts.mixed if robust else None,
+                "rounds_alone": host.counts.alone if robust else None,
                 "starts": host.starts,
                 "neighbors": _neighbors(stage, node),
                 "alarms": dict(sorted(Counter(alarm.kind for alarm in host.alarms).items())),
             }
         )
     return rows
+
+
+def _success(stage: Stage, models: NDArray[Any]) -> list[float | None]:
+    """Of each node's model, the share of samples that go where poisoned data shall lead them."""
+    attack, learners = stage.script.attack, stage.script.learners
+    if attack is None or attack.poison is None:
+        return [None] * stage.nodes
+    return success(learners.learners, attack.poison, models, range(stage.nodes))
 
 
 def _neighbors(stage: Stage, node: int) -> list[Json]:

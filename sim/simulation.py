@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import torch
-from p2pfl.config.rule import liars_of
 
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import Federation
+from p2pfl.config.rule import liars_of
 from p2pfl.core import invariants
 from p2pfl.errors import P2PFLError
 from p2pfl.reporting.traffic import compressor_mistakes
+from sim.attacks import Attack, parse_attack
 from sim.figures import Figures, Json
 from sim.kernel import NS
 from sim.lazy import MisjudgedError
@@ -89,12 +90,14 @@ def simulate(
     """
     began = time.process_time()
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
-    learners = make_learners(federation)
+    attack = None if spec.liars is None else parse_attack(spec.liars.attack)
+    liars = frozenset(spec.liars.nodes if spec.liars else ())
+    learners = make_learners(federation, poison=None if attack is None else attack.poison, liars=liars)
     if mistakes := compressor_mistakes(federation, learners.size):
         raise mistakes[0]
     uses = Counter(federation.compressor_of(*edge) for edge in federation.edges)
     codecs = {make_compressor(spec): count for spec, count in uses.items()}
-    reason = None if check or not batching else _why_one_at_a_time(spec, learners, codecs, federation.gossip.rule)
+    reason = None if check or not batching else _why_one_at_a_time(attack, learners, codecs, federation.gossip.rule)
     exact = check or not batching or reason is not None
     check_memory(
         nodes=len(federation.members),
@@ -104,7 +107,7 @@ def simulate(
         batching=not exact,
         personal=learners.personal,
     )
-    given = script(federation, spec, learners, exact=exact, check=check)
+    given = script(federation, spec, learners, exact=exact, check=check, batching=batching)
     prepared = time.process_time()
     try:
         return _perform(given, references=references, on_progress=on_progress, began=began, reason=reason)
@@ -117,11 +120,15 @@ def simulate(
 
 
 def _why_one_at_a_time(
-    spec: WorldSpec, learners: BatchedLearners, codecs: Iterable[Compressor], rule: str
+    attack: Attack | None, learners: BatchedLearners, codecs: Iterable[Compressor], rule: str
 ) -> str | None:
     """Why the arithmetic cannot be put off; None: it can."""
-    if spec.liars is not None and spec.liars.attack == "nan":
+    if attack is not None and attack.refused:
         return "messages will be refused"
+    if attack is not None and attack.sees:
+        return "liars look at others' models"
+    if attack is not None and attack.flood:
+        return "liars exchange out of turn"
     if liars_of(rule):
         return "robust rules look at values"
     if learners.personal:
@@ -166,7 +173,7 @@ def _perform(
     report["batching"] = {
         "operations": "one at a time" if given.exact else "batched",
         "why": reason,
-        "training": given.learners.how if not given.exact else "one at a time",
+        "training": given.learners.how if given.ahead or not given.exact else "one at a time",
         "batch_stable": given.learners.batch_stable,
     }
     return report

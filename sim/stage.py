@@ -15,15 +15,16 @@ from p2pfl.core.settings import all_hops, settings_of
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.engine.engine import least_drift
 from p2pfl.engine.profile import beta_of, rule_of
-from p2pfl.learn.interface import Vector
 from p2pfl.reporting.sketch import Sketch
-from sim.exact import ExactEngine, ExactPlan, Show
+from sim.attacks import Attack, parse_attack
+from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
 from sim.lazy import EdgeCodecs, LazyEngine, Pairs, Plane
+from sim.learning.ahead import Ahead
 from sim.learning.batched import BatchedLearners
+from sim.liars import Liars
 from sim.oracle import Oracle
 from sim.world import Surroundings, World, all_neighbors
-from sim.attacks import Attack, parse_attack
 from sim.worlds.faults import Crash, FaultPlan, Join, Rejoin, Restart, Separate, plan_faults
 from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import node_speeds
@@ -34,7 +35,9 @@ Rows2 = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What is to be run; `spec` is settled. `exact`: one operation at a time, by the shipped engine."""
+    """What is to be run; `spec` is settled. `exact`: one operation at a time, by the shipped engine. Without `batching`
+    nothing is done for many nodes at once.
+    """
 
     federation: Federation
     spec: WorldSpec
@@ -42,6 +45,12 @@ class Script:
     faults: FaultPlan
     exact: bool
     check: bool
+    batching: bool = True
+
+    @property
+    def ahead(self) -> bool:
+        """Whether local rounds are batched though operations go one at a time: not where vectors are in float64."""
+        return self.exact and self.batching and not self.check and self.learners.trains_together
 
     @property
     def attack(self) -> Attack | None:
@@ -52,9 +61,25 @@ class Script:
         return frozenset(self.spec.liars.nodes if self.spec.liars else ())
 
 
-def script(federation: Federation, spec: WorldSpec, learners: BatchedLearners, *, exact: bool, check: bool) -> Script:
+def script(
+    federation: Federation,
+    spec: WorldSpec,
+    learners: BatchedLearners,
+    *,
+    exact: bool,
+    check: bool,
+    batching: bool = True,
+) -> Script:
     faults = plan_faults(spec, len(federation.members), federation.seed)
-    return Script(federation=federation, spec=spec, learners=learners, faults=faults, exact=exact, check=check)
+    return Script(
+        federation=federation,
+        spec=spec,
+        learners=learners,
+        faults=faults,
+        exact=exact,
+        check=check,
+        batching=batching,
+    )
 
 
 class Stage:
@@ -66,6 +91,9 @@ class Stage:
         self.nodes = len(federation.members)
         self.codecs = [codecs_of(federation, index) for index in range(self.nodes)]
         self.sketch = Sketch(given.learners.size, federation.seed)
+        self.liars: Liars | None = None
+        if given.attack is not None:
+            self.liars = Liars(given.attack, federation, given.liars, learners=given.learners)
         self.plane: Plane | None = None
         self.oracle: Oracle | None = None
         engines: Sequence[Any] = self._exact() if given.exact else self._lazy()
@@ -85,6 +113,8 @@ class Stage:
             on_commit=on_commit,
         )
         self._plan_faults()
+        if self.liars is not None and given.exact:
+            self.liars.meet(self.world)
 
     # -- vectors -----------------------------------------------------------------------------------------------------
 
@@ -124,8 +154,9 @@ class Stage:
     # -- engines -----------------------------------------------------------------------------------------------------
 
     def _exact(self) -> list[ExactEngine]:
-        given, federation = self.script, self.script.federation
+        given, federation, liars = self.script, self.script.federation, self.liars
         neighbors = all_neighbors(self.nodes, federation.edges)
+        ahead = Ahead(given.learners) if given.ahead else None
         return [
             ExactEngine(
                 ExactPlan(
@@ -138,27 +169,13 @@ class Stage:
                     least_drift=least_drift(federation.training),
                     dtype=np.float64 if given.check else np.float32,
                     durable=index in given.faults.crashing or given.check,
-                    show=self._show(index),
+                    show=liars.show(index) if liars and index in given.liars else None,
+                    ahead=ahead,
                     sketch=self.sketch.of,
                 )
             )
             for index in range(self.nodes)
         ]
-
-    def _show(self, index: int) -> Show | None:
-        attack, initial = self.script.attack, self.script.learners.initial()
-        if attack is None or index not in self.script.liars:
-            return None
-        shown = 0
-
-        def show(model: Vector) -> Vector:
-            nonlocal shown
-            shown += 1
-            seed = self.script.federation.seed
-            row: Vector = attack.show(model[None], initial, seed=seed, nodes=[index], counts=[shown - 1])[0]
-            return row
-
-        return show
 
     def _lazy(self) -> list[LazyEngine]:
         given, federation, training = self.script, self.script.federation, self.script.federation.training
@@ -171,7 +188,7 @@ class Stage:
             codecs=EdgeCodecs.of(federation),
             beta=beta,
             crashing=given.faults.crashing,
-            lies=self._lies if given.liars else None,
+            lies=self._lies if given.attack and given.attack.blind else None,
             sketch=self.sketch,
         )
         pairs = Pairs(federation.edges, plane)
@@ -189,7 +206,7 @@ class Stage:
                 steps=learners.steps(index),
                 rate=training.learning_rate,
                 beta=beta,
-                liar=index in given.liars,
+                liar=plane.rows.lies is not None and index in given.liars,
             )
             for index in range(self.nodes)
         ]

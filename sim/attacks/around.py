@@ -13,7 +13,7 @@ from sim.attacks.attack import Lie, Rows, Vector, length
 from sim.attacks.response import response
 from sim.attacks.sight import Sight
 
-DOUBLINGS, REFINED, FIRST = 10, 6, 0.25
+DOUBLINGS, REFINED, FIRST = 6, 6, 0.25
 """of the line search: scales FIRST 2^k, then some between half and twice the best of them."""
 FANG_B = 2.0
 """b of Fang et al. 2020, as in their experiments."""

@@ -13,6 +13,7 @@ from p2pfl.cli.group import Named
 COMMANDS: Mapping[str, str] = {
     "run": "One federation in one world: what it learns, what it costs.",
     "sweep": "Many runs from one file, in parallel: means and confidence intervals.",
+    "attacks": "How liars can lie, what each needs to know, and where it comes from.",
     "plot": "A picture of reports, side by side, or of a sweep.",
 }
 """Name, which is also that of the module with a command `command`, and one line on it."""
@@ -24,6 +25,7 @@ Examples:
   p2pfl sim run ward-7 --world bad.toml --report bad.json
   p2pfl sim plot good.json bad.json --output both.png
   p2pfl sim sweep sweep.toml
+  p2pfl sim attacks
 """
 
 

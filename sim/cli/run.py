@@ -39,9 +39,7 @@ What a world file says: docs/worlds.md. What the figures mean: docs/simulator.md
 @click.option("--rule", help="How neighbors are mixed.  [default: the file's, or mean]")
 @click.option("--compressor", help="What travels: `p2pfl compressors`.  [default: the file's, or q4]")
 @click.option("--byzantine", type=click.IntRange(0), metavar="K", help="So many nodes lie; chance chooses them.")
-@click.option(
-    "--attack", metavar="NAME", help="How they lie: sign-flip, noise:SIGMA, zero, constant:VALUE, replay, nan."
-)
+@click.option("--attack", metavar="NAME", help="How they lie: `p2pfl sim attacks`.")
 @click.option(
     "--world", metavar="FILE", help="Speeds, links, faults and liars; or `random`: federation and world are drawn."
 )

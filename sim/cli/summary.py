@@ -54,10 +54,36 @@ def _learned(report: Report) -> dict[str, Any]:
         "died": _names(report["died"]),
         "byzantine": _names(report["byzantine"]),
         "alarms": _alarms(report["nodes"]),
+        **_mixed(report),
         "accuracy, worst honest node": accuracy.get("min"),
         "accuracy, mean of the honest": accuracy.get("mean"),
+        **_attacked(report),
         "loss, mean": loss.get("mean"),
         "consensus distance": report["consensus_distance"],
+    }
+
+
+def _mixed(report: Report) -> dict[str, Any]:
+    """With the mean there is nothing to tell: every exchange mixes."""
+    honest = [node for node in report["nodes"] if not node["byzantine"] and node["rounds_mixed"] is not None]
+    if not honest:
+        return {}
+    mixed, alone = (sum(node[key] for node in honest) for key in ("rounds_mixed", "rounds_alone"))
+    return {
+        "rule": report["rule"],
+        "rounds that the rule mixed": f"{mixed:,}" + (f", and {alone:,} with too few neighbors" if alone else ""),
+    }
+
+
+def _attacked(report: Report) -> dict[str, Any]:
+    """How often poisoned data led the honest nodes' models where they should."""
+    success = report["attack_success"]
+    if not success:
+        return {}
+    return {
+        "attack": report["attack"],
+        "attack success, mean of the honest": success["mean"],
+        "attack success, from least to most": f"{cell(success['min'])} to {cell(success['max'])}",
     }
 
 

@@ -59,7 +59,9 @@ class TorchNodes(Sequence[Learner]):
             return self.prototype.at_node(self.contexts[node], self.train_set(node), self._test_set(node))
         if node not in self._own:
             first = self.prototype
-            self._own[node] = TorchLearner(first.task, self.contexts[node], first.training, first.share)
+            own = TorchLearner(first.task, self.contexts[node], first.training, first.share)
+            own.train_set = self.train_set(node)
+            self._own[node] = own
         return self._own[node]
 
     @property

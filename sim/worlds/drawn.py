@@ -7,6 +7,7 @@ nobody lies: what must hold among honest nodes must hold in each of these worlds
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -48,6 +49,19 @@ COMPRESSORS = (
     "top-k:0.2+q8+zstd",
 )
 """Every stage, and every kind of chain."""
+RULES = (
+    "trimmed-mean:b=1",
+    "median:b=1",
+    "geometric-median:b=1",
+    "krum:b=1",
+    "multi-krum:b=1",
+    "nnm+trimmed-mean:b=1",
+    "monna:b=1",
+    "scc:b=1",
+    "cs+:b=1",
+    "cs+:b=2",
+    "balance:b=1",
+)
 STALENESS = ("none", "constant", "constant:0.5", "hinge:2,1", "polynomial:0.5", "hinge-polynomial:4,0.5")
 HORIZON_S = 8.0
 """about how long such a run takes, so that faults fall into it."""
@@ -66,7 +80,7 @@ def draw(seed: int) -> tuple[Federation, WorldSpec]:
         topology="drawn",
         task=_task(rng, nodes),
         training=_training(rng),
-        gossip=_gossip(rng),
+        gossip=replace(_gossip(rng), rule=_rule(stream(seed, "drawn rule"))),
         members=tuple(_member(seed, index) for index in range(nodes)),
         edges=edges,
         schedule=schedule,
@@ -143,6 +157,11 @@ def _gossip(rng: Random) -> GossipConfig:
         exchanges_per_s=choice(rng, (200.0, 200.0, 20.0, 5.0)),
         audit_every=1 + below(rng, 16),
     )
+
+
+def _rule(rng: Random) -> str:
+    """Where a node has too few neighbors for it, nothing is mixed."""
+    return choice(rng, RULES) if rng.random() < 0.3 else "mean"
 
 
 def _world(rng: Random, nodes: int) -> WorldSpec:

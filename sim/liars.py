@@ -1,0 +1,119 @@
+"""What the liars of a run see and show. In a simulation they know everything, as it is in that instant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from p2pfl.config.model import Federation
+from p2pfl.learn.interface import Vector
+from sim.attacks import Attack, Sight, press
+
+if TYPE_CHECKING:
+    from sim.learning.batched import BatchedLearners
+    from sim.world import World
+
+PRESSES_NS = 1_000_000
+"""between two attempts of a liar that floods to begin what it can."""
+
+Show = Callable[[Vector, int], Vector]
+"""(model (d,), peer) to what a liar shows that neighbor of its model: (d,), not always finite, or of another length."""
+
+
+class Liars:
+    """They meet their world before it runs."""
+
+    def __init__(
+        self, attack: Attack, federation: Federation, liars: frozenset[int], *, learners: BatchedLearners
+    ) -> None:
+        self.attack, self.federation, self.liars = attack, federation, liars
+        self._initial, self._samples = learners.initial(), learners.samples
+        self._counts = dict.fromkeys(sorted(liars), 0)
+        self._world: World[Any]
+
+    def meet(self, world: World[Any]) -> None:
+        """A world of one operation at a time."""
+        self._world = world
+        if self.attack.flood:
+            for index in sorted(self.liars):
+                world.kernel.at_ns(PRESSES_NS, partial(self._press, index))
+
+    def _press(self, index: int) -> None:
+        """And again, as long as the liar is not through with its rounds."""
+        host = self._world.hosts[index]
+        if host.alive:
+            host.act(press(host.core, self._world.kernel.now))
+        if not host.finished and index not in self._world.gone:
+            self._world.kernel.at_ns(self._world.kernel.now_ns + PRESSES_NS, partial(self._press, index))
+
+    def _model_of(self, index: int) -> Vector:
+        model: Vector = self._world.hosts[index].engine.state.model
+        return model
+
+    def show(self, index: int) -> Show:
+        """For the liar `index`."""
+
+        def show(model: Vector, peer: int) -> Vector:
+            count = self._counts[index]
+            self._counts[index] += 1
+            return self.attack.tell(self._sight(index, peer, model, count))
+
+        return show
+
+    def _sight(self, index: int, peer: int, model: Vector, count: int) -> Sight:
+        """Blind attacks are spared what they would not look at."""
+        sees = self.attack.sees
+        return Sight(
+            node=index,
+            peer=peer,
+            own=model,
+            initial=self._initial,
+            models=_Models(len(self.federation.members), self._model_of) if sees else {},
+            liars=self.liars,
+            edges=self.federation.edges if sees else (),
+            weights=self._weights(peer) if sees else {},
+            rule=self.federation.gossip.rule,
+            rounds=self._world.hosts[index].core.facts.rounds,
+            count=count,
+            seed=self.federation.seed,
+        )
+
+    def _weights(self, peer: int) -> Mapping[int, float]:
+        """a_ij of the peer in the Laplacian step, by neighbor: gamma min(n_i/(deg_i+1), n_j/(deg_j+1))/n_i."""
+        share = [n / (len(others) + 1) for n, others in zip(self._samples, self._neighbors, strict=True)]
+        gamma, own = self.federation.gossip.gamma, self._samples[peer]
+        return {other: gamma * min(share[peer], share[other]) / own for other in self._neighbors[peer]}
+
+    @cached_property
+    def _neighbors(self) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in self.federation.members]
+        for low, high in self.federation.edges:
+            found[low].append(high)
+            found[high].append(low)
+        return [sorted(others) for others in found]
+
+
+class _Models(Mapping[int, Vector]):
+    """Every node's model, looked up when it is asked for."""
+
+    def __init__(self, nodes: int, model_of: Callable[[int], Vector]) -> None:
+        self._nodes, self._model_of = range(nodes), model_of
+
+    def __getitem__(self, node: int) -> Vector:
+        if node not in self._nodes:
+            raise KeyError(node)
+        return self._model_of(node)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
+def is_model(shown: Vector, size: int) -> bool:
+    """Whether it can pass for one: finite, and as long as a model is."""
+    return shown.size == size and bool(np.isfinite(shown).all())

@@ -47,7 +47,7 @@ Examples:
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the model and the partition.")
 @click.option("--compressor", default="q4", show_default=True, help="What travels: `p2pfl compressors`.")
-@click.option("--rule", default="mean", show_default=True, help="How neighbors are mixed.")
+@click.option("--rule", default="mean", show_default=True, help="How neighbors are mixed: `p2pfl rules`.")
 @click.option(
     "--byzantine",
     type=click.IntRange(0),

@@ -29,16 +29,17 @@ LAST_PORT = 65_535
     show_default=True,
     help="own: a task.py to change, which learns digits until you do. digits: the built-in task, without a file.",
 )
+@click.option("--rule", default="mean", show_default=True, help="How neighbors are mixed: `p2pfl rules`.")
 @click.option("--base-port", type=click.IntRange(1, LAST_PORT), default=8470, show_default=True, help="Of node0.")
 @click.option("--name", help="Of the federation; by default the name of DIR.")
-def new(*, directory: Path, nodes: int, topology: str, task: str, base_port: int, name: str | None) -> None:
+def new(*, directory: Path, nodes: int, topology: str, task: str, rule: str, base_port: int, name: str | None) -> None:
     """Make an example federation in DIR, to edit: a new folder, or an empty one.
 
     It holds federation.toml, which is the same on every node, a folder for each node with its node.toml and its secret
     node.key, and task.py, which says what is learned.
     """
     target = directory.absolute()
-    name = _checked_name(name, target)
+    name, rule = _checked_name(name, target), _checked_rule(rule)
     if base_port + nodes - 1 > LAST_PORT:
         raise UserError(f"{nodes} nodes need as many ports", key="--base-port", value=base_port)
     check_graph(topology, nodes)
@@ -46,7 +47,7 @@ def new(*, directory: Path, nodes: int, topology: str, task: str, base_port: int
         members = [make_node(folder, f"node{index}", base_port + index) for index in range(nodes)]
         spec = own_graph(topology, folder)
         what = "task.py:task" if task == "own" else task
-        text = federation_text(name=name, topology=spec, task=what, members=members)
+        text = federation_text(name=name, topology=spec, task=what, members=members, rule=rule)
         (folder / "federation.toml").write_text(text, encoding="utf-8")
         if task == "own":
             (folder / "task.py").write_text(TASK_TEXT, encoding="utf-8")
@@ -63,6 +64,19 @@ def _checked_name(name: str | None, target: Path) -> str:
     except ValueError:
         raise UserError("no name for a federation", key="--name", value=wanted, allowed=kind().allowed) from None
     return wanted
+
+
+def _checked_rule(rule: str) -> str:
+    """In its canonical spelling."""
+    from p2pfl.config.schema import GOSSIP  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.tables import Mistakes, read_table  # noqa: PLC0415 - as above
+
+    found = Mistakes(Path())
+    values = read_table({"rule": rule}, "gossip.", GOSSIP, found)
+    for mistake in found.found:
+        mistake.file, mistake.key = None, "--rule"
+        raise mistake
+    return str(values["rule"])
 
 
 def check_graph(topology: str, nodes: int, seed: int = 0) -> None:

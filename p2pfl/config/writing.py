@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from p2pfl.config.model import GossipConfig, TrainingConfig
+from p2pfl.config.rule import liars_of
 
 COMMENT_COLUMN = 40
 
@@ -21,10 +23,12 @@ class NewMember:
     address: str
 
 
-def federation_text(*, name: str, topology: str, task: str, members: Sequence[NewMember], seed: int = 0) -> str:
-    """A federation file. Every text must already be valid: nothing is escaped."""
+def federation_text(
+    *, name: str, topology: str, task: str, members: Sequence[NewMember], seed: int = 0, rule: str = _GOSSIP.rule
+) -> str:
+    """A federation file. Every text must already be valid: nothing but the rule, which may name a file, is escaped."""
     head = _HEAD.format(name=name, topology=topology, task=task, seed=seed)
-    return _aligned(head + _tuning()) + _members(members)
+    return _aligned(head + _tuning(rule)) + _members(members)
 
 
 def node_text(member: NewMember) -> str:
@@ -38,11 +42,18 @@ def _aligned(text: str) -> str:
     return "\n".join(f"{code:{COMMENT_COLUMN}}  # {comment}" if mark else code for code, mark, comment in lines)
 
 
-def _tuning() -> str:
-    return _TUNING.format(
-        **{key: getattr(_TRAINING, key) for key in TrainingConfig.__slots__},
-        **{key: getattr(_GOSSIP, key) for key in GossipConfig.__slots__} | {"share": _GOSSIP.share[0]},
-    )
+def _tuning(rule: str) -> str:
+    gossip = {key: getattr(_GOSSIP, key) for key in GossipConfig.__slots__}
+    gossip |= {"share": _GOSSIP.share[0], "rule": json.dumps(rule), "protects": _protects(liars_of(rule))}
+    return _TUNING.format(**{key: getattr(_TRAINING, key) for key in TrainingConfig.__slots__}, **gossip)
+
+
+def _protects(liars: int) -> str:
+    """What a rule protects from, in one line."""
+    if not liars:
+        return "all neighbors are trusted: one that lies can ruin the model; `p2pfl rules` has others"
+    who = "one neighbor lies" if liars == 1 else f"{liars} neighbors lie"
+    return f"bounds the harm if {who} to a node; it needs {2 * liars + 1} or more there to mix: `p2pfl check`"
 
 
 def _members(members: Sequence[NewMember]) -> str:
@@ -75,7 +86,7 @@ optimizer = "{optimizer}"  # sgd, adam or adamw
 learning_rate = {learning_rate}
 # momentum = {momentum}
 # weight_decay = {weight_decay}
-# control_variate = {control_variate}  # against data that differ from node to node; 0 turns it off
+# control_variate = {control_variate}  # against data that differ, with the rule mean; 0 turns it off
 # speed_correction = {speed_correction}  # how far slow nodes may be lifted, such as 2.0; 1 turns it off
 # closing_rounds = {closing_rounds}  # rounds of mixing without training, at the end
 # evaluate_every = {evaluate_every}  # rounds between two tests; 0 tests only at the end
@@ -83,9 +94,9 @@ learning_rate = {learning_rate}
 [gossip]
 compressor = "{compressor}"  # what travels, and how many bytes that is: `p2pfl compressors`
 # share = "{share}"  # which parameters are gossiped, such as "backbone.*" or a list; the rest stays personal
-rule = "{rule}"  # all neighbors are trusted: one that lies can ruin the model
+rule = {rule}  # {protects}
 # staleness = "{staleness}"  # how much an old model of a neighbor counts
-# gamma = {gamma}  # step of one mixing, in (0, 1]
+# gamma = {gamma}  # step of one mixing with the rule mean, in (0, 1]
 # start_wait_s = {start_wait_s}  # wait this long for the neighbors before the first round
 # linger_s = {linger_s}  # go on answering neighbors this long after the last
 # max_wait_s = {max_wait_s}  # no round waits longer for one exchange

@@ -46,6 +46,23 @@ def test_a_graph_file_is_copied(p2pfl, tmp_path):
     assert load_federation(tmp_path / "ward").edges == ((0, 1), (1, 2))
 
 
+@pytest.mark.parametrize(
+    ("rule", "written", "protects"),
+    [
+        ("mean", "mean", "all neighbors are trusted"),
+        ("median", "median:b=1", "if one neighbor lies to a node; it needs 3 or more"),
+        ("nnm+krum:b=2", "nnm+krum:b=2", "if 2 neighbors lie to a node; it needs 5 or more"),
+        ('my"own.py:rule', 'my"own.py:rule,b=1', "if one neighbor lies"),
+    ],
+)
+def test_the_rule_is_written_with_what_it_protects_from_in_its_line(p2pfl, tmp_path, rule, written, protects):
+    assert p2pfl("new", "ward", "--rule", rule).code == 0
+    assert load_federation(tmp_path / "ward").gossip.rule == written
+    lines = (tmp_path / "ward" / "federation.toml").read_text(encoding="utf-8").splitlines()
+    (line,) = (line for line in lines if line.startswith("rule = "))
+    assert protects in line
+
+
 @pytest.mark.parametrize("topology", ["one-peer-hypercube", "base:k=1", "random-matchings:rounds=8"])
 def test_a_schedule_is_checked_and_written(p2pfl, tmp_path, topology):
     assert p2pfl("new", "ward", "--nodes", "8", "--topology", topology).code == 0
@@ -81,6 +98,8 @@ def test_an_empty_folder_is_filled(p2pfl, tmp_path):
         (["--base-port", "65534"], 2, "--base-port"),
         (["--name", "a b"], 2, "--name"),
         (["--task", "mine"], 2, "'own', 'digits'"),
+        (["--rule", "krumm:b=1"], 2, "--rule: unknown rule 'krumm': did you mean krum?"),
+        (["--rule", "median:b=0"], 2, "--rule: median: b=0: write a whole number"),
     ],
 )
 def test_a_mistake_leaves_nothing(p2pfl, tmp_path, options, code, text):

@@ -12,19 +12,20 @@ from dataclasses import dataclass, field
 
 from p2pfl.core.effects import Alarm, CloseSession, Effect, Freeze, ResetEdge, Send
 from p2pfl.core.facts import Facts, Settings, Told
-from p2pfl.core.limits import Patience, ResyncBrake, TokenBucket, UsualTime
+from p2pfl.core.limits import TELLS_PER_S, Patience, ResyncBrake, TokenBucket, UsualTime, hearing_bucket
 from p2pfl.core.messages import Done, Hello, Message, Ready, Request
 from p2pfl.core.records import EdgeRecord, consistent
 from p2pfl.core.session import NEVER, Greeting, level_told
-from p2pfl.core.staleness import LIMIT
+from p2pfl.core.standing import Fault, Standing
 from p2pfl.core.turns import ALWAYS, Turns, place
+from p2pfl.core.weighing import offer, stale_weight
 
 INBOX = 8
 FIRST_RESEND_S = 1.0
 LAST_RESEND_S = 30.0
 LARGEST_COUNTER = 2**53 - 2
 LONGEST_JUMP = 2**20
-"""of an incarnation: a liar must not use them all up."""
+"""of an incarnation: a liar must not use them all up, and no honest end has begun so often."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +47,13 @@ class Edge:
     record: EdgeRecord = field(default_factory=EdgeRecord)
     greeting: Greeting = field(default_factory=Greeting)
     brake: ResyncBrake = field(default_factory=ResyncBrake)
+    standing: Standing = field(default_factory=Standing, repr=False, compare=False)
+    asked_anew: bool = False
+    """whether this end has refused a request of this incarnation: the next one is due."""
     bucket: TokenBucket = field(init=False)
+    hearing: TokenBucket = field(init=False)
+    """of all messages, in whatever session."""
+    telling: TokenBucket = field(init=False)
     patience: Patience = field(init=False)
     busy: bool = False
     offered: float = 0.0
@@ -83,6 +90,8 @@ class Edge:
 
     def __post_init__(self) -> None:
         self.bucket = TokenBucket(self.settings.exchanges_per_s)
+        self.hearing = hearing_bucket(self.settings.exchanges_per_s)
+        self.telling = TokenBucket(TELLS_PER_S)
         self.patience = Patience(self.settings.max_wait_s)
         if self.record.pending is not None:
             self.offered = self.record.pending.weight * self.record.pending.staleness
@@ -92,21 +101,36 @@ class Edge:
     def open_session(self, number: int, now: float) -> list[Effect]:
         """A session is up: it replaces the old one before anything is said."""
         self._forget_session()
+        if self.standing.is_quarantined(now):
+            rest_s = self.standing.until - now
+            return [CloseSession(peer=self.peer, session=number, reason="in quarantine", rest_s=rest_s)]
         if self.facts.halted or now < self.brake.held_until:
             return [CloseSession(peer=self.peer, session=number, reason="resting")]
         self.greeting.begin(number)
-        return self.greet(now)
+        if not self.standing.comes_back(now):
+            return self.greet(now)
+        return [Alarm(kind="probation", peer=self.peer, text="its quarantine is over"), *self.greet(now)]
+
+    def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
+        """Count what no honest node does; enough of it ends the session for a while."""
+        standing = self.standing
+        if not standing.note(fault, text, now):
+            return []
+        rest_s = standing.until - now
+        alarm = f"nothing is heard from it for {rest_s:.0f} s, after {standing.reasons}; the latest: {text}"
+        reason = f"in quarantine for {rest_s:.0f} s: {fault}"
+        return [Alarm(kind="quarantine", peer=self.peer, text=alarm), *self.drop_session(reason, rest_s=rest_s)]
 
     def close_session(self, number: int) -> list[Effect]:
         if number == self.greeting.number:
             self._forget_session()
         return []
 
-    def drop_session(self, reason: str) -> list[Effect]:
+    def drop_session(self, reason: str, rest_s: float = 0.0) -> list[Effect]:
         """End the session from this side."""
         number = self.greeting.number
         self._forget_session()
-        return [] if number is None else [CloseSession(peer=self.peer, session=number, reason=reason)]
+        return [] if number is None else [CloseSession(peer=self.peer, session=number, reason=reason, rest_s=rest_s)]
 
     def _forget_session(self) -> None:
         self.greeting.end()
@@ -168,7 +192,8 @@ class Edge:
     def resync(self, incarnation: int, reason: str, now: float) -> list[Effect]:
         """Adopt `incarnation`: replicas zero, sequence zero, pending dropped; counted, logged, and braked."""
         if incarnation > min(LARGEST_COUNTER, self.record.incarnation + LONGEST_JUMP):
-            return self.drop_session("incarnation out of range")
+            text = "incarnation out of range"
+            return [*self.blame(Fault.COUNTER, text, now), *self.drop_session(text)]
         old = self.record
         text = f"{reason}; incarnation {old.incarnation} ended after {old.seq} transactions"
         if old.pending is not None:
@@ -177,6 +202,7 @@ class Edge:
         self.exchanged = self.told = None
         self.resend_at = NEVER
         self.refused = b""
+        self.asked_anew = False
         effects: list[Effect] = [
             ResetEdge(peer=self.peer, incarnation=incarnation),
             Alarm(kind="resync", peer=self.peer, text=text),
@@ -253,7 +279,9 @@ class Edge:
         asks = self.has_turn
         if asks and self.is_open and self.asked_at is None:
             self.asked_at = now
-        return self.announce() if asks or closing else []
+        if not closing and (not asks or self.telling.take(now) > 0.0):
+            return []
+        return self.announce()
 
     def announce(self) -> list[Effect]:
         facts = self.facts
@@ -294,7 +322,7 @@ class Edge:
             return []
         self.busy = True
         self.asked_at = now
-        weight, staleness = self._offer(), self.stale_weight(record.known)
+        weight, staleness = offer(self), stale_weight(self, record.known)
         self.offered = weight * staleness
         audit = self.audit_next or (record.seq + 1) % self.settings.audit_every == 0
         self.audit_next = False
@@ -328,42 +356,10 @@ class Edge:
         unheard = wish is not None and (heard is None or heard < wish)
         return unheard and self.bucket.take(now) == 0.0
 
-    def _offer(self) -> float:
-        """a_i of the next request: n_i/(deg_i+1), or half of what the requests that are out have left of n_i.
-
-        D counts from the model at the freeze, and moves the own model when the Reply comes. Were the shares a_i/n_i of
-        all requests that are out to sum to more than 1, the model could be thrown past its neighbors, further each
-        time. On a static graph at most deg_i are out, and they sum to deg_i/(deg_i+1). In a schedule deg_i counts the
-        edges of one round, and neighbors in other rounds may ask for theirs at the same time: halving what is left
-        keeps the sum below 1 whatever comes together. A neighbor without a session keeps nothing from the others: its
-        D comes once, after the session has.
-        """
-        if self.facts.degree >= len(self.siblings):
-            return self.facts.weight
-        out = [edge.offered for edge in self.siblings.values() if edge is not self and edge.is_out and edge.offered]
-        if len(out) < self.facts.degree:
-            return self.facts.weight
-        return min(self.facts.weight, max(0.0, self.facts.samples - sum(out)) / 2)
-
     @property
     def is_out(self) -> bool:
         """Whether a request of this end is being frozen, or waits for the end of its exchange."""
         return self.initiator and self.is_open and (self.busy or self.record.pending is not None)
-
-    def stale_weight(self, known: int | None) -> float:
-        """s(tau), tau = turns of the edge since the own version that the peer's replica held when it last sent.
-
-        On a static graph that is the number of rounds. In a schedule an edge that rests for P rounds is not late.
-        """
-        if known is None or self.facts.joining:
-            return 0.0
-        self.staleness = self.turns.between(known, self.facts.version)
-        self.staleness_count += 1
-        self.staleness_sum += self.staleness
-        self.staleness_max = max(self.staleness_max, self.staleness)
-        weight = self.settings.staleness(self.staleness)
-        # An edge that once fell to zero must be able to come back.
-        return max(weight, self.settings.staleness(LIMIT)) if self.record.last_factor_zero else weight
 
     def complete(self, version: int, now: float) -> None:
         """An exchange in which the own `version` took part is through."""

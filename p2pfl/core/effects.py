@@ -20,9 +20,12 @@ class Send(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CloseSession(Struct, frozen=True, kw_only=True, gc=False):
+    """`rest_s`: for so long another session would be closed as well, so that none need be tried."""
+
     peer: int
     session: int
     reason: str
+    rest_s: float = 0.0
 
 
 class Freeze(Struct, frozen=True, kw_only=True, gc=False):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from p2pfl.core.messages import Message, Reply, Request
+from p2pfl.core.standing import Fault
 
 
 class Started(Struct, frozen=True, kw_only=True, gc=False):
@@ -20,8 +21,11 @@ class SessionOpened(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionClosed(Struct, frozen=True, kw_only=True, gc=False):
+    """`malformed`: what the neighbor sealed that was no message, where that ended it."""
+
     peer: int
     session: int
+    malformed: str = ""
 
 
 class MessageReceived(Struct, frozen=True, kw_only=True, gc=False):
@@ -47,11 +51,12 @@ class RequestApplied(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """A check failed before anything was applied."""
+    """A check failed before anything was applied; `fault` None: an honest node may have sent it."""
 
     peer: int
     request: Request
     reason: str
+    fault: Fault | None = None
 
 
 class ReplyApplied(Struct, frozen=True, kw_only=True, gc=False):
@@ -64,6 +69,7 @@ class ReplyRefused(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     reply: Reply
     reason: str
+    fault: Fault | None = None
 
 
 class RoundTrained(Struct, frozen=True, kw_only=True, gc=False):

@@ -15,6 +15,8 @@ from p2pfl.core.events import EngineResult, ReplyApplied, ReplyRefused, RequestA
 from p2pfl.core.facts import Told
 from p2pfl.core.messages import Ask, Busy, Done, Hello, Message, Ready, Reply, Request, Resync
 from p2pfl.core.session import NEVER
+from p2pfl.core.standing import Fault
+from p2pfl.core.weighing import stale_weight
 
 LEAST_RETRY_S = 0.05
 LONGEST_PACE_S = 3600.0
@@ -30,6 +32,9 @@ def receive(edge: Edge, session: int, message: Message, now: float) -> list[Effe
     """
     if session != edge.greeting.number:
         return []
+    if edge.hearing.take(now) > 0.0:
+        text = "more messages than an honest node sends"
+        return [*edge.blame(Fault.FLOOD, text, now), *edge.drop_session(text)]
     if edge.busy and not isinstance(message, _TELLING):
         _put_by(edge, message)
         return []
@@ -58,7 +63,7 @@ def _request(edge: Edge, request: Request, now: float) -> list[Effect]:
         return edge.send(Resync(incarnation=record.incarnation))
     effects: list[Effect] = []
     if request.incarnation > record.incarnation:
-        effects = edge.resync(request.incarnation, "the neighbor began anew", now)
+        effects = _begin_anew(edge, request.incarnation, now)
     if request.seq < record.seq or not edge.is_open:
         return effects
     if record.reply is not None and request.seq == record.seq and request.digest == record.request_digest:
@@ -78,7 +83,7 @@ def _accept(edge: Edge, request: Request, now: float) -> list[Effect]:
     edge.peer_version = max(edge.peer_version, request.version)
     if request.version:
         edge.peer_level = NEVER
-    staleness = min(request.staleness, edge.stale_weight(request.echo))
+    staleness = min(request.staleness, stale_weight(edge, request.echo))
     # Left to right: the initiator bounds the result by the same products with its own figures in place of the minima.
     factor = edge.settings.gamma_of(edge.peer) * min(request.weight, edge.facts.weight) * staleness
     return [
@@ -93,7 +98,15 @@ def _accept(edge: Edge, request: Request, now: float) -> list[Effect]:
     ]
 
 
+def _begin_anew(edge: Edge, incarnation: int, now: float) -> list[Effect]:
+    """In mid-session an honest end does so only where this one has refused a request."""
+    text = "the neighbor began anew"
+    effects = [] if edge.asked_anew else edge.blame(Fault.RESYNC, text, now)
+    return effects + edge.resync(incarnation, text, now)
+
+
 def _refuse(edge: Edge, request: Request) -> list[Effect]:
+    edge.asked_anew = True
     return edge.send(Ask(incarnation=request.incarnation, seq=request.seq, request_digest=request.digest))
 
 
@@ -102,7 +115,8 @@ def _reply(edge: Edge, reply: Reply, now: float) -> list[Effect]:
     if pending is None or not _answers(edge, reply):
         return []
     if not 0.0 <= reply.factor <= edge.settings.gamma_of(edge.peer) * pending.weight * pending.staleness:
-        return _give_up(edge, f"mixing factor {reply.factor} out of bounds", now)
+        text = f"mixing factor {reply.factor} out of bounds"
+        return edge.blame(Fault.FACTOR, text, now) + _give_up(edge, text, now)
     edge.busy = True
     return [ApplyReply(peer=edge.peer, reply=reply)]
 
@@ -129,12 +143,15 @@ def _resync(edge: Edge, message: Resync, now: float) -> list[Effect]:
     """It means "already adopted": one that is not newer than ours changes nothing."""
     if message.incarnation <= edge.record.incarnation:
         return []
-    effects = edge.resync(message.incarnation, "the neighbor began anew", now)
+    effects = _begin_anew(edge, message.incarnation, now)
     return effects + edge.exchange_if_wanted(now)
 
 
 def _ask(edge: Edge, ask: Ask, now: float) -> list[Effect]:
-    return _give_up(edge, "the neighbor refused a request", now) if _answers(edge, ask) else []
+    if not _answers(edge, ask):
+        return []
+    text = "the neighbor refused a request"
+    return edge.blame(Fault.RESYNC, text, now) + _give_up(edge, text, now)
 
 
 def _busy(edge: Edge, busy: Busy, now: float) -> list[Effect]:
@@ -170,10 +187,12 @@ def _settle_request(edge: Edge, result: RequestApplied, now: float) -> list[Effe
 
 def _request_refused(edge: Edge, result: RequestRefused, now: float) -> list[Effect]:
     edge.refused = result.request.digest
-    alarm = Alarm(kind="request-refused", peer=edge.peer, text=result.reason)
+    effects: list[Effect] = [Alarm(kind="request-refused", peer=edge.peer, text=result.reason)]
+    if result.fault is not None:
+        effects += edge.blame(result.fault, result.reason, now)
     if edge.brake.count(now):
-        return [alarm, *edge.drop_session("too many requests that cannot be accepted")]
-    return [alarm, *_refuse(edge, result.request)]
+        return [*effects, *edge.drop_session("too many requests that cannot be accepted")]
+    return [*effects, *_refuse(edge, result.request)]
 
 
 def _settle_reply(edge: Edge, result: ReplyApplied, now: float) -> list[Effect]:
@@ -189,7 +208,10 @@ def _settle_reply(edge: Edge, result: ReplyApplied, now: float) -> list[Effect]:
 
 
 def _reply_refused(edge: Edge, result: ReplyRefused, now: float) -> list[Effect]:
-    return [Alarm(kind="reply-refused", peer=edge.peer, text=result.reason), *_give_up(edge, result.reason, now)]
+    effects: list[Effect] = [Alarm(kind="reply-refused", peer=edge.peer, text=result.reason)]
+    if result.fault is not None:
+        effects += edge.blame(result.fault, result.reason, now)
+    return effects + _give_up(edge, result.reason, now)
 
 
 def _hear(edge: Edge, factor: float, weight: float, pace_s: float, echo: int | None) -> None:

@@ -37,6 +37,8 @@ def _fault(node: Node, edge: Edge) -> str | None:
         return "no session, yet open or with messages waiting"
     if (edge.inbox and not edge.busy) or len(edge.inbox) > INBOX:
         return "messages wait although the engine is not at work"
+    if edge.is_open and edge.standing.quarantines and not edge.standing.returned:
+        return "open in quarantine"
     if record.heard is not None and record.seq == 0:
         return "a version was heard without a transaction"
     return None

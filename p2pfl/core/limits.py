@@ -11,6 +11,14 @@ from p2pfl.core.session import NEVER
 
 BURST = 32.0
 LONGEST_WAIT_S = 60.0
+TELLS_PER_S = 500.0
+"""versions that a node tells a neighbor of, on average: the next one tells more than one left out."""
+OTHERS_PER_S = 50.0
+"""messages of all other kinds: what is repeated comes once a second, and once for each Busy, which are 20."""
+HEARD_MULTIPLE = 2.0
+LONGEST_STALL_S = 45.0
+"""for which a process may hang, and hear at once what was sent meanwhile; then its sessions end."""
+FIRST_HEARD_S = 1.0
 RESYNC_WINDOW_S = 60.0
 RESYNCS_PER_WINDOW = 5
 HOLD_S = 30.0
@@ -26,21 +34,33 @@ LAST_REPEAT_S = 16.0
 
 @dataclass(slots=True)
 class TokenBucket:
-    """`rate_per_s` exchanges on average, a burst of 32."""
+    """`rate_per_s` on average, at most `burst` at once."""
 
     rate_per_s: float
     tokens: float = BURST
     filled_at: float | None = None
+    burst: float = BURST
 
     def take(self, now: float) -> float:
         """0 if a token was there, else the seconds until the next one."""
         if self.filled_at is not None:
-            self.tokens = min(BURST, self.tokens + (now - self.filled_at) * self.rate_per_s)
+            self.tokens = min(self.burst, self.tokens + (now - self.filled_at) * self.rate_per_s)
         self.filled_at = now
         if self.tokens >= 1.0:
             self.tokens -= 1.0
             return 0.0
         return min(LONGEST_WAIT_S, (1.0 - self.tokens) / self.rate_per_s)
+
+
+def hearing_bucket(exchanges_per_s: float) -> TokenBucket:
+    """Of a neighbor's messages: twice what an honest one says at most, in any stretch of time.
+
+    That is `TELLS_PER_S` of Ready, for each exchange one Request or Reply, and `OTHERS_PER_S`: a request is frozen
+    when the one before is through, and is repeated by the clock. The bucket fills while this process hangs.
+    """
+    rate_per_s = HEARD_MULTIPLE * (TELLS_PER_S + exchanges_per_s + OTHERS_PER_S)
+    burst = rate_per_s * LONGEST_STALL_S / HEARD_MULTIPLE
+    return TokenBucket(rate_per_s, tokens=rate_per_s * FIRST_HEARD_S, burst=burst)
 
 
 @dataclass(slots=True)

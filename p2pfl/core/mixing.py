@@ -13,13 +13,15 @@ from statistics import median
 from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Effect, Mix
 from p2pfl.core.facts import Facts, Settings
+from p2pfl.core.weighing import share
 
-FILLED = 2
-"""transactions: the first after empty replicas carries a whole model, with an error 13 times its usual size."""
+GRACE = 4
+"""rounds in a row without enough replicas, until it is told of although the sessions are there: at the beginning, and
+after an edge began anew, replicas take two exchanges to fill."""
 
 
 class Mixing:
-    """`alone` counts the rounds that mixed with nobody, `mixed` the others."""
+    """`alone` counts the rounds that mixed with nobody, `mixed` the others; `too_few` is what was told last."""
 
     def __init__(self, edges: Mapping[int, Edge], facts: Facts, settings: Settings) -> None:
         self.edges = edges
@@ -27,6 +29,7 @@ class Mixing:
         self.settings = settings
         self.mixed = self.alone = 0
         self.too_few = False
+        self._in_a_row = 0
 
     def begin(self, elapsed_s: float) -> list[Effect]:
         """What to do once a round's exchanges are through: `Mix` is among it if there is something to mix."""
@@ -34,43 +37,46 @@ class Mixing:
             return []
         shares = {peer: share(edge) for peer, edge in self.edges.items()}
         present = tuple(peer for peer, part in shares.items() if part > 0.0)
-        effects = self._tell(sum(edge.is_open for edge in self.edges.values()))
-        if len(present) <= 2 * self.settings.liars:
+        if not self.is_safe(len(present)):
             self.alone += 1
-            return effects
+            self._in_a_row += 1
+            return self._miss(len(present))
         self.mixed += 1
+        self._in_a_row = 0
         weights = tuple(shares[peer] for peer in present)
-        return [*effects, Mix(peers=present, weights=weights, progress=self._progress(elapsed_s))]
+        return [*self._find(len(present)), Mix(peers=present, weights=weights, progress=self._progress(elapsed_s))]
+
+    def is_safe(self, neighbors: int) -> bool:
+        """Whether so many are more than 2 b, or nobody is thought to lie."""
+        return self.settings.liars is None or neighbors > 2 * self.settings.liars
+
+    def usual_pace_s(self, own_s: float) -> float:
+        """The median of the own pace and of what the neighbors tell of theirs: no b of 2 b + 1 can move it far.
+
+        0 is told before the first round. The own pace alone, where too few tell.
+        """
+        told = [edge.told.pace_s for edge in self.edges.values() if edge.is_open and edge.told and edge.told.pace_s > 0]
+        return median([own_s, *told]) if self.is_safe(len(told)) else own_s
 
     def _progress(self, elapsed_s: float) -> float:
         rounds = self.settings.rounds
         done = self.facts.rounds / rounds if rounds is not None else elapsed_s / (self.settings.time_s or 1.0)
         return min(1.0, done)
 
-    def usual_pace_s(self, own_s: float) -> float:
-        """The median of the own pace and of what the neighbors tell of theirs: no b of 2 b + 1 can move it far."""
-        told = [edge.told.pace_s for edge in self.edges.values() if edge.is_open and edge.told is not None]
-        return median([own_s, *told])
-
-    def _tell(self, there: int) -> list[Effect]:
-        """Once when there are too few, once when there are enough again."""
-        liars, before = self.settings.liars or 0, self.too_few
-        self.too_few = there <= 2 * liars
-        if self.too_few == before:
+    def _miss(self, present: int) -> list[Effect]:
+        """Tell once that there are too few."""
+        there = sum(edge.is_open for edge in self.edges.values())
+        if self.too_few or (self.is_safe(there) and self._in_a_row < GRACE):
             return []
-        if self.too_few:
-            text = f"{there} neighbors are there: with b = {liars} liars nothing is mixed below {2 * liars + 1}"
-            return [Alarm(kind="too-few-neighbors", peer=None, text=text)]
-        return [Alarm(kind="enough-neighbors", peer=None, text=f"{there} neighbors are there: mixing goes on")]
+        self.too_few = True
+        liars, who = self.settings.liars or 0, f"{there} neighbors are there, with fresh models of {present}"
+        text = f"{who}: with {liars} liars among them nothing is mixed below {2 * liars + 1}"
+        return [Alarm(kind="too-few-neighbors", peer=None, text=text)]
 
-
-def share(edge: Edge) -> float:
-    """a_ij s_j = min(a_i, a_j) s(tau) / n_i: at most 1/(deg_i+1) whatever the neighbor claims. 0 where it is not there.
-
-    tau counts the edge's turns since the own version that the neighbor's replica held when it last sent.
-    """
-    told = edge.told
-    if told is None or not edge.is_open or edge.record.seq < FILLED:
-        return 0.0
-    tau = edge.turns.between(told.echo, edge.facts.version)
-    return min(edge.facts.weight, told.weight) / edge.facts.samples * edge.settings.staleness(tau)
+    def _find(self, present: int) -> list[Effect]:
+        """Tell once that there are enough again."""
+        if not self.too_few:
+            return []
+        self.too_few = False
+        text = f"there are fresh models of {present} neighbors: mixing goes on"
+        return [Alarm(kind="enough-neighbors", peer=None, text=text)]

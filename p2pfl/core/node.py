@@ -26,6 +26,7 @@ from p2pfl.core.limits import UsualTime
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.session import NEVER
+from p2pfl.core.standing import Fault, View
 from p2pfl.core.timers import Timers
 from p2pfl.core.turns import ALWAYS, Turns, most_at_once
 
@@ -56,7 +57,9 @@ class Node:
         given = {peer: (turns or {}).get(peer, ALWAYS) for peer in peers}
         self.index = index
         self.settings = settings
-        self.facts = Facts(degree=most_at_once(given), samples=samples, version=version, rounds=rounds)
+        # The robust profile mixes with all neighbors in each round, whatever edges it uses: their weights share 1.
+        degree = most_at_once(given) if settings.liars is None else len(peers)
+        self.facts = Facts(degree=degree, samples=samples, version=version, rounds=rounds)
         self.edges: dict[int, Edge] = {}
         self.usual = UsualTime()
         for peer in peers:
@@ -103,6 +106,10 @@ class Node:
         next_at = min(due, next_at)
         return None if next_at == NEVER else next_at
 
+    def standings(self, now: float) -> dict[int, View]:
+        """What is held against each neighbor."""
+        return {peer: edge.standing.view(now) for peer, edge in self.edges.items()}
+
     def _route(self, event: Any, now: float) -> list[Effect]:
         happens = _ON_EDGES.get(type(event))
         if happens is None:
@@ -138,8 +145,9 @@ def _open(edge: Edge, event: SessionOpened, now: float) -> list[Effect]:
     return edge.open_session(event.session, now)
 
 
-def _close(edge: Edge, event: SessionClosed, _now: float) -> list[Effect]:
-    return edge.close_session(event.session)
+def _close(edge: Edge, event: SessionClosed, now: float) -> list[Effect]:
+    effects = edge.close_session(event.session)
+    return effects + edge.blame(Fault.MALFORMED, event.malformed, now) if event.malformed else effects
 
 
 _ON_EDGES: Mapping[type[Event], Callable[[Edge, Any, float], list[Effect]]] = {

@@ -7,7 +7,6 @@ from p2pfl.core.mixing import Mixing
 
 NEWEST = 0.2
 """the weight of the latest round in the own pace."""
-SHORTEST_S = 1e-12
 
 
 class Pace:
@@ -33,7 +32,7 @@ class Pace:
         if limit <= 1.0 or not self.facts.pace_s or not own_s:
             return 1.0
         robust = self.settings.liars is not None
-        usual_s = max(self.mixing.usual_pace_s(own_s), SHORTEST_S) if robust else self.facts.pace_s
+        usual_s = self.mixing.usual_pace_s(own_s) if robust else self.facts.pace_s
         return min(limit, max(1.0 / limit, own_s / usual_s))
 
     def _note(self, pace_s: float) -> None:

@@ -16,6 +16,7 @@ from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
 from p2pfl.core.events import Bootstrapped, Mixed, RoundCommitted, RoundTrained, Started, StopRequested
 from p2pfl.core.facts import Facts, Settings
+from p2pfl.core.joining import JOIN_WAIT_S, LEAST_JOIN_TICK_S, Joining
 from p2pfl.core.limits import PATIENCE_MULTIPLE, Repeats, UsualTime
 from p2pfl.core.messages import Done
 from p2pfl.core.mixing import Mixing
@@ -23,10 +24,6 @@ from p2pfl.core.pace import Pace
 from p2pfl.core.session import NEVER
 
 RESUME_WAIT_S = 3.0
-JOIN_TICKS = 3
-JOIN_WAIT_S = 10.0
-LEAST_JOIN_TICK_S = 0.1
-MOVED_ON = 2
 LEAST_USUAL_WAIT_S = 0.25
 
 
@@ -62,7 +59,7 @@ class Rounds:
         self.mixing = Mixing(edges, facts, settings)
         self.pace = Pace(facts, settings, self.mixing)
         self.phase = Phase.WAITING
-        self.fresh = fresh
+        self.joining = Joining(edges, facts, self.mixing, fresh=fresh)
         self.working = False
         self.settling = False
         self.elapsed_before_s = elapsed_before_s
@@ -79,7 +76,6 @@ class Rounds:
         """when `advance` must be called next."""
         self.awaited: Edge | None = None
         """one of those that the tick, or the start, waits for."""
-        self.join_ticks = 0
         self.failed_rounds = 0
 
     # -- events -----------------------------------------------------------------------------------------------------
@@ -249,19 +245,8 @@ class Rounds:
         short_s = min(wait_s, RESUME_WAIT_S)
         if now < self.phase_from + short_s:
             return short_s
-        beginning = self.facts.rounds == 0 and not self._others_moved_on()
+        beginning = self.facts.rounds == 0 and not self.joining.moved_on()
         return wait_s if beginning else short_s
-
-    def _others_moved_on(self) -> bool:
-        """A node that has not trained yet asks: do they remember it, or have they trained without it?
-
-        An edge beyond its first incarnation tells of a lost disk, and does so again after a crash while joining.
-        """
-        late = MOVED_ON if self.fresh else float("inf")
-        return self.facts.rounds == 0 and any(
-            edge.is_open and (edge.record.incarnation > 0 or (edge.first_heard or 0) >= late)
-            for edge in self.edges.values()
-        )
 
     def _wait(self, now: float) -> list[Effect]:
         """Begin when everybody is there, as far as the graph reaches, or when patience ends.
@@ -296,7 +281,7 @@ class Rounds:
         self.facts.level = None
         self.awaited = None
         effects = self._announce()
-        if self._others_moved_on():
+        if self.joining.moved_on():
             self.facts.joining = True
             self._enter(Phase.JOINING, now)
             return effects + self._join(now)
@@ -305,19 +290,19 @@ class Rounds:
 
     def _join(self, now: float) -> list[Effect]:
         """Tick without training until the replicas are filled; then start from the neighbors' median."""
-        live = [edge for edge in self.edges.values() if edge.is_open]
-        filled = tuple(edge.peer for edge in live if edge.record.seq >= JOIN_TICKS)
         late = now >= self.phase_from + JOIN_WAIT_S
-        if filled and (late or len(filled) == len(live)):
+        sources = self.joining.sources(late=late)
+        if sources:
             self.working = True
-            text = f"starting from the coordinate median of {len(filled)} neighbors"
-            return [Alarm(kind="joined", peer=None, text=text), Bootstrap(peers=filled)]
+            text = f"starting from the coordinate median of {len(sources)} neighbors"
+            return [Alarm(kind="joined", peer=None, text=text), Bootstrap(peers=sources)]
         if late:
             self.facts.joining = False
             self._enter(Phase.TRAINING, now)
             return self._train(now)
-        self.join_ticks += 1
-        return [self._commit(trained=False, rho=0.0, now=now)] if live else []
+        self.joining.ticks += 1
+        accompanied = any(edge.is_open for edge in self.edges.values())
+        return [self._commit(trained=False, rho=0.0, now=now)] if accompanied else []
 
     def _train(self, now: float) -> list[Effect]:
         if self._trained_enough(now):

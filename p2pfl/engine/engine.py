@@ -34,6 +34,7 @@ from p2pfl.core.events import (
 )
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
+from p2pfl.core.standing import Fault
 from p2pfl.engine.changes import (
     Change,
     EdgeWasReset,
@@ -47,7 +48,7 @@ from p2pfl.engine.codecs import Codecs, chance_of
 from p2pfl.engine.redo import redo, settle
 from p2pfl.engine.scratch import Scratch, distance, gain, lead, learned, median, norm
 from p2pfl.engine.state import NodeState
-from p2pfl.errors import LearningError, PeerFault
+from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import LocalRound, Vector
 
 log = logging.getLogger("p2pfl")
@@ -58,6 +59,8 @@ LEAST_DRIFT = 1e-9
 NORM_CEILING = 1e15
 """no model and no replica may be longer: far above any real one, far below where float32 ends."""
 
+NEWEST = 0.1
+"""the weight of the latest round in what is told of the rule."""
 NORM_MULTIPLE = 1e3
 """a replica may be this many times as long as our own model; a whole model after a resync must pass."""
 
@@ -71,6 +74,14 @@ class Outcome(Struct, frozen=True, gc=False):
     event: Event | None
     change: Change | None
     urgent: bool = False
+
+
+class AuditFault(PeerFault):
+    """The replicas differ at the two ends."""
+
+
+class ClaimFault(PeerFault):
+    """What the peer tells cannot be, by our settings; a task of its own may make it so."""
 
 
 class Engine:
@@ -98,7 +109,9 @@ class Engine:
         self.beta = beta
         self.rule = rule
         self.kept: dict[int, float] = {}
-        """how much of each neighbor's pull came through the rule when it last mixed, where it can tell."""
+        """how much of each neighbor's pull came through the rule in the latest rounds, where it can tell. It is never
+        changed, but replaced: other threads read it.
+        """
         self.step = 0.0
         """the length of what the latest local round moved the model."""
         self.trained: tuple[Vector, LocalRound] | None = None
@@ -160,7 +173,7 @@ class Engine:
     def _apply_request(self, op: ApplyRequest) -> Outcome:
         edge, request = self.state.edges[op.peer], op.request
         if request.audit and request.audit != edge.digest(initiator=False):
-            raise PeerFault("replicas differ at the two ends")
+            raise AuditFault("replicas differ at the two ends")
         self._check_drift(request.drift)
         scratch = self._decode_incoming(op.peer, request.body)
         body = self._encode(op.peer, request.incarnation, request.seq, decoded=scratch.decoded_own)
@@ -187,7 +200,7 @@ class Engine:
         if pending is None:
             raise ValueError("a reply reached the engine without a pending request")
         if reply.drift < pending.drift:
-            raise PeerFault("the scale of the control variates is smaller than ours")
+            raise ClaimFault("the scale of the control variates is smaller than ours")
         self._check_drift(reply.drift)
         scratch = self._decode_incoming(op.peer, reply.body)
         self.codecs.of(op.peer).decode(pending.body, self.state.model.size, scratch.decoded_own)
@@ -222,24 +235,28 @@ class Engine:
 
     def _check_drift(self, drift: float) -> None:
         if 0.0 < drift < self.least_drift:
-            raise PeerFault("the scale of the control variates is impossible in this federation")
+            raise ClaimFault("the scale of the control variates is impossible in this federation")
 
     @staticmethod
-    def _refuse_request(op: ApplyRequest, reason: str) -> Event:
-        return RequestRefused(peer=op.peer, request=op.request, reason=reason)
+    def _refuse_request(op: ApplyRequest, reason: str, fault: Fault | None) -> Event:
+        return RequestRefused(peer=op.peer, request=op.request, reason=reason, fault=fault)
 
     @staticmethod
-    def _refuse_reply(op: ApplyReply, reason: str) -> Event:
-        return ReplyRefused(peer=op.peer, reply=op.reply, reason=reason)
+    def _refuse_reply(op: ApplyReply, reason: str, fault: Fault | None) -> Event:
+        return ReplyRefused(peer=op.peer, reply=op.reply, reason=reason, fault=fault)
 
     @staticmethod
     def _checked(
-        run: Callable[[Checkable], Outcome], op: Checkable, refuse: Callable[[Checkable, str], Event]
+        run: Callable[[Checkable], Outcome], op: Checkable, refuse: Callable[[Checkable, str, Fault | None], Event]
     ) -> Outcome:
         try:
             return run(op)
+        except AuditFault as fault:
+            return Outcome(refuse(op, str(fault), Fault.AUDIT), None)
+        except ClaimFault as fault:
+            return Outcome(refuse(op, str(fault), None), None)
         except PeerFault as fault:
-            return Outcome(refuse(op, str(fault)), None)
+            return Outcome(refuse(op, str(fault), Fault.PAYLOAD), None)
 
     # -- own rounds -----------------------------------------------------------------------------------------------
 
@@ -287,13 +304,22 @@ class Engine:
         )
         try:
             mixture = self.rule.mix(around)
-        except LearningError as error:
-            log.warning("the rule raised: %s", error)
+        except Exception as error:  # noqa: BLE001 - what a neighbor sent must not end the node, whatever rule chokes on it
+            log.warning("the rule raised %s: %s", type(error).__name__, error)
             return Outcome(Mixed(failed=True), None)
-        if not norm(mixture.model) <= NORM_CEILING:
+        model = np.ascontiguousarray(mixture.model, dtype=self.state.model.dtype)
+        if model.shape != self.state.model.shape or not norm(model) <= NORM_CEILING:
             return Outcome(Mixed(failed=True), None)
-        self.kept = {} if mixture.kept is None else dict(zip(op.peers, mixture.kept.tolist(), strict=True))
-        return self._done(Mixed(), ModelWasReplaced(model=mixture.model))
+        if mixture.kept is not None:
+            self._note_kept(op.peers, mixture.kept.tolist())
+        return self._done(Mixed(), ModelWasReplaced(model=model))
+
+    def _note_kept(self, peers: tuple[int, ...], kept: list[float]) -> None:
+        before = self.kept
+        latest = {
+            peer: (1 - NEWEST) * before.get(peer, part) + NEWEST * part for peer, part in zip(peers, kept, strict=True)
+        }
+        self.kept = before | latest
 
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
         redo(self.state, change, codecs=self.codecs, beta=self.beta)

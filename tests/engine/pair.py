@@ -53,7 +53,9 @@ class Pair:
         return self.run(0, operation).request
 
     def apply_request(self, request, factor=15.0):
-        return self.run(1, ApplyRequest(peer=0, request=request, factor=factor, version=self.seq, pace_s=0.0))
+        return self.run(
+            1, ApplyRequest(peer=0, request=request, factor=factor, weight=15.0, version=self.seq, pace_s=0.0)
+        )
 
     def apply_reply(self, reply):
         return self.run(0, ApplyReply(peer=1, reply=reply))

@@ -54,7 +54,7 @@ def test_whatever_leaves_the_node_must_be_on_disk_before_and_nothing_else_hurrie
     """Requests, answers and a new start; an applied answer or a round may be lost with the power."""
     pair = Pair()
     request = pair.freeze()
-    applied = ApplyRequest(peer=0, request=request, factor=1.0, version=1, pace_s=0.0)
+    applied = ApplyRequest(peer=0, request=request, factor=1.0, weight=1.0, version=1, pace_s=0.0)
     reply = pair.engines[1].run(applied)
     assert reply.urgent
     assert not pair.engines[0].run(ApplyReply(peer=1, reply=reply.event.reply)).urgent

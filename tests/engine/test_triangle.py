@@ -88,7 +88,9 @@ class Triangle:
             self.check(edge)
         elif edge in self.requests:
             request = self.requests.pop(edge)
-            event = self.run(second, ApplyRequest(peer=first, request=request, factor=4.0, version=1, pace_s=0.0))
+            event = self.run(
+                second, ApplyRequest(peer=first, request=request, factor=4.0, weight=9.0, version=1, pace_s=0.0)
+            )
             self.replies[edge] = event.reply
         else:
             self.seq[edge] += 1

@@ -1,0 +1,134 @@
+"""What a neighbor has done that no honest node does, and for how long nothing is heard from it in return.
+
+Only what is proven counts: sessions are authenticated, and both ends run one federation file. Slowness, silence, lost
+sessions, Busy, staleness, a restart with an older state, and what a rule thinks of a model never do: honest nodes far
+away, or with other data, look the same.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+FORGIVEN_S = 300.0
+"""in which one point is forgiven: linear, so that every machine finds the same."""
+ENOUGH = 5.0
+"""points that lead to quarantine."""
+PROBATION = 3.0
+"""points that a neighbor comes back with."""
+FORGOTTEN = 1.0
+"""with fewer points the next quarantine is as short as the first."""
+FIRST_TERM_S = 60.0
+LONGEST_TERM_S = 3600.0
+
+
+class Fault(enum.StrEnum):
+    """Kinds of proven faults."""
+
+    PAYLOAD = "payload"
+    """a model that is not finite, has a wrong size, or is absurdly long."""
+    FACTOR = "factor"
+    """a mixing factor beyond what both ends can compute."""
+    COUNTER = "counter"
+    """a count that no life is long enough for."""
+    AUDIT = "audit"
+    """replicas that differ at the two ends: its arithmetic, or its word, is not ours."""
+    RESYNC = "resync"
+    """the edge begun anew in mid-session, though nothing was refused."""
+    FLOOD = "flood"
+    """more messages than any honest node sends."""
+    MALFORMED = "malformed"
+    """sealed by the neighbor, and no message."""
+
+
+POINTS: Mapping[Fault, float] = {
+    Fault.PAYLOAD: 1.0,
+    Fault.FACTOR: 2.0,
+    Fault.COUNTER: 2.0,
+    Fault.AUDIT: 1.0,
+    Fault.RESYNC: 0.5,
+    Fault.FLOOD: 2.5,
+    Fault.MALFORMED: 1.0,
+}
+"""A machine may fail once or twice; an edge begun anew may be due to what the other end sees in ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A standing as the user sees it. `score` is 1 where nothing is proven, 0 in quarantine; `faults` counts by kind
+    since this process started; `probation`: back after a quarantine, and not yet forgiven.
+    """
+
+    score: float
+    faults: dict[str, int]
+    latest: str
+    quarantined_s: float
+    probation: bool
+    quarantines: int
+
+
+class Standing:
+    """Of one neighbor. Quarantines last twice as long each time, up to an hour."""
+
+    __slots__ = ("_counts", "_noted_at", "_points", "_term_s", "latest", "quarantines", "returned", "until")
+
+    def __init__(self) -> None:
+        self.until = float("-inf")
+        self.latest = ""
+        self.returned = False
+        """whether the end of the latest quarantine has been told."""
+        self.quarantines = 0
+        self._counts: dict[Fault, int] = {}
+        self._points = 0.0
+        self._noted_at = 0.0
+        self._term_s = FIRST_TERM_S
+
+    def note(self, fault: Fault, text: str, now: float) -> bool:
+        """Count it; True where the neighbor must go into quarantine now."""
+        self._counts[fault] = self._counts.get(fault, 0) + 1
+        self.latest = text
+        points = self.points(now)
+        if points < FORGOTTEN:
+            self._term_s = FIRST_TERM_S
+        self._points, self._noted_at = points + POINTS[fault], max(now, self.until)
+        if self._points < ENOUGH or self.is_quarantined(now):
+            return False
+        self.until = now + self._term_s
+        self._term_s = min(2 * self._term_s, LONGEST_TERM_S)
+        self._points, self._noted_at = PROBATION, self.until
+        self.quarantines += 1
+        self.returned = False
+        return True
+
+    def points(self, now: float) -> float:
+        """What is left of them; nothing is forgiven in quarantine."""
+        return max(0.0, self._points - max(0.0, now - self._noted_at) / FORGIVEN_S)
+
+    def is_quarantined(self, now: float) -> bool:
+        return now < self.until
+
+    def comes_back(self, now: float) -> bool:
+        """Whether a quarantine is over, asked for the first time."""
+        back = bool(self.quarantines) and not self.returned and not self.is_quarantined(now)
+        self.returned = self.returned or back
+        return back
+
+    @property
+    def reasons(self) -> str:
+        """Such as `payload 4, factor 1`."""
+        return ", ".join(f"{kind} {count}" for kind, count in self._faults().items())
+
+    def _faults(self) -> dict[str, int]:
+        return {str(fault): self._counts[fault] for fault in Fault if fault in self._counts}
+
+    def view(self, now: float) -> View:
+        quarantined, points = self.is_quarantined(now), self.points(now)
+        return View(
+            score=0.0 if quarantined else max(0.0, 1.0 - points / ENOUGH),
+            faults=self._faults(),
+            latest=self.latest,
+            quarantined_s=max(0.0, self.until - now) if quarantined else 0.0,
+            probation=bool(self.quarantines) and not quarantined and points >= FORGOTTEN,
+            quarantines=self.quarantines,
+        )

@@ -1,0 +1,42 @@
+"""`python -m attackers`: the command that makes one node lie, and its mistakes."""
+
+from __future__ import annotations
+
+import pytest
+
+from attackers.__main__ import lie
+from attackers.offer import OFFER
+from p2pfl.cli.main import main
+from p2pfl.config.load import load_federation
+
+
+@pytest.fixture
+def ward(tmp_path):
+    with pytest.raises(SystemExit):
+        main(["new", str(tmp_path / "ward"), "--nodes", "3"])
+    return tmp_path / "ward"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--node", "node0", "--attack", "flatter"], "error: --attack: no such attack (found 'flatter')"),
+        (["--node", "node9", "--attack", "zero"], "no such node (found 'node9'); allowed: node0, node1, node2"),
+        (["--node", "node0"], "Missing option '--attack'"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(ward, capsys, arguments, said):
+    with pytest.raises(SystemExit) as caught:
+        main([str(ward), *arguments], command=lie, name="python -m attackers")
+    assert caught.value.code == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "Traceback" not in told
+
+
+def test_the_demo_is_offered_a_command_that_names_the_other_liars(ward):
+    federation = load_federation(ward)
+    command = OFFER.command(federation, "node1", "alie:2", ("node0", "node1", "node2"))
+    assert command[:2] == ["-m", "attackers"]
+    parsed = lie.make_context("lie", command[2:]).params
+    assert (parsed["name"], parsed["attack"], parsed["league"]) == ("node1", "alie:2", ("node0", "node2"))

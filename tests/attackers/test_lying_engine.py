@@ -1,0 +1,129 @@
+"""A liar's engine keeps to the protocol, sees what a neighbor sees, and cannot harm an honest one beyond its rule."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from attackers.lying import LyingEngine
+from p2pfl.compress import make_compressor
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze
+from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
+from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.state import NodeState
+from sim.attacks import parse_attack
+
+SIZE, SEED = 256, 3
+HONEST, LIAR, OTHER = 0, 1, 2
+FEDERATION = SimpleNamespace(
+    edges=((HONEST, LIAR), (LIAR, OTHER), (HONEST, OTHER)),
+    gossip=SimpleNamespace(rule="trimmed-mean:b=1"),
+    seed=SEED,
+)
+REFUSED = ["nan", "inf", "wrong-shape"]
+
+
+def engine_of(kind, index, model, spec="q8"):
+    peers = tuple(peer for peer in (HONEST, LIAR, OTHER) if peer != index)
+    codecs = Codecs(make_compressor(spec))
+    return kind(index=index, state=NodeState.new(model, 10, peers), codecs=codecs, beta=0.0)
+
+
+def liar(attack, index=LIAR, league=(LIAR,), spec="q8"):
+    model = np.random.default_rng(index).normal(size=SIZE).astype(np.float32)
+    made = engine_of(LyingEngine, index, model, spec)
+    made.deceive(parse_attack(attack), FEDERATION, frozenset(league), np.zeros(SIZE, np.float32))
+    return made
+
+
+def honest(index=HONEST, spec="q8"):
+    return engine_of(Engine, index, np.random.default_rng(index).normal(size=SIZE).astype(np.float32), spec)
+
+
+def ask(engine, peer, seq=1):
+    operation = Freeze(
+        peer=peer,
+        incarnation=0,
+        seq=seq,
+        version=1,
+        echo=None,
+        weight=2.0,
+        staleness=1.0,
+        pace_s=0.0,
+        audit=False,
+    )
+    return engine.run(operation).event.request
+
+
+def answer(engine, peer, request):
+    operation = ApplyRequest(peer=peer, request=request, factor=0.0, weight=2.0, version=1, pace_s=0.0)
+    return engine.run(operation).event
+
+
+def exchange(one, other):
+    """One transaction; `one` initiates."""
+    replied = answer(other, one.index, ask(one, other.index, one.state.edges[other.index].record.seq + 1))
+    assert isinstance(replied, RequestApplied)
+    assert isinstance(one.run(ApplyReply(peer=other.index, reply=replied.reply)).event, ReplyApplied)
+
+
+def test_a_lie_reaches_the_neighbor_in_place_of_the_model():
+    one, other = honest(), liar("sign-flip:3")
+    exchange(one, other)
+    np.testing.assert_allclose(one.state.edges[LIAR].peer, -3 * other.state.model, atol=0.1)
+    assert one.state.edges[LIAR].peer.tobytes() == other.state.edges[HONEST].own.tobytes()
+
+
+def test_a_liar_sees_its_own_model_and_the_replicas_on_its_own_edges_alone():
+    one, other = honest(), liar("alie")
+    assert other.sight(HONEST).models == {}
+    exchange(one, other)
+    sight = other.sight(HONEST)
+    assert set(sight.models) == {HONEST}
+    assert sight.models[HONEST].tobytes() == one.state.edges[LIAR].own.tobytes()
+    assert sight.models[HONEST].tobytes() != one.state.model.tobytes()
+    assert sight.victim is sight.models[HONEST]
+    assert (sight.own is other.state.model, sight.rule, sight.seed) == (True, "trimmed-mean:b=1", SEED)
+
+
+def test_two_neighbors_are_told_two_things():
+    other = liar("two-faced", index=HONEST, league=(HONEST,), spec="none")
+    shown = [np.frombuffer(ask(other, peer).body, np.float32) for peer in (LIAR, OTHER)]
+    assert np.linalg.norm(shown[0] - shown[1]) > np.linalg.norm(other.state.model)
+
+
+def test_another_liar_is_told_the_truth():
+    other = liar("two-faced", index=HONEST, league=(HONEST, OTHER), spec="none")
+    truth = np.frombuffer(ask(other, OTHER).body, np.float32)
+    np.testing.assert_array_equal(truth, other.state.model)
+
+
+@pytest.mark.parametrize("spec", ["none", "float16", "q8", "q4", "top-k:0.5+q8+zstd", "rotate+sign"])
+@pytest.mark.parametrize("attack", REFUSED)
+def test_what_is_no_model_is_refused_as_a_request_and_leaves_no_trace(attack, spec):
+    one, other = honest(index=OTHER, spec=spec), liar(attack, spec=spec)
+    before = one.state.model.copy()
+    assert isinstance(answer(one, LIAR, ask(other, OTHER)), RequestRefused)
+    np.testing.assert_array_equal(one.state.model, before)
+    assert not one.state.edges[LIAR].peer.any()
+
+
+@pytest.mark.parametrize("spec", ["none", "q8", "q4", "top-k:0.5+q8+zstd"])
+@pytest.mark.parametrize("attack", REFUSED)
+def test_what_is_no_model_is_refused_as_a_reply_and_the_liar_stays_whole(attack, spec):
+    one, other = honest(spec=spec), liar(attack, spec=spec)
+    replied = answer(other, HONEST, ask(one, LIAR))
+    assert isinstance(replied, RequestApplied)
+    assert isinstance(one.run(ApplyReply(peer=LIAR, reply=replied.reply)).event, ReplyRefused)
+    assert not one.state.edges[LIAR].peer.any()
+    assert np.isfinite(other.state.edges[HONEST].own).all()
+    assert np.isfinite(other.state.model).all()
+
+
+def test_before_it_is_told_how_it_is_an_honest_engine():
+    model = np.random.default_rng(LIAR).normal(size=SIZE).astype(np.float32)
+    body = ask(engine_of(LyingEngine, LIAR, model), OTHER).body
+    assert bytes(body) == bytes(ask(engine_of(Engine, LIAR, model), OTHER).body)

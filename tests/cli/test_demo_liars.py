@@ -1,0 +1,84 @@
+"""Options of `p2pfl demo` about liars: each mistake in one line, and a warning where the rule will not bear them."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from p2pfl.cli.demo import _warnings
+from p2pfl.config.load import load_federation
+from p2pfl.runtime import lies
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--byzantine", "9", "--attack", "zero"],
+            "--byzantine: no honest node is left of 8 (found 9); allowed: 0 to 7",
+        ),
+        (["--byzantine", "8"], "--byzantine: no honest node is left of 8"),
+        (["--byzantine", "1"], "--byzantine: liars without an attack"),
+        (["--attack", "alie"], "--attack: an attack without liars"),
+        (["--byzantine", "1", "--attack", "flatter"], "--attack: no such attack (found 'flatter'); allowed: sign-flip"),
+        (["--byzantine", "1", "--attack", "zero:3"], "--attack: no such attack"),
+        (["--byzantine", "1", "--attack", "noise:-1"], "--attack: no such attack"),
+        (["--byzantine", "1", "--attack", "zero", "--rule", "krumm"], "--rule: unknown rule 'krumm'"),
+    ],
+)
+def test_a_mistake_ends_the_demo_before_anything_is_made(p2pfl, tmp_path, arguments, said):
+    outcome = p2pfl("demo", *arguments)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {said}")
+    assert len(outcome.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_package_of_attacks_the_demo_says_what_is_missing(p2pfl, monkeypatch):
+    monkeypatch.setattr(lies, "entry_points", lambda **_: [])
+    outcome = p2pfl("demo", "--byzantine", "1", "--attack", "zero")
+    assert outcome.code == 2
+    assert "no package of attacks is installed" in outcome.err
+
+
+def test_liars_are_found_by_the_name_of_their_entry_point_alone():
+    found = EntryPoint("attackers", "attackers.offer:OFFER", lies.GROUP).load()
+    assert type(lies.find_attackers()) is type(found)
+
+
+@pytest.fixture
+def federation(p2pfl, tmp_path, request):
+    """Six nodes, from a rule and a topology."""
+    rule, topology = request.param
+    p2pfl("new", "ward", "--task", "digits", "--nodes", 6, "--topology", topology)
+    file = tmp_path / "ward" / "federation.toml"
+    text = file.read_text()
+    assert 'rule = "mean"' in text
+    file.write_text(text.replace('rule = "mean"', f'rule = "{rule}"'))
+    return load_federation(file)
+
+
+@pytest.mark.parametrize(
+    ("federation", "liars", "said"),
+    [
+        (("mean", "complete"), [], None),
+        (("mean", "complete"), ["node1"], "trusts every neighbor: expect the liars to ruin what the honest learn"),
+        (("trimmed-mean:b=1", "complete"), ["node1"], None),
+        (("trimmed-mean:b=1", "complete"), ["node1", "node2"], "2 liars among the neighbors, trimmed-mean:b=1 bears 1"),
+        (("trimmed-mean:b=2", "complete"), ["node1", "node2"], None),
+        (
+            ("trimmed-mean:b=3", "complete"),
+            [],
+            "mixes with nobody: trimmed-mean:b=3 wants 7 neighbors, and there are 5",
+        ),
+        (("trimmed-mean:b=1", "ring"), ["node1"], "mixes with nobody: trimmed-mean:b=1 wants 3 neighbors"),
+    ],
+    indirect=["federation"],
+)
+def test_the_demo_warns_where_the_rule_will_not_bear_the_liars(federation, liars, said):
+    warnings = list(_warnings(federation, liars))
+    if said is None:
+        assert warnings == []
+    else:
+        assert [said in warning for warning in warnings] == [True]

@@ -81,7 +81,7 @@ def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ())
 
 
 def _named(spec: Mapping[str, Any]) -> Any:
-    if not isinstance(spec, Mapping) or not set(spec) <= {"name", "parameters"} or spec.get("name") not in NAMED:
+    if not isinstance(spec, Mapping) or not set(spec) <= {"name", "parameters"} or spec.get("name") not in list(NAMED):
         raise ValueError(f"expected {{'name': ..., 'parameters': ...}} with one of {', '.join(NAMED)}, got {spec!r}")
     try:
         return NAMED[spec["name"]](**spec.get("parameters", {}))

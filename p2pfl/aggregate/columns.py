@@ -75,9 +75,10 @@ def mean_around_median(source: Source, count: int) -> Vector:
     for span, order in sorted_blocks(source, range(source.count), in_order=True):
         values = np.stack(order).astype(np.float64)
         median = 0.5 * values[(source.count - 1) // 2] + 0.5 * values[source.count // 2]
-        windows = source.count - count + 1
-        reach = [np.maximum(median - values[at], values[at + count - 1] - median) for at in range(windows)]
-        first = np.argmin(np.stack(reach), axis=0)
+        # One further where the lowest of a window is farther from the median than what follows it.
+        ends = range(source.count - count)
+        further = [median - values[low] > values[low + count] - median for low in ends]
+        first = np.sum(further, axis=0, dtype=np.intp) if further else np.intp(0)
         at = first + np.arange(count)[:, None]
         np.copyto(out[span], (np.take_along_axis(values, at, axis=0) / count).sum(axis=0), casting="same_kind")
     return out

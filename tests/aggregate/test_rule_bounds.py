@@ -1,0 +1,303 @@
+"""What papers prove about the rules, and what no lie may change: with the constants, on any vectors.
+
+S are the n - f honest vectors, m their mean, V the mean of |x - m|^2 over them. A rule is (f, kappa)-robust if
+|F - m|^2 <= kappa V whatever the others are: Allouah et al. 2023, arXiv 2302.01772, definition 2 and table 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pfl.aggregate import (
+    NNM,
+    Average,
+    Balance,
+    Bulyan,
+    CenteredClipping,
+    ClippedSum,
+    GeometricMedian,
+    Krum,
+    Median,
+    MoNNA,
+    MultiKrum,
+    SelfCenteredClipping,
+    TrimmedMean,
+)
+
+LIES = ("far", "near", "flipped", "mimic", "inside", "zero")
+
+
+def ratio(n, f):
+    return f / (n - 2 * f)
+
+
+KAPPA = {
+    "trimmed mean": (TrimmedMean, lambda n, f: 6 * ratio(n, f) * (1 + ratio(n, f))),
+    "median": (lambda _: Median(), lambda n, f: 4 * (1 + ratio(n, f)) ** 2),
+    "geometric median": (lambda f: GeometricMedian(f=f), lambda n, f: 4 * (1 + ratio(n, f)) ** 2),
+    "krum": (Krum, lambda n, f: 6 * (1 + ratio(n, f))),
+    # Krum's proof, averaged over the n - f that are chosen: their scores are at most those of S, one by one.
+    "multi-krum": (MultiKrum, lambda n, f: 6 * (1 + ratio(n, f))),
+}
+"""Each rule for f, and its kappa."""
+
+
+def lies_of(kind, honest, f, chance):
+    spread, mean = honest.std() + 1e-12, honest.mean(axis=0)
+    match kind:
+        case "far":
+            return mean + 10.0 ** chance.integers(1, 8) * chance.standard_normal((f, honest.shape[1]))
+        case "near":
+            return np.repeat((mean + 1.5 * spread * np.sign(chance.standard_normal(honest.shape[1])))[None], f, 0)
+        case "flipped":
+            return np.repeat(-3 * mean[None], f, 0)
+        case "mimic":
+            return np.repeat(honest[:1], f, 0)
+        case "inside":
+            return honest[chance.integers(0, len(honest), f)] + spread * chance.standard_normal((f, honest.shape[1]))
+        case _:
+            return np.zeros((f, honest.shape[1]))
+
+
+@st.composite
+def attacked(draw, least=2):
+    """Vectors in any order, which of them are honest, and f: n is from 2f + 1 (or `least` f + ...) to 20."""
+    f = draw(st.integers(1, 4))
+    n = draw(st.integers(max(least * f + (3 if least == 4 else 2), 3), 22))
+    size = draw(st.sampled_from([1, 2, 7, 300]))
+    chance = np.random.default_rng(draw(st.integers(0, 10_000)))
+    honest = chance.standard_normal((n - f, size)) * 10.0 ** draw(st.integers(-3, 3))
+    if draw(st.booleans()):
+        honest *= chance.exponential(size=(n - f, 1)) ** 2
+    honest += draw(st.sampled_from([0.0, 1.0, 1e3]))
+    vectors = np.concatenate([honest, lies_of(draw(st.sampled_from(LIES)), honest, f, chance)])
+    order = chance.permutation(n)
+    return vectors[order], order < n - f, f
+
+
+def robustness(found, honest):
+    mean = honest.mean(axis=0)
+    return ((found - mean) ** 2).sum(), ((honest - mean) ** 2).sum(axis=1).mean()
+
+
+@pytest.mark.parametrize("name", KAPPA)
+@given(attacked())
+def test_a_rule_is_as_robust_as_proven(name, case):
+    vectors, honest, f = case
+    make, kappa = KAPPA[name]
+    error, variance = robustness(make(f)(vectors), vectors[honest])
+    assert error <= kappa(len(vectors), f) * variance * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("name", KAPPA)
+@given(attacked())
+def test_nnm_makes_it_as_robust_as_proven(name, case):
+    """Allouah et al. 2023, lemma 1: kappa' <= 8 f / (n - f) (kappa + 1)."""
+    vectors, honest, f = case
+    make, kappa = KAPPA[name]
+    n = len(vectors)
+    error, variance = robustness(NNM(f).before(make(f))(vectors), vectors[honest])
+    assert error <= 8 * f / (n - f) * (kappa(n, f) + 1) * variance * (1 + 1e-9) + 1e-12
+
+
+@given(attacked())
+def test_the_mean_is_not_robust(case):
+    vectors, honest, f = case
+    vectors[~honest] = 1e9
+    error, variance = robustness(Average()(vectors), vectors[honest])
+    assert error > KAPPA["median"][1](len(vectors), f) * variance
+
+
+@pytest.mark.parametrize("make", [TrimmedMean, lambda _: Median()])
+@given(case=attacked())
+def test_no_coordinate_leaves_the_range_of_honest_ones(make, case):
+    vectors, honest, f = case
+    found = make(f)(vectors)
+    slack = 1e-12 * (1 + np.abs(vectors[honest]).max())
+    assert (found >= vectors[honest].min(axis=0) - slack).all()
+    assert (found <= vectors[honest].max(axis=0) + slack).all()
+
+
+@given(case=attacked(least=4))
+def test_bulyan_leaves_the_range_of_honest_coordinates_by_no_more_than_its_width(case):
+    """Of the n - 2f chosen n - 3f are honest, so the n - 4f nearest to the median are as near as these."""
+    vectors, honest, f = case
+    found = Bulyan(f)(vectors)
+    low, high = vectors[honest].min(axis=0), vectors[honest].max(axis=0)
+    slack = 1e-12 * (1 + np.abs(vectors[honest]).max())
+    assert (found >= low - (high - low) - slack).all()
+    assert (found <= high + (high - low) + slack).all()
+
+
+def own_first(vectors, honest):
+    """An honest vector in front, then all others, and which of them are honest."""
+    own = int(np.flatnonzero(honest)[0])
+    rest = np.delete(np.arange(len(vectors)), own)
+    return vectors[np.r_[own, rest]], honest[rest]
+
+
+@given(attacked())
+def test_nearest_neighbor_averaging_errs_by_its_liars_share(case):
+    """|NNA - m| <= 2 f / (n - f) max over S of |x - own|.
+
+    It averages n - f vectors, as S has. Each of the at most f that are not in S stands for one of S that is left out
+    and lies farther from the own one, so that it is less than twice as far from it.
+    """
+    vectors, honest, f = case
+    rows, _ = own_first(vectors, honest)
+    inside = vectors[honest]
+    farthest = np.sqrt(((inside - rows[0]) ** 2).sum(axis=1)).max()
+    error = np.linalg.norm(MoNNA(f)(rows) - inside.mean(axis=0))
+    assert error <= 2 * f / (len(vectors) - f) * farthest * (1 + 1e-9) + 1e-9
+
+
+@given(attacked())
+def test_the_clipped_sum_is_robust_with_rho_two(case):
+    """Gaucher, Dieuleveut, Hendrikx 2025, arXiv 2410.10418: |F - sum_S z|^2 <= rho b sum_S |z|^2, rho = 2 for CS+."""
+    vectors, honest, f = case
+    rows, true = own_first(vectors, honest)
+    gaps = rows[1:][true] - rows[0]
+    found = (ClippedSum(f)(rows) - rows[0]) * len(rows)
+    slack = 1e-9 * len(rows) * np.abs(rows[0]).max() ** 2
+    assert ((found - gaps.sum(axis=0)) ** 2).sum() <= 2 * f * (gaps**2).sum() * (1 + 1e-9) + slack**2 + 1e-12
+
+
+@given(attacked())
+def test_self_centered_clipping_errs_by_the_root_of_its_liars_share(case):
+    """With the radius found by itself: |F - sum_S w z|^2 <= (9/4)^2 delta sum_S w |z|^2, delta = f w.
+
+    Lies add at most delta tau, itself at most the root of delta E; of S at most f are farther than what the radius is
+    made of and lose no more than that root; clipping the others costs at most their w |z|^2 / (4 tau).
+    """
+    vectors, honest, f = case
+    rows, true = own_first(vectors, honest)
+    weight = 1 / len(rows)
+    gaps = rows[1:][true] - rows[0]
+    found = SelfCenteredClipping(f)(rows) - rows[0]
+    error = np.linalg.norm(found - weight * gaps.sum(axis=0))
+    slack = 1e-9 * (1 + np.abs(rows[0]).max())
+    assert error <= 2.25 * np.sqrt(f * weight * weight * (gaps**2).sum()) + slack
+
+
+@given(attacked(), st.floats(1e-3, 1e3), st.integers(1, 5))
+def test_a_fixed_radius_bounds_what_one_liar_moves(case, tau, steps):
+    vectors, honest, f = case
+    rows, true = own_first(vectors, honest)
+    others = np.flatnonzero(~true) + 1
+    lied = rows.copy()
+    lied[others] = 1e6
+    slack = 1e-9 * (1 + np.abs(rows).max())
+    clipped = SelfCenteredClipping(f, tau=tau)
+    assert np.linalg.norm(clipped(lied) - clipped(rows)) <= 2 * tau * f / len(rows) + slack
+    centered = CenteredClipping(m=rows[0], L=steps, tau=tau)
+    assert np.linalg.norm(centered(lied) - rows[0]) <= steps * tau * (1 + 1e-9) + slack
+
+
+@given(attacked(), st.floats(0.01, 1.0))
+def test_balance_takes_nothing_from_beyond_its_bound(case, gamma):
+    vectors, honest, f = case
+    rows, _ = own_first(vectors, honest)
+    moved = np.linalg.norm(Balance(f, gamma=gamma)(rows) - rows[0])
+    assert moved <= 0.5 * gamma * np.linalg.norm(rows[0]) * (1 + 1e-9) + 1e-9
+
+
+# --- symmetry ------------------------------------------------------------------------------------------------------
+
+ALL = {
+    "mean": lambda _: Average(),
+    "trimmed mean": TrimmedMean,
+    "median": lambda _: Median(),
+    "krum": Krum,
+    "multi-krum": MultiKrum,
+    "bulyan": Bulyan,
+    "geometric median": lambda f: GeometricMedian(f=f),
+    "nna": MoNNA,
+    "scc": SelfCenteredClipping,
+    "cs+": ClippedSum,
+    "nnm, trimmed mean": lambda f: NNM(f).before(TrimmedMean(f)),
+    "nnm, median": lambda f: NNM(f).before(Median()),
+    "nnm, krum": lambda f: NNM(f).before(Krum(f)),
+    "nnm, bulyan": lambda f: NNM(f).before(Bulyan(f)),
+    "nnm, geometric median": lambda f: NNM(f).before(GeometricMedian(f=f)),
+}
+ROTATING = [name for name in ALL if not any(word in name for word in ("trimmed", "bulyan")) and "median" not in name]
+ROTATING += [name for name in ALL if "geometric" in name]
+
+
+def general(seed, n=13, size=6):
+    """No two distances alike, so that no tie is broken by rounding."""
+    return np.random.default_rng(seed).standard_normal((n, size))
+
+
+# Of two that are each other's nearest both have the same score, so in Bulyan's last choices ties are usual.
+@pytest.mark.parametrize("name", [name for name in ALL if "bulyan" not in name])
+@given(st.integers(0, 1000), st.integers(0, 2))
+def test_the_order_of_the_others_does_not_matter(name, seed, f):
+    vectors = general(seed)
+    order = np.r_[0, 1 + np.random.default_rng(seed + 1).permutation(12)]
+    np.testing.assert_allclose(ALL[name](f)(vectors), ALL[name](f)(vectors[order]), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ALL)
+@given(st.integers(0, 1000), st.integers(0, 2), st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
+def test_it_moves_and_grows_with_the_vectors(name, seed, f, scale, offset):
+    vectors = general(seed)
+    shift = offset * np.random.default_rng(seed + 1).standard_normal(6)
+    found = ALL[name](f)(vectors * scale + shift)
+    np.testing.assert_allclose(found, ALL[name](f)(vectors) * scale + shift, atol=1e-7 * scale + 1e-9, rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", ROTATING)
+@given(st.integers(0, 1000), st.integers(0, 2))
+def test_it_turns_with_the_vectors(name, seed, f):
+    vectors = general(seed)
+    turn = np.linalg.qr(np.random.default_rng(seed + 1).standard_normal((6, 6)))[0]
+    np.testing.assert_allclose(ALL[name](f)(vectors @ turn), ALL[name](f)(vectors) @ turn, atol=1e-8)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1000))
+def test_rules_of_columns_do_not_turn(seed):
+    """So the test above is one that can fail."""
+    vectors = general(seed)
+    turn = np.linalg.qr(np.random.default_rng(seed + 1).standard_normal((6, 6)))[0]
+    assert not np.allclose(TrimmedMean(2)(vectors @ turn), TrimmedMean(2)(vectors) @ turn, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "mean"])
+def test_it_is_not_the_mean_under_another_name(name):
+    vectors = general(3)
+    rule = ALL[name](2)
+    vectors[-2:] = vectors[:-2].mean(axis=0) + 10.0
+    assert np.linalg.norm(rule(vectors) - vectors.mean(axis=0)) > 1.0
+    vectors[-2:] = 1e6
+    assert np.linalg.norm(rule(vectors)) < 10
+    assert np.linalg.norm(vectors.mean(axis=0)) > 1e5
+
+
+@given(st.integers(0, 1000), st.integers(3, 12))
+def test_no_point_has_a_smaller_sum_of_distances_than_the_geometric_median(seed, n):
+    chance = np.random.default_rng(seed)
+    vectors = chance.standard_normal((n, 4)) * chance.exponential(size=(n, 1))
+    found = GeometricMedian()(vectors)
+    total = np.linalg.norm(vectors - found, axis=1).sum()
+    for size in (1e-6, 1e-3, 1.0):
+        other = found + size * chance.standard_normal((20, 4))
+        sums = np.linalg.norm(vectors[:, None] - other, axis=2).sum(axis=0)
+        assert (sums >= total * (1 - 1e-12)).all()
+
+
+@pytest.mark.parametrize("far", [1e3, 1e8, 1e20, 1e37])
+@pytest.mark.parametrize("place", [0, 5])
+def test_a_lie_however_far_leaves_the_geometric_median_exact(far, place):
+    """The limit is its direction: the sum of the honest directions is minus that one."""
+    vectors = general(7, n=9, size=50)
+    toward = np.eye(50)[0]
+    vectors = np.insert(vectors, place, far * toward, axis=0)
+    found = GeometricMedian()(vectors)
+    honest = np.delete(vectors, place, axis=0) - found
+    force = (honest / np.linalg.norm(honest, axis=1)[:, None]).sum(axis=0)
+    assert np.linalg.norm(force + toward) < 1e-2 if far == 1e3 else np.linalg.norm(force + toward) < 1e-6

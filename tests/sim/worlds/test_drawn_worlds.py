@@ -11,11 +11,12 @@ from itertools import pairwise
 import pytest
 
 from p2pfl.compress import make_compressor
+from p2pfl.config.rule import liars_of
 from p2pfl.core.staleness import parse_staleness
 from p2pfl.learn.load import make_learner
 from sim.worlds.check import check_world
 from sim.worlds.choices import require_settled, settle
-from sim.worlds.drawn import COMPRESSORS, draw
+from sim.worlds.drawn import COMPRESSORS, RULES, draw
 from sim.worlds.faults import Crash, Separate, plan_faults
 from sim.worlds.speeds import node_speeds
 
@@ -32,6 +33,13 @@ def reached(edges):
     for _ in edges:
         found |= {b for a, b in edges if a in found} | {a for a, b in edges if b in found}
     return found
+
+
+def mixes(federation):
+    """Whether some node has more than 2 b neighbors."""
+    liars = liars_of(federation.gossip.rule)
+    most = max(len(federation.neighbors(member.index)) for member in federation.members)
+    return liars > 0 and most > 2 * liars
 
 
 def last_learner(federation):
@@ -105,11 +113,14 @@ def test_drawn_worlds_have_every_kind_of_fault_and_peace_too(drawn):
         kinds["heavy loss"] += world.links.loss > 0.15
         kinds["duplication"] += world.links.duplication > 0
         kinds["jitter"] += world.links.jitter_s > 0
+        kinds["robust rule"] += federation.gossip.rule != "mean"
+        kinds["neighbors enough for it"] += mixes(federation)
         kinds["control variate"] += federation.training.control_variate > 0
         kinds["peace"] += not plan.faults
     assert min(kinds.values()) > SEEDS // 20, kinds
     assert {federation.gossip.compressor for federation, _ in drawn} == set(COMPRESSORS)
     assert {spec for federation, _ in drawn for spec in federation.edge_compressors.values()} == set(COMPRESSORS)
+    assert {federation.gossip.rule for federation, _ in drawn} == {"mean", *RULES}
     assert len({len(federation.members) for federation, _ in drawn}) == 7
 
 

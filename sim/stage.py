@@ -14,7 +14,7 @@ from p2pfl.config.model import Federation
 from p2pfl.core.settings import all_hops, settings_of
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.engine.engine import least_drift
-from p2pfl.engine.profile import beta_of, rule_of
+from p2pfl.engine.profile import beta_of, least_of, rule_of
 from p2pfl.reporting.sketch import Sketch
 from sim.attacks import Attack, parse_attack
 from sim.exact import ExactEngine, ExactPlan
@@ -97,14 +97,14 @@ class Stage:
         self.plane: Plane | None = None
         self.oracle: Oracle | None = None
         engines: Sequence[Any] = self._exact() if given.exact else self._lazy()
-        gammas = self._gammas()
+        gammas, least = self._gammas(), least_of(federation)
         if given.check:
             self.oracle = Oracle(engines, federation.edges, gammas)
         self.world: World[Any] = World(
             self._surroundings(),
             engines,
             settings=[
-                settings_of(federation, hops=hops, durable=True, gammas=gammas[index])
+                settings_of(federation, hops=hops, durable=True, gammas=gammas[index], least=least)
                 for index, hops in enumerate(all_hops(federation))
             ],
             paces=node_speeds(spec, federation),

@@ -30,6 +30,8 @@ class Settings:
     audit_every: int
     liars: int | None = None
     """b of the robust profile; None in the conservative one."""
+    least: int = 0
+    """neighbors that its rule needs, where they are more than 2 b + 1."""
     durable: bool = True
     """whether what leaves must be on disk first (exchange durability)."""
 

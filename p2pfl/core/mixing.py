@@ -47,8 +47,13 @@ class Mixing:
         return [*self._find(len(present)), Mix(peers=present, weights=weights, progress=self._progress(elapsed_s))]
 
     def is_safe(self, neighbors: int) -> bool:
-        """Whether so many are more than 2 b, or nobody is thought to lie."""
-        return self.settings.liars is None or neighbors > 2 * self.settings.liars
+        """Whether so many are more than 2 b and enough for the rule, or nobody is thought to lie."""
+        return neighbors >= self.needed
+
+    @property
+    def needed(self) -> int:
+        liars = self.settings.liars
+        return 0 if liars is None else max(2 * liars + 1, self.settings.least)
 
     def usual_pace_s(self, own_s: float) -> float:
         """The median of the own pace and of what the neighbors tell of theirs: no b of 2 b + 1 can move it far.
@@ -69,8 +74,8 @@ class Mixing:
         if self.too_few or (self.is_safe(there) and self._in_a_row < GRACE):
             return []
         self.too_few = True
-        liars, who = self.settings.liars or 0, f"{there} neighbors are there, with fresh models of {present}"
-        text = f"{who}: with {liars} liars among them nothing is mixed below {2 * liars + 1}"
+        text = f"{there} neighbors are there, with fresh models of {present}: with {self.settings.liars} liars among "
+        text += f"them nothing is mixed below {self.needed}"
         return [Alarm(kind="too-few-neighbors", peer=None, text=text)]
 
     def _find(self, present: int) -> list[Effect]:

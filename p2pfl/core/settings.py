@@ -19,9 +19,11 @@ BLOCK = 32
 
 
 def settings_of(
-    federation: Federation, *, hops: int, durable: bool, gammas: Mapping[int, float] | None = None
+    federation: Federation, *, hops: int, durable: bool, gammas: Mapping[int, float] | None = None, least: int = 0
 ) -> Settings:
-    """`hops` is how far the farthest member is from this one; `gammas` by neighbor, where not `gossip.gamma`."""
+    """`hops` is how far the farthest member is from this one; `gammas` by neighbor, where not `gossip.gamma`; `least`
+    how many neighbors the rule itself needs.
+    """
     training, gossip = federation.training, federation.gossip
     return Settings(
         rounds=training.rounds,
@@ -30,6 +32,7 @@ def settings_of(
         gamma=gossip.gamma,
         gammas=gammas or {},
         liars=liars_of(gossip.rule) or None,
+        least=least,
         staleness=parse_staleness(gossip.staleness),
         speed_limit=training.speed_correction,
         start_wait_s=gossip.start_wait_s,

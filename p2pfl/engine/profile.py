@@ -19,3 +19,9 @@ def rule_of(federation: Federation) -> Rule | None:
 def beta_of(federation: Federation) -> float:
     """The control variate's rate. It follows the flow between two models, which the robust profile does not have."""
     return 0.0 if liars_of(federation.gossip.rule) else federation.training.control_variate
+
+
+def least_of(federation: Federation) -> int:
+    """How many neighbors the robust profile's rule needs; 0 in the conservative profile."""
+    rule = rule_of(federation)
+    return 0 if rule is None else rule.least

@@ -24,7 +24,7 @@ from p2pfl.net.notice import Notice
 from p2pfl.net.outbox import Outbox
 from p2pfl.net.shared import Shared
 from p2pfl.vocabulary import CHUNK_BYTES
-from p2pfl.wire import Assembler, split
+from p2pfl.wire import Assembler, OtherVersionError, split
 
 LOUD_FAULTS = 20
 """of one neighbor; further ones are only counted."""
@@ -34,6 +34,9 @@ BATCH_BYTES = 4 * CHUNK_BYTES
 BATCH_CHUNKS = 4
 """read ahead of what is being opened, which are as many at most."""
 LISTENER_PATIENCE_S = 60.0
+
+MALFORMED = "protocol fault sealed by the peer: "
+"""how the reason begins where the peer itself, and nobody on the way, has sealed what ended the session."""
 
 T = TypeVar("T")
 
@@ -45,6 +48,10 @@ class Owner(Protocol):
 
 class FarewellError(Exception):
     """The peer has said goodbye."""
+
+
+class MalformedError(PeerFault):
+    """What the peer has sealed is no message."""
 
 
 class Link:
@@ -212,10 +219,18 @@ class Link:
                 chunk, final = self._session.open(data)
                 if final:
                     return messages, FarewellError()
-                messages += self._assembler.feed(chunk)
+                messages += self._assemble(chunk)
         except PeerFault as fault:
             return messages, fault
         return messages, None
+
+    def _assemble(self, chunk: bytes) -> list[Message]:
+        try:
+            return self._assembler.feed(chunk)
+        except OtherVersionError:
+            raise
+        except PeerFault as fault:
+            raise MalformedError(str(fault)) from fault
 
     def _note_progress(self, size: int) -> None:
         if self._ended.is_set():
@@ -240,7 +255,7 @@ class Link:
         self._traffic.faults += 1
         level = WARNING if self._traffic.faults <= LOUD_FAULTS else DEBUG
         self._shared.log.log(level, "session %d with node %d: %s", self.number, self.peer, fault)
-        self.end(f"protocol fault: {fault}")
+        self.end(f"{MALFORMED if isinstance(fault, MalformedError) else 'protocol fault: '}{fault}")
 
     async def _work(self, size: int, act: Callable[[], T]) -> T:
         """`act()`, in a worker thread if `size` bytes would hold the loop up."""

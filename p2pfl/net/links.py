@@ -130,8 +130,12 @@ class Links:
         if link is not None:
             link.send(message)
 
-    def close(self, peer: int, session: int, reason: str) -> None:
-        """End a session, if it is still open; `on_close` is called before this returns."""
+    def close(self, peer: int, session: int, reason: str, rest_s: float = 0.0) -> None:
+        """End a session, if it is still open; `on_close` is called before this returns. For `rest_s` no other is opened
+        with that peer, whoever dials.
+        """
+        if rest_s > 0.0:
+            self._table.rest(peer, rest_s)
         link = self._table.find(peer, session)
         if link is not None:
             link.end(reason)

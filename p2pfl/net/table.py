@@ -51,11 +51,18 @@ class Place:
     free: asyncio.Event = field(default_factory=asyncio.Event)
     settled: bool = False
     """the last session lived long enough to dial again at once."""
+    rests_until: float = 0.0
+    """by the loop's clock."""
+
+    @property
+    def rest_s(self) -> float:
+        """How much longer there shall be no session."""
+        return max(0.0, self.rests_until - asyncio.get_running_loop().time())
 
     async def vacancy(self) -> None:
-        """Wait, for as long as it may take, until there is no session."""
-        while self.link is not None:
-            await self.free.wait()
+        """Wait, for as long as it may take, until there is no session and there may be one."""
+        while self.link is not None or self.rest_s:
+            await (asyncio.sleep(self.rest_s) if self.link is None else self.free.wait())
 
     def wake(self) -> None:
         for scope in self.held_back:
@@ -93,8 +100,14 @@ class Table:
         link = self.places[peer].link if peer in self.places else None
         return link if link is not None and link.number == number else None
 
+    def rest(self, peer: int, rest_s: float) -> None:
+        """Open no session with that peer for so long."""
+        self.places[peer].rests_until = asyncio.get_running_loop().time() + rest_s
+
     async def admit(self, candidate: Candidate) -> Link | None:
-        """The session that the candidate has become, or None where another is preferred."""
+        """The session that the candidate has become, or None where another, or none, is preferred."""
+        if self.places[candidate.peer].rest_s:
+            return None
         if self._own < candidate.peer:
             return await self._decide(candidate)
         return await self._follow(candidate)

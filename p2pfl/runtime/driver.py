@@ -50,6 +50,7 @@ from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, Vector
+from p2pfl.net.link import MALFORMED
 from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Quit
 from p2pfl.runtime.workshop import Workshop
 
@@ -81,7 +82,7 @@ class Links(Protocol):
     """What the driver needs of the network edge."""
 
     def send(self, peer: int, session: int, message: Message) -> None: ...
-    def close(self, peer: int, session: int, reason: str) -> None: ...
+    def close(self, peer: int, session: int, reason: str, rest_s: float = 0.0) -> None: ...
 
 
 class Driver:
@@ -132,7 +133,8 @@ class Driver:
 
     def session_closed(self, peer: int, session: int, reason: str) -> None:
         log.info("session with %s ended: %s", self.name_of(peer), reason)
-        self.take(SessionClosed(peer=peer, session=session))
+        malformed = reason.removeprefix(MALFORMED) if reason.startswith(MALFORMED) else ""
+        self.take(SessionClosed(peer=peer, session=session, malformed=malformed))
 
     def message_received(self, peer: int, session: int, message: Message) -> None:
         self.take(MessageReceived(peer=peer, session=session, message=message))
@@ -176,8 +178,8 @@ class Driver:
         match effect:
             case Send(peer=peer, session=session, message=message):
                 self.links.send(peer, session, message)
-            case CloseSession(peer=peer, session=session, reason=reason):
-                self.links.close(peer, session, reason)
+            case CloseSession(peer=peer, session=session, reason=reason, rest_s=rest_s):
+                self.links.close(peer, session, reason, rest_s)
             case CommitRound():
                 trained, self.trained = self.trained, None
                 self.engine_thread.jobs.put(Operate(effect, trained))

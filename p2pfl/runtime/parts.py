@@ -24,7 +24,7 @@ from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.engine.codecs import Codecs, codecs_of, gammas_of
 from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine, least_drift
-from p2pfl.engine.profile import beta_of, rule_of
+from p2pfl.engine.profile import beta_of, least_of, rule_of
 from p2pfl.engine.redo import redo
 from p2pfl.engine.state import EdgeState, NodeState
 from p2pfl.errors import UserError
@@ -257,6 +257,7 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
             hops=hops(setup.federation, setup.member.index),
             durable=setup.durability == "exchange",
             gammas=gammas_of(setup.federation, setup.member.index, setup.learner.size),
+            least=least_of(setup.federation),
         ),
         samples=state.samples,
         fresh=fresh,

@@ -50,6 +50,10 @@ def encode(message: Message) -> tuple[bytes, memoryview]:
     return LAYOUT.pack(MAGIC, PROTOCOL_VERSION, kind.code, 0, len(header), body.nbytes) + header, body
 
 
+class OtherVersionError(PeerFault):
+    """The peer runs older or newer software, and does nothing wrong."""
+
+
 def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:
     """Judge the first PREFIX_BYTES of a frame; `max_body_bytes` binds the types that may have a body.
 
@@ -62,7 +66,7 @@ def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:
     if magic != MAGIC:
         raise PeerFault(f"a frame begins with {magic!r} instead of {MAGIC!r}")
     if version != PROTOCOL_VERSION:
-        raise PeerFault(f"the peer speaks protocol version {version}, this node version {PROTOCOL_VERSION}")
+        raise OtherVersionError(f"the peer speaks protocol version {version}, this node version {PROTOCOL_VERSION}")
     kind = BY_CODE.get(code)
     if kind is None or flags:
         raise PeerFault(f"a frame of unknown type {code} or with unknown flags {flags:#x}")

@@ -152,6 +152,25 @@ async def test_messages_to_no_session_or_an_old_one_are_dropped(federation):
         assert a.reasons() == ["asked to"]
 
 
+@pytest.mark.parametrize(("resting", "other"), [(0, 1), (1, 0)])
+async def test_a_neighbor_that_is_given_a_rest_opens_no_session_until_it_is_over(federation, resting, other):
+    async with federation.node(resting) as a, federation.node(other, {resting: a.address()}) as b:
+        await a.until(lambda: a.open)
+        table, tries = a.links._table, []
+        admit = table.admit
+
+        async def counted(candidate):
+            tries.append(candidate.peer)
+            return await admit(candidate)
+
+        table.admit = counted
+        a.links.close(other, a.open[other], "enough of it", rest_s=1e6)
+        await a.until(lambda: len(tries) == 3)
+        assert a.kinds() == ["open", "close"]
+        table.rest(other, 0.0)
+        await a.until(lambda: a.open and b.open)
+
+
 async def test_leaving_says_goodbye(federation):
     async with federation.node(0) as a:
         async with federation.node(1, {0: a.address()}) as b:

@@ -289,7 +289,7 @@ class Edge:
 
     def is_behind(self, level: int) -> bool:
         """Before the first round: whether the neighbor is not there, or has not told of that level."""
-        return not self.greeting.is_open or self.peer_level < level
+        return not self.standing.is_out and (not self.greeting.is_open or self.peer_level < level)
 
     def has_closed(self, rounds: int) -> bool:
         """Whether the neighbor has stopped training and done that many mixing rounds since."""

@@ -108,9 +108,14 @@ class Standing:
     def is_quarantined(self, now: float) -> bool:
         return now < self.until
 
+    @property
+    def is_out(self) -> bool:
+        """From the beginning of a quarantine until it comes back: nobody waits for it."""
+        return self.quarantines > 0 and not self.returned
+
     def comes_back(self, now: float) -> bool:
         """Whether a quarantine is over, asked for the first time."""
-        back = bool(self.quarantines) and not self.returned and not self.is_quarantined(now)
+        back = self.is_out and not self.is_quarantined(now)
         self.returned = self.returned or back
         return back
 

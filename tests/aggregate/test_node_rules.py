@@ -1,0 +1,260 @@
+"""One suite for every rule that a federation can name."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pfl.aggregate import Neighborhood, make_rule
+from p2pfl.config.rule import CENTRAL, NAMES, liars_of
+from p2pfl.errors import UserError
+
+SPECS = (
+    *(f"{name}:b={b}" for name in NAMES[1:] for b in (1, 2)),
+    *(f"nnm+{name}:b=1" for name in CENTRAL),
+    "scc:b=1,tau=0.5",
+    "centered-clipping:b=1,tau=0.5",
+    "centered-clipping:b=1,steps=1",
+    "balance:b=1,alpha=0.2,gamma=2.0,kappa=0.0",
+)
+
+
+@pytest.fixture(params=SPECS)
+def rule(request):
+    return make_rule(request.param)
+
+
+def around(own, others, weights=None, progress=0.0):
+    count = len(others)
+    weights = np.full(count, 1 / (count + 1)) if weights is None else weights
+    return Neighborhood(own=own, others=others, weights=weights, peers=tuple(range(count)), progress=progress)
+
+
+def models(count, size=700, seed=0, common=3.0):
+    """Around a common one, as models are that mix."""
+    chance = np.random.default_rng(seed)
+    center = common * chance.standard_normal(size)
+    return list((center + 0.1 * chance.standard_normal((count, size))).astype(np.float32))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_rule_says_by_which_spec_it_is_made(spec):
+    rule = make_rule(spec)
+    assert rule.spec == spec
+    assert rule.liars == liars_of(spec)
+    assert rule.least >= 2 * rule.liars + 1
+
+
+def test_the_mean_is_no_rule_and_a_mistake_names_the_key():
+    assert make_rule("mean") is None
+    with pytest.raises(UserError) as raised:
+        make_rule("krumm")
+    assert (raised.value.key, raised.value.value) == ("gossip.rule", "krumm")
+
+
+def test_a_model_comes_back_in_new_memory_and_nothing_is_written_to(rule):
+    own, *others = models(rule.least + 3)
+    before = [row.copy() for row in (own, *others)]
+    for row in (own, *others):
+        row.setflags(write=False)
+    mixture = rule.mix(around(own, others))
+    assert (mixture.model.shape, mixture.model.dtype) == (own.shape, np.float32)
+    assert mixture.model.flags.writeable
+    assert not any(np.shares_memory(mixture.model, row) for row in (own, *others))
+    assert [row.tobytes() for row in (own, *others)] == [row.tobytes() for row in before]
+    if mixture.kept is not None:
+        assert mixture.kept.shape == (len(others),)
+        assert ((mixture.kept >= 0) & (mixture.kept <= 1)).all()
+
+
+def test_equal_models_stay_as_they_are(rule):
+    own = models(1)[0]
+    mixture = rule.mix(around(own, [own.copy() for _ in range(rule.least + 1)]))
+    np.testing.assert_allclose(mixture.model, own, rtol=3e-7)
+
+
+def test_it_mixes(rule):
+    """Towards what the neighbors have, without a lie: it is not the own model under another name."""
+    own, *others = models(rule.least + 4, common=0.6)
+    moved = rule.mix(around(own, others)).model - own
+    toward = np.mean(others, axis=0) - own
+    assert moved @ toward > (0 if "krum" in rule.spec and "nnm" not in rule.spec else 0.01 * toward @ toward) - 1e-9
+
+
+LIES = {
+    "far": lambda own, _: np.full_like(own, 1e30),
+    "largest": lambda own, number: np.full_like(own, np.finfo(np.float32).max) * (-1) ** number,
+    "flipped": lambda own, _: -10 * own,
+    "each another": lambda own, number: own + np.float32(1e3 * (number + 1)),
+    "zero": lambda own, _: np.zeros_like(own),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_as_many_lies_as_it_is_set_to_leave_the_model_near_the_honest_ones(rule, lie, place):
+    own, *honest = models(rule.least + 1 - rule.liars + 3)
+    lies = [LIES[lie](own, number) for number in range(rule.liars)]
+    others = lies + honest if place == "first" else honest + lies
+    found = rule.mix(around(own, others)).model
+    farthest = max(np.linalg.norm(row - own) for row in honest)
+    # A fixed radius lets each of its steps go so far.
+    radius = 3 * 0.5 if "tau" in rule.spec else 0.0
+    allowed = 5 * farthest + radius
+    if rule.spec.endswith("gamma=2.0,kappa=0.0"):
+        allowed += 2 * np.linalg.norm(own)
+    assert np.linalg.norm(found - np.mean([own, *honest], axis=0)) <= allowed
+    mean = np.mean([own, *others], axis=0, dtype=np.float64)
+    assert np.linalg.norm(found - mean) > 1e-3 * np.linalg.norm(mean - own)
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if "nnm+trimmed" not in spec])
+def test_it_says_how_little_of_a_lie_came_through(spec):
+    rule = make_rule(spec)
+    own, *honest = models(rule.least + 4)
+    mixture = rule.mix(around(own, [*honest, *[np.full_like(own, 1e6)] * rule.liars]))
+    if mixture.kept is not None:
+        assert mixture.kept[len(honest) :].max() < 1e-2
+        assert mixture.kept[: len(honest)].max() > (0.05 if "median:" in spec or "tau" in spec else 0.3)
+
+
+def test_with_too_few_neighbors_it_stays_where_it_is(rule):
+    own, *others = models(rule.least)
+    mixture = rule.mix(around(own, others))
+    assert mixture.model.tobytes() == own.tobytes()
+    assert mixture.model is not own
+    assert not mixture.kept.any()
+    assert rule.mix(around(own, [])).model.tobytes() == own.tobytes()
+
+
+@pytest.mark.parametrize("size", [0, 1, 16_385])
+def test_models_of_any_size(rule, size):
+    own, *others = models(rule.least + 1, size)
+    assert rule.mix(around(own, others)).model.shape == (size,)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@given(
+    data=st.data(),
+    size=st.integers(1, 9),
+    extra=st.integers(0, 4),
+)
+def test_finite_models_give_a_finite_model(spec, data, size, extra):
+    rule = make_rule(spec)
+    floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+    rows = [
+        np.array(data.draw(st.lists(floats, min_size=size, max_size=size)), np.float32)
+        for _ in range(rule.least + 1 + extra)
+    ]
+    found = rule.mix(around(rows[0], rows[1:], progress=0.5))
+    assert np.isfinite(found.model).all()
+
+
+@pytest.mark.parametrize("spec", ["cs+:b=1", "scc:b=1,tau=1.0"])
+def test_weights_scale_the_pulls_of_rules_around_the_own_model(spec):
+    own, *others = models(6)
+    whole = rule_moves(spec, own, others, np.full(5, 0.1))
+    np.testing.assert_allclose(rule_moves(spec, own, others, np.full(5, 0.05)), whole / 2, atol=1e-6)
+    assert not rule_moves(spec, own, others, np.full(5, 1e-300)).any()
+
+
+@pytest.mark.parametrize("spec", ["trimmed-mean:b=1", "median:b=1", "geometric-median:b=1", "krum:b=1", "monna:b=1"])
+def test_no_weight_makes_a_neighbor_count_for_more_than_one(spec):
+    own, *others = models(6)
+    even = rule_moves(spec, own, others, np.full(5, 0.1))
+    assert (rule_moves(spec, own, others, np.array([0.9, 0.01, 0.01, 0.01, 0.01])) == even).all()
+
+
+def rule_moves(spec, own, others, weights):
+    return make_rule(spec).mix(around(own, others, weights)).model - own
+
+
+def test_progress_makes_balance_stricter():
+    own, *others = models(6)
+    gap = np.linalg.norm(others[0] - own) / np.linalg.norm(own)
+    rule = make_rule(f"balance:b=1,gamma={1.2 * float(gap)!r}")
+    assert rule.mix(around(own, others)).kept.sum() > rule.mix(around(own, others, progress=1.0)).kept.sum()
+
+
+def test_large_models_need_blocks_alone_beside_the_result(rule):
+    rows = models(9, 600_000)
+    if len(rows) <= rule.least:
+        rows += models(rule.least - 7, 600_000, seed=1)
+    tracemalloc.start()
+    rule.mix(around(rows[0], rows[1:]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < rows[0].nbytes + 6_000_000
+
+
+def test_bits_do_not_depend_on_how_models_lie_in_memory(rule):
+    own, *others = models(rule.least + 2, 20_000)
+    wanted = rule.mix(around(own, others)).model.tobytes()
+    wide = np.zeros((len(others) + 1, 20_003), np.float32)[:, 1:-2]
+    wide[:] = [own, *others]
+    assert rule.mix(around(wide[0], list(wide[1:]))).model.tobytes() == wanted
+
+
+# --- rules of others -----------------------------------------------------------------------------------------------
+
+MINE = """
+import numpy as np
+
+class Middle:
+    def __init__(self, f):
+        self.f = f
+    def __call__(self, vectors):
+        return np.sort(vectors, axis=0)[self.f : len(vectors) - self.f].mean(axis=0)
+
+def wrong(vectors):
+    return {wrong}
+
+number = 3
+"""
+
+
+def test_a_rule_of_ones_own_is_found_beside_the_federation(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    own, *others = models(6)
+    rule = make_rule("mine.py:Middle,b=2", tmp_path)
+    assert (rule.spec, rule.liars, rule.least) == ("mine.py:Middle,b=2", 2, 5)
+    wanted = make_rule("trimmed-mean:b=2").mix(around(own, others)).model
+    np.testing.assert_allclose(rule.mix(around(own, others)).model, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("mine.py:absent", "no attribute 'absent'"),
+        ("mine.py:number", "cannot be called"),
+        ("other.py:rule", "could not be imported"),
+        ("no_such_module:rule", "No module named"),
+        ("os.path:sep", "cannot be called"),
+    ],
+)
+def test_a_rule_that_is_not_there_is_the_users_mistake(tmp_path, spec, reason):
+    (tmp_path / "mine.py").write_text(MINE.replace("{wrong}", "1 / 0"))
+    with pytest.raises(UserError, match=reason) as raised:
+        make_rule(spec, tmp_path)
+    assert raised.value.key == "gossip.rule"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("vectors", "where"),
+        ("vectors[0] * np.nan", "NaN or infinity"),
+        ("vectors[0].astype(int)", "gave int64"),
+        ("None", "gave object"),
+    ],
+)
+def test_a_rule_of_ones_own_that_fails_says_so(tmp_path, answer, reason):
+    (tmp_path / "mine.py").write_text(MINE.replace("{wrong}", answer))
+    own, *others = models(6)
+    with pytest.raises(UserError, match=reason):
+        make_rule("mine.py:wrong", tmp_path).mix(around(own, others))

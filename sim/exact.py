@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from p2pfl.aggregate import Rule
 from p2pfl.compress import Payload
-from p2pfl.core.effects import Operation
-from p2pfl.core.events import Event, RoundCommitted
+from p2pfl.core.effects import ApplyRequest, Operation
+from p2pfl.core.events import Event, RequestApplied, RoundCommitted
+from p2pfl.core.messages import Reply
+from p2pfl.core.records import next_chain
 from p2pfl.engine.codecs import Codecs, chance_of
 from p2pfl.engine.durable import entry
-from p2pfl.engine.engine import LEAST_DRIFT, Engine
+from p2pfl.engine.engine import LEAST_DRIFT, Engine, Outcome
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Learner, Vector
@@ -166,23 +168,55 @@ class ExactEngine:
         return engine
 
 
+class UnfitError(Exception):
+    """What a liar would show is no model; `body` is the payload that says it nevertheless."""
+
+    def __init__(self, body: Payload) -> None:
+        super().__init__("no model")
+        self.body = body
+
+
 class LyingEngine(Engine):
     """Keeps to the protocol, and shows something else instead of its model."""
 
     show: Show | None = None
 
     def _encode(self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None) -> Payload:
+        """Raises UnfitError in place of a payload that would have to be decoded here too."""
         if self.show is None:
             return super()._encode(peer, incarnation, seq, decoded=decoded)
-        codec = self.codecs.of(peer)
-        size, shown = self.state.model.size, self.show(self.state.model, peer)
+        codec, size = self.codecs.of(peer), self.state.model.size
+        shown = self.show(self.state.model, peer)
         if is_model(shown, size):
             chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
             return codec.encode(shown - self.state.edges[peer].own, chance=chance, decoded=decoded)
+        body = codec.encode(shown, chance=0) if shown.size != size else _not_finite(shown, codec.size_bytes(size))
         if decoded is not None:
-            # The neighbor will refuse the body; what this end makes of it goes with the edge that begins anew.
-            decoded[:] = 0
-        if shown.size != size:
-            return codec.encode(shown, chance=0)
-        # No encoder makes such a payload; read as floats these bytes are NaN.
-        return b"\xff" * codec.size_bytes(size)
+            raise UnfitError(body)
+        return body
+
+    def _apply_request(self, op: ApplyRequest) -> Outcome:
+        """What the neighbor must refuse moves nothing here either: the two ends begin anew from where they are."""
+        try:
+            return super()._apply_request(op)
+        except UnfitError as unfit:
+            reply = Reply(
+                incarnation=op.request.incarnation,
+                seq=op.request.seq,
+                request_digest=op.request.digest,
+                version=op.version,
+                factor=op.factor,
+                weight=op.weight,
+                pace_s=op.pace_s,
+                drift=max(op.request.drift, self.state.drift),
+                body=unfit.body,
+            )
+            chain = next_chain(self.state.edges[op.peer].record.chain, op.request, reply)
+            return Outcome(RequestApplied(peer=op.peer, request=op.request, reply=reply, chain=chain), None)
+
+
+def _not_finite(shown: Vector, size: int) -> bytes:
+    """No encoder makes a payload of it: bytes that are NaN, or the infinity shown, in whatever floats they are read."""
+    if np.isnan(shown).any():
+        return b"\xff" * size
+    return np.resize(np.frombuffer(shown.astype("<f4").tobytes(), np.uint8), size).tobytes()

@@ -1,0 +1,187 @@
+"""Liars in a simulation: what they see, what the honest refuse of it, what it does to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from p2pfl.errors import UserError
+from sim import simulate
+from sim.attacks import Attack
+from sim.federations import describe
+from sim.learning.poisoned import poisoned
+from sim.liars import Liars
+from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
+
+
+def small(**changes):
+    wanted = {"nodes": 6, "topology": "random-regular:degree=3", "rounds": 3, "partition": "iid", "seed": 2}
+    federation = describe(**(wanted | changes))
+    gossip = replace(federation.gossip, start_wait_s=0.2, linger_s=0.5)
+    return replace(federation, training=replace(federation.training, local_steps=3), gossip=gossip)
+
+
+def run(attack, federation=None, *, nodes=(1, 4), **how):
+    world = WorldSpec(liars=LiarSpec(attack=attack, nodes=nodes) if attack else None)
+    return simulate(federation or small(), world=world, references=False, **how)
+
+
+def alarms(report, kind):
+    return sum(node["alarms"].get(kind, 0) for node in report["nodes"] if not node["byzantine"])
+
+
+# -- what they see -----------------------------------------------------------------------------------------------------
+
+
+def test_a_liar_sees_every_model_as_it_is_and_the_peers_mixing_weights():
+    federation = small(nodes=4, topology="path")
+    seen = []
+
+    def lie(sight):
+        seen.append(sight)
+        return sight.victim
+
+    models = {node: np.full(5, float(node)) for node in range(4)}
+    hosts = [
+        SimpleNamespace(
+            engine=SimpleNamespace(state=SimpleNamespace(model=models[node])),
+            core=SimpleNamespace(facts=SimpleNamespace(rounds=10 + node)),
+        )
+        for node in range(4)
+    ]
+    learners = SimpleNamespace(initial=lambda: np.zeros(5), samples=[10, 20, 60, 8])
+    liars = Liars(Attack(spec="x", lie=lie), federation, frozenset({1, 3}), learners=learners)
+    liars.meet(SimpleNamespace(hosts=hosts))
+    hosts[2].engine.state.model = models[2] + 0.5
+    shown = liars.show(1)(models[1], 2)
+    assert np.array_equal(shown, models[2] + 0.5)
+    liars.show(1)(models[1], 0)
+    liars.show(3)(models[3], 2)
+    assert [(sight.node, sight.peer, sight.count, sight.rounds) for sight in seen] == [
+        (1, 2, 0, 11),
+        (1, 0, 1, 11),
+        (3, 2, 0, 13),
+    ]
+    assert seen[0].lying == (1, 3)
+    assert seen[1].known == ()
+    assert np.array_equal(seen[0].around, [models[2] + 0.5])
+    # c = min(n_i/(deg_i+1), n_j/(deg_j+1)), a = c/n_i: node 2 has 60 samples and two neighbors
+    assert seen[0].weights == pytest.approx({1: (20 / 3) / 60, 3: (8 / 2) / 60})
+
+
+@pytest.mark.parametrize("attack", ["alie", "two-faced", "sleeper:noise:1@2"])
+def test_a_run_with_liars_is_the_same_again_and_whether_or_not_rounds_are_batched(attack):
+    found = [run(attack, batching=batching) for batching in (True, True, False)]
+    assert len({report["value_digest"] for report in found}) == 1
+    assert found[0]["batching"]["operations"] == "one at a time"
+    assert found[0]["attack"] == (attack if "sleeper" not in attack else "sleeper:noise:1@2")
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attack", ["nan", "inf", "wrong-shape"])
+@pytest.mark.parametrize("compressor", ["q4", "none", "sign", "top-k:0.1+q8"])
+def test_what_is_no_model_is_refused_moves_nothing_and_stops_nobody(attack, compressor):
+    report = run(attack, small(compressor=compressor, rounds=2), check=True)
+    assert alarms(report, "request-refused")
+    assert alarms(report, "reply-refused")
+    assert all(node["finished"] and node["rounds"] == 2 for node in report["nodes"] if not node["byzantine"])
+    assert np.isfinite(report["loss"]["max"])
+
+
+@pytest.mark.parametrize("attack", ["nan", "wrong-shape", "flood:alie"])
+def test_liars_crash_and_come_back_with_every_invariant_intact(attack):
+    world = WorldSpec(
+        compute=ComputeSpec(speed=Spread(kind="log-uniform", low=0.1, high=1.0), jitter=0.2),
+        links=LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02),
+        churn=ChurnSpec(up_s=0.05, down_s=0.02, until_s=0.2, amnesia=0.3, nodes=tuple(range(6))),
+        liars=LiarSpec(attack=attack, nodes=(1, 4)),
+    )
+    report = simulate(small(), world=world, check=True, references=False)
+    assert sum(node["starts"] for node in report["nodes"] if node["byzantine"]) > 2
+
+
+def test_a_flood_exchanges_far_more_and_stops_nobody():
+    calm, flooded = run(None), run("flood")
+    honest = [index for index in range(6) if index not in {1, 4}]
+    before, after = (sum(report["nodes"][index]["exchanges"] for index in honest) for report in (calm, flooded))
+    assert after > 2 * before
+    assert not alarms(flooded, "resync")
+    assert all(node["finished"] for node in flooded["nodes"])
+    assert flooded["accuracy"]["min"] > calm["accuracy"]["min"] - 0.05
+
+
+# -- poisoned data -----------------------------------------------------------------------------------------------------
+
+
+def test_the_report_has_the_success_of_poisoned_data_beside_the_accuracy():
+    report = run("label-flip")
+    for node in report["nodes"]:
+        assert 0 <= node["attack_success"] <= 1
+    honest = [node["attack_success"] for node in report["nodes"] if not node["byzantine"]]
+    assert report["attack_success"] == {
+        "mean": pytest.approx(np.mean(honest)),
+        "min": min(honest),
+        "max": max(honest),
+    }
+    assert report["batching"]["operations"] == "batched"
+    assert run("sign-flip:0.1")["attack_success"] is None
+
+
+def test_references_know_nothing_of_the_poison():
+    spoiled, clean = (
+        simulate(small(), world=WorldSpec(liars=liars))["reference"]["centralized"]["all_nodes"]["accuracy"]
+        for liars in (LiarSpec(attack="label-flip", nodes=(1, 4)), None)
+    )
+    assert spoiled == clean
+
+
+def test_learners_of_a_users_own_cannot_be_poisoned():
+    with pytest.raises(UserError, match="cannot be poisoned"):
+        poisoned([object()], None, frozenset({0}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("attack", "loses"),
+    [
+        *(("sign-flip", 0.3), ("zero", 0.3), ("replay", 0.03), ("alie", 0.01), ("ipm", 0.3), ("foe", 0.3)),
+        *(("fang", 0.1), ("dissensus", 0.1), ("spectral", 0.03), ("two-faced", 0.03), ("small-sign", 0.01)),
+        *(("min-max", 0.01), ("min-sum", 0.01), ("sleeper:ipm@3", 0.05), ("flood:ipm", 0.3), ("label-flip", 0.03)),
+        *(("mimic", 0.005), ("collude-median", 0.005), ("oscillate", 0.005), ("noise:1", 0.03), ("constant:1", 0.3)),
+    ],
+)
+def test_an_attack_on_the_mean_bites(attack, loses, calm):
+    found = simulate(bitten(), world=WorldSpec(liars=LiarSpec(attack=attack, count=2)), references=False)
+    assert found["accuracy"]["mean"] < calm["accuracy"]["mean"] - loses
+
+
+@pytest.mark.slow
+def test_a_backdoor_opens_while_clean_accuracy_stays(calm):
+    """With labels turned round instead, samples go where they should not more often than in a calm run."""
+    calm_success = {}
+    for attack in ("backdoor", "label-flip"):
+        world = WorldSpec(liars=LiarSpec(attack=attack, count=2))
+        found = simulate(bitten(), world=world, references=False)
+        # Poison that has not acted yet: the same probe, one round of training.
+        early = replace(bitten(), training=replace(bitten().training, rounds=1))
+        calm_success[attack] = simulate(early, world=world, references=False)["attack_success"]["mean"]
+        if attack == "backdoor":
+            assert found["attack_success"]["min"] > 0.5
+            assert found["attack_success"]["mean"] > calm_success[attack] + 0.3
+            assert found["accuracy"]["mean"] > calm["accuracy"]["mean"] - 0.04
+        else:
+            assert found["attack_success"]["mean"] > 0.05
+
+
+def bitten():
+    return describe(nodes=10, topology="random-regular:degree=4", rounds=15, seed=1, partition="dirichlet:0.5")
+
+
+@pytest.fixture(scope="module")
+def calm():
+    return simulate(bitten(), world=WorldSpec(), references=False)

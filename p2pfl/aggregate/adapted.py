@@ -28,8 +28,6 @@ class Adapted(Aggregator):
         UserError: when called, that the rule failed, or gave something else.
     """
 
-    source = "-"
-
     def __init__(self, rule: Callable[[Any], Any], f: int = 0, name: str = "") -> None:
         super().__init__(f)
         self.rule, self.name = rule, name or getattr(rule, "__name__", type(rule).__name__)

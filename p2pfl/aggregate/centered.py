@@ -63,9 +63,9 @@ class MoNNA(Choosing):
     """NNA: the mean of one's own and the n - f - 1 vectors nearest to it; weights are not asked.
 
     The aggregation is nearest neighbor averaging; MoNNA is the paper's name for training with momentum around it.
-    """
 
-    source = "Farhadkhani et al. 2023, arXiv 2209.10931"
+    Farhadkhani et al. 2023, arXiv 2209.10931.
+    """
 
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:  # noqa: ARG002
         near = nearest(squared_to(own, others), len(others) - self.f)
@@ -79,9 +79,9 @@ class SelfCenteredClipping(Centered):
 
     Without `tau` as the paper does it in practice: tau^2 = the mean of the m - f smallest squared distances, by weight,
     over the share that f neighbors may have.
-    """
 
-    source = "He, Karimireddy, Jaggi 2022, arXiv 2202.01545"
+    He, Karimireddy, Jaggi 2022, arXiv 2202.01545.
+    """
 
     def __init__(self, f: int = 0, idx: int = 0, tau: float | None = None) -> None:
         super().__init__(f, idx)
@@ -96,9 +96,10 @@ class SelfCenteredClipping(Centered):
 
 
 class ClippedSum(Centered):
-    """CS+: every neighbor's pull, clipped to the (m - 2f)-th smallest distance, by its weight."""
+    """CS+: every neighbor's pull, clipped to the (m - 2f)-th smallest distance, by its weight.
 
-    source = "Gaucher, Dieuleveut, Hendrikx 2025, arXiv 2410.10418"
+    Gaucher, Dieuleveut, Hendrikx 2025, arXiv 2410.10418.
+    """
 
     @property
     def least(self) -> int:
@@ -113,9 +114,9 @@ class Balance(Choosing):
     """alpha own + (1 - alpha) mean of the neighbors within gamma exp(-kappa progress) |own|; weights are not asked.
 
     `progress` is the share of the rounds that is done. What is within depends on no count of liars.
-    """
 
-    source = "Fang et al. 2024, arXiv 2406.10416"
+    Fang et al. 2024, arXiv 2406.10416.
+    """
 
     def __init__(self, f: int = 0, idx: int = 0, *, alpha: float = 0.5, gamma: float = 0.3, kappa: float = 1.0) -> None:
         super().__init__(f, idx)

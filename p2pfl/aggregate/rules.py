@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,6 @@ from p2pfl.aggregate.interface import Vector
 
 class Aggregator(ABC):
     """(n, d) in, (d,) out."""
-
-    source: ClassVar[str]
-    """The paper that it comes from."""
 
     def __init__(self, f: int = 0) -> None:
         if isinstance(f, bool) or not isinstance(f, int) or f < 0:
@@ -88,8 +85,6 @@ class Columnwise(Aggregator):
 class Average(Aggregator):
     """The mean: one lie can make of it whatever it wants."""
 
-    source = "-"
-
     def __init__(self) -> None:
         super().__init__(0)
 
@@ -98,45 +93,50 @@ class Average(Aggregator):
 
 
 class TrimmedMean(Columnwise):
-    """Of each coordinate, the mean without the f least and the f greatest values."""
+    """Of each coordinate, the mean without the f least and the f greatest values.
 
-    source = "Yin et al. 2018, arXiv 1803.01498"
+    Yin et al. 2018, arXiv 1803.01498.
+    """
 
     def trimmed(self, count: int) -> int:  # noqa: ARG002 - it need not know
         return self.f
 
 
 class Median(Columnwise):
-    """Of each coordinate, the median; of an even number, the mean of the two in the middle."""
+    """Of each coordinate, the median; of an even number, the mean of the two in the middle.
 
-    source = "Yin et al. 2018, arXiv 1803.01498"
+    Yin et al. 2018, arXiv 1803.01498.
+    """
 
     def trimmed(self, count: int) -> int:
         return (count - 1) // 2
 
 
 class Krum(Chosen):
-    """The vector with the least sum of squared distances to its n - f - 1 nearest."""
+    """The vector with the least sum of squared distances to its n - f - 1 nearest.
 
-    source = "Blanchard et al. 2017, arXiv 1703.02757"
+    Blanchard et al. 2017, arXiv 1703.02757.
+    """
 
     def shares(self, spread: Spread) -> Floats:
         return selection.krum(spread.squares, self.f, 1)
 
 
 class MultiKrum(Chosen):
-    """The mean of the n - f vectors of least such sum."""
+    """The mean of the n - f vectors of least such sum.
 
-    source = "Blanchard et al. 2017, arXiv 1703.02757"
+    Blanchard et al. 2017.
+    """
 
     def shares(self, spread: Spread) -> Floats:
         return selection.krum(spread.squares, self.f, len(spread.squares) - self.f)
 
 
 class Bulyan(Aggregator):
-    """Krum chooses n - 2f vectors; of each of their coordinates, the mean of the n - 4f values nearest the median."""
+    """Krum chooses n - 2f vectors; of each of their coordinates, the mean of the n - 4f values nearest the median.
 
-    source = "El Mhamdi et al. 2018, arXiv 1802.07927"
+    El Mhamdi et al. 2018, arXiv 1802.07927.
+    """
 
     @property
     def least(self) -> int:
@@ -158,9 +158,9 @@ class GeometricMedian(Chosen):
 
     Without `T` exact: as precise as float64 makes it. With it byzfl's: T of Weiszfeld's steps from zero, smoothed by
     `nu`. It needs no f, only that fewer than half of the vectors lie.
-    """
 
-    source = "Pillutla et al. 2022, arXiv 1912.13445"
+    Pillutla et al. 2022, arXiv 1912.13445.
+    """
 
     def __init__(self, nu: float = 0.1, T: int | None = None, *, f: int = 0) -> None:
         super().__init__(f)
@@ -181,9 +181,9 @@ class CenteredClipping(Aggregator):
     """L steps from `m` (zero where it is not given) to the mean of the vectors, each clipped to `tau` from there.
 
     Without `tau` each step finds a radius of its own, from f. Unlike byzfl's it keeps nothing from call to call.
-    """
 
-    source = "Karimireddy, He, Jaggi 2021, arXiv 2012.10333"
+    Karimireddy, He, Jaggi 2021, arXiv 2012.10333.
+    """
 
     def __init__(self, m: Any = None, L: int = 1, tau: float | None = 100.0, *, f: int = 0) -> None:
         super().__init__(f)
@@ -216,9 +216,9 @@ class NNM:
     """Nearest neighbor mixing, to be done before a rule: each vector becomes the mean of its n - f nearest.
 
     Called, it gives all of them, (n, d); as `NNM(f).before(rule)` a rule of the two in one.
-    """
 
-    source = "Allouah et al. 2023, arXiv 2302.01772"
+    Allouah et al. 2023, arXiv 2302.01772.
+    """
 
     def __init__(self, f: int = 0) -> None:
         self.f = Average().f if f == 0 else TrimmedMean(f).f
@@ -237,8 +237,6 @@ class NNM:
 
 class AfterNNM(Aggregator):
     """A rule of the mixed vectors. What distances alone decide is decided without making any of these."""
-
-    source = NNM.source
 
     def __init__(self, nnm: NNM, rule: Aggregator) -> None:
         super().__init__(nnm.f)

@@ -133,6 +133,12 @@ def _about_keys(federation: Federation) -> Iterator[str]:
             "training.control_variate does nothing here: it follows what flows between two models, and nothing flows. "
             "Data that differ from node to node cost more under this rule than under mean."
         )
+    partition = str(federation.task.options.get("partition", ""))
+    if partition.startswith(("shards:", "classes:")):
+        yield (
+            f"task.partition = {partition!r} leaves each node a few classes. What one neighbor alone knows looks like a "
+            "lie, and is discarded: with shards:2 of ten digits accuracy fell from 0.94 to 0.38 without any liar."
+        )
     specs = {federation.gossip.compressor, *federation.edge_compressors.values()}
     for spec in sorted(specs):
         if parse(spec).sparsifier:

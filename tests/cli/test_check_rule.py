@@ -119,6 +119,14 @@ def test_a_sparse_compressor_is_warned_of_on_a_single_edge_too(check, ward):
     assert "top-k:0.1+q8" in text
 
 
+@pytest.mark.parametrize(("partition", "warned"), [("shards:2", True), ("dirichlet:1", False)])
+def test_data_of_few_classes_at_each_node_are_warned_of(check, ward, partition, warned):
+    path = ward / "federation.toml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("[training]", f'partition = "{partition}"\n\n[training]'), encoding="utf-8")
+    assert bool(about(check("trimmed-mean:b=1", "complete"), "task.partition", "a few classes")) is warned
+
+
 def test_those_settings_are_right_under_the_mean(check):
     report = check("mean", "complete", gamma="1.0", control_variate="0.1", compressor='"top-k:0.1+q8"')
     assert about(report, "rule:") == []

@@ -11,6 +11,7 @@ from attackers.flood import Flood
 from attackers.lying import LyingEngine
 from attackers.poisoned import poisoned
 from p2pfl.config.load_node import find_member
+from p2pfl.core.limits import ResyncBrake
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.net.links import Links
@@ -19,6 +20,13 @@ from p2pfl.runtime.app import Application
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.parts import Setup
 from sim.attacks import Attack
+
+
+class Tireless(ResyncBrake):
+    """An honest node rests where an edge keeps falling apart; a liar that is refused tries again."""
+
+    def count(self, now: float) -> bool:  # noqa: ARG002 - what it stands for asks
+        return False
 
 
 class Liar(Application):
@@ -43,6 +51,8 @@ class Liar(Application):
         return engine
 
     def _begin(self, driver: Driver, links: Links) -> None:
+        for edge in driver.core.edges.values():
+            edge.brake = Tireless()
         super()._begin(driver, links)
         if self.attack.flood:
             self.flood = asyncio.create_task(Flood(driver, links).run())

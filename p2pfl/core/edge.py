@@ -104,7 +104,7 @@ class Edge:
         if self.standing.is_quarantined(now):
             rest_s = self.standing.until - now
             return [CloseSession(peer=self.peer, session=number, reason="in quarantine", rest_s=rest_s)]
-        if self.facts.halted or now < self.brake.held_until:
+        if self.facts.halted or self.brake.refuses(now):
             return [CloseSession(peer=self.peer, session=number, reason="resting")]
         self.greeting.begin(number)
         if not self.standing.comes_back(now):
@@ -287,9 +287,13 @@ class Edge:
         facts = self.facts
         return self.send(Ready(version=facts.version, closing=facts.closing, level=facts.level))
 
+    @property
+    def is_shut(self) -> bool:
+        return self.standing.is_out or self.brake.rests
+
     def is_behind(self, level: int) -> bool:
         """Before the first round: whether the neighbor is not there, or has not told of that level."""
-        return not self.standing.is_out and (not self.greeting.is_open or self.peer_level < level)
+        return not self.is_shut and (not self.greeting.is_open or self.peer_level < level)
 
     def has_closed(self, rounds: int) -> bool:
         """Whether the neighbor has stopped training and done that many mixing rounds since."""

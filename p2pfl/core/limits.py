@@ -69,6 +69,8 @@ class ResyncBrake:
 
     times: list[float] = field(default_factory=list)
     held_until: float = float("-inf")
+    rests: bool = False
+    """whether it has held the edge since the last session that was let in."""
 
     def count(self, now: float) -> bool:
         """Record one resync; True if there were too many and the edge must rest."""
@@ -77,7 +79,13 @@ class ResyncBrake:
             return False
         self.times.clear()
         self.held_until = now + HOLD_S
+        self.rests = True
         return True
+
+    def refuses(self, now: float) -> bool:
+        """Whether a session that comes now is turned away."""
+        self.rests = now < self.held_until
+        return self.rests
 
 
 @dataclass(slots=True)

@@ -259,7 +259,7 @@ class Rounds:
             return self._begin(now)
         if self._is_held_back():
             return self._announce() if self.told.due(now) else []
-        levels = (edge.peer_level for edge in self.edges.values() if not edge.standing.is_out)
+        levels = (edge.peer_level for edge in self.edges.values() if not edge.is_shut)
         level = 1 + min(levels, default=self.settings.hops)
         if level >= self.settings.hops:
             return self._begin(now)
@@ -358,7 +358,7 @@ class Rounds:
 
     def _linger(self, now: float) -> list[Effect]:
         waited = now >= self.phase_from + self.settings.linger_s
-        if waited or all(edge.peer_done or edge.standing.is_out for edge in self.edges.values()):
+        if waited or all(edge.peer_done or edge.is_shut for edge in self.edges.values()):
             return self._finish(now)
         return self._say_done() if self.told.due(now) else []
 

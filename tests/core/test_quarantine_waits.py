@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import commit, exchange_as_initiator, make_node, only, open_session, say, started
+from core_kit import commit, exchange_as_initiator, hello, make_node, only, open_session, say, started
 
-from p2pfl.core.effects import Finish, StartRound
+from p2pfl.core.effects import CloseSession, Finish, StartRound
 from p2pfl.core.events import RoundTrained, SessionOpened
 from p2pfl.core.messages import Done
 from p2pfl.core.rounds import Phase
@@ -34,11 +34,24 @@ def test_the_start_waits_for_an_absent_neighbor_and_not_for_one_thrown_out():
     assert len(only(throw_out(node, 1.0), StartRound)) == 1
 
 
-def test_one_that_came_and_told_no_level_does_not_hold_the_start_up_once_it_is_out():
+def test_the_start_waits_for_no_edge_that_rests_because_it_falls_apart_again_and_again():
     node = make_node(0, 1, LIAR, start_wait_s=60.0)
+    effects = started(node) + open_session(node, 1) + open_session(node, LIAR)
+    for incarnation in range(1, 7):
+        effects += node.edges[LIAR].resync(incarnation, "again", 0.1)
+    assert len(only(effects + node.wake(0.2), StartRound)) == 1
+    assert not node.edges[LIAR].standing.is_out
+    assert only(node.handle(SessionOpened(peer=LIAR, session=2), 1.0), CloseSession)
+    assert not node.edges[LIAR].is_behind(0)
+    node.handle(SessionOpened(peer=LIAR, session=3), 100.0)
+    assert node.edges[LIAR].is_behind(0)
+
+
+def test_one_that_came_and_told_no_level_does_not_hold_the_start_up_once_it_is_out():
+    node = make_node(0, 1, LIAR, start_wait_s=60.0, hops=2)
     effects = started(node) + open_session(node, LIAR)
     assert only(throw_out(node, 0.5) + effects, StartRound) == []
-    assert len(only(open_session(node, 1, 1.0), StartRound)) == 1
+    assert len(only(open_session(node, 1, 1.0, greeting=hello(level=1)), StartRound)) == 1
 
 
 def test_the_end_does_not_wait_for_one_that_is_out():

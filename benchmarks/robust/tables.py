@@ -1,0 +1,128 @@
+"""Sweeps of rules and attacks as Markdown: a summary by the worst attack, then every rule against every attack.
+
+Run as `python benchmarks/robust/tables.py TITLE=FOLDER ...`, FOLDER being where a sweep has put its results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+NOBODY = "none"
+DIGITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Over so many `seeds`, the mean of the honest nodes' mean accuracy, and of the accuracy of the worst of them."""
+
+    mean: float
+    least: float
+    seeds: int
+
+    def __str__(self) -> str:
+        return f"{three(self.mean)} / {three(self.least)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """By the rule's name, without its `b`, and the attack."""
+
+    title: str
+    rules: tuple[str, ...]
+    attacks: tuple[str, ...]
+    cells: dict[tuple[str, str], Cell]
+
+    def worst(self, rule: str) -> tuple[str, Cell] | None:
+        """The attack after which the honest know least, on average; None before every attack has been run."""
+        found = {attack: self.cells.get((rule, attack)) for attack in self.attacks if attack != NOBODY}
+        known = {attack: cell for attack, cell in found.items() if cell is not None}
+        return min(known.items(), key=lambda one: one[1].mean) if len(known) == len(found) else None
+
+    def mean(self, rule: str) -> float | None:
+        """Over all attacks."""
+        found = [self.cells.get((rule, attack)) for attack in self.attacks if attack != NOBODY]
+        known = [cell.mean for cell in found if cell is not None]
+        return fmean(known) if len(known) == len(found) else None
+
+    @property
+    def seeds(self) -> str:
+        counts = sorted({cell.seeds for cell in self.cells.values()})
+        return " to ".join(str(count) for count in ([counts[0], counts[-1]] if len(counts) > 1 else counts))
+
+
+def three(value: float) -> str:
+    return f"{value:.{DIGITS}f}".removeprefix("0")
+
+
+def read(title: str, folder: Path) -> Sweep:
+    document = json.loads((folder / "results.json").read_text())
+    cells, rules, attacks = {}, [], []
+    for row in document["rows"]:
+        rule, attack = re.sub(r":b=\d+$", "", row["values"]["rule"]), row["values"]["attack"]
+        rules.append(rule)
+        attacks.append(attack)
+        cell = _cell(row["metrics"])
+        if cell is not None:
+            cells[rule, attack] = cell
+    return Sweep(title, tuple(dict.fromkeys(rules)), tuple(dict.fromkeys(attacks)), cells)
+
+
+def _cell(metrics: dict[str, Any]) -> Cell | None:
+    mean, least = metrics.get("accuracy_mean"), metrics.get("accuracy_worst")
+    if not mean or not least:
+        return None
+    return Cell(mean["mean"], least["mean"], mean["count"])
+
+
+def summary(sweeps: Sequence[Sweep]) -> list[str]:
+    """Worst attack: mean / worst node (which attack); the rule without liars; its mean over the attacks."""
+    rules = dict.fromkeys(rule for sweep in sweeps for rule in sweep.rules)
+    return table(
+        ["rule", *(sweep.title for sweep in sweeps)],
+        [[rule, *(_summed(sweep, rule) for sweep in sweeps)] for rule in rules],
+    )
+
+
+def _summed(sweep: Sweep, rule: str) -> str:
+    worst = sweep.worst(rule)
+    return "" if worst is None else f"{worst[1]} ({worst[0]})"
+
+
+def details(sweep: Sweep) -> list[str]:
+    rows = []
+    for rule in sweep.rules:
+        worst, mean = sweep.worst(rule), sweep.mean(rule)
+        cells = [str(sweep.cells.get((rule, attack), "")) for attack in sweep.attacks]
+        rows.append([rule, *cells, "" if worst is None else three(worst[1].mean), "" if mean is None else three(mean)])
+    names = ["no attack" if attack == NOBODY else attack for attack in sweep.attacks]
+    return table(["rule", *names, "worst", "mean"], rows)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [line(head), line(["---"] * len(head)), *(line(row) for row in rows)]
+
+
+def line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="sweeps of rules and attacks as Markdown")
+    parser.add_argument("sweeps", nargs="+", metavar="TITLE=FOLDER")
+    given = [text.partition("=") for text in parser.parse_args().sweeps]
+    sweeps = [read(title, Path(folder)) for title, _, folder in given]
+    print("\n".join(summary(sweeps)))
+    for sweep in sweeps:
+        head = ["", f"### {sweep.title} ({sweep.seeds} seeds)", ""]
+        print("\n".join([*head, *details(sweep)]))
+
+
+if __name__ == "__main__":
+    main()

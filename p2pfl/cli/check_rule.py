@@ -63,9 +63,8 @@ def guaranteed(rule: str) -> str:
     parsed = parse_rule(rule)
     if parsed.is_object:
         return "nothing: the rule is your own"
-    if parsed.before:
-        return "what its paper proves of it: p2pfl rules"
-    return GUARANTEED.get(parsed.name, "what its paper proves of it: p2pfl rules")
+    proven = f"what its paper proves of it: p2pfl rules {rule}"
+    return proven if parsed.before else GUARANTEED.get(parsed.name, proven)
 
 
 def _instead(expected: int | None) -> str:
@@ -108,8 +107,8 @@ def _about_graph(rule: str, b: int, graph: Mapping[str, Any]) -> Iterator[str]:
     if graph["bridges"] or graph["cut_nodes"] or thin or graph["robustness"][1] <= b:
         yield (
             "the graph has a bottleneck. What comes across it is the odd one out, and a rule that bears liars discards "
-            "it though nobody lies: two cliques joined by one edge were measured to fall from 0.92 to 0.76. Add edges "
-            "across it."
+            "it though nobody lies: two cliques of 8 joined by one edge were measured to fall from 0.96 to 0.90, and "
+            "to stay apart. Add edges across it."
         )
     if rule.startswith("cs+"):
         left, wanted = graph["algebraic_connectivity"] - b, CONNECTED_EACH * b
@@ -136,15 +135,15 @@ def _about_keys(federation: Federation) -> Iterator[str]:
     partition = str(federation.task.options.get("partition", ""))
     if partition.startswith(("shards:", "classes:")):
         yield (
-            f"task.partition = {partition!r} leaves each node a few classes. What one neighbor alone knows looks like a "
-            "lie, and is discarded: with shards:2 of ten digits accuracy fell from 0.94 to 0.38 without any liar."
+            f"task.partition = {partition!r} leaves each node a few classes. What one neighbor alone knows looks like "
+            "a lie, and is discarded: with shards:2 of ten digits accuracy fell from 0.94 to 0.38 without any liar."
         )
     specs = {federation.gossip.compressor, *federation.edge_compressors.values()}
     for spec in sorted(specs):
         if parse(spec).sparsifier:
             yield (
-                f"{spec} sends a neighbor's model piece by piece. The rule judges what has come so far, and a liar "
-                "hides in what has not. q4, q8 or rotate+sign send all of it."
+                f"{spec} sends a neighbor's model piece by piece, and the rule judges what has come so far: beside a "
+                "liar, accuracy was measured to fall from 0.94 to 0.87. q4, q8 or rotate+sign send all of it."
             )
 
 

@@ -13,6 +13,7 @@ from p2pfl.core.edge import FIRST_RESEND_S, INBOX, LAST_RESEND_S, Edge
 from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect
 from p2pfl.core.events import EngineResult, ReplyApplied, ReplyRefused, RequestApplied, RequestFrozen, RequestRefused
 from p2pfl.core.facts import Told
+from p2pfl.core.limits import hearing_bucket
 from p2pfl.core.messages import Ask, Busy, Done, Hello, Message, Ready, Reply, Request, Resync
 from p2pfl.core.session import NEVER
 from p2pfl.core.standing import Fault
@@ -34,6 +35,7 @@ def receive(edge: Edge, session: int, message: Message, now: float) -> list[Effe
         return []
     if edge.hearing.take(now) > 0.0:
         text = "more messages than an honest node sends"
+        edge.hearing = hearing_bucket(edge.settings.exchanges_per_s)  # the next session begins as the first did
         return [*edge.blame(Fault.FLOOD, text, now), *edge.drop_session(text)]
     if edge.busy and not isinstance(message, _TELLING):
         _put_by(edge, message)

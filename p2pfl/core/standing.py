@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 FORGIVEN_S = 300.0
 """in which one point is forgiven: linear, so that every machine finds the same."""
-ENOUGH = 5.0
-"""points that lead to quarantine."""
+ENOUGH = 4.5
+"""points that lead to quarantine: five refused models within two minutes."""
 PROBATION = 3.0
 """points that a neighbor comes back with."""
 FORGOTTEN = 1.0

@@ -1,0 +1,306 @@
+"""Standing: what no honest node does leads to quarantine and back; what an honest node may do never counts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2pfl.core import invariants
+from p2pfl.core.edge import LONGEST_JUMP
+from p2pfl.core.effects import Alarm, ApplyRequest, CloseSession
+from p2pfl.core.events import MessageReceived, ReplyRefused, RequestRefused, SessionClosed, SessionOpened
+from p2pfl.core.limits import HEARD_MULTIPLE, LONGEST_STALL_S, TELLS_PER_S, hearing_bucket
+from p2pfl.core.messages import Ask, Busy, Done, Ready, Resync
+from p2pfl.core.standing import ENOUGH, FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, PROBATION, Fault, Standing
+
+sys.path.insert(0, str(Path(__file__).parent))
+from core_kit import (
+    apply_request,
+    freeze,
+    hello,
+    initiator,
+    make_node,
+    only,
+    open_session,
+    pending_initiator,
+    reply_to,
+    request,
+    responder,
+    say,
+    sent,
+)
+
+
+def alarms(effects, kind):
+    return [alarm for alarm in only(effects, Alarm) if alarm.kind == kind]
+
+
+def noted(standing, fault, times, now=0.0):
+    return [standing.note(fault, "text", now) for _ in range(times)]
+
+
+# -- the count ------------------------------------------------------------------------------------------------------
+
+
+def test_five_models_that_cannot_be_lead_to_quarantine():
+    assert noted(Standing(), Fault.PAYLOAD, 5) == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_no_single_fault_of_any_kind_is_enough_and_some_number_of_each_is(fault):
+    standing = Standing()
+    assert not standing.note(fault, "text", 0.0)
+    assert any(noted(standing, fault, int(ENOUGH / POINTS[fault]) + 1))
+
+
+def test_faults_that_are_far_apart_never_lead_to_quarantine():
+    standing = Standing()
+    assert not any(standing.note(Fault.PAYLOAD, "text", k * FORGIVEN_S) for k in range(100))
+
+
+def test_quarantines_last_twice_as_long_each_time_and_never_longer_than_an_hour():
+    standing, now, terms = Standing(), 0.0, []
+    for _ in range(9):
+        while not standing.note(Fault.PAYLOAD, "text", now):
+            pass
+        terms.append(standing.until - now)
+        now = standing.until
+    assert terms == [FIRST_TERM_S * 2**k for k in range(6)] + [LONGEST_TERM_S] * 3
+
+
+def test_on_probation_fewer_faults_lead_back():
+    standing = Standing()
+    noted(standing, Fault.PAYLOAD, 5)
+    assert noted(standing, Fault.PAYLOAD, 2, standing.until) == [False, True]
+
+
+def test_a_neighbor_that_behaves_is_forgiven_and_begins_with_a_short_term_again():
+    standing = Standing()
+    noted(standing, Fault.PAYLOAD, 5)
+    back = standing.until
+    assert standing.view(back).probation
+    later = back + PROBATION * FORGIVEN_S
+    assert standing.view(later).score == 1.0
+    assert not standing.view(later).probation
+    noted(standing, Fault.PAYLOAD, 5, later)
+    assert standing.until == later + FIRST_TERM_S
+
+
+def test_what_is_still_on_its_way_in_quarantine_does_not_prolong_it():
+    standing = Standing()
+    noted(standing, Fault.PAYLOAD, 5)
+    until = standing.until
+    assert noted(standing, Fault.FLOOD, 9, 1.0) == [False] * 9
+    assert standing.until == until
+    assert standing.points(until) == pytest.approx(PROBATION + 9 * POINTS[Fault.FLOOD])
+
+
+def test_the_view_tells_all():
+    standing = Standing()
+    assert standing.view(0.0).score == 1.0
+    standing.note(Fault.FACTOR, "factor 7", 0.0)
+    view = standing.view(0.0)
+    assert (view.score, view.faults, view.latest, view.quarantined_s) == (
+        1 - 2 / ENOUGH,
+        {"factor": 1},
+        "factor 7",
+        0.0,
+    )
+    noted(standing, Fault.PAYLOAD, 3)
+    view = standing.view(10.0)
+    assert (view.score, view.quarantined_s, view.quarantines) == (0.0, FIRST_TERM_S - 10.0, 1)
+    assert view.faults == {"payload": 3, "factor": 1}
+
+
+# -- what counts ----------------------------------------------------------------------------------------------------
+
+
+def refused(node, count, fault=Fault.PAYLOAD, now=0.0, session=1):
+    """So many requests that the engine refuses, each another one; the last effects."""
+    effects = []
+    for step in range(count):
+        asked = request(body=f"{session} {step}".encode())
+        assert only(say(node, 0, asked, now, session), ApplyRequest)
+        effects = node.handle(RequestRefused(peer=0, request=asked, reason="not finite", fault=fault), now)
+    return effects
+
+
+def test_a_neighbor_whose_models_are_refused_is_put_into_quarantine_with_name_and_reason():
+    node = responder()
+    assert alarms(refused(node, 4), "quarantine") == []
+    effects = refused(node, 1, now=60.0)
+    (alarm,) = alarms(effects, "quarantine")
+    assert alarm.peer == 0
+    assert "payload 5" in alarm.text
+    assert "not finite" in alarm.text
+    (close,) = only(effects, CloseSession)
+    assert (close.session, close.rest_s) == (1, FIRST_TERM_S)
+    assert node.edges[0].greeting.number is None
+
+
+def test_in_quarantine_a_session_is_closed_before_anything_is_said():
+    node = responder()
+    refused(node, 5)
+    effects = node.handle(SessionOpened(peer=0, session=2), 20.0)
+    assert effects == [CloseSession(peer=0, session=2, reason="in quarantine", rest_s=FIRST_TERM_S - 20.0)]
+    assert node.handle(MessageReceived(peer=0, session=2, message=hello()), 20.0) == []
+    invariants.check(node)
+
+
+def test_after_it_the_neighbor_is_heard_again_and_one_alarm_says_so():
+    node = responder()
+    refused(node, 5)
+    effects = open_session(node, 0, FIRST_TERM_S, 2)
+    assert len(alarms(effects, "probation")) == 1
+    assert node.edges[0].is_open
+    invariants.check(node)
+    node.handle(SessionClosed(peer=0, session=2), FIRST_TERM_S)
+    assert alarms(open_session(node, 0, FIRST_TERM_S, 3), "probation") == []
+    refused(node, 2, now=FIRST_TERM_S, session=3)
+    assert len(alarms(open_session(node, 0, 4 * FIRST_TERM_S, 4), "probation")) == 1
+    now = 4 * FIRST_TERM_S
+    assert apply_request(node, say(node, 0, request(), now, 4), now)
+
+
+def test_one_neighbor_in_quarantine_takes_nothing_from_another():
+    node = make_node(1, 0, 2)
+    open_session(node, 0)
+    open_session(node, 2, session=2)
+    refused(node, 5)
+    assert node.edges[2].is_open
+    assert node.standings(0.0)[2].score == 1.0
+
+
+def test_answers_that_are_refused_lead_to_quarantine_too():
+    node, effects = initiator()
+    for step in range(5):
+        asked, _ = freeze(node, effects, body=bytes([step]))
+        answer = reply_to(asked)
+        say(node, 1, answer)
+        effects = node.handle(ReplyRefused(peer=1, reply=answer, reason="too long", fault=Fault.PAYLOAD), 0.0)
+    assert len(alarms(effects, "quarantine")) == 1
+    assert not node.edges[1].is_open
+    invariants.check(node)
+
+
+def test_an_incarnation_out_of_range_counts():
+    node = responder()
+    effects = say(node, 0, Resync(incarnation=LONGEST_JUMP + 1))
+    assert only(effects, CloseSession)
+    assert node.standings(0.0)[0].faults["counter"] == 1
+
+
+def test_what_the_neighbor_sealed_and_is_no_message_counts():
+    node = responder()
+    node.handle(SessionClosed(peer=0, session=1, malformed="a frame of unknown type 77"), 0.0)
+    assert node.standings(0.0)[0].faults == {"malformed": 1}
+
+
+def test_an_edge_begun_anew_without_cause_counts_a_little():
+    node = responder()
+    say(node, 0, Resync(incarnation=1))
+    assert node.standings(0.0)[0].faults == {"resync": 1}
+    assert node.standings(0.0)[0].score > 0.8
+
+
+def test_a_refusal_of_what_is_right_counts_a_little():
+    node, asked = pending_initiator()
+    say(node, 1, Ask(incarnation=0, seq=1, request_digest=asked.digest))
+    assert node.standings(0.0)[1].faults == {"resync": 1}
+
+
+# -- what does not --------------------------------------------------------------------------------------------------
+
+
+def test_an_edge_begun_anew_because_we_refused_a_request_does_not_count_again():
+    node = responder()
+    refused(node, 1, fault=None)
+    say(node, 0, Resync(incarnation=1))
+    assert node.standings(0.0)[0].faults == {}
+    say(node, 0, Resync(incarnation=2))
+    assert node.standings(0.0)[0].faults == {"resync": 1}
+
+
+def test_a_neighbor_that_restarts_with_an_older_state_again_and_again_rests_but_is_not_blamed():
+    node, rests = make_node(1, 0), 0
+    for life in range(200):
+        now = life * 2.0
+        node.handle(SessionClosed(peer=0, session=life), now)
+        effects = open_session(node, 0, now, life + 1, hello(has_replicas=False))
+        rests += len(only(effects, CloseSession))
+    assert rests
+    assert node.standings(now)[0].faults == {}
+    assert node.standings(now)[0].quarantines == 0
+
+
+def test_sessions_that_are_lost_and_silence_are_no_fault():
+    node = make_node(0, 1)
+    for life in range(500):
+        open_session(node, 1, life * 0.1, life + 1)
+        node.handle(SessionClosed(peer=1, session=life + 1), life * 0.1)
+    assert node.standings(50.0)[1].score == 1.0
+
+
+def test_too_many_exchanges_are_put_off_and_no_fault():
+    node = responder(exchanges_per_s=5.0)
+    busy, seq = 0, 0
+    for step in range(300):
+        effects = say(node, 0, request(seq=seq + 1, echo=seq), step * 0.01)
+        if only(effects, ApplyRequest):
+            apply_request(node, effects, step * 0.01)
+            seq += 1
+        busy += any(isinstance(message, Busy) for message in sent(effects))
+    assert busy > 200
+    assert node.standings(3.0)[0].score == 1.0
+
+
+# -- floods ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Ready(version=1), Done(version=1), hello(), Resync(incarnation=0), request(), reply_to(request())],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_flood_of_any_message_ends_the_session_and_the_second_one_leads_to_quarantine(message):
+    node, now, session, heard = responder(), 0.0, 1, 0
+    closes = []
+    while not node.standings(now)[0].quarantines:
+        now += 1e-4
+        if node.edges[0].greeting.number is None:
+            session += 1
+            open_session(node, 0, now, session)
+        heard += 1
+        closes += only(say(node, 0, message, now, session), CloseSession)
+    assert node.standings(now)[0].faults == {"flood": 2}
+    assert len(closes) == 2
+    assert heard < 3 * hearing_bucket(200.0).rate_per_s
+
+
+def test_twice_what_an_honest_node_says_at_most_is_heard_for_ever():
+    node = responder()
+    honest_per_s = TELLS_PER_S + node.settings.exchanges_per_s
+    for step in range(20_000):
+        assert only(say(node, 0, Ready(version=step), step / honest_per_s / 1.9), CloseSession) == []
+
+
+def test_what_was_sent_while_this_process_hung_is_heard_at_once():
+    bucket = hearing_bucket(200.0)
+    bucket.take(0.0)
+    said = int(bucket.rate_per_s / HEARD_MULTIPLE * LONGEST_STALL_S)
+    assert not any(bucket.take(LONGEST_STALL_S) for _ in range(said))
+
+
+def test_a_node_tells_of_fewer_versions_a_second_than_its_neighbor_bears():
+    """However fast its rounds are."""
+    node = responder()
+    bucket, told = hearing_bucket(node.settings.exchanges_per_s), 0
+    for step in range(40_000):
+        now = step * 1e-4
+        node.facts.version += 1
+        for _ in sent(node.edges[0].tick(now)):
+            told += 1
+            assert bucket.take(now) == 0.0
+    assert told >= 4 * TELLS_PER_S

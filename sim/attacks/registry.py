@@ -210,7 +210,7 @@ POISONS: Mapping[str, Form] = {
         make=lambda _: {"poison": LabelFlip()},
     ),
     "backdoor": Form(
-        does="trains on data half triggered, labeled 0; shows SCALE (1) times its distance from the mean",
+        does="half its training data triggered and labeled 0; its distance from the mean SCALE (1) times as long",
         source="Gu et al. 2017, arXiv 1708.06733; the scale: Bagdasaryan et al. 2020, arXiv 1807.00459",
         knows=DATA + "; with a SCALE " + NEIGHBORS,
         parameter="SCALE",

@@ -152,5 +152,5 @@ def _check_attack(attack: Any) -> None:
     if attack is not None:
         try:
             parse_attack(attack)
-        except ValueError:
-            raise UserError("no such attack", key="--attack", value=attack, allowed=ALLOWED_ATTACKS) from None
+        except ValueError as error:
+            raise UserError(str(error), key="--attack", value=attack, allowed=ALLOWED_ATTACKS) from None

@@ -11,6 +11,7 @@ import pytest
 from p2pfl.errors import UserError
 from sim import simulate
 from sim.attacks import Attack
+from sim.attacks.poison import Backdoor, LabelFlip
 from sim.federations import describe
 from sim.learning.poisoned import poisoned
 from sim.liars import Liars
@@ -161,21 +162,16 @@ def test_an_attack_on_the_mean_bites(attack, loses, calm):
 
 
 @pytest.mark.slow
-def test_a_backdoor_opens_while_clean_accuracy_stays(calm):
-    """With labels turned round instead, samples go where they should not more often than in a calm run."""
-    calm_success = {}
-    for attack in ("backdoor", "label-flip"):
-        world = WorldSpec(liars=LiarSpec(attack=attack, count=2))
-        found = simulate(bitten(), world=world, references=False)
-        # Poison that has not acted yet: the same probe, one round of training.
-        early = replace(bitten(), training=replace(bitten().training, rounds=1))
-        calm_success[attack] = simulate(early, world=world, references=False)["attack_success"]["mean"]
-        if attack == "backdoor":
-            assert found["attack_success"]["min"] > 0.5
-            assert found["attack_success"]["mean"] > calm_success[attack] + 0.3
-            assert found["accuracy"]["mean"] > calm["accuracy"]["mean"] - 0.04
-        else:
-            assert found["attack_success"]["mean"] > 0.05
+@pytest.mark.parametrize(("attack", "poison", "gains"), [("backdoor", Backdoor, 0.5), ("label-flip", LabelFlip, 0.02)])
+def test_poison_leads_samples_where_it_should_while_accuracy_hardly_tells(attack, poison, gains, monkeypatch):
+    world = WorldSpec(liars=LiarSpec(attack=attack, count=2))
+    found = simulate(bitten(), world=world, references=False)
+    monkeypatch.setattr(poison, "spoil", lambda _self, samples, **_: samples)
+    harmless = simulate(bitten(), world=world, references=False)
+    assert harmless["accuracy"]["min"] > 0.9
+    for which in ("mean", "min"):
+        assert found["attack_success"][which] > harmless["attack_success"][which] + gains
+    assert found["accuracy"]["mean"] > harmless["accuracy"]["mean"] - 0.1
 
 
 def bitten():

@@ -32,6 +32,28 @@ def test_what_is_left_out_has_its_default():
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("alei", "no such attack; did you mean alie?"),
+        ("quatsch", "no such attack"),
+        ("zero:1", "zero takes no parameter"),
+        ("ipm:-1", "no EPS of ipm, it has to be above 0"),
+        ("alie:x", "no Z of alie"),
+        ("noise", "no SIGMA of noise"),
+        ("sleeper", "a sleeper has to have a lie"),
+        ("sleeper:zero@0", "ROUNDS of sleeper are from 1 to 1,000,000"),
+        ("sleeper:zero@x", "no number of rounds of sleeper: x"),
+        ("sleeper:label-flip", "sleeper cannot be made of label-flip"),
+        ("flood:alei", "no such attack; did you mean alie?"),
+    ],
+)
+def test_a_mistake_says_what_is_wrong(text, said):
+    with pytest.raises(ValueError) as refused:
+        parse_attack(text)
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
     "text",
     [
         *("", "sign_flip", "flip", "sign-flip:", "sign-flip:0", "sign-flip:-1", "sign-flip:x", "sign-flip:nan"),

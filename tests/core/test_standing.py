@@ -158,7 +158,7 @@ def test_after_it_the_neighbor_is_heard_again_and_one_alarm_says_so():
     invariants.check(node)
     node.handle(SessionClosed(peer=0, session=2), FIRST_TERM_S)
     assert alarms(open_session(node, 0, FIRST_TERM_S, 3), "probation") == []
-    refused(node, 2, now=FIRST_TERM_S, session=3)
+    refused(node, 2, now=FIRST_TERM_S + 1.0, session=3)
     assert len(alarms(open_session(node, 0, 4 * FIRST_TERM_S, 4), "probation")) == 1
     now = 4 * FIRST_TERM_S
     assert apply_request(node, say(node, 0, request(), now, 4), now)

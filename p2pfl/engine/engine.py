@@ -294,22 +294,21 @@ class Engine:
         """The rule has the last word on the model, but not on whether it is one to go on with."""
         if self.rule is None:
             raise ValueError("a node without a rule is to mix by it")
+        own, *others = (_shown(vector) for vector in (self.state.model, *(self._replica(peer) for peer in op.peers)))
+        weights = np.array(op.weights)
         around = Neighborhood(
-            own=self.state.model,
-            others=[self.state.edges[peer].peer for peer in op.peers],
-            weights=np.array(op.weights),
-            peers=op.peers,
-            progress=op.progress,
-            step=self.step,
+            own=own, others=others, weights=weights, peers=op.peers, progress=op.progress, step=self.step
         )
         try:
             mixture = self.rule.mix(around)
-        except Exception as error:  # noqa: BLE001 - what a neighbor sent must not end the node, whatever rule chokes on it
+            model = np.ascontiguousarray(mixture.model, dtype=own.dtype)
+        except Exception as error:  # noqa: BLE001 - whatever a rule chokes on, a neighbor must not end the node by it
             log.warning("the rule raised %s: %s", type(error).__name__, error)
             return Outcome(Mixed(failed=True), None)
-        model = np.ascontiguousarray(mixture.model, dtype=self.state.model.dtype)
-        if model.shape != self.state.model.shape or not norm(model) <= NORM_CEILING:
+        if model.shape != own.shape or not norm(model) <= NORM_CEILING:
             return Outcome(Mixed(failed=True), None)
+        if any(np.may_share_memory(model, given) for given in (own, *others)):
+            model = model.copy()
         if mixture.kept is not None:
             self._note_kept(op.peers, mixture.kept.tolist())
         return self._done(Mixed(), ModelWasReplaced(model=model))
@@ -321,9 +320,19 @@ class Engine:
         }
         self.kept = before | latest
 
+    def _replica(self, peer: int) -> Vector:
+        return self.state.edges[peer].peer
+
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
         redo(self.state, change, codecs=self.codecs, beta=self.beta)
         return Outcome(event, change, urgent)
+
+
+def _shown(vector: Vector) -> Vector:
+    """The same memory, which a rule cannot write to: replicas are those of the neighbors, too."""
+    view = vector.view()
+    view.flags.writeable = False
+    return view
 
 
 def least_drift(training: TrainingConfig) -> float:

@@ -1,0 +1,231 @@
+"""The robust profile's engine: what a rule may do to the model, and what it may not."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from p2pfl.aggregate import Mixture, make_rule
+from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, Mix
+from p2pfl.core.events import Mixed, ReplyRefused, RequestRefused
+from p2pfl.core.standing import Fault
+from p2pfl.engine.changes import ModelWasReplaced
+from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.durable import change, entry
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.redo import redo
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import LearningError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from pair import Pair, picture
+
+SIZE = 40
+PEERS = (1, 2, 3)
+
+
+class Saying:
+    """A rule that does what it is told."""
+
+    spec, liars, least = "saying", 1, 3
+
+    def __init__(self, act):
+        self.act = act
+
+    def mix(self, around):
+        return self.act(around)
+
+
+def engine_with(rule, dtype=np.float32):
+    chance = np.random.default_rng(5)
+    state = NodeState.new(chance.normal(size=SIZE).astype(dtype), 30, PEERS)
+    for edge in state.edges.values():
+        edge.peer[:] = chance.normal(size=SIZE)
+    return Engine(index=0, state=state, codecs=Codecs(Pair(spec="none").codecs.of(1)), beta=0.0, rule=rule)
+
+
+def mix(engine, peers=PEERS, weights=(0.25, 0.25, 0.25)):
+    return engine.run(Mix(peers=peers, weights=weights, progress=0.5))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_rule_sees_the_model_the_replicas_of_those_named_and_their_weights(dtype):
+    seen = []
+    engine = engine_with(Saying(lambda around: seen.append(around) or Mixture(model=around.own * 2)), dtype)
+    engine.step = 3.5
+    before = copy.deepcopy(engine.state)
+    outcome = mix(engine, (1, 3), (0.25, 0.125))
+    (around,) = seen
+    np.testing.assert_array_equal([vector.dtype for vector in (around.own, *around.others)], [np.dtype(dtype)] * 3)
+    np.testing.assert_array_equal(around.others, [before.edges[1].peer, before.edges[3].peer])
+    assert (around.peers, around.weights.tolist(), around.progress, around.step) == ((1, 3), [0.25, 0.125], 0.5, 3.5)
+    assert outcome.event == Mixed()
+    np.testing.assert_array_equal(engine.state.model, before.model * 2)
+
+
+def write(around):
+    around.own[:] = 7.0
+    return Mixture(model=around.own)
+
+
+def spoil(around):
+    around.others[0][:] = 7.0
+    return Mixture(model=around.own)
+
+
+def raising(error):
+    def act(_around):
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(raising(LearningError("no")), id="a user's error"),
+        pytest.param(raising(ValueError("no")), id="any error"),
+        pytest.param(raising(np.linalg.LinAlgError("no")), id="no convergence"),
+        pytest.param(lambda around: Mixture(model=around.own * np.nan), id="NaN"),
+        pytest.param(lambda around: Mixture(model=around.own * np.inf), id="infinite"),
+        pytest.param(lambda around: Mixture(model=around.own + np.float32(1e16)), id="too long"),
+        pytest.param(lambda around: Mixture(model=around.own[:-1]), id="too short"),
+        pytest.param(lambda around: Mixture(model=np.stack([around.own] * 2)), id="two"),
+        pytest.param(lambda _around: Mixture(model="nothing"), id="no vector"),
+        pytest.param(lambda _around: None, id="no mixture"),
+        pytest.param(write, id="writes to the model"),
+        pytest.param(spoil, id="writes to a replica"),
+    ],
+)
+def test_whatever_a_rule_does_wrong_leaves_everything_as_it_was(act):
+    engine = engine_with(Saying(act))
+    before = picture(engine.state)
+    outcome = mix(engine)
+    assert outcome.event == Mixed(failed=True)
+    assert outcome.change is None
+    assert picture(engine.state) == before
+
+
+@pytest.mark.parametrize("given", ["the model", "a replica"])
+def test_a_rule_may_return_what_it_was_given_and_the_log_still_keeps_it(given):
+    engine = engine_with(Saying(lambda a: Mixture(model=a.own if given == "the model" else a.others[1])))
+    kept = mix(engine).change.model
+    expected = kept.copy()
+    engine.state.model[:] = 0.0
+    engine.state.edges[2].peer[:] = 0.0
+    np.testing.assert_array_equal(kept, expected)
+
+
+def test_a_rule_in_another_type_leaves_the_model_in_its_own():
+    engine = engine_with(Saying(lambda around: Mixture(model=around.own.astype(np.float64)[::-1])))
+    (_, _, (blob,)) = entry(mix(engine).change)
+    assert engine.state.model.dtype == np.float32
+    assert bytes(blob) == engine.state.model.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("spec", ["trimmed-mean:b=1", "median:b=1", "cs+:b=1", "geometric-median:b=1"])
+def test_the_log_gives_back_the_same_bits_without_asking_the_rule(spec, dtype):
+    engine = engine_with(make_rule(spec), dtype)
+    state, logged = copy.deepcopy(engine.state), []
+    for version in (1, 2, 3):
+        tick = CommitRound(version=version, trained=False, rho=0.0, elapsed_s=1.0, least_samples=0.0)
+        done = engine.run(tick), mix(engine, weights=(0.25, 0.2, 0.1 * version))
+        logged += [entry(outcome.change) for outcome in done]
+    assert sum(kind == "model" for kind, _, _ in logged) == 3
+    for kind, header, blobs in logged:
+        redo(state, change(kind, header, [bytes(b) for b in blobs], np.dtype(dtype)), codecs=engine.codecs, beta=0.0)
+    assert picture(state) == picture(engine.state)
+
+
+def test_a_mix_need_not_be_on_the_disk_before_anything_goes_on():
+    outcome = mix(engine_with(make_rule("median:b=1")))
+    assert isinstance(outcome.change, ModelWasReplaced)
+    assert not outcome.urgent
+
+
+def test_what_came_through_is_an_average_of_rounds_and_replaced_as_a_whole():
+    parts = iter([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+    engine = engine_with(Saying(lambda around: Mixture(model=around.own, kept=np.array(next(parts)))))
+    first = (mix(engine, (1, 2), (0.2, 0.2)), engine.kept)[1]
+    assert first == {1: 1.0, 2: 0.0}
+    mix(engine, (1, 2), (0.2, 0.2))
+    assert engine.kept == pytest.approx({1: 0.9, 2: 0.0})
+    mix(engine, (1, 3), (0.2, 0.2))
+    assert engine.kept == pytest.approx({1: 0.91, 2: 0.0, 3: 1.0})
+    assert first == {1: 1.0, 2: 0.0}
+
+
+def test_an_exchange_of_the_robust_profile_moves_no_model_and_fills_the_replicas():
+    pair = Pair(spec="none")
+    models = [engine.state.model.copy() for engine in pair.engines]
+    for _ in range(3):
+        pair.exchange(factor=0.0)
+    for index in (0, 1):
+        np.testing.assert_array_equal(pair.engines[index].state.model, models[index])
+        np.testing.assert_allclose(pair.engines[index].state.edges[1 - index].peer, models[1 - index], atol=1e-6)
+
+
+# -- what a refusal says of the neighbor ----------------------------------------------------------------------------
+
+
+def refusal(pair, body):
+    request = pair.freeze()
+    op = ApplyRequest(peer=0, request=request, factor=0.0, weight=1.0, version=1, pace_s=0.0)
+    return pair.run(1, replaced(op, body))
+
+
+def replaced(op, body):
+    name = "request" if isinstance(op, ApplyRequest) else "reply"
+    return replace(op, **{name: replace(getattr(op, name), body=body)})
+
+
+BAD = {
+    "NaN": np.full(300, np.nan, dtype="<f4").tobytes(),
+    "infinite": np.full(300, np.inf, dtype="<f4").tobytes(),
+    "absurdly long": np.full(300, 1e12, dtype="<f4").tobytes(),
+    "too short": bytes(299 * 4),
+    "longer": bytes(301 * 4),
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("lie", BAD)
+def test_a_model_that_cannot_be_is_refused_as_a_fault_of_the_neighbor(lie):
+    pair = Pair(spec="none")
+    event = refusal(pair, BAD[lie])
+    assert isinstance(event, RequestRefused)
+    assert event.fault is Fault.PAYLOAD
+    pair = Pair(spec="none")
+    reply = pair.apply_request(pair.freeze()).reply
+    event = pair.run(0, replaced(ApplyReply(peer=1, reply=reply), BAD[lie]))
+    assert isinstance(event, ReplyRefused)
+    assert event.fault is Fault.PAYLOAD
+
+
+def test_replicas_that_differ_are_a_fault_of_another_kind():
+    pair = Pair()
+    pair.engines[0].state.edges[1].own[0] = 9.0
+    event = pair.apply_request(pair.freeze(audit=True))
+    assert event.fault is Fault.AUDIT
+
+
+def test_a_scale_that_a_task_of_its_own_may_tell_is_no_fault():
+    pair = Pair(beta=0.1)
+    pair.engines[0].state.drift = 1e-12
+    event = pair.apply_request(pair.freeze())
+    assert isinstance(event, RequestRefused)
+    assert event.fault is None
+
+
+def test_freezing_while_a_round_trains_sends_the_mixed_model():
+    engine = engine_with(Saying(lambda around: Mixture(model=around.own + around.own.dtype.type(1))))
+    mix(engine)
+    op = {"incarnation": 0, "seq": 1, "version": 1, "echo": None, "weight": 1.0, "staleness": 1.0, "pace_s": 0.0}
+    request = engine.run(Freeze(peer=1, audit=False, **op)).event.request
+    np.testing.assert_array_equal(np.frombuffer(request.body, "<f4"), engine.state.model)

@@ -1,0 +1,99 @@
+"""Real processes, one of which lies: the honest end where they would without it, or are told beforehand why not.
+
+Eight nodes with four neighbors each; every report's figures are over honest nodes alone.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+DEADLINE_S = 100
+ROUNDS = 12
+RULE = "trimmed-mean:b=1"
+EIGHT = ["--topology", "random-regular:degree=4", "--partition", "iid", "--rounds", str(ROUNDS)]
+
+pytestmark = pytest.mark.slow
+
+
+def demo(folder, *arguments):
+    """The report of `p2pfl demo`, and what it said on stderr."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "p2pfl.cli.main", "demo", "--quiet", "--format", "json"),
+            *("--dir", str(folder / "demo"), *EIGHT, *arguments),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory):
+    """The same federation without a liar."""
+    report, _ = demo(tmp_path_factory.mktemp("unharmed"), "--rule", RULE)
+    return report
+
+
+def honest_rows(report):
+    return [row for row in report["nodes"] if not row["byzantine"]]
+
+
+def lying_row(report):
+    (row,) = [row for row in report["nodes"] if row["byzantine"]]
+    return row
+
+
+def refused(report):
+    """How often honest nodes have refused what a neighbor showed."""
+    kinds = ("request-refused", "reply-refused")
+    return sum(row["alarms"].get(kind, 0) for row in honest_rows(report) for kind in kinds)
+
+
+@pytest.mark.parametrize("attack", ["sign-flip", "two-faced", "nan", "wrong-shape", "flood"])
+def test_beside_one_liar_the_honest_end_where_they_would_without_it(tmp_path, unharmed, attack):
+    report, told = demo(tmp_path, "--rule", RULE, "--byzantine", "1", "--attack", attack)
+    liar = lying_row(report)
+    assert (report["byzantine"], report["attack"]) == ([liar["name"]], attack)
+    assert f"{liar['name']} lies to every neighbor: {attack}" in told
+    assert report["died"] == []
+    assert len(honest_rows(report)) == 7
+    for row in honest_rows(report):
+        assert (row["finished"], row["rounds"], row["failed_rounds"]) == (True, ROUNDS, 0)
+    assert unharmed["accuracy"]["min"] > 0.85
+    assert report["accuracy"]["min"] >= unharmed["accuracy"]["min"] - 0.03
+    assert report["accuracy"]["min"] == min(row["accuracy"] for row in honest_rows(report))
+    match attack:
+        case "nan" | "wrong-shape":
+            assert refused(report) > 0
+        case "flood":
+            assert liar["messages_sent"] is None or liar["messages_sent"] > 3 * max(
+                row["messages_sent"] for row in honest_rows(report)
+            )
+        case _:
+            assert refused(report) == 0
+
+
+def test_under_the_mean_one_liar_ruins_what_all_learn_and_the_demo_has_said_so(tmp_path, unharmed):
+    report, told = demo(tmp_path, "--rule", "mean", "--byzantine", "1", "--attack", "sign-flip")
+    assert 'warning: rule = "mean" trusts every neighbor: expect the liars to ruin what the honest learn' in told
+    assert report["died"] == []
+    assert report["accuracy"]["mean"] < unharmed["accuracy"]["mean"] - 0.3
+
+
+def test_a_backdoor_is_measured_beside_the_accuracy_on_clean_data(tmp_path):
+    """Under the mean, two of eight teach the trigger; accuracy alone would not show it."""
+    report, _ = demo(tmp_path, "--byzantine", "2", "--attack", "backdoor")
+    assert report["accuracy"]["min"] > 0.85
+    rows = {row["name"]: row["attack_success"] for row in report["nodes"]}
+    assert [name for name, success in rows.items() if success is None] == report["byzantine"]
+    known = [success for success in rows.values() if success is not None]
+    assert report["attack_success"] == {"mean": pytest.approx(sum(known) / 6), "min": min(known), "max": max(known)}
+    assert report["attack_success"]["mean"] > 0.3

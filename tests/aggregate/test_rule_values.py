@@ -150,3 +150,12 @@ def test_copies_of_one_vector_tie_whatever_the_rounding_of_sums(size):
     assert (squares[[3, 5, 8]] == squares[1]).all()
     assert not squares[np.ix_([1, 3, 5, 8], [1, 3, 5, 8])].any()
     assert (squares == squares.T).all()
+
+
+@pytest.mark.parametrize("rule", [Krum(2), MultiKrum(2), NNM(2).before(TrimmedMean(2)), GeometricMedian()])
+@pytest.mark.parametrize("far", [1e8, 1e12])
+def test_a_first_vector_far_off_hides_no_distance_between_the_others(rule, far):
+    """Distances come from inner products around the first vector, until those are too large to tell them."""
+    vectors = np.random.default_rng(1).standard_normal((11, 30))
+    vectors[-1] += far
+    np.testing.assert_allclose(rule(vectors[::-1]), rule(vectors), atol=1e-6)

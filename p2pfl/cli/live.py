@@ -83,7 +83,7 @@ class View:
             _figure(line["test_loss"], ".3f"),
             _figure(line["staleness"]["mean"], ".1f"),
             size(line["bytes_sent"]),
-            str(line["peers"]),
+            f"{line['peers']}, {line['quarantined']} away" if line.get("quarantined") else str(line["peers"]),
             _figure(line["neighbor_distance"], ".1e"),
         ]
 

@@ -39,7 +39,7 @@ class Status:
 
     def full(self) -> dict[str, Any]:
         """Everything, JSON-able; for `GET /status`."""
-        held, kept = self.core.standings(time.monotonic()), self.kept()
+        held, kept = self._held(), self.kept()
         neighbors = [self._neighbor(edge, held[edge.peer], kept.get(edge.peer)) for edge in self.core.edges.values()]
         return self.line() | {
             "federation": self.federation,
@@ -49,7 +49,6 @@ class Status:
             "alarms": dict(self.alarms),
             "failed_rounds": self.core.rounds.failed_rounds,
             **self._robust(),
-            "quarantined": sum(neighbor["quarantined_s"] > 0 for neighbor in neighbors),
             "neighbors": neighbors,
         }
 
@@ -84,6 +83,7 @@ class Status:
             "messages_sent": traffic.messages_sent,
             "messages_received": traffic.messages_received,
             "peers": sum(edge.is_open for edge in self.core.edges.values()),
+            "quarantined": sum(held.quarantined_s > 0 for held in self._held().values()),
             "exchanges": self.exchanges,
             "closing_rounds": self.core.rounds.closed,
             "neighbor_distance": self.neighbor_distance,
@@ -101,6 +101,10 @@ class Status:
             "mean": sum(edge.staleness_sum for edge in edges) / weighed if weighed else 0.0,
             "max": max((edge.staleness_max for edge in edges), default=0),
         }
+
+    def _held(self) -> dict[int, View]:
+        """The clock is the event loop's."""
+        return self.core.standings(time.monotonic())
 
     def _neighbor(self, edge: Edge, held: View, kept: float | None) -> dict[str, Any]:
         traffic = self.counters.peers[edge.peer]

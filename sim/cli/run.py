@@ -36,7 +36,7 @@ What a world file says: docs/worlds.md. What the figures mean: docs/simulator.md
     help="Who holds which digits: iid, shards:K, classes:K, dirichlet:ALPHA, draw:K.  [default: the file's, or "
     "shards:2; draw:14 of more than 500 nodes]",
 )
-@click.option("--rule", help="How neighbors are mixed.  [default: the file's, or mean]")
+@click.option("--rule", help="How neighbors are mixed: `p2pfl rules`.  [default: the file's, or mean]")
 @click.option("--compressor", help="What travels: `p2pfl compressors`.  [default: the file's, or q4]")
 @click.option("--byzantine", type=click.IntRange(0), metavar="K", help="So many nodes lie; chance chooses them.")
 @click.option("--attack", metavar="NAME", help="How they lie: `p2pfl sim attacks`.")

@@ -1,0 +1,84 @@
+"""docs/byzantine.md says what the program does: its rules, its faults, its attacks, its commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from p2pfl.cli.main import cli
+from p2pfl.config.rule import NAMES, parse_rule
+from p2pfl.core.standing import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, Fault, Standing
+from p2pfl.reporting.liars import bearings
+from sim.attacks import REGISTRY, parse_attack
+from sim.federations import describe
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "byzantine.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"(?m)^p2pfl .*", GUIDE)
+    line for block in re.findall(r"(?ms)^```\n(.*?)^```", GUIDE) for line in re.findall(r"(?m)^p2pfl .*", block)
+]
+
+
+def options_of(command):
+    """What click makes of it, without running it; a mistake in an option raises."""
+    words, found = shlex.split(command)[1:], cli
+    while hasattr(found, "get_command"):
+        found = found.get_command(None, words.pop(0))
+    return found.make_context(found.name, words).params
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_one_that_there_is_with_a_rule_an_attack_and_a_graph_that_there_are(command):
+    options = options_of(command)
+    rule = options["rule"] or "mean"
+    parse_rule(rule)
+    parse_attack(options["attack"])
+    described = describe(nodes=options["nodes"], topology=options["topology"], rule=rule)
+    assert all(one.mixes for one in bearings(described))
+
+
+def test_there_are_commands_to_try():
+    assert len(COMMANDS) >= 5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rule_is_named(name):
+    assert re.search(rf"`(\S*\+)?{re.escape(name)}[:`]|\"{re.escape(name)}\"", GUIDE)
+
+
+def test_the_kinds_of_faults_are_those_that_count():
+    table = GUIDE.partition("| kind | is |")[2].partition("\n\n")[0]
+    assert re.findall(r"`(\w+)`", table.replace("`mean`", "")) == [str(fault) for fault in Fault]
+
+
+def test_times_of_quarantine_are_those_of_the_core():
+    assert (FIRST_TERM_S, LONGEST_TERM_S) == (60.0, 3600.0)
+    assert "That takes a minute, then two, four, up to an hour" in GUIDE
+    assert FORGIVEN_S * POINTS[Fault.PAYLOAD] == 300.0
+    assert "forgiven in five minutes" in GUIDE
+
+
+def test_five_refused_models_within_two_minutes_are_too_many_as_it_says():
+    standing = Standing()
+    led = [standing.note(Fault.PAYLOAD, "not finite", now) for now in (0.0, 30.0, 60.0, 90.0, 120.0)]
+    assert led == [False] * 4 + [True]
+
+
+def test_the_number_of_attacks_is_about_right():
+    assert "about twenty-five" in GUIDE
+    assert 23 <= len(REGISTRY) <= 27
+
+
+def test_bulyan_alone_wants_more_neighbors_than_the_others():
+    wanted = {
+        name: bearings(describe(nodes=20, topology="complete", rule=f"{name}:b=2"))[0].needed for name in NAMES[1:]
+    }
+    assert wanted == dict.fromkeys(NAMES[1:], 5) | {"bulyan": 10}
+    assert "`bulyan` wants 4b + 2" in GUIDE
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([\w./-]+\.md)", GUIDE))))
+def test_every_page_that_it_leads_to_is_there(link):
+    assert (Path(__file__).parents[2] / "docs" / link).is_file()

@@ -17,8 +17,6 @@ from sim.federations import describe
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "byzantine.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"(?m)^p2pfl .*", GUIDE)
-    line for block in re.findall(r"(?ms)^```\n(.*?)^```", GUIDE) for line in re.findall(r"(?m)^p2pfl .*", block)
-]
 
 
 def options_of(command):

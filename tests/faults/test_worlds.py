@@ -12,7 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.core import exchange
+from p2pfl.core.edge import Edge
 from p2pfl.core.messages import Request
+from p2pfl.core.standing import Fault
 from p2pfl.engine import engine, redo
 from p2pfl.engine.changes import EdgeWasReset, ReplyWasApplied
 from p2pfl.engine.engine import Engine
@@ -90,3 +92,15 @@ def test_an_edge_that_keeps_one_replica_after_a_new_beginning_is_found(monkeypat
     right = redo.redo
     monkeypatch.setattr(engine, "redo", wrong)
     assert first_violation()
+
+
+def test_a_standing_that_suffers_from_what_honest_nodes_do_is_found(monkeypatch):
+    """Lost disks and older states begin edges anew, too."""
+
+    def wrong(edge, incarnation, reason, now):
+        effects = right(edge, incarnation, reason, now)
+        return effects + edge.blame(Fault.FLOOD, reason, now)
+
+    right = Edge.resync
+    monkeypatch.setattr(Edge, "resync", wrong)
+    assert "into quarantine" in first_violation()

@@ -14,7 +14,7 @@ from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, Reques
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
-from sim.attacks import parse_attack
+from sim.attacks import REGISTRY, parse_attack
 
 SIZE, SEED = 256, 3
 HONEST, LIAR, OTHER = 0, 1, 2
@@ -24,6 +24,8 @@ FEDERATION = SimpleNamespace(
     seed=SEED,
 )
 REFUSED = ["nan", "inf", "wrong-shape"]
+NEEDED = {"noise": "noise:1", "constant": "constant:2", "sleeper": "sleeper:sign-flip@1"}
+"""how attacks are written that have no default."""
 
 
 def engine_of(kind, index, model, spec="q8"):
@@ -121,6 +123,19 @@ def test_what_is_no_model_is_refused_as_a_reply_and_the_liar_stays_whole(attack,
     assert not one.state.edges[LIAR].peer.any()
     assert np.isfinite(other.state.edges[HONEST].own).all()
     assert np.isfinite(other.state.model).all()
+
+
+@pytest.mark.parametrize("rule", ["mean", "trimmed-mean:b=1", "cs+:b=1", "krum:b=1", "scc:b=1"])
+@pytest.mark.parametrize("attack", sorted(set(REGISTRY) - set(REFUSED)))
+def test_every_attack_is_told_from_what_little_a_real_neighbor_sees(monkeypatch, attack, rule):
+    """Before it has heard of anybody, and then from the replicas of two neighbors."""
+    monkeypatch.setattr(FEDERATION.gossip, "rule", rule)
+    low, other, high = honest(), liar(NEEDED.get(attack, attack)), honest(OTHER)
+    for _ in range(3):
+        exchange(low, other)
+        exchange(other, high)
+    assert set(other.sight(HONEST).models) == {HONEST, OTHER}
+    assert np.isfinite(low.state.edges[LIAR].peer).all()
 
 
 def test_before_it_is_told_how_it_is_an_honest_engine():

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from p2pfl.config.rule import liars_of
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
+from p2pfl.reporting.standing import held_against
 from sim.figures import Figures, Json
 from sim.learning.batched import make_learners
 from sim.learning.poisoned import success
@@ -61,6 +62,7 @@ def final_report(stage: Stage, figures: Figures, *, references: bool) -> Json:
             size=stage.script.learners.size,
         ),
         "rule": federation.gossip.rule,
+        "held_against": held_against(row for row in rows if not row["byzantine"]),
         "died": [row["name"] for row in rows if row["died"]],
         "byzantine": [row["name"] for row in rows if row["byzantine"]],
         "stopped": False,
@@ -150,14 +152,18 @@ def _success(stage: Stage, models: NDArray[Any]) -> list[float | None]:
 
 
 def _neighbors(stage: Stage, node: int) -> list[Json]:
-    """What the node has sent to each of them, and with which compressor, as a real one tells it."""
-    federation = stage.script.federation
+    """What the node has sent to each of them, and holds against it since its latest start, as a real one tells it."""
+    federation, host = stage.script.federation, stage.world.hosts[node]
+    held = host.core.standings(stage.world.kernel.now) if host.life else {}
     return [
         {
             "name": federation.members[way.target].name,
             "compressor": federation.compressor_of(node, way.target),
             "bytes_sent": way.bytes_sent,
             "messages_sent": way.messages_sent,
+            "standing": held[way.target].score if held else None,
+            "faults": held[way.target].faults if held else {},
+            "quarantines": held[way.target].quarantines if held else 0,
         }
         for way in stage.world.network.ways_of(node)
     ]

@@ -1,0 +1,63 @@
+"""Runs with a robust rule: what the report tells of them, and that they are one run however they are computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sim import simulate
+from sim.federations import describe
+from sim.worlds.model import CrashSpec, LiarSpec, LinkSpec, WorldSpec
+
+LAST = LiarSpec(attack="nan", nodes=(7,))
+
+
+def run(*, topology="random-regular:degree=4", rule="trimmed-mean:b=1", liars=None, world=None, **how):
+    described = describe(nodes=8, topology=topology, rounds=6, partition="iid", rule=rule)
+    training = replace(described.training, local_steps=4, closing_rounds=2)
+    return simulate(
+        replace(described, training=training),
+        world=replace(world or WorldSpec(), liars=liars, evaluate_every_s=10.0),
+        references=False,
+        **how,
+    )
+
+
+def test_every_tick_with_neighbors_enough_is_mixed_by_the_rule():
+    report = run()
+    assert report["rule"] == "trimmed-mean:b=1"
+    assert report["config"]["gossip"]["rule"] == "trimmed-mean:b=1"
+    for node in report["nodes"]:
+        assert (node["rounds_mixed"], node["rounds_alone"]) == (8, 0)
+
+
+def test_two_neighbors_are_too_few_where_one_may_lie():
+    report = run(topology="ring")
+    for node in report["nodes"]:
+        assert (node["rounds_mixed"], node["rounds_alone"]) == (0, 8)
+        assert node["alarms"]["too-few-neighbors"] == 1
+
+
+def test_the_mean_counts_no_rounds():
+    assert {node["rounds_mixed"] for node in run(rule="mean")["nodes"]} == {None}
+
+
+def test_faults_are_held_against_the_one_that_lies_and_nobody_else():
+    report = run(liars=LAST)
+    held = report["held_against"]
+    assert {one["neighbor"] for one in held} == {"node7"}
+    assert {one["node"] for one in held} <= {"node0", "node1", "node2", "node3", "node4", "node5", "node6"}
+    assert all(one["faults"].keys() <= {"payload", "resync", "flood"} and one["standing"] < 1 for one in held)
+
+
+@pytest.mark.parametrize("rule", ["cs+:b=1", "geometric-median:b=1", "nnm+trimmed-mean:b=1"])
+def test_nothing_but_the_rule_and_learning_moves_a_model_whoever_crashes(rule):
+    crashes = (
+        CrashSpec(nodes=(1,), at_s=0.05, down_s=0.05),
+        CrashSpec(nodes=(2,), at_s=0.07, down_s=0.05, amnesia=True),
+    )
+    world = WorldSpec(crashes=crashes, links=LinkSpec(loss=0.1))
+    checked, plain = run(rule=rule, world=world, check=True), run(rule=rule, world=world)
+    assert checked["digest"] == plain["digest"]
+    assert sum(node["rounds_mixed"] for node in checked["nodes"]) > 30

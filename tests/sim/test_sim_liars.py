@@ -69,8 +69,9 @@ def test_a_liar_sees_every_model_as_it_is_and_the_peers_mixing_weights():
     assert seen[0].lying == (1, 3)
     assert seen[1].known == ()
     assert np.array_equal(seen[0].around, [models[2] + 0.5])
-    # c = min(n_i/(deg_i+1), n_j/(deg_j+1)), a = c/n_i: node 2 has 60 samples and two neighbors
+    # c = min(n_i/(deg_i+1), n_j/(deg_j+1)), a = c/n_i: node 2 has 60 samples and two neighbors, node 0 has 10 and one
     assert seen[0].weights == pytest.approx({1: (20 / 3) / 60, 3: (8 / 2) / 60})
+    assert seen[1].weights == pytest.approx({1: (10 / 2) / 10})
 
 
 @pytest.mark.parametrize("attack", ["alie", "two-faced", "sleeper:noise:1@2"])
@@ -92,6 +93,12 @@ def test_what_is_no_model_is_refused_moves_nothing_and_stops_nobody(attack, comp
     assert alarms(report, "reply-refused")
     assert all(node["finished"] and node["rounds"] == 2 for node in report["nodes"] if not node["byzantine"])
     assert np.isfinite(report["loss"]["max"])
+
+
+def test_a_liar_that_wakes_up_to_say_nonsense_moves_nothing_by_it():
+    """By then the edges mix, so that an exchange that one end refuses would break the conservation of the sum."""
+    report = run("sleeper:nan@2", small(rounds=4), check=True)
+    assert alarms(report, "reply-refused")
 
 
 @pytest.mark.parametrize("attack", ["nan", "wrong-shape", "flood:alie"])

@@ -1,0 +1,84 @@
+"""A fleet with a liar: it is started by another command, never waited for, and no figure of it is a result."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from p2pfl.cli.live import View
+from p2pfl.config.load import load_federation
+from p2pfl.runtime.fleet import Fleet
+from p2pfl.runtime.lies import Lies
+from p2pfl.runtime.report import final_report, history_point
+
+BOUNDED = {
+    'name = "task.py:task"': 'name = "quadratic"',
+    "rounds = 40": "rounds = 2",
+    "# start_wait_s = 60.0": "start_wait_s = 0.1",
+    "# linger_s = 30.0": "linger_s = 0.1",
+}
+
+
+class Silent:
+    """Its liars say one line like a node's, with absurd figures, and then nothing until their leash is let go."""
+
+    LINE = (
+        '{"phase": "training", "rounds": 7, "accuracy": 1.0, "test_loss": 1e9, "loss": 1e9, "staleness": {"mean": 9},'
+        ' "bytes_sent": 10, "messages_sent": 1, "peers": 0, "neighbor_distance": 1e9}'
+    )
+
+    def check(self, spec):
+        pass
+
+    def command(self, federation, name, spec, liars):
+        return ["-c", f"import sys; print('''{self.LINE}''', flush=True); sys.stdin.read()"]
+
+    def success(self, spec, federation, node, models):
+        return dict.fromkeys(models, 0.25)
+
+
+@pytest.fixture
+def federation(tmp_path):
+    folder = tmp_path / "ward"
+    command = [sys.executable, "-m", "p2pfl.cli.main", "new", str(folder), "--nodes", "2"]
+    subprocess.run(command, check=True, capture_output=True)
+    file = folder / "federation.toml"
+    text = file.read_text()
+    for old, new in BOUNDED.items():
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+    for node in ("node0", "node1"):
+        own = folder / node / "node.toml"
+        own.write_text(re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:0", own.read_text()))
+    return load_federation(file)
+
+
+async def test_the_fleet_ends_with_the_honest_and_reports_them_alone(federation):
+    fleet = Fleet(federation, Lies(attackers=Silent(), spec="silence", names=("node1",)))
+    with View(fleet, quiet=True) as view:
+        await fleet.run(view.update)
+        shown = list(view._table().columns[0].cells)
+    report = final_report(fleet, view.history)
+    honest, liar = report["nodes"]
+    assert shown == ["node0", "node1 [red]lies[/]"]
+    assert (report["died"], report["stopped"]) == ([], False)
+    assert (report["byzantine"], report["attack"]) == (["node1"], "silence")
+    assert (honest["finished"], honest["byzantine"], liar["finished"], liar["byzantine"]) == (True, False, False, True)
+    assert fleet.children[1].lines[0]["rounds"] == 7
+    assert report["loss"]["max"] == honest["test_loss"] < 1e9
+    assert report["attack_success"] == {"mean": 0.25, "min": 0.25, "max": 0.25}
+    assert (honest["attack_success"], liar["attack_success"]) == (0.25, None)
+    assert history_point(fleet)["loss"]["max"] < 1e9
+
+
+async def test_without_liars_a_report_has_none(federation):
+    fleet = Fleet(federation)
+    assert fleet.honest == fleet.children
+    fleet.stopping = True
+    await fleet.run(lambda: None)
+    report = final_report(fleet, [])
+    assert (report["byzantine"], report["attack"], report["attack_success"]) == ([], None, None)

@@ -4,6 +4,7 @@ from p2pfl.aggregate.adapted import Adapted
 from p2pfl.aggregate.catalog import make_rule, rule_from
 from p2pfl.aggregate.centered import Balance, ClippedSum, MoNNA, SelfCenteredClipping
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rule, Vector
+from p2pfl.aggregate.redescending import Redescending
 from p2pfl.aggregate.rules import (
     NNM,
     Average,
@@ -31,6 +32,7 @@ __all__ = [
     "MoNNA",
     "MultiKrum",
     "Neighborhood",
+    "Redescending",
     "Rule",
     "SelfCenteredClipping",
     "TrimmedMean",

@@ -99,6 +99,16 @@ DESCRIPTIONS = (
         source="Allouah et al. 2023, arXiv 2302.01772",
     ),
     Description(
+        name="redescending",
+        does="each neighbor's pull, fading beyond the (n-b)-th shortest from a center; those alike share one",
+        b_means="models that the radius leaves out",
+        bound="of no lie comes through more than the farthest honest model's distance from the center",
+        cost="all distances, one mean",
+        weights=True,
+        example="redescending:b=1",
+        source="docs/decisions/0015-a-default-rule.md",
+    ),
+    Description(
         name="cs+",
         does="each neighbor's pull, no longer than the (m-2b)-th shortest",
         b_means="2b pulls are clipped",

@@ -18,7 +18,7 @@ from p2pfl.config.kinds import Kind, number, whole
 
 CENTRAL = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum", "bulyan")
 """They take the own model as one vector among others; NNM may stand before them."""
-CENTERED = ("cs+", "scc", "monna", "centered-clipping", "balance")
+CENTERED = ("redescending", "cs+", "scc", "monna", "centered-clipping", "balance")
 """They take the own model for their center."""
 NAMES = ("mean", *CENTRAL, *CENTERED)
 ALLOWED = (

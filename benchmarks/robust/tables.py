@@ -1,6 +1,7 @@
 """Sweeps of rules and attacks as Markdown: a summary by the worst attack, then every rule against every attack.
 
-Run as `python benchmarks/robust/tables.py TITLE=FOLDER ...`, FOLDER being where a sweep has put its results.
+Run as `python benchmarks/robust/tables.py TITLE=FOLDER ...`, FOLDER being where a sweep has put its results; several,
+with commas between them, become one table.
 """
 
 from __future__ import annotations
@@ -61,16 +62,18 @@ def three(value: float) -> str:
     return f"{value:.{DIGITS}f}".removeprefix("0")
 
 
-def read(title: str, folder: Path) -> Sweep:
-    document = json.loads((folder / "results.json").read_text())
-    cells, rules, attacks = {}, [], []
-    for row in document["rows"]:
-        rule, attack = re.sub(r":b=\d+$", "", row["values"]["rule"]), row["values"]["attack"]
-        rules.append(rule)
-        attacks.append(attack)
-        cell = _cell(row["metrics"])
-        if cell is not None:
-            cells[rule, attack] = cell
+def read(title: str, folders: Sequence[Path]) -> Sweep:
+    cells: dict[tuple[str, str], Cell] = {}
+    rules: list[str] = []
+    attacks: list[str] = []
+    for folder in folders:
+        for row in json.loads((folder / "results.json").read_text())["rows"]:
+            rule, attack = re.sub(r":b=\d+$", "", row["values"]["rule"]), row["values"]["attack"]
+            rules.append(rule)
+            attacks.append(attack)
+            cell = _cell(row["metrics"])
+            if cell is not None:
+                cells[rule, attack] = cell
     return Sweep(title, tuple(dict.fromkeys(rules)), tuple(dict.fromkeys(attacks)), cells)
 
 
@@ -117,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="sweeps of rules and attacks as Markdown")
     parser.add_argument("sweeps", nargs="+", metavar="TITLE=FOLDER")
     given = [text.partition("=") for text in parser.parse_args().sweeps]
-    sweeps = [read(title, Path(folder)) for title, _, folder in given]
+    sweeps = [read(title, [Path(folder) for folder in folders.split(",")]) for title, _, folders in given]
     print("\n".join(summary(sweeps)))
     for sweep in sweeps:
         head = ["", f"### {sweep.title} ({sweep.seeds} seeds)", ""]

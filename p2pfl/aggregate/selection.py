@@ -50,10 +50,8 @@ def krum(squares: Floats, liars: int, keep: int) -> Floats:
 
 
 def near_one(squares: Floats, liars: int, center: int) -> Floats:
-    """The n - f vectors nearest to the one at `center`, which is among them whatever the ties."""
-    row = squares[center].copy()
-    row[center] = -1.0
-    return even(nearest(row, len(squares) - liars), len(squares))
+    """The n - f vectors nearest to the one at `center`: itself among them, or that many copies of it."""
+    return even(nearest(squares[center], len(squares) - liars), len(squares))
 
 
 def near_each(squares: Floats, liars: int) -> Floats:

@@ -9,7 +9,7 @@ import pytest
 
 from p2pfl.core import invariants
 from p2pfl.core.edge import LONGEST_JUMP
-from p2pfl.core.effects import Alarm, ApplyRequest, CloseSession
+from p2pfl.core.effects import Alarm, ApplyRequest, CloseSession, Finish
 from p2pfl.core.events import MessageReceived, ReplyRefused, RequestRefused, SessionClosed, SessionOpened
 from p2pfl.core.limits import HEARD_MULTIPLE, LONGEST_STALL_S, TELLS_PER_S, hearing_bucket
 from p2pfl.core.messages import Ask, Busy, Done, Ready, Resync
@@ -30,6 +30,7 @@ from core_kit import (
     responder,
     say,
     sent,
+    started,
 )
 
 
@@ -162,6 +163,15 @@ def test_after_it_the_neighbor_is_heard_again_and_one_alarm_says_so():
     assert len(alarms(open_session(node, 0, 4 * FIRST_TERM_S, 4), "probation")) == 1
     now = 4 * FIRST_TERM_S
     assert apply_request(node, say(node, 0, request(), now, 4), now)
+
+
+def test_a_node_that_is_done_does_not_linger_for_a_neighbor_in_quarantine():
+    node = make_node(1, 0, 2, fresh=False, version=3, rounds_done=3, closing_rounds=0)
+    started(node)
+    open_session(node, 2, session=2)
+    open_session(node, 0)
+    assert only(say(node, 2, Done(version=3), 0.5, 2), Finish) == []
+    assert only(refused(node, 5, now=1.0), Finish)
 
 
 def test_one_neighbor_in_quarantine_takes_nothing_from_another():

@@ -15,7 +15,7 @@ SEEDS = (2, 10, 15)
 
 
 def digests(*, batching: bool) -> list[list[str]]:
-    """Of digits in a world with everything in it, and of some random worlds."""
+    """Of digits in a world with everything in it, without a robust rule and with one, and of some random worlds."""
     described = describe(nodes=8, topology="random-regular:degree=4", rounds=5, seed=3)
     gossip = replace(described.gossip, start_wait_s=0.2, linger_s=1.0)
     described = replace(described, training=replace(described.training, local_steps=3), gossip=gossip)
@@ -25,7 +25,9 @@ def digests(*, batching: bool) -> list[list[str]]:
         churn=ChurnSpec(up_s=0.1, down_s=0.03, until_s=0.4, amnesia=0.3, count=3),
         liars=LiarSpec(attack="noise:0.5", count=1),
     )
-    runs = [(described, world), *(draw(seed) for seed in SEEDS)]
+    robust = replace(described, gossip=replace(gossip, rule="nnm+geometric-median:b=1"))
+    watched = replace(world, liars=LiarSpec(attack="foe", count=1))
+    runs = [(described, world), (robust, watched), *(draw(seed) for seed in SEEDS)]
     reports = [simulate(given, world=around, batching=batching, references=False) for given, around in runs]
     return [[report["digest"], report["value_digest"]] for report in reports]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -22,19 +23,40 @@ BOUNDED = {
 }
 
 
-class Silent:
-    """Its liars say one line like a node's, with absurd figures, and then nothing until their leash is let go."""
+BOAST = {
+    "phase": "finished",
+    "finished": True,
+    "rounds": 7,
+    "failed_rounds": 0,
+    "accuracy": 1.0,
+    "test_loss": 1e9,
+    "loss": 1e9,
+    "staleness": {"mean": 9, "max": 9},
+    "bytes_sent": 10,
+    "messages_sent": 1,
+    "peers": 0,
+    "neighbor_distance": 1e9,
+    "exchanges": 0,
+}
+LIAR = """
+import json, pathlib, sys
+line = json.loads(sys.argv[1])
+state = pathlib.Path(sys.argv[2])
+state.mkdir(exist_ok=True)
+(state / "result.json").write_text(json.dumps(line))
+print(json.dumps(line), flush=True)
+sys.stdin.read()
+"""
 
-    LINE = (
-        '{"phase": "training", "rounds": 7, "accuracy": 1.0, "test_loss": 1e9, "loss": 1e9, "staleness": {"mean": 9},'
-        ' "bytes_sent": 10, "messages_sent": 1, "peers": 0, "neighbor_distance": 1e9}'
-    )
+
+class Silent:
+    """Its liars boast of absurd figures, and then say nothing until their leash is let go."""
 
     def check(self, spec):
         pass
 
     def command(self, federation, name, spec, liars):
-        return ["-c", f"import sys; print('''{self.LINE}''', flush=True); sys.stdin.read()"]
+        return ["-c", LIAR, json.dumps(BOAST), str(federation.path.parent / name / "state")]
 
     def success(self, spec, federation, node, models):
         return dict.fromkeys(models, 0.25)
@@ -67,7 +89,7 @@ async def test_the_fleet_ends_with_the_honest_and_reports_them_alone(federation)
     assert shown == ["node0", "node1 [red]lies[/]"]
     assert (report["died"], report["stopped"]) == ([], False)
     assert (report["byzantine"], report["attack"]) == (["node1"], "silence")
-    assert (honest["finished"], honest["byzantine"], liar["finished"], liar["byzantine"]) == (True, False, False, True)
+    assert (honest["finished"], honest["byzantine"], liar["finished"], liar["byzantine"]) == (True, False, True, True)
     assert fleet.children[1].lines[0]["rounds"] == 7
     assert report["loss"]["max"] == honest["test_loss"] < 1e9
     assert report["attack_success"] == {"mean": 0.25, "min": 0.25, "max": 0.25}

@@ -1,0 +1,57 @@
+"""What the driver passes on between core and network edge when a neighbor breaks the rules."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from p2pfl.core.effects import CloseSession
+from p2pfl.core.events import SessionClosed
+from p2pfl.net.link import MALFORMED
+from p2pfl.runtime.driver import Driver
+
+
+class Recording:
+    """Core and links at once: what each is told, and what the core answers next."""
+
+    def __init__(self):
+        self.heard, self.closed, self.effects = [], [], []
+
+    def handle(self, event, _now):
+        self.heard.append(event)
+        return self.effects
+
+    def deadline(self):
+        return None
+
+    def close(self, *told):
+        self.closed.append(told)
+
+
+def driver_of(recording):
+    driver = Driver(recording, SimpleNamespace(), SimpleNamespace(), name_of=str, on_measure=lambda: None)
+    driver.links = recording
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("reason", "malformed"),
+    [
+        (f"{MALFORMED}a frame of unknown type 77", "a frame of unknown type 77"),
+        ("protocol fault: a message under way comes too slowly", ""),
+        ("connection lost: reset", ""),
+        ("closed by the peer", ""),
+    ],
+)
+async def test_only_what_the_neighbor_has_sealed_is_held_against_it(reason, malformed):
+    recording = Recording()
+    driver_of(recording).session_closed(3, 8, reason)
+    assert recording.heard == [SessionClosed(peer=3, session=8, malformed=malformed)]
+
+
+async def test_the_network_edge_learns_how_long_a_neighbor_rests():
+    recording = Recording()
+    recording.effects = [CloseSession(peer=3, session=8, reason="in quarantine", rest_s=60.0)]
+    driver_of(recording).session_opened(3, 8)
+    assert recording.closed == [(3, 8, "in quarantine", 60.0)]

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import Rule
 from p2pfl.compress import Payload
-from p2pfl.core.effects import ApplyRequest, Operation
+from p2pfl.core.effects import ApplyRequest, Freeze, Operation
 from p2pfl.core.events import Event, RequestApplied, RoundCommitted
 from p2pfl.core.messages import Reply
 from p2pfl.core.records import next_chain
@@ -28,6 +29,8 @@ from sim.memory_store import MemoryStore
 
 LOG_ENTRIES = 64
 """and one for each neighbor: a longer log gives way to a snapshot, or long runs would fill the memory."""
+BOAST = 1e9
+"""the weight that a liar says it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +180,16 @@ class UnfitError(Exception):
 
 
 class LyingEngine(Engine):
-    """Keeps to the protocol, and shows something else instead of its model."""
+    """Keeps to the protocol, and shows something else instead of its model.
+
+    In the robust profile it also says that it has more samples than anybody, so that each neighbor gives it as much
+    weight as itself. (With the mean that would change what both ends compute, and stay within the same bound.)
+    """
 
     show: Show | None = None
+
+    def _freeze(self, op: Freeze) -> Outcome:
+        return super()._freeze(op if self.rule is None else structs.replace(op, weight=BOAST))
 
     def _encode(self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None) -> Payload:
         """Raises UnfitError in place of a payload that would have to be decoded here too."""
@@ -197,6 +207,8 @@ class LyingEngine(Engine):
 
     def _apply_request(self, op: ApplyRequest) -> Outcome:
         """What the neighbor must refuse moves nothing here either: the two ends begin anew from where they are."""
+        if self.rule is not None:
+            op = structs.replace(op, weight=BOAST)
         try:
             return super()._apply_request(op)
         except UnfitError as unfit:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from p2pfl.config.model import Federation
+from p2pfl.config.rule import liars_of
 from p2pfl.learn.interface import Vector
 from sim.attacks import Attack, Sight, press
 
@@ -82,10 +83,16 @@ class Liars:
         )
 
     def _weights(self, peer: int) -> Mapping[int, float]:
-        """a_ij of the peer in the Laplacian step, by neighbor: gamma min(n_i/(deg_i+1), n_j/(deg_j+1))/n_i."""
+        """a_ij of the peer in the Laplacian step, by neighbor: gamma min(n_i/(deg_i+1), n_j/(deg_j+1))/n_i.
+
+        In the robust profile gamma is 1, and liars boast of their n_j.
+        """
+        robust = liars_of(self.federation.gossip.rule) > 0
         share = [n / (len(others) + 1) for n, others in zip(self._samples, self._neighbors, strict=True)]
-        gamma, own = self.federation.gossip.gamma, self._samples[peer]
-        return {other: gamma * min(share[peer], share[other]) / own for other in self._neighbors[peer]}
+        if robust:
+            share = [share[peer] if node in self.liars else one for node, one in enumerate(share)]
+        factor = (1.0 if robust else self.federation.gossip.gamma) / self._samples[peer]
+        return {other: factor * min(share[peer], share[other]) for other in self._neighbors[peer]}
 
     @cached_property
     def _neighbors(self) -> list[list[int]]:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from p2pfl.aggregate import make_rule
+from p2pfl.compress import make_compressor
+from p2pfl.core.effects import ApplyRequest, Freeze
+from p2pfl.core.messages import Request
+from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.state import NodeState
 from sim import simulate
+from sim.exact import LyingEngine
 from sim.federations import describe
 from sim.worlds.model import CrashSpec, LiarSpec, LinkSpec, WorldSpec
 
@@ -61,3 +69,22 @@ def test_nothing_but_the_rule_and_learning_moves_a_model_whoever_crashes(rule):
     checked, plain = run(rule=rule, world=world, check=True), run(rule=rule, world=world)
     assert checked["digest"] == plain["digest"]
     assert sum(node["rounds_mixed"] for node in checked["nodes"]) > 30
+
+
+def weights_told(rule):
+    """What a liar says of its weight in a request and in a reply, where its core says 0.25."""
+    codecs = Codecs(make_compressor("none"))
+    liar = LyingEngine(index=0, state=NodeState.new(np.ones(4, np.float32), 5, (1,), {}), codecs=codecs, beta=0.0)
+    liar.rule, liar.show = make_rule(rule), lambda model, _peer: -model
+    frozen = {"incarnation": 0, "seq": 1, "version": 1, "echo": 0, "weight": 0.25, "staleness": 1.0, "pace_s": 0.1}
+    request = liar.run(Freeze(peer=1, audit=False, **frozen)).event.request
+    heard = Request(audit=b"", body=np.zeros(4, np.float32).tobytes(), **frozen)
+    apply = ApplyRequest(peer=1, request=heard, factor=0.0, weight=0.25, version=1, pace_s=0.1)
+    liar.state = NodeState.new(np.ones(4, np.float32), 5, (1,), {})
+    return request.weight, liar.run(apply).event.reply.weight
+
+
+def test_a_liar_boasts_of_its_samples_where_that_gives_it_weight():
+    told = weights_told("cs+:b=1")
+    assert min(told) > 1e6
+    assert weights_told("mean") == (0.25, 0.25)

@@ -21,7 +21,9 @@ STEPS = 2
 
 
 class Redescending(Centered):
-    """Every neighbor's pull, by its weight, times a factor of its own.
+    """Every neighbor's pull, by its weight, times a factor of its own. No weight counts for more than an even share.
+
+    What a neighbor says of itself, such as how many samples it has, can so lower its weight, not raise it.
 
     Of n = m + 1 vectors, d_j is the distance from a center and r the (n - f)-th smallest of these:
 
@@ -34,7 +36,8 @@ class Redescending(Centered):
     """
 
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:  # noqa: ARG002
-        return weights * factors(spread_of([own, *others]), self.f)[1:]
+        even = 1 / (len(others) + 1)
+        return np.minimum(weights, even) * factors(spread_of([own, *others]), self.f)[1:]
 
 
 def factors(spread: Spread, liars: int) -> Floats:

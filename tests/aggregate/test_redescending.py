@@ -59,6 +59,12 @@ def test_weights_scale_the_pulls():
     np.testing.assert_allclose(mixed(own, others, EVEN / 2).model - own, whole / 2, atol=1e-12)
 
 
+def test_no_weight_counts_for_more_than_an_even_share():
+    own, *others = np.random.default_rng(4).standard_normal((6, 50))
+    boasting = mixed(own, others, np.array([1 / 6, 1 / 6, 1 / 6, 1 / 6, 0.3])).model
+    np.testing.assert_array_equal(boasting, mixed(own, others, EVEN).model)
+
+
 def test_neighbors_equal_to_the_own_model_change_nothing_and_one_apart_counts_for_nothing():
     own = np.full(7, 0.3, np.float32)
     assert mixed(own, [own.copy() for _ in range(5)]).model.tobytes() == own.tobytes()

@@ -40,17 +40,14 @@ class Sweep:
     attacks: tuple[str, ...]
     cells: dict[tuple[str, str], Cell]
 
-    def worst(self, rule: str) -> tuple[str, Cell] | None:
-        """The attack after which the honest know least, on average; None before every attack has been run."""
-        found = {attack: self.cells.get((rule, attack)) for attack in self.attacks if attack != NOBODY}
-        known = {attack: cell for attack, cell in found.items() if cell is not None}
-        return min(known.items(), key=lambda one: one[1].mean) if len(known) == len(found) else None
+    def attacked(self, rule: str) -> dict[str, Cell]:
+        """By attack; only those that have been run."""
+        return {attack: cell for (one, attack), cell in self.cells.items() if one == rule and attack != NOBODY}
 
-    def mean(self, rule: str) -> float | None:
-        """Over all attacks."""
-        found = [self.cells.get((rule, attack)) for attack in self.attacks if attack != NOBODY]
-        known = [cell.mean for cell in found if cell is not None]
-        return fmean(known) if len(known) == len(found) else None
+    @property
+    def most(self) -> int:
+        """How many attacks there are for the rule that has most."""
+        return max((len(self.attacked(rule)) for rule in self.rules), default=0)
 
     @property
     def seeds(self) -> str:
@@ -85,7 +82,7 @@ def _cell(metrics: dict[str, Any]) -> Cell | None:
 
 
 def summary(sweeps: Sequence[Sweep]) -> list[str]:
-    """Worst attack: mean / worst node (which attack); the rule without liars; its mean over the attacks."""
+    """Under the worst attack, which is named, with how many it was chosen from where they are fewer than others have."""
     rules = dict.fromkeys(rule for sweep in sweeps for rule in sweep.rules)
     return table(
         ["rule", *(sweep.title for sweep in sweeps)],
@@ -94,16 +91,20 @@ def summary(sweeps: Sequence[Sweep]) -> list[str]:
 
 
 def _summed(sweep: Sweep, rule: str) -> str:
-    worst = sweep.worst(rule)
-    return "" if worst is None else f"{worst[1]} ({worst[0]})"
+    known = sweep.attacked(rule)
+    if not known:
+        return ""
+    worst = min(known, key=lambda attack: known[attack].mean)
+    fewer = "" if len(known) == sweep.most else f" of {len(known)}"
+    return f"{known[worst]} ({worst}{fewer})"
 
 
 def details(sweep: Sweep) -> list[str]:
     rows = []
     for rule in sweep.rules:
-        worst, mean = sweep.worst(rule), sweep.mean(rule)
-        cells = [str(sweep.cells.get((rule, attack), "")) for attack in sweep.attacks]
-        rows.append([rule, *cells, "" if worst is None else three(worst[1].mean), "" if mean is None else three(mean)])
+        means = [cell.mean for cell in sweep.attacked(rule).values()]
+        ends = [three(min(means)), three(fmean(means))] if len(means) == sweep.most else ["", ""]
+        rows.append([rule, *(str(sweep.cells.get((rule, attack), "")) for attack in sweep.attacks), *ends])
     names = ["no attack" if attack == NOBODY else attack for attack in sweep.attacks]
     return table(["rule", *names, "worst", "mean"], rows)
 
@@ -123,7 +124,7 @@ def main() -> None:
     sweeps = [read(title, [Path(folder) for folder in folders.split(",")]) for title, _, folders in given]
     print("\n".join(summary(sweeps)))
     for sweep in sweeps:
-        head = ["", f"### {sweep.title} ({sweep.seeds} seeds)", ""]
+        head = ["", f"### {sweep.title}; seeds: {sweep.seeds}", ""]
         print("\n".join([*head, *details(sweep)]))
 
 

@@ -82,7 +82,7 @@ def _cell(metrics: dict[str, Any]) -> Cell | None:
 
 
 def summary(sweeps: Sequence[Sweep]) -> list[str]:
-    """Under the worst attack, which is named, with how many it was chosen from where they are fewer than others have."""
+    """Under the worst attack, which is named; where a rule has met fewer attacks than others, with how many."""
     rules = dict.fromkeys(rule for sweep in sweeps for rule in sweep.rules)
     return table(
         ["rule", *(sweep.title for sweep in sweeps)],
@@ -103,7 +103,7 @@ def details(sweep: Sweep) -> list[str]:
     rows = []
     for rule in sweep.rules:
         means = [cell.mean for cell in sweep.attacked(rule).values()]
-        ends = [three(min(means)), three(fmean(means))] if len(means) == sweep.most else ["", ""]
+        ends = [three(min(means)), three(fmean(means))] if 0 < len(means) == sweep.most else ["", ""]
         rows.append([rule, *(str(sweep.cells.get((rule, attack), "")) for attack in sweep.attacks), *ends])
     names = ["no attack" if attack == NOBODY else attack for attack in sweep.attacks]
     return table(["rule", *names, "worst", "mean"], rows)

@@ -14,7 +14,7 @@ import click
 
 from p2pfl.cli.launch import REPORT_FILE, run_fleet
 from p2pfl.cli.output import Form, format_option
-from p2pfl.cli.report import check_report
+from p2pfl.cli.report import check_report, where
 
 if TYPE_CHECKING:
     from p2pfl.config.model import Federation
@@ -65,7 +65,9 @@ Examples:
     show_default=True,
     help="Where the federation is made; an older demo there is replaced.",
 )
-@click.option("--report", type=click.Path(path_type=Path), help="Where to write it; by default report.json in DIR.")
+@click.option(
+    "--report", type=click.Path(path_type=Path), help="Where to write it; by default report.json in DIR; - is stdout."
+)
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
 @click.option("--quiet", is_flag=True, help="No live view.")
 @format_option("table", "json")
@@ -93,6 +95,7 @@ def demo(
     """
     from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - `--help` stays instant
 
+    report, form = where(report, form)
     if report is not None:
         check_report(report, coming=folder)
     if plot is not None:

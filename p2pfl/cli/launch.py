@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from p2pfl.cli.output import Form, format_option, size, write_facts, write_json, write_rows
-from p2pfl.cli.report import check_report, node_rows, write_report
+from p2pfl.cli.report import check_report, node_rows, where, write_report
 
 if TYPE_CHECKING:
     from p2pfl.config.model import Federation
@@ -24,7 +24,9 @@ STOPPED = 130
 @click.command(epilog="\b\nExample:\n  p2pfl launch ward-7\n  p2pfl launch ward-7 --report run1.json --plot run1.png")
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.option(
-    "--report", type=click.Path(path_type=Path), help="Where to write it; by default report.json beside FEDERATION."
+    "--report",
+    type=click.Path(path_type=Path),
+    help="Where to write it; by default report.json beside FEDERATION; - is stdout.",
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
 @click.option("--quiet", is_flag=True, help="No live view.")
@@ -38,6 +40,7 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, quiet: b
     from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.traffic import compressor_mistakes  # noqa: PLC0415 - as above
 
+    report, form = where(report, form)
     described = load_federation(federation)
     if mistakes := compressor_mistakes(described):  # one line each, and not from every node
         raise ExceptionGroup("compressors that no node could use", mistakes)

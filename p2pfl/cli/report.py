@@ -7,8 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from p2pfl.cli.output import size
+from p2pfl.cli.output import Form, size
 from p2pfl.errors import StorageError, UserError
+
+
+def where(report: Path | None, form: Form) -> tuple[Path | None, Form]:
+    """The file and the form that the user means: `--report -` is the whole report on stdout, and no file."""
+    return (None, "json") if report == Path("-") else (report, form)
 
 
 def check_report(path: Path, *, coming: Path | None = None) -> None:

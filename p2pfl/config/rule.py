@@ -125,10 +125,10 @@ def parse_rule(text: str) -> ParsedRule:
     name, _, told = text.partition(",")
     if _OBJECT.fullmatch(name) and name.partition(":")[0] not in NAMES:
         return ParsedRule(name=name, parameters=_parameters(name, told if "," in text else None))
-    before, plus, rest = text.partition("+")
+    words, colon, told = text.partition(":")
+    before, plus, rest = words.partition("+")
     # The name cs+ ends with a plus itself.
-    before, rest = (before, rest) if plus and before != "cs" else ("", text)
-    name, colon, told = rest.partition(":")
+    before, name = (before, rest) if plus and before != "cs" else ("", words)
     _require_known(name)
     if before:
         _require_before(before, name)
@@ -141,7 +141,7 @@ def _require_known(name: str) -> None:
     if name in NAMES:
         return
     plain = re.sub(r"[^a-z]", "", name.lower())
-    close = get_close_matches(name[:_LONGEST].strip().lower(), NAMES, n=1, cutoff=0.6)
+    close = get_close_matches(name[:_LONGEST].strip().lower(), NAMES, n=1, cutoff=0.65)
     near = _KNOWN_AS.get(plain) or (close[0] if close else "")
     hint = f"did you mean {near}?" if near else f"there are {', '.join(NAMES)}"
     raise ValueError(f"unknown rule {_short(name)!r}: {hint}")

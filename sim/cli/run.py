@@ -56,7 +56,7 @@ What a world file says: docs/worlds.md. What the figures mean: docs/simulator.md
 @click.option(
     "--evaluate-every-s", type=float, metavar="SECONDS", help="Virtual time between two points of the history."
 )
-@click.option("--report", type=click.Path(path_type=Path), help="Write everything to this file, as JSON.")
+@click.option("--report", type=click.Path(path_type=Path), help="Write everything to this file, as JSON; - is stdout.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy, distance and bytes over time.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @format_option("table", "json")
@@ -79,9 +79,11 @@ def command(
     as in `p2pfl demo`. The same seed gives the same run. Exits with 1 if --replay finds an invariant broken, with 130
     after Ctrl-C.
     """
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.report import where  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from sim.cli.scene import Options  # noqa: PLC0415 - as above
 
+    report, form = where(report, form)
     _check_targets(report, plot)
     if replay is not None and seed is not None:
         raise UserError("stands beside --replay", key="--seed", value=seed, allowed="one of the two")

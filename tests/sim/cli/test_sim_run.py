@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -213,3 +214,10 @@ assert not slow, slow
     )
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert f"  p2pfl sim {' '.join(command)}" in done.stdout
+
+
+def test_a_dash_is_stdout_for_the_report(p2pfl, ward):
+    folder = ward()
+    outcome = p2pfl("sim", "run", folder, "--report", "-", "--quiet")
+    assert json.loads(outcome.out)["digest"]
+    assert not Path("-").exists()

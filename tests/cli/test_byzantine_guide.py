@@ -14,6 +14,7 @@ from p2pfl.core.standing import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS
 from p2pfl.reporting.liars import bearings
 from sim.attacks import REGISTRY, parse_attack
 from sim.federations import describe
+from sim.worlds.schema import SECTIONS
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "byzantine.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"(?m)^p2pfl .*", GUIDE)
@@ -75,6 +76,12 @@ def test_bulyan_alone_wants_more_neighbors_than_the_others():
     }
     assert wanted == dict.fromkeys(NAMES[1:], 5) | {"bulyan": 10}
     assert "`bulyan` wants 4b + 2" in GUIDE
+
+
+def test_every_table_that_it_sends_to_a_world_file_for_is_one_of_a_world_file():
+    named = re.findall(r"`\[+(\w+)\]+` in a\s+\[world file\]", GUIDE)
+    assert named
+    assert set(named) <= set(SECTIONS)
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([\w./-]+\.md)", GUIDE))))

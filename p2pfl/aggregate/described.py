@@ -102,7 +102,7 @@ DESCRIPTIONS = (
         name="redescending",
         does="each neighbor's pull, fading beyond the (n-b)-th shortest from a center; those alike share one",
         b_means="models that the radius leaves out",
-        bound="of no lie comes through more than the farthest honest model's distance from the center",
+        bound="no lie pulls farther than twice the farthest honest model's distance from the center",
         cost="all distances, one mean",
         weights=True,
         example="redescending:b=1",

@@ -63,7 +63,7 @@ def guaranteed(rule: str) -> str:
     parsed = parse_rule(rule)
     if parsed.is_object:
         return "nothing: the rule is your own"
-    proven = f"what its paper proves of it: p2pfl rules {rule}"
+    proven = f"its bound: p2pfl rules {rule}"
     return proven if parsed.before else GUARANTEED.get(parsed.name, proven)
 
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.aggregate import Neighborhood, Redescending, make_rule
+from p2pfl.aggregate import Neighborhood, Redescending, make_rule, redescending
+from p2pfl.aggregate.distances import spread_of
 
 AXES = np.eye(4)
 EVEN = np.full(5, 1 / 6)
@@ -84,6 +85,39 @@ def test_no_lies_move_it_farther_than_a_multiple_of_how_far_the_honest_lie_apart
     bound = 2 * (count + 1) * (2 + ((count - liars - 1) / (count - 2 * liars)) ** 0.5) * widest
     moved = mixed(own, [*honest, *lies], liars=liars).model - own
     assert np.linalg.norm(moved) <= bound + 1e-12
+
+
+def pull_and_reach(own, others, liars):
+    """The longest pull, weight 1, that a lie has (they come last), and the farthest honest distance from the center."""
+    rows = np.array([own, *others])
+    spread = spread_of(list(rows))
+    center = redescending.first_center(spread, liars) @ rows
+    pulls = redescending.factors(spread, liars) * np.linalg.norm(rows - own, axis=1)
+    return pulls[-liars:].max(), np.linalg.norm(rows[:-liars] - center, axis=1).max()
+
+
+@pytest.fixture
+def one_step(monkeypatch):
+    """The center whose factors are the last is then the first."""
+    monkeypatch.setattr(redescending, "STEPS", 1)
+
+
+@pytest.mark.usefixtures("one_step")
+@pytest.mark.parametrize("seed", range(200))
+def test_no_lie_pulls_farther_than_twice_the_farthest_honest_distance_from_the_center(seed):
+    chance = np.random.default_rng(seed)
+    liars, size = int(chance.integers(1, 4)), int(chance.integers(1, 30))
+    own, *honest = chance.standard_normal((liars + 2 + seed % 4, size)) * 10.0 ** chance.uniform(-1, 1)
+    lies = chance.standard_normal((liars, size)) * 10.0 ** chance.uniform(-2, 6, (liars, 1))
+    pull, reach = pull_and_reach(own, [*honest, *lies], liars)
+    assert pull <= 2 * reach * (1 + 1e-9)
+
+
+@pytest.mark.usefixtures("one_step")
+def test_where_the_own_model_is_the_odd_one_a_lie_across_from_it_pulls_farther_than_once_that():
+    honest = [np.array([0.0, 0.01]), np.array([0.0, -0.01]), np.array([0.0, 0.0])]
+    pull, reach = pull_and_reach(np.array([1.0, 0.0]), [*honest, np.array([-0.9, 0.0])], 1)
+    assert pull > 1.5 * reach
 
 
 @given(seed=st.integers(0, 2**32 - 1))

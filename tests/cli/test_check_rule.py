@@ -147,6 +147,10 @@ def test_what_is_guaranteed_is_told_apart_from_what_is_measured(check, rule, wor
     assert "learn" in facts["measured"]
 
 
+def test_a_rule_of_no_paper_is_told_to_have_none(check):
+    assert "paper" not in check("redescending:b=1", "complete")["rule"]["guaranteed"]
+
+
 def test_people_read_the_same(p2pfl, check, ward):
     check("trimmed-mean:b=1", "complete")
     out = p2pfl("check", ward).out

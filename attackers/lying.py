@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from p2pfl.compress import Payload
 from p2pfl.config.model import Federation
+from p2pfl.core.effects import ApplyRequest, Freeze, Operation
 from p2pfl.engine.codecs import chance_of
-from p2pfl.engine.engine import Engine
+from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.learn.interface import Vector
-from sim.attacks import Attack, Sight
+from sim.attacks import BOAST, Attack, Sight
 
 NOT_A_NUMBER = b"\xff"
 """no encoder gives a payload for what is not finite; these bytes, read as floats, are NaN."""
 
 
 class LyingEngine(Engine):
-    """`deceive` makes a liar of it; before, it is honest."""
+    """`deceive` makes a liar of it; before, it is honest.
+
+    In the robust profile it also says that it has more samples than anybody.
+    """
 
     attack: Attack | None = None
 
@@ -25,6 +30,12 @@ class LyingEngine(Engine):
         """`league` are the liars, itself among them; `initial` (d,) is the model that every node starts from."""
         self.attack, self.federation, self.league, self.initial = attack, federation, league, initial
         self.count = 0
+
+    def run(self, operation: Operation) -> Outcome:
+        boasts = self.attack is not None and self.rule is not None
+        if boasts and isinstance(operation, Freeze | ApplyRequest):
+            operation = structs.replace(operation, weight=BOAST)
+        return super().run(operation)
 
     def _encode(self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None) -> Payload:
         if self.attack is None:

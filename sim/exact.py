@@ -22,6 +22,7 @@ from p2pfl.engine.engine import LEAST_DRIFT, Engine, Outcome
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Learner, Vector
+from sim.attacks import BOAST
 from sim.engines import Boot
 from sim.learning.ahead import Ahead
 from sim.liars import Show, is_model
@@ -29,8 +30,6 @@ from sim.memory_store import MemoryStore
 
 LOG_ENTRIES = 64
 """and one for each neighbor: a longer log gives way to a snapshot, or long runs would fill the memory."""
-BOAST = 1e9
-"""the weight that a liar says it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

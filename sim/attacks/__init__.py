@@ -7,6 +7,6 @@ from sim.attacks.attack import Attack, Poison
 from sim.attacks.flooding import press
 from sim.attacks.parse import ALLOWED_ATTACKS, parse_attack
 from sim.attacks.registry import REGISTRY, Form
-from sim.attacks.sight import Sight
+from sim.attacks.sight import BOAST, Sight
 
-__all__ = ["ALLOWED_ATTACKS", "REGISTRY", "Attack", "Form", "Poison", "Sight", "parse_attack", "press"]
+__all__ = ["ALLOWED_ATTACKS", "BOAST", "REGISTRY", "Attack", "Form", "Poison", "Sight", "parse_attack", "press"]

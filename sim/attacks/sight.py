@@ -20,6 +20,9 @@ Vector = NDArray[np.floating[Any]]
 Rows = NDArray[np.floating[Any]]
 Edge = tuple[int, int]
 
+BOAST = 1e9
+"""the weight that a liar says it has, so that each neighbor gives it as much as itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:

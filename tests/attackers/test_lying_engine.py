@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from attackers.lying import LyingEngine
+from p2pfl.aggregate import make_rule
 from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze
 from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
-from sim.attacks import REGISTRY, parse_attack
+from sim.attacks import BOAST, REGISTRY, parse_attack
 
 SIZE, SEED = 256, 3
 HONEST, LIAR, OTHER = 0, 1, 2
@@ -95,6 +96,14 @@ def test_two_neighbors_are_told_two_things():
     other = liar("two-faced", index=HONEST, league=(HONEST,), spec="none")
     shown = [np.frombuffer(ask(other, peer).body, np.float32) for peer in (LIAR, OTHER)]
     assert np.linalg.norm(shown[0] - shown[1]) > np.linalg.norm(other.state.model)
+
+
+@pytest.mark.parametrize(("rule", "told"), [("cs+:b=1", BOAST), ("mean", 2.0)])
+def test_under_a_robust_rule_a_liar_boasts_of_its_weight_as_initiator_and_as_responder(rule, told):
+    lying, asking = liar("sign-flip"), honest()
+    lying.rule = make_rule(rule)
+    assert ask(lying, OTHER).weight == told
+    assert answer(lying, HONEST, ask(asking, LIAR)).reply.weight == told
 
 
 def test_another_liar_is_told_the_truth():

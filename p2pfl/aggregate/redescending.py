@@ -31,9 +31,9 @@ class Redescending(Centered):
 
     where k are the other neighbors and cos_jk is between the ways from the center. The center is at first the mean of
     the n - f vectors nearest to Krum's choice, then the mean by these factors, one's own vector having factor 1.
-    Among n vectors n - f are honest, so r is at most the farthest honest distance from the center. Of the way from there
-    to a vector beyond it less than r comes through, and the farther the less; from the own model, which lies off the
-    center too, its pull is less than r and the own distance together.
+    Among n vectors n - f are honest, so r is at most the farthest honest distance from the center. Of a vector beyond
+    it less than r of its way from there counts, and the farther the less; from the own model, which lies off the center
+    too, its pull is less than r and the own distance together.
     """
 
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:  # noqa: ARG002

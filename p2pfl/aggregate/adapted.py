@@ -35,7 +35,7 @@ class Adapted(Aggregator):
     def of(self, rows: Rows) -> Vector:
         try:
             found = np.asarray(self.rule(np.stack(rows)))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._fault(f"the rule failed: {_told(error)}") from error
         if found.shape != rows[0].shape or found.dtype.kind != "f":
             raise self._fault(f"the rule gave {found.dtype} of shape {found.shape}, where {rows[0].shape} was due")
@@ -60,7 +60,7 @@ def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
         module = _from_file((folder or Path()) / place) if place.endswith(".py") else importlib.import_module(place)
         found: Any = getattr(module, attribute)
         rule = cast("Any", found)(f=liars) if inspect.isclass(found) else found
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         text = f"the rule could not be imported: {_told(error)}"
         raise UserError(text, key=KEY, value=name, allowed="module:object or file.py:object") from error
     if not callable(rule):
@@ -68,7 +68,7 @@ def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
     return Adapted(rule, liars, name)
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """In one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST]}"
 

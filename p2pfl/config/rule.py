@@ -128,9 +128,10 @@ def parse_rule(text: str) -> ParsedRule:
     words, colon, told = text.partition(":")
     before, plus, rest = words.partition("+")
     # The name cs+ ends with a plus itself.
-    before, name = (before, rest) if plus and before != "cs" else ("", words)
+    stacked = bool(plus) and before != "cs"
+    before, name = (before, rest) if stacked else ("", words)
     _require_known(name)
-    if before:
+    if stacked:
         _require_before(before, name)
     if name == "mean":
         raise ValueError("mean: it bears no liars and takes no parameters")

@@ -74,8 +74,9 @@ class Mixing:
         if self.too_few or (self.is_safe(there) and self._in_a_row < GRACE):
             return []
         self.too_few = True
-        text = f"{there} neighbors are there, with fresh models of {present}: with {self.settings.liars} liars among "
-        text += f"them nothing is mixed below {self.needed}"
+        liars = "1 liar" if self.settings.liars == 1 else f"{self.settings.liars} liars"
+        text = f"{there} neighbors are there, with fresh models of {present}: with {liars} among them nothing is mixed "
+        text += f"below {self.needed}"
         return [Alarm(kind="too-few-neighbors", peer=None, text=text)]
 
     def _find(self, present: int) -> list[Effect]:

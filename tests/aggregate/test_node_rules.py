@@ -234,10 +234,12 @@ def test_a_rule_of_ones_own_is_found_beside_the_federation(tmp_path):
         ("other.py:rule", "could not be imported"),
         ("no_such_module:rule", "No module named"),
         ("os.path:sep", "cannot be called"),
+        ("leaves.py:rule", "SystemExit: 4"),
     ],
 )
 def test_a_rule_that_is_not_there_is_the_users_mistake(tmp_path, spec, reason):
     (tmp_path / "mine.py").write_text(MINE.replace("{wrong}", "1 / 0"))
+    (tmp_path / "leaves.py").write_text("raise SystemExit(4)")
     with pytest.raises(UserError, match=reason) as raised:
         make_rule(spec, tmp_path)
     assert raised.value.key == "gossip.rule"
@@ -247,6 +249,7 @@ def test_a_rule_that_is_not_there_is_the_users_mistake(tmp_path, spec, reason):
     ("answer", "reason"),
     [
         ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("exit(3)", "SystemExit: 3"),
         ("vectors", "where"),
         ("vectors[0] * np.nan", "NaN or infinity"),
         ("vectors[0].astype(int)", "gave int64"),

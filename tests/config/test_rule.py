@@ -73,6 +73,7 @@ def test_there_is_one_spelling_of_each_rule(text, canonical):
         ("balance:alpha=1.5", "up to 1"),
         ("nnm+cs+:b=1", "nnm stands before one of"),
         ("nnm+mean", "nnm stands before one of"),
+        ("+median:b=1", "only nnm may stand before a rule"),
         ("clip+median", "only nnm may stand before"),
         ("nnm+nnm+median", "unknown rule"),
         ("my.rules:best,c=1", "none of its parameters b"),

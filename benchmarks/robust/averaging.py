@@ -112,7 +112,7 @@ def _mixed(  # noqa: PLR0917 - one round of one node, and all that it depends on
     if robust is None:
         mean: Models = models[node] + (weights[:, None] * (np.stack(others) - models[node])).sum(axis=0)
         return mean
-    around = Neighborhood(own=models[node], others=others, weights=weights, peers=peers, progress=0.0, step=0.0)
+    around = Neighborhood(own=models[node], others=others, weights=weights, peers=peers)
     return robust.mix(around).model.astype(np.float64)
 
 

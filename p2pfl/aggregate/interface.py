@@ -17,8 +17,7 @@ class Neighborhood:
     """What stands around a node after its own round, before it mixes: all finite, all (d,) in one type.
 
     `weights` (m,) are the Laplacian step's a_ij s_j: above 0, their sum below 1, the own model has the rest. `peers`
-    (m,) are the neighbors' member indices, in rising order. `progress` is the share of the rounds done, from 0 to 1,
-    and `step` the length of what the latest local round moved the own model.
+    (m,) are the neighbors' member indices, in rising order. `progress` is the share of the rounds done, from 0 to 1.
     """
 
     own: Vector
@@ -26,7 +25,6 @@ class Neighborhood:
     weights: NDArray[np.float64]
     peers: tuple[int, ...]
     progress: float = 0.0
-    step: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

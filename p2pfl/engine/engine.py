@@ -112,8 +112,6 @@ class Engine:
         """how much of each neighbor's pull came through the rule in the latest rounds, where it can tell. It is never
         changed, but replaced: other threads read it.
         """
-        self.step = 0.0
-        """the length of what the latest local round moved the model."""
         self.trained: tuple[Vector, LocalRound] | None = None
         """start and outcome of the local round that the next CommitRound takes in; None if training failed.
 
@@ -269,7 +267,6 @@ class Engine:
                 start, local = trained
                 delta, after = learned(self.state, start, local.vector, op.rho)
                 failed = not after <= NORM_CEILING
-                self.step = 0.0 if failed else norm(delta)
                 samples = max(1, local.samples, int(np.ceil(op.least_samples)))
                 drift = local.learning_rate * local.steps * op.rho
                 local_state = local.local or None
@@ -296,9 +293,7 @@ class Engine:
             raise ValueError("a node without a rule is to mix by it")
         own, *others = (_shown(vector) for vector in (self.state.model, *(self._replica(peer) for peer in op.peers)))
         weights = np.array(op.weights)
-        around = Neighborhood(
-            own=own, others=others, weights=weights, peers=op.peers, progress=op.progress, step=self.step
-        )
+        around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers, progress=op.progress)
         try:
             mixture = self.rule.mix(around)
             model = np.ascontiguousarray(mixture.model, dtype=own.dtype)

@@ -57,13 +57,12 @@ def mix(engine, peers=PEERS, weights=(0.25, 0.25, 0.25)):
 def test_the_rule_sees_the_model_the_replicas_of_those_named_and_their_weights(dtype):
     seen = []
     engine = engine_with(Saying(lambda around: seen.append(around) or Mixture(model=around.own * 2)), dtype)
-    engine.step = 3.5
     before = copy.deepcopy(engine.state)
     outcome = mix(engine, (1, 3), (0.25, 0.125))
     (around,) = seen
     np.testing.assert_array_equal([vector.dtype for vector in (around.own, *around.others)], [np.dtype(dtype)] * 3)
     np.testing.assert_array_equal(around.others, [before.edges[1].peer, before.edges[3].peer])
-    assert (around.peers, around.weights.tolist(), around.progress, around.step) == ((1, 3), [0.25, 0.125], 0.5, 3.5)
+    assert (around.peers, around.weights.tolist(), around.progress) == ((1, 3), [0.25, 0.125], 0.5)
     assert outcome.event == Mixed()
     np.testing.assert_array_equal(engine.state.model, before.model * 2)
 

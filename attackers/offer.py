@@ -18,8 +18,8 @@ def attack_of(spec: str) -> Attack:
     """
     try:
         return parse_attack(spec)
-    except ValueError:
-        raise UserError("no such attack", key="--attack", value=spec, allowed=ALLOWED_ATTACKS) from None
+    except ValueError as error:
+        raise UserError(str(error), key="--attack", value=spec, allowed=ALLOWED_ATTACKS) from None
 
 
 class Offer:

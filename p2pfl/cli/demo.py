@@ -6,6 +6,7 @@ import random
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -168,6 +169,7 @@ def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int,
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
     _check_options(partition, str(options["compressor"]), str(options["rule"]))
+    options = options | {"rule": _own_rule(str(options["rule"]))}
     check_graph(topology, nodes, seed)
     target = folder.absolute()
     if target.is_dir() and any(target.iterdir()) and not (target / MARK).is_file():
@@ -207,6 +209,27 @@ def _check_options(partition: str, compressor: str, rule: str) -> None:
         mistake.file, mistake.key = None, "--" + str(mistake.key).rpartition(".")[2]
     if mistakes:
         raise ExceptionGroup("mistakes in the options", mistakes)
+
+
+def _own_rule(rule: str) -> str:
+    """A rule file is looked for from here: in the demo's folder, which is made anew, there can be none.
+
+    Raises:
+        UserError: the rule is the user's own and cannot be imported.
+    """
+    from p2pfl.aggregate import make_rule  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.rule import parse_rule  # noqa: PLC0415 - as above
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+
+    parsed = parse_rule(rule)
+    if not parsed.is_object:
+        return rule
+    try:
+        make_rule(rule, Path())
+    except UserError as error:
+        error.key = "--rule"
+        raise
+    return str(replace(parsed, name=str(Path(parsed.name).absolute())) if ".py:" in parsed.name else parsed)
 
 
 def _free_ports(count: int) -> list[int]:

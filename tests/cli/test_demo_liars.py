@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from p2pfl.cli.demo import _warnings
+from p2pfl.cli.demo import MARK, _own_rule, _warnings
 from p2pfl.config.load import load_federation
 from p2pfl.runtime import lies
 
@@ -22,8 +22,8 @@ from p2pfl.runtime import lies
         (["--byzantine", "1"], "--byzantine: liars without an attack"),
         (["--attack", "alie"], "--attack: an attack without liars"),
         (["--byzantine", "1", "--attack", "flatter"], "--attack: no such attack (found 'flatter'); allowed: sign-flip"),
-        (["--byzantine", "1", "--attack", "zero:3"], "--attack: no such attack"),
-        (["--byzantine", "1", "--attack", "noise:-1"], "--attack: no such attack"),
+        (["--byzantine", "1", "--attack", "zero:3"], "--attack: zero takes no parameter"),
+        (["--byzantine", "1", "--attack", "noise:-1"], "--attack: no SIGMA of noise, it has to be above 0"),
         (["--byzantine", "1", "--attack", "zero", "--rule", "krumm"], "--rule: unknown rule 'krumm'"),
     ],
 )
@@ -33,6 +33,24 @@ def test_a_mistake_ends_the_demo_before_anything_is_made(p2pfl, tmp_path, argume
     assert outcome.err.startswith(f"error: {said}")
     assert len(outcome.err.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rule_file_that_is_not_there_ends_the_demo_before_an_older_one_is_replaced(p2pfl, tmp_path):
+    older = tmp_path / "p2pfl-demo"
+    older.mkdir()
+    (older / MARK).touch()
+    (older / "report.json").write_text("{}")
+    outcome = p2pfl("demo", "--rule", "absent.py:rule")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: --rule: the rule could not be imported: FileNotFoundError")
+    assert (older / "report.json").is_file()
+
+
+def test_a_rule_file_is_looked_for_from_where_the_demo_is_called(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("def rule(vectors):\n    return vectors.mean(axis=0)\n")
+    monkeypatch.chdir(tmp_path)
+    assert _own_rule("mine.py:rule,b=2") == f"{tmp_path}/mine.py:rule,b=2"
+    assert _own_rule("cs+:b=2") == "cs+:b=2"
 
 
 def test_without_a_package_of_attacks_the_demo_says_what_is_missing(p2pfl, monkeypatch):

@@ -12,6 +12,7 @@ from contextlib import suppress
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.http import WebSocketError
 
+from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
 from p2pfl.net.counters import Traffic
@@ -21,6 +22,10 @@ PATH = "/p2pfl"
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 MESSAGE_BYTES = MAX_SEALED_BYTES + 1
 """aiohttp refuses a message of this size already."""
+
+PINGS_PER_S = 10.0
+"""and pongs, beside `BURST` at once: an honest end sends one of each in a heartbeat. 256 KiB of them, which come in one
+piece, would hold the loop up for a tenth of a second and more."""
 
 WebSocket = ClientWebSocketResponse | web.WebSocketResponse
 
@@ -42,6 +47,7 @@ class Channel:
         self._socket = web_socket
         keep_queue_short(web_socket)
         self._traffic = Traffic()
+        self._pings = TokenBucket(PINGS_PER_S)
         self.peer: int | None = None
         """index of the node at the other end, once it is known."""
 
@@ -60,11 +66,16 @@ class Channel:
         self._traffic.bytes_sent += len(data)
 
     async def receive(self) -> bytes:
-        """The next binary message; the caller sets the deadline."""
+        """The next binary message; the caller sets the deadline. The WebSocket must leave pings to this here: aiohttp
+        would answer any number of them.
+        """
         try:
-            message = await self._socket.receive()
+            while (message := await self._socket.receive()).type in (WSMsgType.PING, WSMsgType.PONG):
+                if self._pings.take(asyncio.get_running_loop().time()) > 0.0:
+                    raise PeerFault("more pings than an honest end sends")
+                if message.type is WSMsgType.PING:
+                    await self._socket.pong(message.data)
         except ConnectionError as gone:
-            # aiohttp answers a ping in here, on a connection that may be gone by then.
             raise GoneError(str(gone) or type(gone).__name__) from None
         match message.type, message.data:
             case WSMsgType.BINARY, bytes(data):

@@ -125,6 +125,7 @@ class Dialer:
         async with asyncio.timeout(self._limits.connect_s):
             socket = await http.ws_connect(
                 f"ws://{self._addresses[peer]}{PATH}",
+                autoping=False,
                 heartbeat=self._limits.heartbeat_s,
                 max_msg_size=MESSAGE_BYTES,
                 compress=0,

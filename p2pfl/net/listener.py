@@ -101,7 +101,10 @@ class Listener:
             await self._http.shutdown(0.1)
 
     async def _receive(self, request: web.BaseRequest) -> web.StreamResponse:
-        socket = web.WebSocketResponse(heartbeat=self._limits.heartbeat_s, max_msg_size=MESSAGE_BYTES, compress=False)
+        heartbeat_s = self._limits.heartbeat_s
+        socket = web.WebSocketResponse(
+            autoping=False, heartbeat=heartbeat_s, max_msg_size=MESSAGE_BYTES, compress=False
+        )
         socket.headers["Server"] = ""
         transport = request.transport
         # A subprotocol is nothing that a node asks for, and aiohttp would quote it in the log.

@@ -8,6 +8,7 @@ import os
 from dataclasses import replace
 
 import pytest
+from aiohttp.web import WebSocketResponse
 from msgspec import structs
 
 from p2pfl.core.messages import Busy, Ready, Request, Resync
@@ -114,6 +115,35 @@ async def test_a_session_holds_one_body_and_a_few_chunks_whatever_the_peer_sends
             await b.until(lambda: len(b.messages()) == seq + 1)  # noqa: B023 - awaited here
         assert max(sizes) <= 2 * BATCH_CHUNKS
         assert max(sizes) > 1, "several chunks went to the worker thread at once"
+
+
+@pytest.mark.parametrize("flooding", [0, 1])
+@pytest.mark.parametrize("code", [0x89, 0x8A], ids=["pings", "pongs"])
+async def test_a_flood_of_pings_ends_the_session_and_proves_nothing(federation, flooding, code):
+    """They are not sealed, so whoever is on the way can send them; each of them costs more than the bytes it takes."""
+    async with federation.node(0) as listener, federation.node(1, {0: listener.address()}) as dialer:
+        await dialer.until(lambda: dialer.open and listener.open)
+        source, target = (listener, dialer) if flooding == 0 else (dialer, listener)
+        (transport,) = source.sockets()
+        masked = bytes([code, 0x80, 0, 0, 0, 0]) if source is dialer else bytes([code, 0])
+        transport.write(masked * 1000)
+        await target.until(lambda: "close" in target.kinds())
+        assert target.reasons() == ["protocol fault: more pings than an honest end sends"]
+
+
+async def test_pings_are_answered_and_the_session_goes_on(federation, quick, monkeypatch):
+    heard, pong = [], WebSocketResponse.pong
+
+    async def counted(socket, message=b""):
+        heard.append(message)
+        await pong(socket, message)
+
+    monkeypatch.setattr(WebSocketResponse, "pong", counted)
+    often = replace(quick, heartbeat_s=0.1)
+    async with federation.node(0, limits=often) as a, federation.node(1, {0: a.address()}, limits=often) as b:
+        await b.until(lambda: b.open and a.open)
+        await a.until(lambda: len(heard) > 3)
+        assert a.kinds() == b.kinds() == ["open"]
 
 
 async def test_three_nodes_open_one_session_for_each_pair(federation):

@@ -22,12 +22,11 @@ SAMPLED = 4096
 """Columns on which it is measured how much of a neighbor came through a rule of columns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
-    """A rule around the own model, with the neighbors' weights."""
+class _Bearing:
+    """What both kinds say of themselves."""
 
-    spec: str
-    rule: Centered
+    __slots__ = ()
+    rule: Aggregator
 
     @property
     def liars(self) -> int:
@@ -36,6 +35,14 @@ class Around:
     @property
     def least(self) -> int:
         return max(2 * self.liars + 1, self.rule.least - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around(_Bearing):
+    """A rule around the own model, with the neighbors' weights."""
+
+    spec: str
+    rule: Centered
 
     def mix(self, around: Neighborhood) -> Mixture:
         if len(around.others) < self.least:
@@ -47,19 +54,11 @@ class Around:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Among:
+class Among(_Bearing):
     """A rule of the own model and the neighbors' alike."""
 
     spec: str
     rule: Aggregator
-
-    @property
-    def liars(self) -> int:
-        return self.rule.f
-
-    @property
-    def least(self) -> int:
-        return max(2 * self.liars + 1, self.rule.least - 1)
 
     def mix(self, around: Neighborhood) -> Mixture:
         if len(around.others) < self.least:

@@ -21,13 +21,22 @@ from p2pfl.aggregate.distances import Floats, Spread, combined, moved, spread_of
 from p2pfl.aggregate.interface import Vector
 
 
+def lies(f: int) -> int:
+    """How many vectors may be lies.
+
+    Raises:
+        ValueError: no whole number from 0.
+    """
+    if isinstance(f, bool) or not isinstance(f, int) or f < 0:
+        raise ValueError(f"f is a whole number from 0, not {f!r}")
+    return f
+
+
 class Aggregator(ABC):
     """(n, d) in, (d,) out."""
 
     def __init__(self, f: int = 0) -> None:
-        if isinstance(f, bool) or not isinstance(f, int) or f < 0:
-            raise ValueError(f"f is a whole number from 0, not {f!r}")
-        self.f = f
+        self.f = lies(f)
 
     @property
     def least(self) -> int:
@@ -221,7 +230,7 @@ class NNM:
     """
 
     def __init__(self, f: int = 0) -> None:
-        self.f = Average().f if f == 0 else TrimmedMean(f).f
+        self.f = lies(f)
 
     def __call__(self, vectors: Any) -> Any:
         rows, restore = as_rows(vectors)

@@ -19,7 +19,7 @@ from p2pfl.config.kinds import Kind, number, whole
 CENTRAL = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum", "bulyan")
 """They take the own model as one vector among others; NNM may stand before them."""
 CENTERED = ("redescending", "cs+", "scc", "monna", "centered-clipping", "balance")
-"""They take the own model for their center."""
+"""They go from the own model towards the neighbors'."""
 NAMES = ("mean", *CENTRAL, *CENTERED)
 ALLOWED = (
     f"mean, or one of {', '.join(NAMES[1:])} with how many neighbors may lie, as in trimmed-mean:b=1; nnm+ before one "

@@ -41,10 +41,18 @@ class Mixing:
             self.alone += 1
             self._in_a_row += 1
             return self._miss(len(present))
-        self.mixed += 1
         self._in_a_row = 0
         weights = tuple(shares[peer] for peer in present)
         return [*self._find(len(present)), Mix(peers=present, weights=weights, progress=self._progress(elapsed_s))]
+
+    def end(self, *, failed: bool) -> list[Effect]:
+        """What was begun is done, or (`failed`) the rule gave no model: then the round has mixed with nobody."""
+        self.mixed += not failed
+        self.alone += failed
+        if not failed:
+            return []
+        text = "the rule raised, or gave no finite model: nothing was mixed"
+        return [Alarm(kind="mixing-failed", peer=None, text=text)]
 
     def is_safe(self, neighbors: int) -> bool:
         """Whether so many are more than 2 b and enough for the rule, or nobody is thought to lie."""

@@ -98,8 +98,7 @@ class Rounds:
                 return []
             case Mixed(failed=failed):
                 self.working = False
-                text = "the rule raised, or gave no finite model: nothing was mixed"
-                return [Alarm(kind="mixing-failed", peer=None, text=text)] if failed else []
+                return self.mixing.end(failed=failed)
             case StopRequested():
                 return self._finish(now)
         assert_never(event)

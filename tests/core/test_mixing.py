@@ -89,8 +89,10 @@ def test_no_round_begins_before_the_engine_has_mixed():
     around.answer = lambda effect, plain=around.answer: [] if isinstance(effect, Mix) else plain(effect)
     around.carry_out(around.node.handle(RoundTrained(steps=1, samples=30), 1.0))
     assert around.last(StartRound, CommitRound, Mix) == around.last(Mix)
+    assert around.node.rounds.mixing.mixed == 0
     assert around.node.deadline() is None or only(around.node.wake(around.node.deadline()), StartRound) == []
     assert only(around.node.handle(Mixed(), 9.0), StartRound) == [StartRound(index=1, corrected=True)]
+    assert around.node.rounds.mixing.mixed == 1
 
 
 def test_closing_rounds_mix_too_and_the_last_before_the_node_is_done():
@@ -114,11 +116,12 @@ def test_a_mix_that_is_under_way_at_the_stop_begins_nothing():
     assert around.node.handle(Mixed(), 1.1) == []
 
 
-def test_a_rule_that_failed_is_told_of_and_the_next_round_begins():
+def test_a_rule_that_failed_is_told_of_counts_as_a_round_alone_and_the_next_one_begins():
     around = met()
     around.fails = True
     around.rounds(2)
     assert around.alarms("mixing-failed") == ["mixing-failed"] * 2
+    assert (around.node.rounds.mixing.mixed, around.node.rounds.mixing.alone) == (0, 2)
     assert around.last(StartRound).index == 2
 
 

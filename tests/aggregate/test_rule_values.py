@@ -115,6 +115,12 @@ def test_weights_scale_a_pull_after_it_is_clipped():
     assert MoNNA(1)(vectors, weights=weights) == MoNNA(1)(vectors)
 
 
+def test_the_radius_of_self_centered_clipping_supposes_that_the_heaviest_lie():
+    """tau^2 = (0.25 1 + 0.125 4) / 0.25, of the two nearest and the one largest weight."""
+    found = SelfCenteredClipping(1)([[0.0], [1.0], [2.0], [10.0]], weights=[0.25, 0.125, 0.125])
+    assert found == [pytest.approx(0.25 + 0.25 * math.sqrt(3))]
+
+
 @pytest.mark.parametrize("weights", [[0.5, 0.6, 0.1], [0.1, 0.1], [-0.1, 0.1, 0.1], [math.nan, 0.1, 0.1]])
 def test_weights_are_parts_of_one(weights):
     with pytest.raises(ValueError, match="weights"):

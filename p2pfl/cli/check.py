@@ -59,7 +59,7 @@ def check(federation: Path, byzantine: int | None, form: Form) -> int:
 
 def _survey(federation: Federation, findings: Findings, liars: int | None) -> dict[str, Any]:
     from p2pfl.cli.check_graph import liars_at_most  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.cli.check_rule import rule_facts  # noqa: PLC0415 - as above
+    from p2pfl.cli.check_rule import rule_facts, try_own_rule  # noqa: PLC0415 - as above
     from p2pfl.cli.check_traffic import traffic_facts  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.liars import bearings  # noqa: PLC0415 - as above
@@ -73,6 +73,8 @@ def _survey(federation: Federation, findings: Findings, liars: int | None) -> di
     graph = _graph(federation, findings, liars, traffic["parameters"] if traffic else None)
     try:
         borne = bearings(federation)
+        if traffic:
+            try_own_rule(federation, borne, traffic["parameters"])
         rule, warnings = rule_facts(federation, borne, graph, liars)
     except UserError as error:  # a rule of the user's own
         borne, rule, warnings = [], None, []

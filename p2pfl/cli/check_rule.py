@@ -21,6 +21,8 @@ HONEST_EACH, HONEST_BETTER = 6, 8
 """honest neighbors for each liar: with fewer, accuracy under attack fell (20 nodes, Dirichlet 0.5)."""
 CONNECTED_EACH = 2.6
 """algebraic connectivity among the honest, for each liar, from which on the guarantee of cs+ held."""
+TRIED_AT_MOST = 10**7
+"""numbers that a rule of the user's own is tried on."""
 CONTAINED = (
     "a mix is, in each number, between the models of honest nodes that the node saw, its own among them, while no more "
     "than b of its neighbors lie"
@@ -54,6 +56,27 @@ def rule_facts(
         facts |= {"guaranteed": guaranteed(rule), "measured": MEASURED}
     said = [*_about_nodes(federation, all_of_them, expected), *_about_graph(rule, b, graph), *_about_keys(federation)]
     return facts, [f"rule: {text}" for text in said]
+
+
+def try_own_rule(federation: Federation, all_of_them: list[Bearing], size: int) -> None:
+    """A rule of the user's own with made-up models of this size, unless they would be many numbers.
+
+    Raises:
+        UserError: it fails, or gives no model.
+    """
+    import numpy as np  # noqa: PLC0415 - `--help` stays instant
+
+    from p2pfl.aggregate import Neighborhood  # noqa: PLC0415 - as above
+    from p2pfl.config.rule import parse_rule  # noqa: PLC0415 - as above
+    from p2pfl.engine.profile import rule_of  # noqa: PLC0415 - as above
+
+    rule, count = rule_of(federation), all_of_them[0].needed
+    mixed = any(one.mixes for one in all_of_them) and parse_rule(federation.gossip.rule).is_object
+    if rule is None or not mixed or (count + 1) * size > TRIED_AT_MOST:
+        return
+    own, *others = np.random.default_rng(0).standard_normal((count + 1, size), np.float32)
+    weights = np.full(count, 1 / (count + 1))
+    rule.mix(Neighborhood(own=own, others=others, weights=weights, peers=tuple(range(count))))
 
 
 def guaranteed(rule: str) -> str:
@@ -111,7 +134,7 @@ def _about_graph(rule: str, b: int, graph: Mapping[str, Any]) -> Iterator[str]:
             "to stay apart. Add edges across it."
         )
     if rule.startswith("cs+"):
-        left, wanted = graph["algebraic_connectivity"] - b, CONNECTED_EACH * b
+        left, wanted = round(graph["algebraic_connectivity"] - b, 6), CONNECTED_EACH * b
         if left <= wanted:
             yield (
                 f"the guarantee of cs+ wants an algebraic connectivity above about {wanted:.1f} among the honest; of "

@@ -107,7 +107,7 @@ class Engine:
         self.state = state
         self.codecs = codecs
         self.beta = beta
-        self.rule = rule
+        self.rule, self.told = rule, ""
         self.kept: dict[int, float] = {}
         """how much of each neighbor's pull came through the rule in the latest rounds, where it can tell. It is never
         changed, but replaced: other threads read it.
@@ -298,7 +298,7 @@ class Engine:
             mixture = self.rule.mix(around)
             model = np.ascontiguousarray(mixture.model, dtype=own.dtype)
         except Exception as error:  # noqa: BLE001 - whatever a rule chokes on, a neighbor must not end the node by it
-            log.warning("the rule raised %s: %s", type(error).__name__, error)
+            self._tell_once(f"the rule raised {type(error).__name__}: {error}")
             return Outcome(Mixed(failed=True), None)
         if model.shape != own.shape or not norm(model) <= NORM_CEILING:
             return Outcome(Mixed(failed=True), None)
@@ -307,6 +307,12 @@ class Engine:
         if mixture.kept is not None:
             self._note_kept(op.peers, mixture.kept.tolist())
         return self._done(Mixed(), ModelWasReplaced(model=model))
+
+    def _tell_once(self, text: str) -> None:
+        """A rule that chokes does so in every round, mostly of the same."""
+        if text != self.told:
+            self.told = text
+            log.warning("%s", text)
 
     def _note_kept(self, peers: tuple[int, ...], kept: list[float]) -> None:
         before = self.kept

@@ -228,3 +228,10 @@ def test_freezing_while_a_round_trains_sends_the_mixed_model():
     op = {"incarnation": 0, "seq": 1, "version": 1, "echo": None, "weight": 1.0, "staleness": 1.0, "pace_s": 0.0}
     request = engine.run(Freeze(peer=1, audit=False, **op)).event.request
     np.testing.assert_array_equal(np.frombuffer(request.body, "<f4"), engine.state.model)
+
+
+def test_a_rule_that_chokes_on_the_same_again_is_logged_once(caplog):
+    engine = engine_with(Saying(raising(ValueError("no"))))
+    for _ in range(3):
+        mix(engine)
+    assert [record.getMessage() for record in caplog.records] == ["the rule raised ValueError: no"]

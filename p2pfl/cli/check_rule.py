@@ -159,8 +159,8 @@ def _about_keys(federation: Federation) -> Iterator[str]:
     if partition.startswith(("shards:", "classes:")):
         yield (
             f"task.partition = {partition!r} leaves each node a few classes. What one neighbor alone knows looks like "
-            "a lie, and is discarded: with shards:2 of ten digits accuracy fell from 0.94 to 0.38 without any liar under "
-            "trimmed-mean:b=1, and to 0.83 under redescending:b=1."
+            "a lie, and is discarded: with shards:2 of ten digits accuracy fell from 0.94 to 0.38 without any liar "
+            "under trimmed-mean:b=1, and to 0.83 under redescending:b=1."
         )
     specs = {federation.gossip.compressor, *federation.edge_compressors.values()}
     for spec in sorted(specs):

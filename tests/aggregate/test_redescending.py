@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.aggregate import Neighborhood, Redescending, make_rule, redescending
+from p2pfl.aggregate import Neighborhood, Redescending, make_rule, redescending, selection
 from p2pfl.aggregate.distances import spread_of
 
 AXES = np.eye(4)
@@ -70,6 +70,21 @@ def test_neighbors_equal_to_the_own_model_change_nothing_and_one_apart_counts_fo
     own = np.full(7, 0.3, np.float32)
     assert mixed(own, [own.copy() for _ in range(5)]).model.tobytes() == own.tobytes()
     assert mixed(own, [*(own.copy() for _ in range(4)), own + 1]).kept[4] == 0
+
+
+def test_the_own_model_counts_for_one_in_the_center_however_far_out_it_lies():
+    """Seen from between, the five neighbors lie one way: together they pull as one of them would."""
+    axes = np.eye(6)
+    kept = mixed(30 * axes[0], [axes[1], -axes[1], axes[2], -axes[2], axes[3]]).kept
+    assert kept.tolist() == pytest.approx([1 / 5] * 5, abs=0.02)
+
+
+def test_models_that_are_as_good_a_first_center_tie_whatever_the_rounding_of_sums(monkeypatch):
+    exact = selection.krum_scores
+    noise = 1 + 1e-14 * np.array([0.0, 1.0, -1.0, 0.0])
+    monkeypatch.setattr(selection, "krum_scores", lambda squares, count: exact(squares, count) * noise)
+    spread = spread_of([np.array([value]) for value in (0.0, 1.0, 2.0, 3.0)])
+    assert redescending.first_center(spread, 1).tolist() == [1 / 3, 1 / 3, 1 / 3, 0.0]
 
 
 @given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 40), liars=st.integers(1, 3), extra=st.integers(1, 5))

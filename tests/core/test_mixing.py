@@ -269,6 +269,14 @@ def test_progress_is_the_share_of_the_rounds_done():
     assert [mix.progress for mix in around.of(Mix)] == [0.25, 0.5, 0.75]
 
 
+def test_progress_ends_at_one_where_the_last_round_takes_longer_than_there_was_time():
+    around = met(rounds=None, time_s=0.25)
+    around.rounds(2)
+    around.now = 0.3
+    around.carry_out(around.node.handle(RoundTrained(steps=1, samples=30), 0.3))
+    assert [mix.progress for mix in around.of(Mix)] == pytest.approx([0.4, 0.8, 1.0])
+
+
 # -- speed ----------------------------------------------------------------------------------------------------------
 
 
@@ -314,6 +322,7 @@ def test_a_node_that_joins_starts_from_more_than_twice_the_liars():
     around.meet(1, 2, 3, greeting=hello(version=50))
     around.wait()
     assert around.of(Bootstrap) == [Bootstrap(peers=(1, 2, 3))]
+    assert around.of(Mix) == []
 
 
 def test_a_node_that_joins_among_too_few_starts_from_its_own_model():

@@ -74,6 +74,14 @@ def test_a_liar_sees_every_model_as_it_is_and_the_peers_mixing_weights():
     assert seen[1].weights == pytest.approx({1: (10 / 2) / 10})
 
 
+def test_under_a_robust_rule_a_liar_counts_on_the_weight_that_it_boasts_of_and_on_no_gamma():
+    federation = small(nodes=4, topology="path")
+    federation = replace(federation, gossip=replace(federation.gossip, rule="cs+:b=1", gamma=0.5))
+    learners = SimpleNamespace(initial=lambda: np.zeros(5), samples=[10, 20, 60, 8])
+    liars = Liars(Attack(spec="x"), federation, frozenset({3}), learners=learners)
+    assert liars._weights(2) == pytest.approx({1: (20 / 3) / 60, 3: (60 / 3) / 60})
+
+
 @pytest.mark.parametrize("attack", ["alie", "two-faced", "sleeper:noise:1@2"])
 def test_a_run_with_liars_is_the_same_again_and_whether_or_not_rounds_are_batched(attack):
     found = [run(attack, batching=batching) for batching in (True, True, False)]

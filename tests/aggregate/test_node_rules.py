@@ -261,3 +261,17 @@ def test_a_rule_of_ones_own_that_fails_says_so(tmp_path, answer, reason):
     own, *others = models(6)
     with pytest.raises(UserError, match=reason):
         make_rule("mine.py:wrong", tmp_path).mix(around(own, others))
+
+
+@pytest.mark.parametrize("liars", [1, 2, 3])
+def test_liars_who_show_a_node_its_own_model_stop_cs_plus_among_3b_neighbors_and_not_among_one_more(liars):
+    rule, own = make_rule(f"cs+:b={liars}"), np.zeros(4)
+    for others, moves in ((3 * liars, False), (3 * liars + 1, True)):
+        honest = [np.full(4, 1.0 + index) for index in range(others - liars)]
+        around = Neighborhood(
+            own=own,
+            others=[*honest, *[own.copy()] * liars],
+            weights=np.full(others, 1 / (others + 1)),
+            peers=tuple(range(others)),
+        )
+        assert rule.mix(around).model.any() == moves

@@ -37,6 +37,7 @@ BOAST = {
     "peers": 0,
     "neighbor_distance": 1e9,
     "exchanges": 0,
+    "neighbors": [{"name": "node0", "bytes_sent": 0, "standing": 0.0, "faults": {"flood": 9}, "quarantines": 9}],
 }
 LIAR = """
 import json, pathlib, sys
@@ -94,6 +95,7 @@ async def test_the_fleet_ends_with_the_honest_and_reports_them_alone(federation)
     assert report["loss"]["max"] == honest["test_loss"] < 1e9
     assert report["attack_success"] == {"mean": 0.25, "min": 0.25, "max": 0.25}
     assert (honest["attack_success"], liar["attack_success"]) == (0.25, None)
+    assert report["held_against"] == []
     assert history_point(fleet)["loss"]["max"] < 1e9
 
 

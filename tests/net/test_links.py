@@ -195,7 +195,7 @@ async def test_a_neighbor_that_is_given_a_rest_opens_no_session_until_it_is_over
 
         table.admit = counted
         a.links.close(other, a.open[other], "enough of it", rest_s=1e6)
-        await a.until(lambda: len(tries) == 3)
+        await a.until(lambda: len(tries) >= 3)
         assert a.kinds() == ["open", "close"]
         table.rest(other, 0.0)
         await a.until(lambda: a.open and b.open)

@@ -232,6 +232,9 @@ class NNM:
     def __init__(self, f: int = 0) -> None:
         self.f = lies(f)
 
+    def __repr__(self) -> str:
+        return f"NNM(f={self.f})"
+
     def __call__(self, vectors: Any) -> Any:
         rows, restore = as_rows(vectors)
         if self.f >= len(rows):

@@ -23,7 +23,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.net.http import StatusPage
 from p2pfl.net.links import Links
-from p2pfl.reporting.liars import Bearing, bearings
+from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.plain import finite
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.runtime import parts
@@ -112,6 +112,7 @@ class Application:
         """Doors open first, then the core starts; on the way out neighbors hear goodbye before the threads end."""
         setup = self.setup
         links = self._links(driver)
+        bearing = bearings(setup.federation)[setup.member.index]
         self.status = Status(
             name=setup.member.name,
             federation=setup.federation.name,
@@ -123,7 +124,7 @@ class Application:
             compressor_of=partial(setup.federation.compressor_of, setup.member.index),
             alarms=driver.alarms,
             durability=setup.durability,
-            bearing=self._bearing(),
+            bearing=bearing,
             kept=lambda: self.thread.engine.kept,
         )
         async with AsyncExitStack() as doors:
@@ -134,18 +135,13 @@ class Application:
             driver.links = links
             await doors.enter_async_context(links)
             log.info("listening on port %d", links.port)
+            notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
             self._begin(driver, links)
             upkeep = asyncio.create_task(self._upkeep())
             await driver.finished.wait()
             upkeep.cancel()
         if driver.failure is not None:
             raise driver.failure
-
-    def _bearing(self) -> Bearing:
-        """What this node bears, told once."""
-        found = bearings(self.setup.federation)[self.setup.member.index]
-        notice.log(logging.INFO if found.mixes else logging.WARNING, "%s", found)
-        return found
 
     def _begin(self, driver: Driver, links: Links) -> None:
         """From here on the node has a state, and leaves one behind."""

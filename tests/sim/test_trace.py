@@ -74,6 +74,7 @@ def test_kinds_and_codes_keep_their_numbers():
         "BOOTSTRAPPED": 19,
         "ALARM": 20,
         "FINISHED": 21,
+        "MIXED": 23,
         "SENT": 32,
         "LOST": 64,
         "DUPLICATED": 96,

@@ -32,6 +32,8 @@ BUSY = 0.5
 LATENCY_S = 0.0005
 ENGINE_S = 0.003
 """on loopback, and of one operation with its flush to the disk: about."""
+LEAVE_S = 15.0
+"""for a launch that was told to stop and its nodes, which would outlive one that is killed."""
 JITTER = 0.02
 """No two real rounds are equally long. Where all of them are, neighbors tick at one moment for ever, and one exchange
 serves both: a third fewer of them than real nodes have.
@@ -85,6 +87,10 @@ def free_ports(count: int) -> int:
             return base
 
 
+class TooBusy(Exception):
+    """The machine had other things to do than to be eight or sixteen nodes."""
+
+
 class Busy:
     """How much the processors of this machine had to do while the nodes learned."""
 
@@ -109,7 +115,10 @@ def _ticks() -> tuple[float, float]:
 
 
 def really(folders: list[Path], *, timeout_s: float) -> tuple[list[Json], float]:
-    """The reports of real processes, all federations at once, and the share of the processors while they learned."""
+    """The reports of real processes, all federations at once, and the share of the processors while they learned.
+
+    Raises TooBusy where they are not done in time and the processors had more than enough to do.
+    """
     started = [
         subprocess.Popen([*P2PFL, "launch", str(folder), "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for folder in folders
@@ -122,7 +131,12 @@ def really(folders: list[Path], *, timeout_s: float) -> tuple[list[Json], float]
             time.sleep(0.1)
         busy.begin()
         for one in started:
-            _, said = one.communicate(timeout=max(0.1, end - time.monotonic()))
+            try:
+                _, said = one.communicate(timeout=max(0.1, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                if busy.share() > BUSY:
+                    raise TooBusy(f"not done in {timeout_s:g} s, the processors at work {busy.share():.0%}") from None
+                raise
             if one.returncode:
                 raise AssertionError(said.decode())
     return [json.loads((folder / "report.json").read_text()) for folder in folders], busy.share()
@@ -141,8 +155,15 @@ def _ended(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
     finally:
         for one in started:
             if one.poll() is None:
+                one.terminate()
+        for one in started:
+            try:
+                one.wait(LEAVE_S)
+            except subprocess.TimeoutExpired:
                 one.kill()
                 one.wait()
+            if one.stderr is not None:
+                one.stderr.close()
 
 
 def starts_s(folder: Path, setting: Setting) -> list[float]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from both import BUSY, LIMITS, Setting, apart, make, means, really, seeds_of, virtually
+from both import BUSY, LIMITS, Setting, TooBusy, apart, make, means, really, seeds_of, virtually
 
 pytestmark = [pytest.mark.conformance, pytest.mark.slow]
 
@@ -23,12 +23,16 @@ SCATTER = 0.1
 """of the contraction of a single run; the mean over seeds comes within the limit."""
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("base", "seeds"), CASES, ids=lambda one: getattr(one, "topology", None))
 def test_the_simulated_federation_does_what_the_real_one_does(tmp_path, base, seeds):
     """Where a machine is too busy to be eight or sixteen, figures that disagree say nothing, and are told."""
     wanted = seeds_of(base, seeds)
     folders = [make(tmp_path / f"seed{one.seed}", one) for one in wanted]
-    reports, busy = really(folders, timeout_s=100.0)
+    try:
+        reports, busy = really(folders, timeout_s=240.0)
+    except TooBusy as reason:
+        pytest.skip(str(reason))
     real = means(reports)
     simulated = means([virtually(folder, one) for folder, one in zip(folders, wanted, strict=True)])
     assert all(row["finished"] for report in reports for row in report["nodes"])

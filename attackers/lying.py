@@ -57,7 +57,7 @@ class LyingEngine(Engine):
         return Sight(
             node=self.index,
             peer=peer,
-            own=self.state.model,
+            own=self.state.shown,
             initial=self.initial,
             models={other: edge.peer for other, edge in self.state.edges.items() if edge.record.seq},
             liars=self.league,

@@ -195,7 +195,7 @@ class LyingEngine(Engine):
         if self.show is None:
             return super()._encode(peer, incarnation, seq, decoded=decoded)
         codec, size = self.codecs.of(peer), self.state.model.size
-        shown = self.show(self.state.model, peer)
+        shown = self.show(self.state.shown, peer)
         if is_model(shown, size):
             chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
             return codec.encode(shown - self.state.edges[peer].own, chance=chance, decoded=decoded)

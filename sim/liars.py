@@ -1,4 +1,4 @@
-"""What the liars of a run see and show. In a simulation they know everything, as it is in that instant."""
+"""What the liars of a run see and show. In a simulation they know every model as it is shown in that instant."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Liars:
             self._world.kernel.at_ns(self._world.kernel.now_ns + PRESSES_NS, partial(self._press, index))
 
     def _model_of(self, index: int) -> Vector:
-        model: Vector = self._world.hosts[index].engine.state.model
+        model: Vector = self._world.hosts[index].engine.state.shown
         return model
 
     def show(self, index: int) -> Show:

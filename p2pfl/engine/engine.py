@@ -209,7 +209,7 @@ class Engine:
         return Outcome(ReplyApplied(peer=op.peer, reply=reply, chain=chain), change)
 
     def _encode(self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None) -> Payload:
-        """What the model has gained over the replica that the neighbor holds of it; `decoded` (d,) is filled."""
+        """What is shown, over the replica that the neighbor holds of it; `decoded` (d,) is filled."""
         codec = self.codecs.of(peer)
         chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
         return codec.encode(gain(self.state, self.state.edges[peer]), chance=chance, decoded=decoded)
@@ -288,7 +288,11 @@ class Engine:
         return self._done(Bootstrapped(), ModelWasReplaced(model=model), urgent=True)
 
     def _mix(self, op: Mix) -> Outcome:
-        """The rule has the last word on the model, but not on whether it is one to go on with."""
+        """The rule has the last word on the model, but not on whether it is one to go on with.
+
+        Neighbors go on being shown the model from before. Shown the mixed one while they are asked in the middle of a
+        round, they would all look alike to each other, and a rule would take its node's own round for the outlier.
+        """
         if self.rule is None:
             raise ValueError("a node without a rule is to mix by it")
         own, *others = (_shown(vector) for vector in (self.state.model, *(self._replica(peer) for peer in op.peers)))
@@ -306,7 +310,10 @@ class Engine:
             model = model.copy()
         if mixture.kept is not None:
             self._note_kept(op.peers, mixture.kept.tolist())
-        return self._done(Mixed(), ModelWasReplaced(model=model))
+        before = self.state.model.copy()
+        outcome = self._done(Mixed(), ModelWasReplaced(model=model))
+        self.state.unmixed = before
+        return outcome
 
     def _tell_once(self, text: str) -> None:
         """A rule that chokes does so in every round, mostly of the same."""

@@ -41,6 +41,7 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, beta: float) -> No
         case ModelWasReplaced(model=model):
             state.model[:] = model
             state.variate[:] = 0.0
+            state.unmixed = None
         case _:
             assert_never(change)
 
@@ -75,6 +76,7 @@ def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, cod
 def _commit(state: NodeState, change: RoundWasCommitted) -> None:
     state.version, state.rounds = change.version, change.rounds
     state.elapsed_s = change.elapsed_s
+    state.unmixed = None
     state.drift = change.drift
     if change.samples != state.samples:
         state.variate *= state.variate.dtype.type(state.samples / change.samples)

@@ -54,9 +54,9 @@ class Scratch:
 
 
 def gain(state: NodeState, edge: EdgeState) -> Vector:
-    """What the model has gained over the replica that the neighbor holds of it: (d,), in the scratch memory."""
+    """What is shown, over the replica that the neighbor holds of it: (d,), in the scratch memory."""
     state.scratch.fit(state.model)
-    return np.subtract(state.model, edge.own, out=state.scratch.move)
+    return np.subtract(state.shown, edge.own, out=state.scratch.move)
 
 
 def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float]:

@@ -40,6 +40,9 @@ class NodeState:
 
     `drift` is rho*eta*H of the last local round, by which the control variate scales what mixing moved. `local` is what
     the learner kept outside the model in the round that counted last; its arrays are replaced, never written to.
+
+    `unmixed` (d,) is the model as it was before a robust rule mixed it, from then until the next round is committed: so
+    long neighbors are shown that one. It does not outlive a crash: after one they see the mixed model once.
     """
 
     model: Vector
@@ -51,6 +54,7 @@ class NodeState:
     drift: float = 0.0
     elapsed_s: float = 0.0
     local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
+    unmixed: Vector | None = field(default=None, compare=False)
     scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
 
     @classmethod
@@ -61,6 +65,11 @@ class NodeState:
         for peer in peers:
             state.edges[peer] = EdgeState(EdgeRecord(), zeros(model), zeros(model))
         return state
+
+    @property
+    def shown(self) -> Vector:
+        """What neighbors are to hear of: (d,). In the conservative profile always the model."""
+        return self.model if self.unmixed is None else self.unmixed
 
 
 def zeros(model: Vector) -> Vector:

@@ -1,7 +1,7 @@
 """What a liar sees when it makes up a lie for one neighbor.
 
-In the simulator that is everything, as it is in this instant; a real liar fills in what its own edges hold: the latest
-replicas of its neighbors, and the graph, which stands in the federation's file.
+In the simulator that is every model, as it is shown in this instant; a real liar fills in what its own edges hold: the
+latest replicas of its neighbors, and the graph, which stands in the federation's file.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def free_ports(count: int) -> int:
             return base
 
 
-class TooBusy(Exception):
+class TooBusyError(Exception):
     """The machine had other things to do than to be eight or sixteen nodes."""
 
 
@@ -117,7 +117,7 @@ def _ticks() -> tuple[float, float]:
 def really(folders: list[Path], *, timeout_s: float) -> tuple[list[Json], float]:
     """The reports of real processes, all federations at once, and the share of the processors while they learned.
 
-    Raises TooBusy where they are not done in time and the processors had more than enough to do.
+    Raises TooBusyError where they are not done in time and the processors had more than enough to do.
     """
     started = [
         subprocess.Popen([*P2PFL, "launch", str(folder), "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -135,7 +135,9 @@ def really(folders: list[Path], *, timeout_s: float) -> tuple[list[Json], float]
                 _, said = one.communicate(timeout=max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 if busy.share() > BUSY:
-                    raise TooBusy(f"not done in {timeout_s:g} s, the processors at work {busy.share():.0%}") from None
+                    raise TooBusyError(
+                        f"not done in {timeout_s:g} s, the processors at work {busy.share():.0%}"
+                    ) from None
                 raise
             if one.returncode:
                 raise AssertionError(said.decode())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from both import BUSY, LIMITS, Setting, TooBusy, apart, make, means, really, seeds_of, virtually
+from both import BUSY, LIMITS, Setting, TooBusyError, apart, make, means, really, seeds_of, virtually
 
 pytestmark = [pytest.mark.conformance, pytest.mark.slow]
 
@@ -31,7 +31,7 @@ def test_the_simulated_federation_does_what_the_real_one_does(tmp_path, base, se
     folders = [make(tmp_path / f"seed{one.seed}", one) for one in wanted]
     try:
         reports, busy = really(folders, timeout_s=240.0)
-    except TooBusy as reason:
+    except TooBusyError as reason:
         pytest.skip(str(reason))
     real = means(reports)
     simulated = means([virtually(folder, one) for folder, one in zip(folders, wanted, strict=True)])

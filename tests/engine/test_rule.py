@@ -222,16 +222,50 @@ def test_a_scale_that_a_task_of_its_own_may_tell_is_no_fault():
     assert event.fault is None
 
 
-def test_freezing_while_a_round_trains_sends_the_mixed_model():
-    engine = engine_with(Saying(lambda around: Mixture(model=around.own + around.own.dtype.type(1))))
-    mix(engine)
-    op = {"incarnation": 0, "seq": 1, "version": 1, "echo": None, "weight": 1.0, "staleness": 1.0, "pace_s": 0.0}
-    request = engine.run(Freeze(peer=1, audit=False, **op)).event.request
-    np.testing.assert_array_equal(np.frombuffer(request.body, "<f4"), engine.state.model)
-
-
 def test_a_rule_that_chokes_on_the_same_again_is_logged_once(caplog):
     engine = engine_with(Saying(raising(ValueError("no"))))
     for _ in range(3):
         mix(engine)
     assert [record.getMessage() for record in caplog.records] == ["the rule raised ValueError: no"]
+
+
+# -- what neighbors are shown ------------------------------------------------------------------------------------------
+
+
+def halved():
+    return engine_with(Saying(lambda around: Mixture(model=around.own / 2)))
+
+
+def shown_to(engine, peer):
+    op = {"incarnation": 0, "seq": 1, "version": 1, "echo": None, "weight": 1.0, "staleness": 1.0, "pace_s": 0.0}
+    request = engine.run(Freeze(peer=peer, audit=False, **op)).event.request
+    return np.frombuffer(request.body, "<f4")
+
+
+def commit(engine):
+    return engine.run(CommitRound(version=1, trained=False, rho=1.0, elapsed_s=0.0, least_samples=0.0))
+
+
+def test_until_the_next_round_is_committed_neighbors_are_shown_the_model_from_before_mixing():
+    engine = halved()
+    before = engine.state.model.copy()
+    mix(engine)
+    np.testing.assert_array_equal(shown_to(engine, 1), before)
+    np.testing.assert_array_equal(engine.state.model, before / 2)
+    commit(engine)
+    np.testing.assert_array_equal(shown_to(engine, 2), before / 2)
+
+
+def test_what_is_shown_does_not_follow_the_training_of_the_mixed_model():
+    engine = halved()
+    before = engine.state.model.copy()
+    mix(engine)
+    engine.state.model += 1.0
+    np.testing.assert_array_equal(engine.state.shown, before)
+
+
+def test_a_rule_that_fails_leaves_what_is_shown_alone():
+    engine = engine_with(Saying(lambda around: Mixture(model=around.own * np.nan)))
+    mix(engine)
+    assert engine.state.unmixed is None
+    np.testing.assert_array_equal(engine.state.shown, engine.state.model)

@@ -48,7 +48,7 @@ def test_a_liar_sees_every_model_as_it_is_and_the_peers_mixing_weights():
     models = {node: np.full(5, float(node)) for node in range(4)}
     hosts = [
         SimpleNamespace(
-            engine=SimpleNamespace(state=SimpleNamespace(model=models[node])),
+            engine=SimpleNamespace(state=SimpleNamespace(shown=models[node])),
             core=SimpleNamespace(facts=SimpleNamespace(rounds=10 + node)),
         )
         for node in range(4)
@@ -56,7 +56,7 @@ def test_a_liar_sees_every_model_as_it_is_and_the_peers_mixing_weights():
     learners = SimpleNamespace(initial=lambda: np.zeros(5), samples=[10, 20, 60, 8])
     liars = Liars(Attack(spec="x", lie=lie), federation, frozenset({1, 3}), learners=learners)
     liars.meet(SimpleNamespace(hosts=hosts))
-    hosts[2].engine.state.model = models[2] + 0.5
+    hosts[2].engine.state.shown = models[2] + 0.5
     shown = liars.show(1)(models[1], 2)
     assert np.array_equal(shown, models[2] + 0.5)
     liars.show(1)(models[1], 0)

@@ -3,8 +3,8 @@
 from p2pfl.aggregate.adapted import Adapted
 from p2pfl.aggregate.catalog import make_rule, rule_from
 from p2pfl.aggregate.centered import Balance, ClippedSum, MoNNA, SelfCenteredClipping
+from p2pfl.aggregate.hampel import Hampel
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rule, Vector
-from p2pfl.aggregate.redescending import Redescending
 from p2pfl.aggregate.rules import (
     NNM,
     Average,
@@ -26,13 +26,13 @@ __all__ = [
     "CenteredClipping",
     "ClippedSum",
     "GeometricMedian",
+    "Hampel",
     "Krum",
     "Median",
     "Mixture",
     "MoNNA",
     "MultiKrum",
     "Neighborhood",
-    "Redescending",
     "Rule",
     "SelfCenteredClipping",
     "TrimmedMean",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from p2pfl.aggregate import centered, redescending, rules
+from p2pfl.aggregate import centered, hampel, rules
 from p2pfl.aggregate.adapted import adapted
 from p2pfl.aggregate.interface import Rule
 from p2pfl.aggregate.node_rules import Among, Around
@@ -21,7 +21,7 @@ CLASSES: Mapping[str, Any] = {
     "krum": rules.Krum,
     "multi-krum": rules.MultiKrum,
     "bulyan": rules.Bulyan,
-    "redescending": redescending.Redescending,
+    "hampel": hampel.Hampel,
     "cs+": centered.ClippedSum,
     "scc": centered.SelfCenteredClipping,
     "monna": centered.MoNNA,

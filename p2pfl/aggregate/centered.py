@@ -7,6 +7,7 @@ measure and once to mix. `weights` (n - 1) are what the neighbors have in a mean
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,15 +33,19 @@ class Centered(Aggregator):
         self.require(len(rows))
         own, others = self._split(rows)
         told = even_weights(len(others)) if weights is None else _weights(weights, len(others))
-        return restore(moved(own, others, self.pulls(own, others, told).tolist()))
+        return restore(self.moved(own, others, self.pulls(own, others, told).tolist()))
 
     def of(self, rows: Rows) -> Vector:
         own, others = self._split(rows)
-        return moved(own, others, self.pulls(own, others, even_weights(len(others))).tolist())
+        return self.moved(own, others, self.pulls(own, others, even_weights(len(others))).tolist())
 
     @abstractmethod
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:
         """(m,) how far one goes towards each neighbor: from 0, and at most 1 together."""
+
+    def moved(self, own: Vector, others: Rows, pulls: Sequence[float]) -> Vector:
+        """The own model + the sum of the pulls: (d,), exactly the own where all are equal."""
+        return moved(own, others, pulls)
 
     def kept(self, pulls: Floats, weights: Floats) -> Floats:
         """(m,) which part of a neighbor's whole pull that is."""

@@ -99,13 +99,14 @@ DESCRIPTIONS = (
         source="Allouah et al. 2023, arXiv 2302.01772",
     ),
     Description(
-        name="redescending",
-        does="each neighbor's pull, fading beyond the (n-b)-th shortest from a center; those alike share one",
-        b_means="models that the radius leaves out",
-        bound="no lie pulls farther than twice the farthest honest model's distance from the center",
-        cost="all distances, one mean",
+        name="hampel",
+        does="as cs+, but a pull fades beyond 1.5 times the (m-b)-th shortest, and each coordinate is cut",
+        b_means="2b pulls are clipped, b of them may fade, and b values of each coordinate may be cut",
+        bound="no liar pulls farther than an honest neighbor, nor twice as far in a coordinate; error^2 at most 11b "
+        "times the honest pulls' squares",
+        cost="distances from the own model, a sort of each coordinate, one mean",
         weights=True,
-        example="redescending:b=1",
+        example="hampel:b=1",
         source="docs/decisions/0015-a-default-rule.md",
     ),
     Description(

@@ -141,7 +141,7 @@ def moved(own: Vector, others: Sequence[Vector], pulls: Sequence[float]) -> Vect
                 total += part
             total += own[span]
         if not np.isfinite(total).all():
-            _moved_within(own[span], [row[span] for row in others], pulls, total)
+            within_type(own[span], [row[span] for row in others], pulls, total)
     return out
 
 
@@ -175,7 +175,7 @@ def _weigh(parts: Sequence[Vector], weights: Sequence[float], out: Vector, scrat
         np.nan_to_num(out, copy=False)
 
 
-def _moved_within(own: Vector, others: Sequence[Vector], pulls: Sequence[float], out: Vector) -> None:
+def within_type(own: Vector, others: Sequence[Vector], pulls: Sequence[float], out: Vector) -> None:
     """The same where a difference is beyond the type: shares of the rows themselves are not."""
     shares = [max(0.0, 1 - sum(pulls)), *pulls]
     most = float(np.finfo(out.dtype).max)

@@ -14,7 +14,7 @@ from p2pfl.aggregate import selection
 from p2pfl.aggregate.batch import Rows
 from p2pfl.aggregate.centered import Centered
 from p2pfl.aggregate.columns import Plain, Source
-from p2pfl.aggregate.distances import Floats, combined, moved, spread_of
+from p2pfl.aggregate.distances import Floats, combined, spread_of
 from p2pfl.aggregate.interface import Mixture, Neighborhood
 from p2pfl.aggregate.rules import AfterNNM, Aggregator, CenteredClipping, Chosen, Columnwise
 
@@ -50,7 +50,7 @@ class Around(_Bearing):
         others = list(around.others)
         pulls = self.rule.pulls(around.own, others, around.weights, progress=around.progress)
         kept = self.rule.kept(pulls, around.weights)
-        return Mixture(model=moved(around.own, others, pulls.tolist()), kept=kept)
+        return Mixture(model=self.rule.moved(around.own, others, pulls.tolist()), kept=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from p2pfl.config.kinds import Kind, number, whole
 
 CENTRAL = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum", "bulyan")
 """They take the own model as one vector among others; NNM may stand before them."""
-CENTERED = ("redescending", "cs+", "scc", "monna", "centered-clipping", "balance")
+CENTERED = ("hampel", "cs+", "scc", "monna", "centered-clipping", "balance")
 """They go from the own model towards the neighbors'."""
 NAMES = ("mean", *CENTRAL, *CENTERED)
 ALLOWED = (
@@ -63,6 +63,7 @@ _KNOWN_AS = {
     "clippedgossip": "scc",
     "selfcenteredclipping": "scc",
     "cc": "centered-clipping",
+    "redescending": "hampel",
     "nnm": "nnm+trimmed-mean",
 }
 

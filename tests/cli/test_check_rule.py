@@ -100,6 +100,22 @@ def test_only_clipping_is_told_with_that_guarantee(check):
     assert not about(check("trimmed-mean:b=1", "random-regular:degree=4"), "algebraic connectivity")
 
 
+def test_nodes_whom_liars_could_leave_no_radius_are_named_with_how(check):
+    """A hypercube of 8 has degree 3, which is 3b."""
+    (text,) = about(check("cs+:b=1", "hypercube"), "can be cut off")
+    assert text.startswith("rule: node0, node1, node2, node3, node4 and 3 more have 3 neighbors or fewer")
+    assert "1 liar that shows a node its own model" in text
+    assert "4 neighbors or more" in text
+
+
+@pytest.mark.parametrize(
+    ("rule", "topology"),
+    [("cs+:b=1", "random-regular:degree=4"), ("trimmed-mean:b=1", "hypercube"), ("cs+:b=1", "ring")],
+)
+def test_with_more_neighbors_or_another_rule_or_no_mixing_at_all_nobody_is_cut_off(check, rule, topology):
+    assert not about(check(rule, topology), "can be cut off")
+
+
 def test_settings_that_do_nothing_are_told_where_the_file_sets_them(check):
     report = check("trimmed-mean:b=1", "complete", gamma="1.0", control_variate="0.1")
     assert about(report, "gossip.gamma does nothing")
@@ -148,7 +164,7 @@ def test_what_is_guaranteed_is_told_apart_from_what_is_measured(check, rule, wor
 
 
 def test_a_rule_of_no_paper_is_told_to_have_none(check):
-    assert "paper" not in check("redescending:b=1", "complete")["rule"]["guaranteed"]
+    assert "paper" not in check("hampel:b=1", "complete")["rule"]["guaranteed"]
 
 
 def test_people_read_the_same(p2pfl, check, ward):

@@ -1,0 +1,178 @@
+"""The rule whose pulls are clipped, fade at last, and are cut in each coordinate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pfl.aggregate import Hampel, Neighborhood, make_rule
+from p2pfl.aggregate.distances import spread_of
+from p2pfl.aggregate.hampel import center, fading
+
+AXES = np.eye(6)
+
+
+def mixed(own, others, weights=None, liars=1):
+    weights = np.full(len(others), 1 / (len(others) + 1)) if weights is None else np.array(weights)
+    around = Neighborhood(own=own, others=list(others), weights=weights, peers=tuple(range(len(others))))
+    return make_rule(f"hampel:b={liars}").mix(around)
+
+
+def test_by_hand_the_three_parts_of_a_pull():
+    """The center is the own model, with its three nearest; t = 2, the second of four, and r = 3, the fourth of five."""
+    near, bend, long, far = AXES[0], 2 * AXES[1], 3 * AXES[2], 9 * AXES[3]
+    rows = [np.zeros(6), near, bend, long, far]
+    middle = (near + bend + long) / 4
+    c = [np.linalg.norm(row - middle) for row in rows]
+    r = sorted(c)[3]
+    kept = mixed(rows[0], rows[1:]).kept
+    np.testing.assert_allclose(kept, [1, 1, 2 / 3, (2 / 9) * (1.5 * r / c[4]) ** 2], rtol=1e-12)
+
+
+def test_by_hand_a_coordinate_is_cut_at_twice_the_second_longest_pull_there():
+    own = np.zeros(2)
+    others = [np.array([1.0, 0.1]), np.array([-1.0, 0.2]), np.array([1.0, 5.0]), np.array([-1.0, 0.0])]
+    mixture = mixed(own, others)
+    wanted = mixture.kept @ [0.1, 0.2, 0.4, 0.0] / 5
+    assert mixture.model[1] == pytest.approx(wanted)
+
+
+def test_what_only_liars_move_a_coordinate_by_stays_as_it_is():
+    """As a backdoor in pixels that are dark in all images: honest models are alike there."""
+    chance = np.random.default_rng(0)
+    own, *honest = chance.standard_normal((5, 30))
+    for row in honest:
+        row[:5] = own[:5]
+    lie = np.mean([own, *honest], axis=0)
+    lie[:5] += 0.5
+    assert mixed(own, [*honest, lie]).model[:5].tolist() == own[:5].tolist()
+
+
+def test_the_farther_a_lie_the_less_comes_of_it():
+    chance = np.random.default_rng(2)
+    own, *honest = chance.standard_normal((5, 300))
+    way = chance.standard_normal(300)
+    reach = [mixed(own, [*honest, scale * way]).kept[4] * scale for scale in (3, 10, 30, 100, 1000)]
+    assert reach == sorted(reach, reverse=True)
+    assert reach[-1] < 1e-2 * reach[0]
+
+
+def test_weights_scale_the_pulls_up_to_an_even_share():
+    own, *others = np.random.default_rng(3).standard_normal((6, 50))
+    even = np.full(5, 1 / 6)
+    whole = mixed(own, others, even).model - own
+    np.testing.assert_allclose(mixed(own, others, even / 2).model - own, whole / 2, atol=1e-12)
+    boasting = mixed(own, others, [1 / 6, 1 / 6, 1 / 6, 1 / 6, 0.3]).model
+    np.testing.assert_array_equal(boasting, mixed(own, others, even).model)
+
+
+def test_neighbors_equal_to_the_own_model_change_nothing_and_one_apart_counts_for_nothing():
+    own = np.full(7, 0.3, np.float32)
+    assert mixed(own, [own.copy() for _ in range(5)]).model.tobytes() == own.tobytes()
+    mixture = mixed(own, [*(own.copy() for _ in range(4)), own + 1])
+    assert mixture.kept[4] == 0
+    assert mixture.model.tobytes() == own.tobytes()
+
+
+def test_differences_beyond_the_type_leave_a_finite_mix():
+    most = np.finfo(np.float32).max
+    own = np.full(3, most)
+    others = [np.full(3, -most), np.full(3, most), np.zeros(3, np.float32), np.full(3, -most / 2)]
+    with np.errstate(over="raise", invalid="raise"):
+        model = mixed(own, others).model
+    assert np.isfinite(model).all()
+    assert model.dtype == np.float32
+
+
+def test_models_that_are_as_good_a_center_tie_whatever_the_rounding_of_sums(monkeypatch):
+    from p2pfl.aggregate import selection  # noqa: PLC0415 - what is patched
+
+    exact = selection.krum_scores
+    noise = 1 + 1e-14 * np.array([0.0, 1.0, -1.0, 0.0])
+    monkeypatch.setattr(selection, "krum_scores", lambda squares, count: exact(squares, count) * noise)
+    spread = spread_of([np.array([value]) for value in (0.0, 1.0, 2.0, 3.0)])
+    assert center(spread, 1).tolist() == [1 / 3, 1 / 3, 1 / 3, 0.0]
+
+
+@st.composite
+def neighborhoods(draw):
+    """The own model, honest neighbors, and liars, who may be anywhere, at an honest place too."""
+    chance = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    liars, size = draw(st.integers(1, 3)), draw(st.integers(1, 40))
+    rows = chance.standard_normal((liars + 2 + draw(st.integers(0, 6)), size))
+    own, *honest = rows * (10.0 ** chance.uniform(-2, 2, (len(rows), 1)) if draw(st.booleans()) else 1.0)
+    kind = draw(st.sampled_from(["far", "one place", "copies", "mirrors"]))
+    lies = chance.standard_normal((liars, size)) * 10.0 ** chance.uniform(-2, 9, (liars, 1))
+    if kind == "one place":
+        lies[:] = lies[0]
+    if kind == "copies":
+        lies = np.array([honest[chance.integers(len(honest))] for _ in range(liars)])
+    if kind == "mirrors":
+        lies[:] = own
+    return own, np.array(honest), lies, liars
+
+
+@given(neighborhoods())
+def test_no_liar_pulls_farther_than_an_honest_neighbor_nor_twice_as_far_in_a_coordinate(case):
+    own, honest, lies, liars = case
+    rows = np.array([own, *honest, *lies])
+    pulls = Hampel(liars).pulls(own, list(rows[1:]), np.full(len(rows) - 1, 1 / len(rows)))
+    farthest = np.linalg.norm(honest - own, axis=1).max()
+    lengths = pulls[-liars:] * len(rows) * np.linalg.norm(lies - own, axis=1)
+    assert lengths.max() <= farthest * (1 + 1e-9)
+    without = Hampel(liars)([own, *honest, *np.repeat(own[None], liars, 0)])
+    assert without.shape == own.shape
+    moved = np.abs(Hampel(liars)(rows) - own)
+    widest = np.abs(honest - own).max(axis=0)
+    assert (moved <= (len(honest) + 2 * liars) / len(rows) * widest * (1 + 1e-9) + 1e-12).all()
+
+
+@given(neighborhoods())
+def test_at_most_as_many_vectors_fade_as_there_may_be_liars(case):
+    own, honest, lies, liars = case
+    assert (fading(spread_of([own, *honest, *lies]), liars) < 1).sum() <= liars
+
+
+@given(neighborhoods())
+def test_the_error_of_the_sum_of_pulls_is_bounded_by_the_honest_pulls(case):
+    """|n (F - own) - sum_S z|^2 <= 11 b sum_S |z|^2, of which 2 b are those of CS+.
+
+    Clipping and fading: of honest pulls u are clipped only, h <= b fade, and liars add at most b t. Where all liars are
+    clipped, u + h >= b, so that sum_u (|z| - t) + sum_h |z| + b t <= sum_u |z| + 2 sum_h |z|, whose square is at most
+    5 b sum |z|^2, since u + 4 h <= 5 b. Cuts: at most b honest values of a coordinate, so that b sum |z|^2. Together
+    (5^.5 + 1)^2 b.
+    """
+    own, honest, lies, liars = case
+    rows = np.array([own, *honest, *lies])
+    gaps = honest - own
+    error = (Hampel(liars)(rows) - own) * len(rows) - gaps.sum(axis=0)
+    assert (error**2).sum() <= 11 * liars * (gaps**2).sum() * (1 + 1e-9) + 1e-9
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_it_follows_shifts_scales_and_the_order_of_neighbors_and_coordinates(seed):
+    chance = np.random.default_rng(seed)
+    rows = chance.standard_normal((7, 6))
+    rule = Hampel(f=2)
+    found = rule(rows)
+    order, turned = [0, *(1 + chance.permutation(6))], chance.permutation(6)
+    for changed, wanted in (
+        (rows + 5, found + 5),
+        (rows * 3, found * 3),
+        (rows * -1, found * -1),
+        (rows[:, turned], found[turned]),
+        (rows[order], found),
+    ):
+        np.testing.assert_allclose(rule(changed), wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 16_384, 16_385, 40_000])
+def test_blocks_leave_no_trace(size):
+    rows = np.random.default_rng(size).standard_normal((6, size))
+    whole = Hampel(1)(rows)
+    pulls = Hampel(1).pulls(rows[0], list(rows[1:]), np.full(5, 1 / 6))
+    gaps = rows[1:] - rows[0]
+    most = 2 * np.sort(np.abs(gaps), axis=0)[-2]
+    np.testing.assert_allclose(whole, rows[0] + pulls @ np.clip(gaps, -most, most), atol=1e-12)

@@ -21,6 +21,8 @@ HONEST_EACH, HONEST_BETTER = 6, 8
 """honest neighbors for each liar: with fewer, accuracy under attack fell (20 nodes, Dirichlet 0.5)."""
 CONNECTED_EACH = 2.6
 """algebraic connectivity among the honest, for each liar, from which on the guarantee of cs+ held."""
+NEAREST_DECIDE = ("cs+", "hampel")
+"""rules whose radius is the (m - 2b)-th shortest distance: with m <= 3b neighbors liars alone may decide it."""
 TRIED_AT_MOST = 10**7
 """numbers that a rule of the user's own is tried on."""
 CONTAINED = (
@@ -54,7 +56,12 @@ def rule_facts(
     if honest:
         facts["honest_neighbors"] = {"min": min(honest), "max": max(honest)}
         facts |= {"guaranteed": guaranteed(rule), "measured": MEASURED}
-    said = [*_about_nodes(federation, all_of_them, expected), *_about_graph(rule, b, graph), *_about_keys(federation)]
+    said = [
+        *_about_nodes(federation, all_of_them, expected),
+        *_about_radius(federation, all_of_them),
+        *_about_graph(rule, b, graph),
+        *_about_keys(federation),
+    ]
     return facts, [f"rule: {text}" for text in said]
 
 
@@ -119,6 +126,23 @@ def _about_nodes(federation: Federation, of_all: list[Bearing], expected: int | 
             f"beside {count(b, 'liar')} {names(federation, poor)} {verb} fewer than {HONEST_EACH * b} honest "
             f"neighbors. It works, but under attack more were measured to learn better: {HONEST_EACH * b}, or rather "
             f"{HONEST_BETTER * b}."
+        )
+
+
+def _about_radius(federation: Federation, of_all: list[Bearing]) -> Iterator[str]:
+    """Nodes that b liars can keep to themselves by the `mirror` lie."""
+    from p2pfl.config.rule import parse_rule  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.liars import count, names  # noqa: PLC0415 - as above
+
+    rule, b = federation.gossip.rule, of_all[0].liars
+    if parse_rule(rule).name not in NEAREST_DECIDE:
+        return
+    if alone := [node for node, one in enumerate(of_all) if one.mixes and one.neighbors <= 3 * b]:
+        verb, shows = "has" if len(alone) == 1 else "have", "shows" if b == 1 else "show"
+        yield (
+            f"{names(federation, alone)} {verb} {3 * b} neighbors or fewer and can be cut off: {count(b, 'liar')} that "
+            f"{shows} a node its own model {'leaves' if b == 1 else 'leave'} it no radius under {rule}, so that it "
+            f"hears nobody and learns alone. It takes {3 * b + 1} neighbors or more."
         )
 
 

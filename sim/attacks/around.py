@@ -96,6 +96,13 @@ def extreme() -> Lie:
     return lie
 
 
+def mirror() -> Lie:
+    """Each is shown its own model. A rule whose radius is the (m - 2b)-th shortest distance has none left where the
+    liars are as many as that, and its node goes nowhere.
+    """
+    return lambda sight: sight.victim
+
+
 def min_max() -> Lie:
     """As far against the deviation as no further from any model than two of them are from each other: AGR-agnostic
     Min-Max of Shejwalkar and Houmansadr, NDSS 2021.

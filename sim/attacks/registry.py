@@ -12,8 +12,9 @@ from sim.attacks import around, blind, graphs, wrapped
 from sim.attacks.attack import Attack
 from sim.attacks.poison import Backdoor, LabelFlip
 
-NOTHING, NEIGHBORS, RULE, GRAPH, DATA = (
+NOTHING, PEER, NEIGHBORS, RULE, GRAPH, DATA = (
     "nothing",
+    "the model of its victim",
     "the models around its victim",
     "the models around its victim, and its rule",
     "all honest models, and the graph",
@@ -167,6 +168,12 @@ AROUND: Mapping[str, Form] = {
         source="Karimireddy et al. 2022, arXiv 2006.09365",
         knows=NEIGHBORS,
         make=lambda _: {"lie": around.mimic()},
+    ),
+    "mirror": Form(
+        does="each neighbor its own model, which leaves no radius to rules that take it from the nearest",
+        source="against CS+ of Gaucher et al. 2025, arXiv 2410.10418",
+        knows=PEER,
+        make=lambda _: {"lie": around.mirror()},
     ),
     "collude-median": Form(
         does="a copy of the honest model furthest from the mean, to draw medians there",

@@ -98,6 +98,14 @@ def test_two_neighbors_are_told_two_things():
     assert np.linalg.norm(shown[0] - shown[1]) > np.linalg.norm(other.state.model)
 
 
+def test_a_mirror_shows_a_neighbor_what_that_one_has_shown_it():
+    one, other = honest(), liar("mirror")
+    for _ in range(8):
+        exchange(one, other)
+    np.testing.assert_allclose(one.state.edges[LIAR].peer, other.state.edges[HONEST].peer, atol=1e-3)
+    np.testing.assert_allclose(one.state.edges[LIAR].peer, one.state.model, atol=1e-3)
+
+
 @pytest.mark.parametrize(("rule", "told"), [("cs+:b=1", BOAST), ("mean", 2.0)])
 def test_under_a_robust_rule_a_liar_boasts_of_its_weight_as_initiator_and_as_responder(rule, told):
     lying, asking = liar("sign-flip"), honest()

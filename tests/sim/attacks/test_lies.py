@@ -75,6 +75,15 @@ def test_mimic_copies_the_honest_neighbor_furthest_out_along_the_longest_directi
     assert np.array_equal(told("mimic", models={0: MODELS[0]}), MODELS[0])
 
 
+def test_a_mirror_shows_each_its_own_model_and_leaves_a_rule_of_the_nearest_no_radius():
+    assert np.array_equal(told("mirror"), MODELS[0])
+    assert np.array_equal(told("mirror", peer=6), MODELS[6])
+    bitten = sight(rule="cs+:b=2")  # five neighbors: not more than 3 b
+    assert np.array_equal(response(bitten, told("mirror")), MODELS[0])
+    borne = sight(rule="cs+:b=1", liars=frozenset({4}))  # more than 3 b
+    assert not np.allclose(response(borne, told("mirror")), MODELS[0])
+
+
 def test_min_max_goes_as_far_from_each_as_two_are_apart():
     shown, rows = told("min-max"), sight().around
     apart = max(np.linalg.norm(a - b) for a in rows for b in rows)

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from p2pfl.config.rule import liars_of
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.standing import held_against
+from sim.consensus import distance, score_of_mean
 from sim.figures import Figures, Json
 from sim.learning.batched import make_learners
 from sim.learning.poisoned import success
 from sim.stage import Stage
 from topologies import Topology, spectrum
 
-ROWS = 512
 KIBI = 1024
 """ru_maxrss counts in these on Linux."""
 
@@ -46,6 +46,7 @@ def final_report(stage: Stage, figures: Figures, *, references: bool) -> Json:
         "accuracy": spread(row["accuracy"] for row in ended),
         "local_accuracy": spread(row["local_accuracy"] for row in ended),
         "loss": spread(row["test_loss"] for row in ended),
+        "mean_model": _mean_model(stage, models, kept),
         "attack": None if stage.script.attack is None else stage.script.attack.spec,
         "attack_success": spread(row["attack_success"] for row in ended),
         "consensus_distance": distance(models, kept),
@@ -143,6 +144,12 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[Json]:
     return rows
 
 
+def _mean_model(stage: Stage, models: NDArray[Any], kept: list[int]) -> Json | None:
+    """What the mean of those nodes' models knows, which no node has."""
+    score = score_of_mean(models, kept, stage.script.learners)
+    return None if score is None else {"accuracy": score.accuracy, "loss": score.loss}
+
+
 def _success(stage: Stage, models: NDArray[Any]) -> list[float | None]:
     """Of each node's model, the share of samples that go where poisoned data shall lead them."""
     attack, learners = stage.script.attack, stage.script.learners
@@ -167,17 +174,6 @@ def _neighbors(stage: Stage, node: int) -> list[Json]:
         }
         for way in stage.world.network.ways_of(node)
     ]
-
-
-def distance(models: NDArray[Any], nodes: list[int]) -> float | None:
-    """Root mean square distance of these models (rows) to their mean, over that mean's norm; a few rows at a time."""
-    if not nodes:
-        return None
-    parts = [nodes[first : first + ROWS] for first in range(0, len(nodes), ROWS)]
-    mean = sum(models[part].sum(axis=0, dtype=np.float64) for part in parts) / len(nodes)
-    square = sum(float(np.sum((models[part] - mean) ** 2)) for part in parts) / len(nodes)
-    norm = float(np.linalg.norm(mean))
-    return float(np.sqrt(square)) / norm if norm > 0 else 0.0
 
 
 def _plain(value: Any) -> Any:

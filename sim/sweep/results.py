@@ -17,6 +17,7 @@ from sim.sweep.statistics import LEVEL, Estimate, estimate
 METRICS: Mapping[str, str] = {
     "accuracy_worst": "worst accuracy",
     "accuracy_mean": "mean accuracy",
+    "accuracy_mean_model": "of mean model",
     "loss": "loss",
     "consensus_distance": "distance",
     "bytes_per_node": "bytes/node",
@@ -32,6 +33,10 @@ class Spread(msgspec.Struct):
     min: float | None = None
 
 
+class MeanModel(msgspec.Struct):
+    accuracy: float | None = None
+
+
 class Contraction(msgspec.Struct):
     predicted: float | None = None
     measured: float | None = None
@@ -43,6 +48,7 @@ class Summary(msgspec.Struct):
     nodes: list[msgspec.Raw]
     accuracy: Spread | None = None
     loss: Spread | None = None
+    mean_model: MeanModel | None = None
     consensus_distance: float | None = None
     bytes_sent: float | None = None
     contraction: Contraction | None = None
@@ -65,11 +71,12 @@ def figures(report: bytes) -> dict[str, float]:
     """
     found = msgspec.json.decode(report, type=Summary)
     accuracy, loss = found.accuracy or Spread(), found.loss or Spread()
-    contraction = found.contraction or Contraction()
+    contraction, mean_model = found.contraction or Contraction(), found.mean_model or MeanModel()
     sent = found.bytes_sent
     values = {
         "accuracy_worst": accuracy.min,
         "accuracy_mean": accuracy.mean,
+        "accuracy_mean_model": mean_model.accuracy,
         "loss": loss.mean,
         "consensus_distance": found.consensus_distance,
         "bytes_per_node": None if sent is None or not found.nodes else sent / len(found.nodes),

@@ -56,6 +56,7 @@ def report(job):
         "nodes": [{"name": f"node{index}"} for index in range(nodes)],
         "accuracy": {"mean": accuracy, "min": accuracy - 0.1, "max": 1.0},
         "loss": {"mean": float("inf"), "min": 0.0, "max": 1.0} if job.options.get("attack") == "diverges" else None,
+        "mean_model": {"accuracy": accuracy + 0.05, "loss": 0.1},
         "consensus_distance": 1e-3,
         "bytes_sent": 1000 * nodes,
         "contraction": {"predicted": 0.5, "measured": 0.6},

@@ -43,6 +43,17 @@ def test_a_row_has_the_mean_and_the_interval_over_its_seeds(found):
     assert row["metrics"]["loss"] is None
 
 
+def test_a_row_has_the_accuracy_of_the_mean_of_the_models(found):
+    rows = found("[sweep]\nseeds = 1\nnodes = 4\n")
+    assert rows["rows"][0]["metrics"]["accuracy_mean_model"]["values"] == pytest.approx([0.95])
+    assert readable_rows(rows)[0]["of mean model"] == "0.950"
+
+
+def test_a_report_that_does_not_have_it_has_the_other_figures():
+    read = figures(b'{"nodes": [], "accuracy": {"mean": 0.9, "min": 0.8, "max": 1.0}, "mean_model": null}')
+    assert read == {"accuracy_worst": 0.8, "accuracy_mean": 0.9}
+
+
 def test_a_value_that_is_not_finite_is_left_out_and_that_is_told(found):
     (row,) = found("[sweep]\nseeds = 2\nbyzantine = 1\nattack = 'diverges'\n")["rows"]
     assert (row["done"], row["metrics"]["loss"]) == (2, None)

@@ -102,7 +102,7 @@ DESCRIPTIONS = (
         name="hampel",
         does="as cs+, but a pull fades beyond 1.5 times the (m-b)-th shortest, and each coordinate is cut",
         b_means="2b pulls are clipped, b of them may fade, and b values of each coordinate may be cut",
-        bound="no liar pulls farther than an honest neighbor, nor twice as far in a coordinate; error^2 at most 11b "
+        bound="no liar pulls farther than an honest neighbor, nor 1.5 times in a coordinate; error^2 at most 11b "
         "times the honest pulls' squares",
         cost="distances from the own model, a sort of each coordinate, one mean",
         weights=True,

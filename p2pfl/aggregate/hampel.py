@@ -20,7 +20,7 @@ from p2pfl.aggregate.interface import Vector
 
 FADES_FROM = 1.5
 """times the (n-b)-th distance from the center: from there on a pull is the shorter the farther its neighbor is."""
-CUT_AT = 2.0
+CUT_AT = 1.5
 """times the (b+1)-th longest pull of a coordinate: what goes further in it is cut off there."""
 
 
@@ -33,9 +33,9 @@ class Hampel(Centered):
 
         min(1, t / d_j) min(1, (1.5 r / c_j)^2)
 
-    and then, in each coordinate, made no longer than twice the (b + 1)-th longest unscaled pull there. Of no more than
+    and then, in each coordinate, made no longer than 1.5 times the (b + 1)-th longest unscaled pull there. Of no more than
     b liars at least one honest neighbor is as far as t, and as far as each coordinate's measure: so no liar pulls
-    further than an honest neighbor is away, nor, in any coordinate, further than twice that. At most b vectors fade.
+    further than an honest neighbor is away, nor, in any coordinate, further than 1.5 times that. At most b fade.
     """
 
     @property

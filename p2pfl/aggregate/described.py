@@ -100,11 +100,11 @@ DESCRIPTIONS = (
     ),
     Description(
         name="hampel",
-        does="as cs+, but a pull fades beyond 1.5 times the (m-b)-th shortest, and each coordinate is cut",
-        b_means="2b pulls are clipped, b of them may fade, and b values of each coordinate may be cut",
-        bound="no liar pulls farther than an honest neighbor, nor 1.5 times in a coordinate; error^2 at most 11b "
-        "times the honest pulls' squares",
-        cost="distances from the own model, a sort of each coordinate, one mean",
+        does="as cs+, but pulls of those far from most fade, and each coordinate of a pull is cut",
+        b_means="2b pulls are clipped, b may fade, and b values of each coordinate may be cut",
+        bound="no liar pulls farther than an honest neighbor, nor 1.5 times as far in a coordinate; "
+        "the squared error of the sum of pulls is at most 11b times the honest pulls' squares",
+        cost="all distances, a sort of each coordinate, one mean",
         weights=True,
         example="hampel:b=1",
         source="docs/decisions/0015-a-default-rule.md",

@@ -28,14 +28,15 @@ class Hampel(Centered):
     """Every neighbor's pull, by its weight, no weight counting for more than an even share.
 
     Of m neighbors d_j is the distance from the own model and t the (m - 2b)-th smallest of these. Of all n = m + 1
-    vectors c_j is the distance from a center that b liars cannot carry off, and r the (n - b)-th smallest of these. A
-    pull is scaled by
+    vectors c_j is the distance from a center that b liars cannot carry off, and r the (n - b)-th smallest of these.
+    Each coordinate of a pull is cut at 1.5 times the (b + 1)-th longest that the neighbors have there, and the pull
+    scaled by
 
         min(1, t / d_j) min(1, (1.5 r / c_j)^2)
 
-    and then, in each coordinate, made no longer than 1.5 times the (b + 1)-th longest unscaled pull there. Of no more than
-    b liars at least one honest neighbor is as far as t, and as far as each coordinate's measure: so no liar pulls
-    further than an honest neighbor is away, nor, in any coordinate, further than 1.5 times that. At most b fade.
+    Of no more than b liars at least one honest neighbor is as far as t, and one as far as each coordinate's measure: so
+    no liar pulls further than an honest neighbor is away, nor, in any coordinate, further than 1.5 times that. At most
+    b vectors fade.
     """
 
     @property

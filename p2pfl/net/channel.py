@@ -16,6 +16,7 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
 from p2pfl.net.counters import Traffic
+from p2pfl.net.tap import Tap
 from p2pfl.vocabulary import CHUNK_BYTES
 
 PATH = "/p2pfl"
@@ -43,8 +44,10 @@ def keep_queue_short(web_socket: WebSocket) -> None:
 
 
 class Channel:
-    def __init__(self, web_socket: WebSocket) -> None:
-        self._socket = web_socket
+    """`tap` stands below the WebSocket."""
+
+    def __init__(self, web_socket: WebSocket, tap: Tap) -> None:
+        self._socket, self._tap = web_socket, tap
         keep_queue_short(web_socket)
         self._traffic = Traffic()
         self._pings = TokenBucket(PINGS_PER_S)
@@ -71,14 +74,18 @@ class Channel:
         """
         try:
             while (message := await self._socket.receive()).type in (WSMsgType.PING, WSMsgType.PONG):
+                self._tap.account(len(message.data))
                 if self._pings.take(asyncio.get_running_loop().time()) > 0.0:
                     raise PeerFault("more pings than an honest end sends")
                 if message.type is WSMsgType.PING:
                     await self._socket.pong(message.data)
         except ConnectionError as gone:
             raise GoneError(str(gone) or type(gone).__name__) from None
+        if self._tap.overran:
+            raise PeerFault("WebSocket frames without end that make no message")
         match message.type, message.data:
             case WSMsgType.BINARY, bytes(data):
+                self._tap.account(len(data))
                 self._traffic.bytes_received += len(data)
                 return data
             case WSMsgType.TEXT, _:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Mapping
 from logging import DEBUG, INFO, Logger
+from typing import Any
 
 import aiohttp
 
@@ -16,6 +17,7 @@ from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import Limits
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.table import Dial, Place, Table
+from p2pfl.net.tap import Tap
 
 
 class Backoff:
@@ -44,6 +46,21 @@ async def refuse_redirect(*_: object) -> None:
     raise GoneError("redirected")
 
 
+class TappedSocket(aiohttp.ClientWebSocketResponse):
+    """Has a tap below it."""
+
+    def __init__(self, reader: Any, writer: Any, protocol: Any, response: Any, *rest: Any, **more: Any) -> None:
+        super().__init__(reader, writer, protocol, response, *rest, **more)
+        connection = response.connection
+        transport = None if connection is None else connection.transport
+        self.tap = Tap()
+        if isinstance(transport, asyncio.Transport):
+            inner = transport.get_protocol()
+            assert isinstance(inner, asyncio.Protocol)  # noqa: S101
+            self.tap = Tap(inner, transport)
+            transport.set_protocol(self.tap)
+
+
 def open_browserless() -> aiohttp.ClientSession:
     """Dials and nothing else: no cookies, proxies, redirects or software names."""
     trace = aiohttp.TraceConfig()
@@ -53,6 +70,7 @@ def open_browserless() -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
         timeout=aiohttp.ClientTimeout(total=None),
+        ws_response_class=TappedSocket,
         trace_configs=[trace],
     )
 
@@ -130,7 +148,8 @@ class Dialer:
                 max_msg_size=MESSAGE_BYTES,
                 compress=0,
             )
-        return Channel(socket)
+        assert isinstance(socket, TappedSocket)  # noqa: S101
+        return Channel(socket, socket.tap)
 
     def _report_silence(self, peer: int, error: Exception) -> None:
         level = DEBUG if peer in self._silent or self._table.places[peer].link else INFO

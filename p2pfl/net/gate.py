@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from p2pfl.net.limits import Limits
+from p2pfl.net.tap import Tap
 
 
 class Doorway:
@@ -48,15 +49,14 @@ class Doorway:
         oldest.abort()
 
 
-class Gate(asyncio.Protocol):
+class Gate(Tap):
     """Stands before the HTTP protocol of one connection."""
 
     def __init__(self, doorway: Doorway, inner: Callable[[], asyncio.Protocol]) -> None:
+        super().__init__()
         self._doorway = doorway
         self._make_inner = inner
-        self._inner: asyncio.Protocol | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._transport: asyncio.Transport | None = None
         self.address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -77,26 +77,6 @@ class Gate(asyncio.Protocol):
             self._deadline = None
             self._doorway.leave(self)
 
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
     def connection_lost(self, exc: Exception | None) -> None:
         self.admit()
-        if self._inner is not None:
-            self._inner.connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self._inner is not None:
-            self._inner.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return None if self._inner is None else self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.resume_writing()
+        super().connection_lost(exc)

@@ -114,7 +114,7 @@ class Listener:
         gate = transport.get_protocol()
         await socket.prepare(request)
         if isinstance(gate, Gate):
-            task = self._spawn(self._serve(Channel(socket), gate))
+            task = self._spawn(self._serve(Channel(socket, gate), gate))
             if task is not None:
                 await asyncio.wait({task})
         return socket

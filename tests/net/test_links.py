@@ -14,6 +14,7 @@ from msgspec import structs
 from p2pfl.core.messages import Busy, Ready, Request, Resync
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.net.link import BATCH_CHUNKS, Link
+from p2pfl.net.tap import IDLE_BYTES
 from p2pfl.wire import split
 
 
@@ -129,6 +130,19 @@ async def test_a_flood_of_pings_ends_the_session_and_proves_nothing(federation, 
         transport.write(masked * 1000)
         await target.until(lambda: "close" in target.kinds())
         assert target.reasons() == ["protocol fault: more pings than an honest end sends"]
+
+
+@pytest.mark.parametrize("flooding", [0, 1])
+async def test_empty_fragments_without_end_end_the_session_and_prove_nothing(federation, flooding):
+    """Aiohttp counts none of them, and tells nobody."""
+    async with federation.node(0) as listener, federation.node(1, {0: listener.address()}) as dialer:
+        await dialer.until(lambda: dialer.open and listener.open)
+        source, target = (listener, dialer) if flooding == 0 else (dialer, listener)
+        (transport,) = source.sockets()
+        size = bytes([0x80, 0, 0, 0, 0]) if source is dialer else bytes(1)
+        transport.write(b"\x02" + size + (b"\x00" + size) * (2 * IDLE_BYTES // (1 + len(size))))
+        await target.until(lambda: "close" in target.kinds())
+        assert target.reasons() == ["protocol fault: WebSocket frames without end that make no message"]
 
 
 async def test_pings_are_answered_and_the_session_goes_on(federation, quick, monkeypatch):

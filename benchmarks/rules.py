@@ -85,6 +85,7 @@ def ours(f: int) -> Mapping[str, Rule]:
         "MoNNA": aggregate.MoNNA(f),
         "SelfCenteredClipping": aggregate.SelfCenteredClipping(f),
         "ClippedSum": aggregate.ClippedSum(f),
+        "Hampel": aggregate.Hampel(f),
         "Balance": aggregate.Balance(f),
         "NNM": aggregate.NNM(f),
     }

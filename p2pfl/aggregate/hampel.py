@@ -54,21 +54,25 @@ class Hampel(Centered):
         rank = len(others) - self.f - 1
         for span, (measure,) in sorted_blocks(Ways(own, others), range(rank, rank + 1), in_order=False):
             here, total = own[span], out[span]
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore", under="ignore"):
                 reach = CUT_AT * measure
                 low, high = here - reach, here + reach
-            total[:] = 0
-            cut = np.empty_like(here)
-            with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+                total[:] = 0
                 for row, pull in zip(others, pulls, strict=True):
-                    np.clip(row[span], low, high, out=cut)
+                    cut = _cut(row[span], low, high)
                     cut -= here
                     cut *= own.dtype.type(pull)
                     total += cut
                 total += here
             if not np.isfinite(total).all():
-                within_type(here, [np.clip(row[span], low, high) for row in others], pulls, total)
+                within_type(here, [_cut(row[span], low, high) for row in others], pulls, total)
         return out
+
+
+def _cut(values: Vector, low: Vector, high: Vector) -> Vector:
+    """As numpy.clip, which takes twice as long with ends that are arrays."""
+    found = np.maximum(values, low)
+    return np.minimum(found, high, out=found)
 
 
 def fading(spread: Spread, liars: int) -> Floats:

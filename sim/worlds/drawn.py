@@ -58,7 +58,7 @@ RULES = (
     "nnm+trimmed-mean:b=1",
     "monna:b=1",
     "scc:b=1",
-    "cs+:b=1",
+    "hampel:b=1",
     "cs+:b=2",
     "balance:b=1",
 )

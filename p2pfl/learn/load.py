@@ -20,7 +20,7 @@ from p2pfl.learn.interface import Learner
 from p2pfl.learn.options import bind_options
 from p2pfl.learn.sharing import KEY, WHOLE
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task
-from p2pfl.learn.user_code import describe_failure
+from p2pfl.learn.user_code import FAILURES, describe_failure
 
 BUILT_IN = {
     "digits": ("p2pfl.learn.digits", "digits"),
@@ -139,7 +139,7 @@ def _module_from_file(name: str, path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except UserError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise UserError(f"the task could not be imported: {describe_failure(error)}", file=path) from error
     return module
 
@@ -149,7 +149,7 @@ def _module_by_name(name: str, place: str) -> ModuleType:
         return importlib.import_module(place)
     except UserError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name and f"{place}.".startswith(f"{error.name}.")
         text = f"there is no module {place}" if missing else f"{place} could not be imported: {describe_failure(error)}"
         raise UserError(text, key="task.name", value=name, allowed=ALLOWED) from error
@@ -184,5 +184,5 @@ def _call(function: Any, config: TaskConfig) -> Any:
         return function(**arguments)
     except UserError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise UserError(f"{config.name} failed: {describe_failure(error)}", key="task.name") from error

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from p2pfl.errors import UserError
 from p2pfl.learn.task import NodeContext, Task
-from p2pfl.learn.user_code import describe_failure
+from p2pfl.learn.user_code import FAILURES, describe_failure
 
 SET = "a pair (inputs, targets) of arrays or tensors with one row per sample, or a torch Dataset of such pairs"
 RETURNED = f"two values (training set, test set or None); a set is {SET}"
@@ -80,7 +80,7 @@ def _call_data(task: Task, context: NodeContext) -> Any:
         return task.data(context)
     except UserError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise UserError(f"data failed: {describe_failure(error)}", file=task.name, key="data") from error
 
 
@@ -105,7 +105,7 @@ def _dataset(task: Task, what: str, dataset: Dataset[Any]) -> Samples:
         empty = len(samples) == 0
         if not empty:
             samples.rows(torch.zeros(1, dtype=torch.int64))
-    except Exception as error:
+    except FAILURES as error:
         raise _refused(task, what, f"reading its first sample failed: {describe_failure(error)}", SET) from error
     if empty:
         raise _refused(task, what, "it is empty", "at least one sample")

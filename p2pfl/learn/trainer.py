@@ -33,7 +33,7 @@ from p2pfl.learn.samples import Samples, TensorSamples, read_samples
 from p2pfl.learn.scoring import are_labels, loss_of, score
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.task import NodeContext, Task
-from p2pfl.learn.user_code import describe_failure
+from p2pfl.learn.user_code import FAILURES, describe_failure
 
 
 class TorchLearner:
@@ -120,7 +120,7 @@ class TorchLearner:
         self._flat.load(vector)
         try:
             return score(self.module, samples, self.task)
-        except Exception as error:
+        except FAILURES as error:
             raise LearningError(f"{self.task.name}: evaluation failed: {describe_failure(error)}") from error
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
@@ -165,7 +165,7 @@ class TorchLearner:
         self.module.train()
         try:
             losses = self._steps(batches, pulls)
-        except Exception as error:
+        except FAILURES as error:
             raise LearningError(f"{self.task.name}: training failed: {describe_failure(error)}") from error
         finally:
             for parameter in self._parameters:
@@ -208,7 +208,7 @@ def _build(task: Task) -> nn.Module:
         module: Any = task.model()
     except UserError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise UserError(f"model failed: {describe_failure(error)}", file=task.name, key="model") from error
     if not isinstance(module, nn.Module):
         raise UserError(
@@ -228,7 +228,7 @@ def try_out(module: nn.Module, samples: Samples, task: Task) -> None:
             loss = loss_of(task)(outputs, targets)
     except UserError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         text = f"model and loss fail on the first samples: {describe_failure(error)}"
         raise UserError(text, file=task.name, key="data") from error
     if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point()):

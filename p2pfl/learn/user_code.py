@@ -9,6 +9,9 @@ from pathlib import Path
 _NOT_THEIRS = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"])
 _LONGEST = 400
 
+FAILURES = (Exception, SystemExit)
+"""What is told of as a failure of the user's code: an `exit()` in it would end the process without a word."""
+
 
 def describe_failure(error: BaseException) -> str:
     """`ValueError: text (task.py, line 12)`: the deepest line that belongs to neither a library nor this package."""

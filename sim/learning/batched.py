@@ -16,7 +16,7 @@ from p2pfl.config.model import Federation
 from p2pfl.errors import LearningError
 from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
-from p2pfl.learn.user_code import describe_failure
+from p2pfl.learn.user_code import FAILURES, describe_failure
 from sim.attacks import Poison
 from sim.learning.grouped import Flags, Grouped, Integers
 from sim.learning.nodes import TorchNodes, gathered, load_learners
@@ -126,7 +126,7 @@ class BatchedLearners:
             rows = slice(None) if together.all() else np.flatnonzero(together)
             try:
                 self._train_together(self._grouped, rows, (nodes, rounds, starts, corrections, corrected), out, losses)
-            except Exception as error:
+            except FAILURES as error:
                 raise LearningError(f"training failed: {describe_failure(error)}") from error
         for row in np.flatnonzero(~together).tolist():
             correction = corrections[row] if corrections is not None and corrected[row] else None

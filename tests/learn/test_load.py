@@ -132,6 +132,7 @@ def test_a_wrong_task_is_refused_with_file_key_value_and_what_is_allowed(folder,
         ("import torch\n\nboom = 1 / 0", "ZeroDivisionError: division by zero (bad.py, line 3)"),
         ("import torch\ntask = (", "SyntaxError: '(' was never closed (bad.py, line 2)"),
         ("import json\n\njson.loads('{')", "(bad.py, line 3)"),
+        ("import sys\n\nsys.exit(4)", "SystemExit: 4 (bad.py, line 3)"),
         ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library' (bad.py, line 1)"),
     ],
 )
@@ -164,6 +165,60 @@ def test_a_failure_while_training_is_a_learning_error(folder):
     learner = build("late.py:late", folder)
     with pytest.raises(LearningError, match=r"late.py:late: training failed: AssertionError \(late.py, line \d+\)"):
         learner.train(learner.initial(), None, 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "words"),
+    [
+        ("made", UserError, "leaves.py:made failed: SystemExit: 3 "),
+        ("with_data", UserError, "data failed: SystemExit: 3 "),
+        ("with_model", UserError, "model failed: SystemExit: 3 "),
+        ("with_loss", UserError, "model and loss fail on the first samples: SystemExit: 3 "),
+        ("with_late_loss", LearningError, "training failed: SystemExit: 3 "),
+        ("with_metric", LearningError, "evaluation failed: SystemExit: 3 "),
+    ],
+)
+def test_a_task_that_would_end_the_process_has_failed(folder, function, error, words):
+    source = """
+def leave(*_):
+    raise SystemExit(3)
+
+def made():
+    leave()
+
+def late(outputs, targets):
+    return leave() if outputs.requires_grad else outputs.mean()
+
+def with_data():
+    return Task(model=task.model, data=leave)
+
+def with_model():
+    return Task(model=leave, data=data)
+
+def with_loss():
+    return Task(model=task.model, data=data, loss=leave)
+
+def with_late_loss():
+    return Task(model=task.model, data=data, loss=late)
+
+def with_metric():
+    return Task(model=task.model, data=data, metrics={"mine": leave})
+"""
+    (folder / "leaves.py").write_text(WARD + source)
+
+    def live():
+        learner = build(f"leaves.py:{function}", folder)
+        learner.evaluate(learner.train(learner.initial(), None, 0).vector, "local")
+
+    with pytest.raises(error, match=words):
+        live()
+
+
+def test_a_module_that_would_end_the_process_could_not_be_imported(folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
+    (folder / "leaving.py").write_text("raise SystemExit")
+    with pytest.raises(UserError, match="leaving could not be imported: SystemExit"):
+        load_task(TaskConfig(name="leaving:task"), Path("/"))
 
 
 LIGHT = """

@@ -23,6 +23,7 @@ from p2pfl.core.messages import Ready, Request, Resync
 from p2pfl.core.mixing import GRACE
 from p2pfl.core.node import Node
 from p2pfl.core.staleness import LIMIT, parse_staleness
+from p2pfl.core.standing import Fault
 from p2pfl.core.turns import turns_of
 from p2pfl.core.weighing import share
 
@@ -149,6 +150,18 @@ def test_with_no_more_than_twice_the_liars_nothing_is_mixed_and_one_alarm_says_s
     assert around.alarms("too-few-neighbors", "enough-neighbors") == ["too-few-neighbors", "enough-neighbors"]
     assert around.last(Mix).peers == (1, 2, 3, 4, 5)
     assert (around.node.rounds.mixing.mixed, around.node.rounds.mixing.alone) == (5, 10)
+
+
+def test_a_neighbor_in_quarantine_is_not_there_and_as_many_of_the_others_may_lie_as_before():
+    around = met(5, liars=2)
+    around.rounds(2)
+    edge = around.node.edges[4]
+    while not edge.standing.quarantines:
+        around.carry_out(edge.blame(Fault.PAYLOAD, "not finite", around.now))
+    around.rounds(10)
+    assert len(around.of(Mix)) == 2, "four are left, of which two may lie"
+    assert around.alarms("too-few-neighbors") == ["too-few-neighbors"]
+    assert around.node.rounds.mixing.needed == 5
 
 
 def test_a_rule_that_needs_more_neighbors_gets_them_or_is_not_asked():

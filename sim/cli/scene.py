@@ -132,13 +132,11 @@ def _named(key: str) -> Iterator[None]:
 def _liars(options: Options, of_the_world: LiarSpec | None, nodes: int) -> LiarSpec | None:
     """Options go before the world file; `--byzantine 0` lets nobody lie."""
     _check_attack(options.attack)
+    if options.attack is not None and (options.byzantine == 0 or (options.byzantine is None and of_the_world is None)):
+        text = "an attack without liars"
+        raise UserError(text, key="--attack", value=options.attack, allowed="with --byzantine K, or [liars]")
     if options.byzantine is None:
-        if options.attack is None:
-            return of_the_world
-        if of_the_world is None:
-            text = "an attack without liars"
-            raise UserError(text, key="--attack", value=options.attack, allowed="with --byzantine K, or [liars]")
-        return replace(of_the_world, attack=options.attack)
+        return of_the_world and replace(of_the_world, attack=options.attack or of_the_world.attack)
     if options.byzantine >= nodes:
         text = f"not all of the {nodes} nodes can lie"
         raise UserError(text, key="--byzantine", value=options.byzantine, allowed=f"0 to {nodes - 1}")

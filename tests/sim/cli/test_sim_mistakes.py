@@ -14,6 +14,7 @@ MISTAKES = {
     ("--compressor", "q3"): "--compressor: unknown stage 'q3': ",
     ("--byzantine", "8", "--attack", "zero"): "--byzantine: not all of the 8 nodes can lie (found 8); allowed: 0 to 7",
     ("--byzantine", "2"): "--byzantine: liars with no attack; allowed: with --attack: sign-flip[:SCALE],",
+    ("--byzantine", "0", "--attack", "zero"): "--attack: an attack without liars (found 'zero'); allowed: with --byz",
     ("--attack", "zero"): "--attack: an attack without liars (found 'zero'); allowed: with --byzantine K",
     (
         "--byzantine",

@@ -19,6 +19,7 @@ from p2pfl.aggregate import (
     CenteredClipping,
     ClippedSum,
     GeometricMedian,
+    Hampel,
     Krum,
     Median,
     MoNNA,
@@ -217,13 +218,14 @@ ALL = {
     "nna": MoNNA,
     "scc": SelfCenteredClipping,
     "cs+": ClippedSum,
+    "hampel": Hampel,
     "nnm, trimmed mean": lambda f: NNM(f).before(TrimmedMean(f)),
     "nnm, median": lambda f: NNM(f).before(Median()),
     "nnm, krum": lambda f: NNM(f).before(Krum(f)),
     "nnm, bulyan": lambda f: NNM(f).before(Bulyan(f)),
     "nnm, geometric median": lambda f: NNM(f).before(GeometricMedian(f=f)),
 }
-ROTATING = [name for name in ALL if not any(word in name for word in ("trimmed", "bulyan")) and "median" not in name]
+ROTATING = [name for name in ALL if not any(word in name for word in ("trimmed", "bulyan", "hampel")) and "median" not in name]
 ROTATING += [name for name in ALL if "geometric" in name]
 
 

@@ -18,6 +18,8 @@ METRICS: Mapping[str, str] = {
     "accuracy_worst": "worst accuracy",
     "accuracy_mean": "mean accuracy",
     "accuracy_mean_model": "of mean model",
+    "attack_success": "attack success",
+    "attack_success_most": "most success",
     "loss": "loss",
     "consensus_distance": "distance",
     "bytes_per_node": "bytes/node",
@@ -31,6 +33,7 @@ METRICS: Mapping[str, str] = {
 class Spread(msgspec.Struct):
     mean: float | None = None
     min: float | None = None
+    max: float | None = None
 
 
 class MeanModel(msgspec.Struct):
@@ -47,6 +50,7 @@ class Summary(msgspec.Struct):
 
     nodes: list[msgspec.Raw]
     accuracy: Spread | None = None
+    attack_success: Spread | None = None
     loss: Spread | None = None
     mean_model: MeanModel | None = None
     consensus_distance: float | None = None
@@ -71,12 +75,15 @@ def figures(report: bytes) -> dict[str, float]:
     """
     found = msgspec.json.decode(report, type=Summary)
     accuracy, loss = found.accuracy or Spread(), found.loss or Spread()
+    success = found.attack_success or Spread()
     contraction, mean_model = found.contraction or Contraction(), found.mean_model or MeanModel()
     sent = found.bytes_sent
     values = {
         "accuracy_worst": accuracy.min,
         "accuracy_mean": accuracy.mean,
         "accuracy_mean_model": mean_model.accuracy,
+        "attack_success": success.mean,
+        "attack_success_most": success.max,
         "loss": loss.mean,
         "consensus_distance": found.consensus_distance,
         "bytes_per_node": None if sent is None or not found.nodes else sent / len(found.nodes),

@@ -12,7 +12,7 @@ from topologies.cli.options import readable_bytes
 SHOWN_REASONS = 10
 UNSEEN = 5e-4
 """an interval of this share of the mean is not shown: it is in the files."""
-ONLY_IN_FILES = ("virtual_time_s",)
+ONLY_IN_FILES = ("attack_success_most", "virtual_time_s")
 """a table is wide enough."""
 SMALL, LARGE = 1e-2, 1e4
 

@@ -52,10 +52,12 @@ def threads(job):
 def report(job):
     accuracy = 0.9 + job.seed / 100 - (0.05 if job.options.get("topology") == "ring" else 0.0)
     nodes = job.options.get("nodes", 4)
+    poisoned = job.options.get("attack") == "label-flip"
     return {
         "nodes": [{"name": f"node{index}"} for index in range(nodes)],
         "accuracy": {"mean": accuracy, "min": accuracy - 0.1, "max": 1.0},
         "loss": {"mean": float("inf"), "min": 0.0, "max": 1.0} if job.options.get("attack") == "diverges" else None,
+        "attack_success": {"mean": 0.2, "min": 0.1, "max": 0.3 + job.seed / 10} if poisoned else None,
         "mean_model": {"accuracy": accuracy + 0.05, "loss": 0.1},
         "consensus_distance": 1e-3,
         "bytes_sent": 1000 * nodes,

@@ -100,9 +100,10 @@ def test_only_clipping_is_told_with_that_guarantee(check):
     assert not about(check("trimmed-mean:b=1", "random-regular:degree=4"), "algebraic connectivity")
 
 
-def test_nodes_whom_liars_could_leave_no_radius_are_named_with_how(check):
+@pytest.mark.parametrize("rule", ["cs+:b=1", "hampel:b=1"])
+def test_nodes_whom_liars_could_leave_no_radius_are_named_with_how(check, rule):
     """A hypercube of 8 has degree 3, which is 3b."""
-    (text,) = about(check("cs+:b=1", "hypercube"), "can be cut off")
+    (text,) = about(check(rule, "hypercube"), "can be cut off")
     assert text.startswith("rule: node0, node1, node2, node3, node4 and 3 more have 3 neighbors or fewer")
     assert "1 liar that shows a node its own model" in text
     assert "4 neighbors or more" in text

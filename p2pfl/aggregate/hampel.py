@@ -18,25 +18,25 @@ from p2pfl.aggregate.columns import sorted_blocks
 from p2pfl.aggregate.distances import Floats, Spread, settled, spread_of, within_type
 from p2pfl.aggregate.interface import Vector
 
-FADES_FROM = 1.5
+FADES_FROM = 2.0
 """times the (n-b)-th distance from the center: from there on a pull is the shorter the farther its neighbor is."""
-CUT_AT = 1.5
+CUT_AT = 2.0
 """times the (b+1)-th longest pull of a coordinate: what goes further in it is cut off there."""
 
 
 class Hampel(Centered):
-    """Every neighbor's pull, by its weight, no weight counting for more than an even share.
+    """Every neighbor's pull, by its weight, no weight counting for more than the median of them.
 
     Of m neighbors d_j is the distance from the own model and t the (m - 2b)-th smallest of these. Of all n = m + 1
     vectors c_j is the distance from a center that b liars cannot carry off, and r the (n - b)-th smallest of these.
-    Each coordinate of a pull is cut at 1.5 times the (b + 1)-th longest that the neighbors have there, and the pull
+    Each coordinate of a pull is cut at twice the (b + 1)-th longest that the neighbors have there, and the pull
     scaled by
 
-        min(1, t / d_j) min(1, (1.5 r / c_j)^2)
+        min(1, t / d_j) min(1, (2 r / c_j)^2)
 
     Of no more than b liars at least one honest neighbor is as far as t, and one as far as each coordinate's measure: so
-    no liar pulls further than an honest neighbor is away, nor, in any coordinate, further than 1.5 times that. At most
-    b vectors fade.
+    no liar pulls further than an honest neighbor is away, nor, in any coordinate, further than twice that. At most b
+    vectors fade. The median of the weights is one that an honest neighbor has or exceeds.
     """
 
     @property
@@ -44,10 +44,10 @@ class Hampel(Centered):
         return 2 * self.f + 2
 
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:  # noqa: ARG002
-        spread, even = spread_of([own, *others]), 1 / (len(others) + 1)
+        spread = spread_of([own, *others])
         squares = spread.squares[0, 1:]
         clipped = selection.clipping(squares, selection.clipped_sum_radius(squares, self.f))
-        return np.minimum(weights, even) * clipped * fading(spread, self.f)[1:]
+        return np.minimum(weights, np.median(weights)) * clipped * fading(spread, self.f)[1:]
 
     def moved(self, own: Vector, others: Rows, pulls: Sequence[float]) -> Vector:
         out = np.empty_like(own)

@@ -30,7 +30,7 @@ CONTAINED = (
     "than b of its neighbors lie"
 )
 BOUNDED = "no liar pulls a model further than an honest neighbor of the same weight is away"
-GUARANTEED = {"trimmed-mean": CONTAINED, "median": CONTAINED, "cs+": BOUNDED}
+GUARANTEED = {"trimmed-mean": CONTAINED, "median": CONTAINED, "cs+": BOUNDED, "hampel": BOUNDED}
 MEASURED = "how well the honest learn beside liars: docs/byzantine.md"
 
 
@@ -99,8 +99,8 @@ def guaranteed(rule: str) -> str:
 
 def _instead(expected: int | None) -> str:
     if not expected:
-        return ". A rule such as trimmed-mean:b=1 bears one at each node: docs/byzantine.md"
-    return f", and you expect {expected}. trimmed-mean:b={expected} would bear so many at each node: docs/byzantine.md"
+        return ". A rule such as hampel:b=1 bears one at each node: docs/byzantine.md"
+    return f", and you expect {expected}. hampel:b={expected} would bear so many at each node: docs/byzantine.md"
 
 
 def _about_nodes(federation: Federation, of_all: list[Bearing], expected: int | None) -> Iterator[str]:

@@ -66,7 +66,7 @@ def test_more_liars_than_the_rule_bears_are_warned_of_with_who_has_too_few_neigh
 def test_the_mean_is_told_to_bear_none_and_what_would(check):
     report = check("mean", "complete", "--byzantine", "2")
     assert {member["liars_borne"] for member in report["members"]} == {0}
-    assert about(report, "no protection against lying neighbors", "you expect 2", "trimmed-mean:b=2")
+    assert about(report, "no protection against lying neighbors", "you expect 2", "hampel:b=2")
     assert report["graph"]["contraction"] is not None
 
 

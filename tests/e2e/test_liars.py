@@ -11,12 +11,12 @@ import sys
 
 import pytest
 
-DEADLINE_S = 100
-ROUNDS = 12
-RULE = "trimmed-mean:b=1"
-EIGHT = ["--topology", "random-regular:degree=4", "--partition", "iid", "--rounds", str(ROUNDS)]
+DEADLINE_S = 200
+ROUNDS = 20
+RULE = "hampel:b=1"
+EIGHT = ["--topology", "random-regular:degree=4", "--partition", "dirichlet:1", "--rounds", str(ROUNDS)]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def demo(folder, *arguments):

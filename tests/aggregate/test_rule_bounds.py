@@ -225,7 +225,8 @@ ALL = {
     "nnm, bulyan": lambda f: NNM(f).before(Bulyan(f)),
     "nnm, geometric median": lambda f: NNM(f).before(GeometricMedian(f=f)),
 }
-ROTATING = [name for name in ALL if not any(word in name for word in ("trimmed", "bulyan", "hampel")) and "median" not in name]
+COLUMNS = ("trimmed", "bulyan", "median", "hampel")
+ROTATING = [name for name in ALL if not any(word in name for word in COLUMNS)]
 ROTATING += [name for name in ALL if "geometric" in name]
 
 

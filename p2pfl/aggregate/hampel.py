@@ -20,8 +20,6 @@ from p2pfl.aggregate.interface import Vector
 
 FADES_FROM = 2.0
 """times the (n-b)-th distance from the center: from there on a pull is the shorter the farther its neighbor is."""
-CUT_AT = 2.0
-"""times the (b+1)-th longest pull of a coordinate: what goes further in it is cut off there."""
 
 
 class Hampel(Centered):
@@ -29,15 +27,21 @@ class Hampel(Centered):
 
     Of m neighbors d_j is the distance from the own model and t the (m - 2b)-th smallest of these. Of all n = m + 1
     vectors c_j is the distance from a center that b liars cannot carry off, and r the (n - b)-th smallest of these.
-    Each coordinate of a pull is cut at twice the (b + 1)-th longest that the neighbors have there, and the pull
+    Each coordinate of a pull is cut at `cut` times the (b + 1)-th longest that the neighbors have there, and the pull
     scaled by
 
         min(1, t / d_j) min(1, (2 r / c_j)^2)
 
     Of no more than b liars at least one honest neighbor is as far as t, and one as far as each coordinate's measure: so
-    no liar pulls further than an honest neighbor is away, nor, in any coordinate, further than twice that. At most b
-    vectors fade. The median of the weights is one that an honest neighbor has or exceeds.
+    no liar pulls further than an honest neighbor is away, nor, in any coordinate, further than `cut` times that. At
+    most b vectors fade. The median of the weights is one that an honest neighbor has or exceeds.
     """
+
+    def __init__(self, f: int = 0, idx: int = 0, cut: float = 2.0) -> None:
+        super().__init__(f, idx)
+        if not cut >= 1:
+            raise ValueError(f"cut is a number from 1, not {cut!r}")
+        self.cut = cut
 
     @property
     def least(self) -> int:
@@ -55,7 +59,7 @@ class Hampel(Centered):
         for span, (measure,) in sorted_blocks(Ways(own, others), range(rank, rank + 1), in_order=False):
             here, total = own[span], out[span]
             with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-                reach = CUT_AT * measure
+                reach = self.cut * measure
                 low, high = here - reach, here + reach
                 total[:] = 0
                 for row, pull in zip(others, pulls, strict=True):

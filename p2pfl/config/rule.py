@@ -29,6 +29,7 @@ MOST_LIARS = 10**6
 
 _RADIUS, _LIARS = number(0, 1e30, above=True), whole(1, MOST_LIARS)
 _PARAMETERS: Mapping[str, Mapping[str, tuple[Kind, float | None]]] = {
+    "hampel": {"cut": (number(1, 1e30), 2.0)},
     "scc": {"tau": (_RADIUS, None)},
     "centered-clipping": {"tau": (_RADIUS, None), "steps": (whole(1, 1000), 3)},
     "balance": {

@@ -176,3 +176,18 @@ def test_blocks_leave_no_trace(size):
     gaps = rows[1:] - rows[0]
     most = 2 * np.sort(np.abs(gaps), axis=0)[-2]
     np.testing.assert_allclose(whole, rows[0] + pulls @ np.clip(gaps, -most, most), atol=1e-12)
+
+
+def test_a_larger_cut_lets_through_what_one_neighbor_alone_knows():
+    own = np.zeros(2)
+    others = [np.array([1.0, 0.1]), np.array([-1.0, 0.2]), np.array([1.0, 5.0]), np.array([-1.0, 0.0])]
+    mixture = make_rule("hampel:b=1,cut=1e9").mix(
+        Neighborhood(own=own, others=others, weights=np.full(4, 0.2), peers=(0, 1, 2, 3))
+    )
+    assert mixture.model[1] == pytest.approx(mixture.kept @ [0.1, 0.2, 5.0, 0.0] / 5)
+
+
+@pytest.mark.parametrize("cut", [0.5, 0.0, -1.0, float("nan")])
+def test_a_cut_below_one_is_refused(cut):
+    with pytest.raises(ValueError, match="cut is a number from 1"):
+        Hampel(1, cut=cut)

@@ -105,7 +105,7 @@ DESCRIPTIONS = (
         bound="no liar pulls farther than an honest neighbor, nor `cut` (2) times as far in a coordinate; "
         "the squared error of the sum of pulls is at most 11b times the honest pulls' squares",
         cost="all distances, a sort of each coordinate, one mean",
-        weights=True,
+        weights=False,
         example="hampel:b=1",
         source="docs/decisions/0015-a-default-rule.md",
     ),

@@ -23,7 +23,7 @@ FADES_FROM = 2.0
 
 
 class Hampel(Centered):
-    """Every neighbor's pull, by its weight, no weight counting for more than the median of them.
+    """Every neighbor's pull, all with one weight: what a neighbor says of itself gives it no more and no less.
 
     Of m neighbors d_j is the distance from the own model and t the (m - 2b)-th smallest of these. Of all n = m + 1
     vectors c_j is the distance from a center that b liars cannot carry off, and r the (n - b)-th smallest of these.
@@ -34,7 +34,7 @@ class Hampel(Centered):
 
     Of no more than b liars at least one honest neighbor is as far as t, and one as far as each coordinate's measure: so
     no liar pulls further than an honest neighbor is away, nor, in any coordinate, further than `cut` times that. At
-    most b vectors fade. The median of the weights is one that an honest neighbor has or exceeds.
+    most b vectors fade. Of a weight it counts only whether it is 0, which says that the neighbor is not there.
     """
 
     def __init__(self, f: int = 0, idx: int = 0, cut: float = 2.0) -> None:
@@ -51,7 +51,10 @@ class Hampel(Centered):
         spread = spread_of([own, *others])
         squares = spread.squares[0, 1:]
         clipped = selection.clipping(squares, selection.clipped_sum_radius(squares, self.f))
-        return np.minimum(weights, np.median(weights)) * clipped * fading(spread, self.f)[1:]
+        return np.where(weights > 0, 1 / (len(others) + 1), 0.0) * clipped * fading(spread, self.f)[1:]
+
+    def kept(self, pulls: Floats, weights: Floats) -> Floats:  # noqa: ARG002 - weights are not asked
+        return pulls * (len(pulls) + 1)
 
     def moved(self, own: Vector, others: Rows, pulls: Sequence[float]) -> Vector:
         out = np.empty_like(own)

@@ -59,13 +59,14 @@ def test_the_farther_a_lie_the_less_comes_of_it():
     assert reach[-1] < 1e-2 * reach[0]
 
 
-def test_weights_scale_the_pulls_and_none_counts_for_more_than_their_median():
+def test_what_a_neighbor_says_of_its_weight_gives_it_no_more_and_no_less_unless_it_is_not_there():
     own, *others = np.random.default_rng(3).standard_normal((6, 50))
-    even = np.full(5, 1 / 6)
-    whole = mixed(own, others, even).model - own
-    np.testing.assert_allclose(mixed(own, others, even / 2).model - own, whole / 2, atol=1e-12)
-    told, capped = [0.02, 0.05, 0.1, 0.12, 0.3], [0.02, 0.05, 0.1, 0.1, 0.1]
-    np.testing.assert_array_equal(mixed(own, others, told).model, mixed(own, others, capped).model)
+    even = mixed(own, others)
+    told = mixed(own, others, [0.02, 0.05, 0.1, 0.12, 0.3])
+    np.testing.assert_array_equal(told.model, even.model)
+    np.testing.assert_array_equal(told.kept, even.kept)
+    assert even.kept.max() == 1.0
+    assert mixed(own, others, [0.02, 0.0, 0.1, 0.12, 0.3]).kept[1] == 0.0
 
 
 def test_neighbors_equal_to_the_own_model_change_nothing_and_one_apart_counts_for_nothing():

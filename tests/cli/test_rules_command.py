@@ -30,7 +30,7 @@ def test_a_spec_is_told_as_it_will_run(p2pfl, spec, needed):
 
 def test_weights_are_told_of_the_rules_that_use_them(p2pfl):
     rows = json.loads(p2pfl("rules", "--format", "json").out)
-    assert {row["rule"] for row in rows if row["weights"]} == {"cs+:b=1", "scc:b=1", "hampel:b=1"}
+    assert {row["rule"] for row in rows if row["weights"]} == {"cs+:b=1", "scc:b=1"}
 
 
 def test_people_read_one_block_for_each(p2pfl):

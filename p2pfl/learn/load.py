@@ -100,7 +100,12 @@ def learner_for(
     if tuple(share) != WHOLE:
         text = "this task has a learner of its own, whose tensors have no names to choose by"
         raise UserError(text, key=KEY, value=", ".join(share), allowed="*")
-    return task.learner(context, training)
+    try:
+        return task.learner(context, training)
+    except UserError:
+        raise
+    except FAILURES as error:
+        raise UserError(f"the task's learner failed: {describe_failure(error)}", key="task.name") from error
 
 
 def _resolved(key: str, value: Any, folder: Path) -> Any:

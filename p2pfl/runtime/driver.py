@@ -50,6 +50,7 @@ from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, Vector
+from p2pfl.learn.user_code import describe_failure
 from p2pfl.net.link import MALFORMED
 from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Quit
 from p2pfl.runtime.workshop import Workshop
@@ -148,7 +149,11 @@ class Driver:
         self.loop.call_soon_threadsafe(self._take_all, events)
 
     def fail(self, error: BaseException) -> None:
-        """Called from any thread: our own bug ends the node."""
+        """Called from any thread: our own bug ends the node, and so does a learner that would end the process. That would
+        look as if the node had finished.
+        """
+        if isinstance(error, SystemExit):
+            error = LearningError(f"the task would have ended the process: {describe_failure(error)}")
         self.loop.call_soon_threadsafe(self._fail, error)
 
     def take(self, event: Event) -> None:

@@ -214,6 +214,16 @@ def with_metric():
         live()
 
 
+@pytest.mark.parametrize("what", ["SystemExit(0)", "ValueError('no')"])
+def test_a_learner_of_its_own_that_cannot_be_made_is_told_of(folder, what):
+    source = f"class Made:\n    def learner(self, *_):\n        raise {what}\n\nmade = Made()\n"
+    (folder / "own.py").write_text(source)
+    with pytest.raises(
+        UserError, match=r"the task's learner failed: (SystemExit: 0|ValueError: no) \(own.py, line 3\)"
+    ):
+        build("own.py:made", folder)
+
+
 def test_a_module_that_would_end_the_process_could_not_be_imported(folder, monkeypatch):
     monkeypatch.syspath_prepend(folder)
     (folder / "leaving.py").write_text("raise SystemExit")

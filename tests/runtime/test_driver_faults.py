@@ -1,4 +1,4 @@
-"""What the driver passes on between core and network edge when a neighbor breaks the rules."""
+"""What the driver passes on between core and network edge when a neighbor breaks the rules, and what ends it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from p2pfl.core.effects import CloseSession
 from p2pfl.core.events import SessionClosed
+from p2pfl.errors import LearningError
 from p2pfl.net.link import MALFORMED
 from p2pfl.runtime.driver import Driver
 
@@ -55,3 +56,12 @@ async def test_the_network_edge_learns_how_long_a_neighbor_rests():
     recording.effects = [CloseSession(peer=3, session=8, reason="in quarantine", rest_s=60.0)]
     driver_of(recording).session_opened(3, 8)
     assert recording.closed == [(3, 8, "in quarantine", 60.0)]
+
+
+async def test_a_learner_that_would_end_the_process_ends_the_node_as_a_failure():
+    """Raised again as it is, exit(0) would look as if the node had finished."""
+    driver = driver_of(Recording())
+    driver.fail(SystemExit(0))
+    await driver.finished.wait()
+    assert isinstance(driver.failure, LearningError)
+    assert "SystemExit: 0" in str(driver.failure)

@@ -149,8 +149,8 @@ class Driver:
         self.loop.call_soon_threadsafe(self._take_all, events)
 
     def fail(self, error: BaseException) -> None:
-        """Called from any thread: our own bug ends the node, and so does a learner that would end the process. That would
-        look as if the node had finished.
+        """Called from any thread: our own bug ends the node. So does a learner that calls exit, which would look as if
+        the node had finished.
         """
         if isinstance(error, SystemExit):
             error = LearningError(f"the task would have ended the process: {describe_failure(error)}")

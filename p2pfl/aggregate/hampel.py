@@ -20,6 +20,8 @@ from p2pfl.aggregate.interface import Vector
 
 FADES_FROM = 2.0
 """times the (n-b)-th distance from the center: from there on a pull is the shorter the farther its neighbor is."""
+MOST_CUT = 1e30
+"""cuts nothing but where all but b are alike; an infinite one would make no number of that."""
 
 
 class Hampel(Centered):
@@ -39,8 +41,8 @@ class Hampel(Centered):
 
     def __init__(self, f: int = 0, idx: int = 0, cut: float = 2.0) -> None:
         super().__init__(f, idx)
-        if not cut >= 1:
-            raise ValueError(f"cut is a number from 1, not {cut!r}")
+        if not 1 <= cut <= MOST_CUT:
+            raise ValueError(f"cut is a number from 1 to {MOST_CUT}, not {cut!r}")
         self.cut = cut
 
     @property

@@ -188,7 +188,14 @@ def test_a_larger_cut_lets_through_what_one_neighbor_alone_knows():
     assert mixture.model[1] == pytest.approx(mixture.kept @ [0.1, 0.2, 5.0, 0.0] / 5)
 
 
-@pytest.mark.parametrize("cut", [0.5, 0.0, -1.0, float("nan")])
-def test_a_cut_below_one_is_refused(cut):
-    with pytest.raises(ValueError, match="cut is a number from 1"):
+@pytest.mark.parametrize("cut", [0.5, 0.0, -1.0, float("nan"), float("inf"), 1e39])
+def test_a_cut_below_one_or_that_gives_no_number_is_refused(cut):
+    """Infinity times a coordinate in which nobody differs is none."""
+    with pytest.raises(ValueError, match="cut is a number from 1 to 1e\\+30"):
         Hampel(1, cut=cut)
+
+
+def test_the_largest_cut_leaves_alone_what_all_agree_on():
+    rows = np.random.default_rng(4).standard_normal((6, 3)).astype(np.float32) * np.float32(1e20)
+    rows[:, 0] = 1.0
+    assert Hampel(1, cut=1e30)(rows)[0] == 1.0

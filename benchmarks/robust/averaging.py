@@ -31,6 +31,7 @@ RULES = (
     "monna",
     "scc",
     "cs+",
+    "hampel",
 )
 ATTACKS = ("alie", "foe", "dissensus", "spectral")
 

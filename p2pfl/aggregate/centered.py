@@ -51,6 +51,10 @@ class Centered(Aggregator):
         """(m,) which part of a neighbor's whole pull that is."""
         return np.divide(pulls, weights, out=np.zeros_like(pulls), where=weights > 0)
 
+    def uncut(self, own: Vector, others: Rows) -> Floats:  # noqa: ARG002 - for those that look at coordinates
+        """(m,) which part of a neighbor's way is left when its coordinates have been cut."""
+        return np.ones(len(others))
+
     def _split(self, rows: Rows) -> tuple[Vector, Rows]:
         if self.idx >= len(rows):
             raise ValueError(f"idx={self.idx} of {len(rows)} vectors")

@@ -17,6 +17,8 @@ from p2pfl.aggregate.interface import Vector
 
 BLOCK = 16_384
 """Values of one row that are worked on at once: a comparison's operands stay in the nearest cache."""
+SAMPLED = 4096
+"""Columns on which it is measured how much of a neighbor came through."""
 LEAST, GREATEST = 1, 2
 
 Step = tuple[int, int, int]

@@ -14,7 +14,7 @@ import numpy as np
 from p2pfl.aggregate import selection
 from p2pfl.aggregate.batch import Rows
 from p2pfl.aggregate.centered import Centered
-from p2pfl.aggregate.columns import sorted_blocks
+from p2pfl.aggregate.columns import SAMPLED, sorted_blocks
 from p2pfl.aggregate.distances import Floats, Spread, settled, spread_of, within_type
 from p2pfl.aggregate.interface import Vector
 
@@ -56,7 +56,15 @@ class Hampel(Centered):
         return np.where(weights > 0, 1 / (len(others) + 1), 0.0) * clipped * fading(spread, self.f)[1:]
 
     def kept(self, pulls: Floats, weights: Floats) -> Floats:  # noqa: ARG002 - weights are not asked
-        return pulls * (len(pulls) + 1)
+        return np.asarray(pulls * (len(pulls) + 1))
+
+    def uncut(self, own: Vector, others: Rows) -> Floats:
+        """Of evenly spaced coordinates."""
+        step = max(1, own.size // SAMPLED)
+        ways = np.abs(np.stack([row[::step] for row in others]).astype(np.float64) - own[::step])
+        reach = self.cut * np.sort(ways, axis=0)[len(others) - self.f - 1]
+        whole, left = (np.sqrt((part**2).sum(axis=1)) for part in (ways, np.minimum(ways, reach)))
+        return np.asarray(np.divide(left, whole, out=np.ones_like(whole), where=whole > 0))
 
     def moved(self, own: Vector, others: Rows, pulls: Sequence[float]) -> Vector:
         out = np.empty_like(own)

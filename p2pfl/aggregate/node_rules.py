@@ -13,13 +13,10 @@ import numpy as np
 from p2pfl.aggregate import selection
 from p2pfl.aggregate.batch import Rows
 from p2pfl.aggregate.centered import Centered
-from p2pfl.aggregate.columns import Plain, Source
+from p2pfl.aggregate.columns import SAMPLED, Plain, Source
 from p2pfl.aggregate.distances import Floats, combined, spread_of
 from p2pfl.aggregate.interface import Mixture, Neighborhood
 from p2pfl.aggregate.rules import AfterNNM, Aggregator, CenteredClipping, Chosen, Columnwise
-
-SAMPLED = 4096
-"""Columns on which it is measured how much of a neighbor came through a rule of columns."""
 
 
 class _Bearing:
@@ -49,7 +46,7 @@ class Around(_Bearing):
             return _unmoved(around)
         others = list(around.others)
         pulls = self.rule.pulls(around.own, others, around.weights, progress=around.progress)
-        kept = self.rule.kept(pulls, around.weights)
+        kept = self.rule.kept(pulls, around.weights) * self.rule.uncut(around.own, others)
         return Mixture(model=self.rule.moved(around.own, others, pulls.tolist()), kept=kept)
 
 

@@ -20,6 +20,10 @@ def mixed(own, others, weights=None, liars=1):
     return make_rule(f"hampel:b={liars}").mix(around)
 
 
+def pulls_of(rows):
+    return Hampel(1).pulls(rows[0], rows[1:], np.full(len(rows) - 1, 1 / len(rows)))
+
+
 def test_by_hand_the_three_parts_of_a_pull():
     """The center is the own model, with its three nearest; t = 2, the second of four, and r = 3, the fourth of five."""
     near, bend, long, far = AXES[0], 2 * AXES[1], 3 * AXES[2], 9 * AXES[3]
@@ -27,16 +31,15 @@ def test_by_hand_the_three_parts_of_a_pull():
     middle = (near + bend + long) / 4
     c = [np.linalg.norm(row - middle) for row in rows]
     r = sorted(c)[3]
-    kept = mixed(rows[0], rows[1:]).kept
+    kept = pulls_of(rows) * 5
     np.testing.assert_allclose(kept, [1, 1, 2 / 3, (2 / 9) * (2 * r / c[4]) ** 2], rtol=1e-12)
 
 
 def test_by_hand_a_coordinate_is_cut_at_twice_the_second_longest_pull_there():
     own = np.zeros(2)
     others = [np.array([1.0, 0.1]), np.array([-1.0, 0.2]), np.array([1.0, 5.0]), np.array([-1.0, 0.0])]
-    mixture = mixed(own, others)
-    wanted = mixture.kept @ [0.1, 0.2, 0.4, 0.0] / 5
-    assert mixture.model[1] == pytest.approx(wanted)
+    wanted = pulls_of([own, *others]) @ [0.1, 0.2, 0.4, 0.0]
+    assert mixed(own, others).model[1] == pytest.approx(wanted)
 
 
 def test_what_only_liars_move_a_coordinate_by_stays_as_it_is():
@@ -138,18 +141,22 @@ def test_at_most_as_many_vectors_fade_as_there_may_be_liars(case):
 
 @given(neighborhoods())
 def test_the_error_of_the_sum_of_pulls_is_bounded_by_the_honest_pulls(case):
-    """|n (F - own) - sum_S z|^2 <= 11 b sum_S |z|^2, of which 2 b are those of CS+.
+    """|n (F - own) - sum_S z|^2 <= 9 b sum_S |z|^2, of which 2 b are those of CS+.
 
-    Clipping and fading: of honest pulls u are clipped only, h <= b fade, and liars add at most b t. Where all liars are
-    clipped, u + h >= b, so that sum_u (|z| - t) + sum_h |z| + b t <= sum_u |z| + 2 sum_h |z|, whose square is at most
-    5 b sum |z|^2, since u + 4 h <= 5 b. Cuts: at most b honest values of a coordinate, so that b sum |z|^2. Together
-    (5^.5 + 1)^2 b.
+    2 b pulls are clipped: of liars c, of honest ones h that fade besides and u that do not. Others that fade are g, so
+    g + h <= b. The liars add at most b t, and the u lose |z| - t each, so the error before cuts is at most
+
+        sum_u |z| + sum_h |z| + sum_g |z| + (b - u) t,   b - u = c + h - b <= h,
+
+    and t is at most each |z| of the h: with e = max(0, c + h - b) / h its square is at most (u + (1 + e)^2 h + g) times
+    sum |z|^2, which is most, 4 b, where c = h = b. Cuts take at most b honest values of a coordinate, so the root of
+    b sum |z|^2. Together (2 + 1)^2 b.
     """
     own, honest, lies, liars = case
     rows = np.array([own, *honest, *lies])
     gaps = honest - own
     error = (Hampel(liars)(rows) - own) * len(rows) - gaps.sum(axis=0)
-    assert (error**2).sum() <= 11 * liars * (gaps**2).sum() * (1 + 1e-9) + 1e-9
+    assert (error**2).sum() <= 9 * liars * (gaps**2).sum() * (1 + 1e-9) + 1e-9
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -185,7 +192,7 @@ def test_a_larger_cut_lets_through_what_one_neighbor_alone_knows():
     mixture = make_rule("hampel:b=1,cut=1e9").mix(
         Neighborhood(own=own, others=others, weights=np.full(4, 0.2), peers=(0, 1, 2, 3))
     )
-    assert mixture.model[1] == pytest.approx(mixture.kept @ [0.1, 0.2, 5.0, 0.0] / 5)
+    assert mixture.model[1] == pytest.approx(pulls_of([own, *others]) @ [0.1, 0.2, 5.0, 0.0])
 
 
 @pytest.mark.parametrize("cut", [0.5, 0.0, -1.0, float("nan"), float("inf"), 1e39])
@@ -199,3 +206,11 @@ def test_the_largest_cut_leaves_alone_what_all_agree_on():
     rows = np.random.default_rng(4).standard_normal((6, 3)).astype(np.float32) * np.float32(1e20)
     rows[:, 0] = 1.0
     assert Hampel(1, cut=1e30)(rows)[0] == 1.0
+
+
+def test_what_is_kept_of_a_neighbor_counts_what_coordinates_were_cut():
+    own = np.zeros(4)
+    honest = [np.array([1.0, 0.0, 0.0, 0.0]), np.array([-1.0, 0.0, 0.0, 0.0]), np.array([0.9, 0.0, 0.0, 0.0])]
+    assert mixed(own, [*honest, np.array([0.0, 0.5, 0.0, 0.0])]).kept[3] == 0.0
+    half = mixed(own, [*honest, np.array([0.6, 0.8, 0.0, 0.0])]).kept[3]
+    assert half == pytest.approx(0.6)

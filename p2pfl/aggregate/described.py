@@ -102,7 +102,7 @@ DESCRIPTIONS = (
         name="hampel",
         does="as cs+, but pulls of those far from most fade, and each coordinate of a pull is cut",
         b_means="2b pulls are clipped, b may fade, and b values of each coordinate may be cut",
-        bound="no liar pulls farther than an honest neighbor, nor `cut` times as far in a coordinate (twice, if not said); "
+        bound="no liar pulls farther than an honest neighbor, nor `cut` times as far (twice) in a coordinate; "
         "the squared error of the sum of pulls is at most 9b times the honest pulls' squares",
         cost="all distances, a sort of each coordinate, one mean",
         weights=False,

@@ -91,6 +91,15 @@ def test_a_broken_invariant_tells_the_time_and_the_last_events_and_exits_with_1(
     assert "Traceback" not in outcome.err
 
 
+@pytest.fixture
+def interruptible():
+    """A shell that starts this in the background has it ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_is_a_word_and_130(p2pfl, ward, tmp_path, monkeypatch):
     monkeypatch.setattr(ProgressView, "update", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     outcome = p2pfl("sim", "run", ward(), "--report", "r.json")

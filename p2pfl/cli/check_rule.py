@@ -125,7 +125,7 @@ def _about_nodes(federation: Federation, of_all: list[Bearing], expected: int | 
         yield (
             f"beside {count(b, 'liar')} {names(federation, poor)} {verb} fewer than {HONEST_EACH * b} honest "
             f"neighbors. It works, but more were measured to learn better under attack: with {HONEST_BETTER} for each "
-            "liar no lie took more than 0.01, with 4 and with 3 they took up to 0.04."
+            "liar no lie took more than 0.01 from hampel, with 4 or 3 up to 0.04, and more from other rules."
         )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.aggregate import Hampel, Neighborhood, make_rule
+from p2pfl.aggregate import Hampel, Neighborhood, make_rule, selection
 from p2pfl.aggregate.distances import spread_of
 from p2pfl.aggregate.hampel import center, fading
 
@@ -91,8 +91,6 @@ def test_differences_beyond_the_type_leave_a_finite_mix():
 
 
 def test_models_that_are_as_good_a_center_tie_whatever_the_rounding_of_sums(monkeypatch):
-    from p2pfl.aggregate import selection  # noqa: PLC0415 - what is patched
-
     exact = selection.krum_scores
     noise = 1 + 1e-14 * np.array([0.0, 1.0, -1.0, 0.0])
     monkeypatch.setattr(selection, "krum_scores", lambda squares, count: exact(squares, count) * noise)

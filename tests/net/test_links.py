@@ -8,6 +8,7 @@ import os
 from dataclasses import replace
 
 import pytest
+from aiohttp import ClientWebSocketResponse
 from aiohttp.web import WebSocketResponse
 from msgspec import structs
 
@@ -146,18 +147,36 @@ async def test_empty_fragments_without_end_end_the_session_and_prove_nothing(fed
 
 
 async def test_pings_are_answered_and_the_session_goes_on(federation, quick, monkeypatch):
-    heard, pong = [], WebSocketResponse.pong
+    """However late they are: what happens when they do not come is the next test."""
+    answered = dict.fromkeys((WebSocketResponse, ClientWebSocketResponse), 0)
+    for side in answered:
+        monkeypatch.setattr(side, "_pong_not_received", lambda _: None)
 
-    async def counted(socket, message=b""):
-        heard.append(message)
-        await pong(socket, message)
+        async def counted(socket, message=b"", *, side=side, pong=side.pong):
+            answered[side] += 1
+            await pong(socket, message)
 
-    monkeypatch.setattr(WebSocketResponse, "pong", counted)
+        monkeypatch.setattr(side, "pong", counted)
     often = replace(quick, heartbeat_s=0.1)
     async with federation.node(0, limits=often) as a, federation.node(1, {0: a.address()}, limits=often) as b:
         await b.until(lambda: b.open and a.open)
-        await a.until(lambda: len(heard) > 3)
+        await a.until(lambda: sum(answered.values()) > 3)
         assert a.kinds() == b.kinds() == ["open"]
+
+
+async def test_a_session_over_a_cable_that_was_pulled_is_closed_by_both_ends(federation, quick, relay):
+    often = replace(quick, heartbeat_s=0.1)
+    async with (
+        federation.node(0, limits=often) as a,
+        relay(a.address()) as wire,
+        federation.node(1, {0: wire.address}, limits=often) as b,
+    ):
+        await b.until(lambda: b.open and a.open)
+        wire.stop_accepting()
+        wire.pull_cable()
+        for node in (a, b):
+            await node.until(lambda: not node.open)  # noqa: B023 - awaited here
+            assert node.reasons()[-1].endswith("No PONG received after 0.05 seconds")
 
 
 async def test_three_nodes_open_one_session_for_each_pair(federation):

@@ -90,6 +90,11 @@ def readable(graph: dict[str, Any]) -> dict[str, Any]:
     if "period" in facts:
         said = "contraction and exchanges count single ones, the rest is about all their edges"
         facts["period"] = f"{facts['period']} rounds; {said}"
+    facts.pop("liars_per_node", None)
+    if liars := graph.get("liars_per_node"):
+        mixes, guaranteed, at_most = (_said(liars[key]) for key in ("mixes", "guaranteed", "at_most"))
+        words = f"a node mixes beside {mixes}; that all agree is certain with {guaranteed}, possible with {at_most}"
+        facts["liars, if values are trimmed"] = words
     for key in ("connected", "components", "epsilon", "residual", "laplacian_max_eigenvalue"):
         facts.pop(key, None)
     return facts

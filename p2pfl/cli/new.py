@@ -62,7 +62,12 @@ def _checked_name(name: str | None, target: Path) -> str:
     try:
         kind().read(wanted)
     except ValueError:
-        raise UserError("no name for a federation", key="--name", value=wanted, allowed=kind().allowed) from None
+        what = "no name for a federation"
+        if name is None:
+            key, what = "DIR", f"its last part is {what}; give --name as well"
+        else:
+            key = "--name"
+        raise UserError(what, key=key, value=wanted, allowed=kind().allowed) from None
     return wanted
 
 

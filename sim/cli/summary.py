@@ -59,6 +59,7 @@ def _learned(report: Report) -> dict[str, Any]:
         "accuracy, mean of the honest": accuracy.get("mean"),
         **_attacked(report),
         "loss, mean": loss.get("mean"),
+        "the mean of the honest models": _figure(report["mean_model"]) if report["mean_model"] else None,
         "consensus distance": report["consensus_distance"],
     }
 

@@ -269,6 +269,8 @@ def test_the_graph_is_told_with_where_it_is_thin_and_whom_it_bears(p2pfl, ward, 
     assert (graph["vertex_connectivity"], graph["robustness"], graph["bridges"]) == ([3, 3], [2, 2], 0)
     assert graph["liars_per_node"] == {"mixes": 1, "guaranteed": [0, 0], "at_most": [1, 1]}
     assert graph["certified"] is True
+    words = "a node mixes beside 1; that all agree is certain with 0, possible with 1"
+    assert words in p2pfl("check", ward).out
 
 
 def test_a_bottleneck_is_warned_of_by_name(p2pfl, ward, change):

@@ -96,7 +96,7 @@ def test_an_empty_folder_is_filled(p2pfl, tmp_path):
         (["--topology", "one-peer-exponential", "--nodes", "8"], 2, "an undirected schedule: base"),
         (["--topology", "random-matchings:rounds=1", "--nodes", "8"], 3, "not connected"),
         (["--base-port", "65534"], 2, "--base-port"),
-        (["--name", "a b"], 2, "--name"),
+        (["--name", "a b"], 2, "--name: no name"),
         (["--task", "mine"], 2, "'own', 'digits'"),
         (["--rule", "krumm:b=1"], 2, "--rule: unknown rule 'krumm': did you mean krum?"),
         (["--rule", "median:b=0"], 2, "--rule: median: b=0: write a whole number"),
@@ -107,6 +107,13 @@ def test_a_mistake_leaves_nothing(p2pfl, tmp_path, options, code, text):
     assert outcome.code == code
     assert text in outcome.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_whose_name_no_federation_may_have_needs_a_name(p2pfl):
+    outcome = p2pfl("new", "ward:7")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: DIR: its last part is no name for a federation; give --name as well")
+    assert p2pfl("new", "ward:7", "--name", "ward-7").code == 0
 
 
 def test_a_failure_halfway_leaves_nothing(p2pfl, tmp_path, monkeypatch):

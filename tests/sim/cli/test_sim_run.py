@@ -159,6 +159,12 @@ def test_a_world_file_and_options_that_go_before_it(p2pfl, ward, tmp_path):
     assert world("--limit-s", 9, "--evaluate-every-s", 2)["limit_s"] == 9
 
 
+def test_the_mean_of_the_honest_models_is_told(p2pfl, ward):
+    report = json.loads(p2pfl("sim", "run", ward(), "--format", "json").out)
+    told = facts(p2pfl("sim", "run", ward()))["the mean of the honest models"]
+    assert told == f"loss {report['mean_model']['loss']:.4g}"
+
+
 def test_a_run_that_the_limit_ends_says_so(p2pfl, ward):
     assert facts(p2pfl("sim", "run", ward(), "--limit-s", 0.03))["virtual time"] == "0.03 s, ended by the limit"
 

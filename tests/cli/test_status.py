@@ -30,6 +30,12 @@ SAID = {
 }
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A page in a thread of a process that is held up still answers in the end."""
+    monkeypatch.setattr("p2pfl.cli.status.TIMEOUT_S", 60.0)
+
+
 @contextmanager
 def serving(said):
     """A status page in a thread of its own; gives its address."""
@@ -45,7 +51,7 @@ def serving(said):
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(60)
         yield f"127.0.0.1:{ports[0]}"
     finally:
         loop.call_soon_threadsafe(ending.set)
@@ -61,11 +67,10 @@ def page():
 
 @pytest.fixture
 def nobody():
-    """An address that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return f"127.0.0.1:{port}"
+    """An address that is taken, and where nobody listens: so it stays."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "{}/status", "http://{}", "http://{}/", "http://{}/status"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,21 +13,65 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ports import free_ports
+
 P2PFL = [sys.executable, "-m", "p2pfl.cli.main"]
 DEADLINE_S = 100
+LONG_DEADLINE_S = 250
+ENDLESS = 100_000
+"""rounds: whatever is held up meanwhile, no node ends by itself."""
 NINE_DIGITS = 0.82
 """Who knows eight digits and nothing of the other two gets .81 of the test set right at most."""
 
+# Nobody trains in round 10 and later ones before the file `go` is there.
+GATED = """
+import time
+from pathlib import Path
+from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 
-def start(*arguments, **options):
-    return subprocess.Popen(
-        [*P2PFL, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        **options,
-    )
+GO = Path(__file__).with_name("go")
+
+
+class Gated(QuadraticLearner):
+    def train(self, start, correction, round_index):
+        while round_index >= 10 and not GO.exists():
+            time.sleep(0.01)
+        return super().train(start, correction, round_index)
+
+
+class Task:
+    def learner(self, context, training):
+        return Gated(QuadraticTask(step_s=0.05), context, training)
+
+
+task = Task()
+"""
+
+
+@pytest.fixture
+def start():
+    """Start commands; none outlives the test, and no node its launcher."""
+    started = []
+
+    def start(*arguments, **options):
+        started.append(
+            subprocess.Popen(
+                [*P2PFL, *arguments],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                **options,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def wait_for(look, what):
@@ -55,24 +97,23 @@ def children(process):
     return found
 
 
-def free_ports(count):
-    """The first of `count` free ports in a row, below those that the system gives to outgoing connections."""
-    chance = random.Random()
-    while True:
-        base = chance.randrange(15_000, 32_000 - count)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as held:
-            for port in range(base, base + count):
-                held.enter_context(socket.create_server(("127.0.0.1", port)))
-            return base
+def change(ward, pattern, new):
+    file = ward / "federation.toml"
+    text, times = re.subn(rf"(?m)^{pattern}$", new, file.read_text())
+    assert times == 1
+    file.write_text(text)
+
+
+def set_rounds(ward, rounds):
+    change(ward, "rounds = .*", f"rounds = {rounds}")
 
 
 @pytest.fixture
 def ward(tmp_path):
     """Four nodes of the torch-free task, whose rounds take a while."""
     folder = tmp_path / "ward"
-    subprocess.run(
-        [*P2PFL, "new", str(folder), "--nodes", "4", "--base-port", str(free_ports(4))], check=True, capture_output=True
-    )
+    ports = ["--base-port", str(free_ports(4)[0])]
+    subprocess.run([*P2PFL, "new", str(folder), "--nodes", "4", *ports], check=True, capture_output=True)
     file = folder / "federation.toml"
     text = file.read_text().replace('name = "task.py:task"', 'name = "quadratic"\nstep_s = 0.05')
     file.write_text(
@@ -84,7 +125,7 @@ def ward(tmp_path):
     return folder
 
 
-def test_processes_in_a_schedule_of_pairs_learn_too(tmp_path):
+def test_processes_in_a_schedule_of_pairs_learn_too(start, tmp_path):
     options = ["--nodes", "4", "--topology", "one-peer-hypercube", "--partition", "iid", "--rounds", "12"]
     done = start("demo", "--dir", str(tmp_path / "demo"), "--format", "json", "--quiet", *options)
     out, err = done.communicate(timeout=DEADLINE_S)
@@ -98,17 +139,18 @@ def test_processes_in_a_schedule_of_pairs_learn_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_eight_processes_with_two_digits_each_end_with_one_model_of_all_ten(tmp_path):
+@pytest.mark.timeout(300)
+def test_eight_processes_with_two_digits_each_end_with_one_model_of_all_ten(start, tmp_path):
     """The default configuration, no flag tuned. How much better than nine digits it is depends on how busy the machine
     is; what it learns on one that is not, tests/sim/test_demo_learns.py shows.
     """
     picture = tmp_path / "demo.png"
     done = start("demo", "--dir", str(tmp_path / "demo"), "--format", "json", "--plot", str(picture), "--quiet")
-    out, err = done.communicate(timeout=DEADLINE_S)
+    out, err = done.communicate(timeout=LONG_DEADLINE_S)
     assert done.returncode == 0, err
     report = json.loads(out)
     assert report["accuracy"]["min"] >= NINE_DIGITS
-    assert report["consensus_distance"] < 0.01
+    assert report["consensus_distance"] < 0.02
     assert set(report["rounds"].values()) == {40}
     assert report["died"] == []
     assert report["contraction"]["measured"] == pytest.approx(report["contraction"]["predicted"], abs=0.08)
@@ -118,11 +160,14 @@ def test_eight_processes_with_two_digits_each_end_with_one_model_of_all_ten(tmp_
     assert json.loads((tmp_path / "demo" / "report.json").read_text()) == report
 
 
-def test_a_node_that_is_killed_is_reported_dead_and_the_others_finish(ward):
+def test_a_node_that_is_killed_is_reported_dead_and_the_others_finish(start, ward):
+    (ward / "gated.py").write_text(GATED)
+    change(ward, 'name = "quadratic"\nstep_s = .*', 'name = "gated.py:task"')
     process = start("launch", str(ward), "--format", "json", "--quiet")
     wait_for(lambda: len(children(process)) == 4, "four processes")
     wait_for((ward / "node2" / "state").is_dir, "node2 at work")
     os.kill(children(process)["node2"], signal.SIGKILL)
+    (ward / "go").touch()
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
     report = json.loads(out)
@@ -135,22 +180,29 @@ def test_a_node_that_is_killed_is_reported_dead_and_the_others_finish(ward):
     assert "node2 died (SIGKILL)" in err
 
 
-def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(ward):
+def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(start, ward):
+    set_rounds(ward, ENDLESS)
     process = start("launch", str(ward), "--quiet")
-    wait_for((ward / "node3" / "state" / "lock").exists, "node3 at work")
+    locks = [ward / f"node{index}" / "state" / "lock" for index in range(4)]
+    wait_for(lambda: all(lock.exists() for lock in locks), "all four at work")
     os.kill(process.pid, signal.SIGINT)
     process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
     report = json.loads((ward / "report.json").read_text())
     assert report["stopped"]
     assert report["died"] == []
+    more = max(report["rounds"].values()) + 20
+    set_rounds(ward, more)
     again = start("launch", str(ward), "--quiet")
     _, err = again.communicate(timeout=DEADLINE_S)
     assert again.returncode == 0, err
-    assert set(json.loads((ward / "report.json").read_text())["rounds"].values()) == {60}
+    assert set(json.loads((ward / "report.json").read_text())["rounds"].values()) == {more}
+    for name, rounds in report["rounds"].items():
+        assert f"resuming after round {rounds}\n" in (ward / name / "node.log").read_text()
 
 
-def test_nodes_end_when_their_launcher_is_killed(ward):
+def test_nodes_end_when_their_launcher_is_killed(start, ward):
+    set_rounds(ward, ENDLESS)
     process = start("launch", str(ward), "--quiet")
     pids = wait_for(lambda: len(found := children(process)) == 4 and found, "four processes")
     wait_for((ward / "node3" / "state").is_dir, "node3 at work")
@@ -170,7 +222,7 @@ def test_nodes_end_when_their_launcher_is_killed(ward):
         (["--plot", "picture.txt"], "--plot"),
     ],
 )
-def test_a_mistake_ends_the_demo_before_it_begins(tmp_path, arguments, said):
+def test_a_mistake_ends_the_demo_before_it_begins(start, tmp_path, arguments, said):
     """Exit code 2, one clear line, no traceback, and no half-made folder."""
     done = start("demo", "--dir", str(tmp_path / "demo"), *arguments, cwd=tmp_path)
     _, err = done.communicate(timeout=DEADLINE_S)
@@ -180,7 +232,7 @@ def test_a_mistake_ends_the_demo_before_it_begins(tmp_path, arguments, said):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_no_demo_is_left_alone(tmp_path):
+def test_a_folder_that_is_no_demo_is_left_alone(start, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     done = start("demo", "--dir", str(tmp_path))
     _, err = done.communicate(timeout=DEADLINE_S)
@@ -189,7 +241,7 @@ def test_a_folder_that_is_no_demo_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_the_report_says_what_went_over_each_edge_by_which_compressor(ward):
+def test_the_report_says_what_went_over_each_edge_by_which_compressor(start, ward):
     with (ward / "federation.toml").open("a", encoding="utf-8") as file:
         file.write('\n[[edge]]\nbetween = ["node1", "node2"]\ncompressor = "none"\n')
     process = start("launch", str(ward), "--quiet")
@@ -207,7 +259,7 @@ def test_the_report_says_what_went_over_each_edge_by_which_compressor(ward):
     assert "sent by compressor" in out
 
 
-def test_a_compressor_that_no_node_could_use_is_told_once_and_nothing_is_started(ward):
+def test_a_compressor_that_no_node_could_use_is_told_once_and_nothing_is_started(start, ward):
     with (ward / "federation.toml").open("a", encoding="utf-8") as file:
         file.write('\n[[edge]]\nbetween = ["node1", "node2"]\ncompressor = "q2:stochastic"\n')
     process = start("launch", str(ward), "--quiet")

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.plain import finite
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.runtime import parts
-from p2pfl.runtime.driver import Driver
+from p2pfl.runtime.driver import Closed, Driver
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look
 from p2pfl.runtime.parts import Setup
 from p2pfl.runtime.status import Status
@@ -49,7 +50,9 @@ Line = dict[str, Any]
 
 
 class Application:
-    """`on_line` is called with a line of progress at most ten times a second; `sketched` lines say where the model is.
+    """`on_line` is called with a line of progress at most ten times a second.
+
+    `sketched` lines say where the model is, and each closing round has one more, which says where it was after it.
 
     `run` returns the node's result, which also stands in `<state_dir>/result.json`.
     """
@@ -104,7 +107,14 @@ class Application:
         workshop = Workshop(setup.learner, training.evaluate_every, sketch)
         header = parts.snapshot_header(setup)
         self.thread = EngineThread(engine, store, durability=setup.durability, extra=header)
-        driver = self.driver = Driver(core, self.thread, workshop, name_of=self._name_of, on_measure=self._measured)
+        driver = self.driver = Driver(
+            core,
+            self.thread,
+            workshop,
+            name_of=self._name_of,
+            on_measure=self._measured,
+            on_closed=self._closed,
+        )
         self.thread.report_to(driver)
         return driver
 
@@ -205,15 +215,18 @@ class Application:
         self.look_again_at = time.monotonic() + (time.thread_time() - began) / LOOKING_SHARE
 
     def _measured(self) -> None:
-        """Closing rounds are few and show how fast the nodes come together: each has its line."""
         now, driver = time.monotonic(), self.driver
         if driver is None or driver.finished.is_set():
             return
-        closing = self.status.core.rounds.phase is Phase.CLOSING
-        if closing or now - self.last_line_at >= LEAST_LINE_S:
+        if now - self.last_line_at >= LEAST_LINE_S:
             self.last_line_at = now
             self._look()
             self.on_line(self._line(driver))
+
+    def _closed(self, seen: Closed) -> None:
+        """Closing rounds are few and show a launcher how fast the nodes come together: each has a line of its own."""
+        if self.sketched and self.driver is not None:
+            self.on_line(self._line(self.driver) | {"closed": asdict(seen)})
 
     def _line(self, driver: Driver) -> Line:
         line = self.status.line()

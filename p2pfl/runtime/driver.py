@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 import numpy as np
@@ -48,6 +49,7 @@ from p2pfl.core.events import (
 from p2pfl.core.messages import Message
 from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
+from p2pfl.engine.engine import Engine
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.learn.user_code import describe_failure
@@ -79,6 +81,18 @@ def _yield_to_gossip() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Where the model was after closing round `closing_rounds`, and after how many exchanges of all edges it was there.
+
+    `exchanges` counts from an arbitrary beginning.
+    """
+
+    closing_rounds: int
+    exchanges: int
+    sketch: list[float]
+
+
 class Links(Protocol):
     """What the driver needs of the network edge."""
 
@@ -89,8 +103,8 @@ class Links(Protocol):
 class Driver:
     """Carries events to the core and effects from it, until the core finishes.
 
-    `name_of` turns a member index into a name for the log; `on_measure` is called after each
-    evaluation.
+    `name_of` turns a member index into a name for the log; `on_measure` is called after each evaluation, `on_closed`
+    after each closing round.
     """
 
     def __init__(
@@ -101,12 +115,14 @@ class Driver:
         *,
         name_of: Callable[[int], str],
         on_measure: Callable[[], None],
+        on_closed: Callable[[Closed], None] = lambda _: None,
     ) -> None:
         self.core = core
         self.engine_thread = engine_thread
         self.workshop = workshop
         self.name_of = name_of
         self.on_measure = on_measure
+        self.on_closed = on_closed
         self.links: Links
         self.loop = asyncio.get_running_loop()
         self.finished = asyncio.Event()
@@ -162,7 +178,7 @@ class Driver:
             self._put_back()
         self._run(self.core.handle(event, self.loop.time()))
         if isinstance(event, RoundCommitted) and self.core.rounds.phase is Phase.CLOSING:
-            self._measure_between_rounds(event.version)
+            self._look_between_rounds(event.version)
 
     def _take_all(self, events: list[Event]) -> None:
         for event in events:
@@ -272,10 +288,20 @@ class Driver:
         self.workshop.measure(model)
         self.loop.call_soon_threadsafe(self.on_measure)
 
-    def _measure_between_rounds(self, tick: int) -> None:
+    def _look_between_rounds(self, tick: int) -> None:
         """In closing rounds nothing trains, and the model goes on getting better."""
+        closing_rounds = self.core.rounds.closed
+        self.engine_thread.jobs.put(Look(lambda engine: self._see_closed(engine, closing_rounds)))
         if self.workshop.is_due(tick):
             self.measure()
+
+    def _see_closed(self, engine: Engine, closing_rounds: int) -> None:
+        """Called in the engine's thread, where no exchange comes between the model and their number. An evaluation may
+        wait for the trainer's thread until these rounds are long over.
+        """
+        exchanges = sum(edge.record.seq for edge in engine.state.edges.values())
+        seen = Closed(closing_rounds, exchanges, self.workshop.sketch_of(engine.state.model))
+        self.loop.call_soon_threadsafe(self.on_closed, seen)
 
     def measure(self) -> None:
         """Score the model as it is, once the trainer is free; not if copies wait for that which are large."""

@@ -148,4 +148,4 @@ def _honest_ends(fleet: Fleet) -> float:
 
 
 def _closing_lines(child: Child) -> dict[int, Line]:
-    return {line["closing_rounds"]: line for line in child.lines if line["phase"] == "closing" and line.get("sketch")}
+    return {line["closed"]["closing_rounds"]: line["closed"] for line in child.lines if "closed" in line}

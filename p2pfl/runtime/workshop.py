@@ -41,10 +41,13 @@ class Workshop:
     def is_due(self, tick: int) -> bool:
         return self.evaluate_every > 0 and tick % self.evaluate_every == 0
 
+    def sketch_of(self, vector: Vector) -> list[float]:
+        """Of `vector` (d,); empty where nobody wants to know. Any thread may ask."""
+        return [] if self.sketch is None else [round(float(value), 6) for value in self.sketch.of(vector)]
+
     def measure(self, vector: Vector) -> None:
         """Score `vector` (d,) on the common test set; a task that fails here is logged, the node goes on."""
-        if self.sketch is not None:
-            self.sketched = [round(float(value), 6) for value in self.sketch.of(vector)]
+        self.sketched = self.sketch_of(vector)
         try:
             self.test = self.learner.evaluate(vector, "test")
         except LearningError as error:

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ Json = dict[str, Any]
 P2PFL = [sys.executable, "-m", "p2pfl.cli.main"]
 BUSY = 0.5
 """the largest share of the processors that may be at work: above it nodes wait for each other's processor."""
+STALLED_S = 0.5
+"""so long may a node stand still, all in all: its neighbors go on without it, and exchange less than they would."""
 LATENCY_S = 0.0005
 ENGINE_S = 0.003
 """on loopback, and of one operation with its flush to the disk: about."""
@@ -74,7 +77,7 @@ def make(folder: Path, setting: Setting) -> Path:
     file.write_text(text)
     for node in range(setting.nodes):
         with (folder / f"node{node}" / "node.toml").open("a") as out:
-            out.write(f"pace_s = {setting.pace_s}\n")
+            out.write(f'pace_s = {setting.pace_s}\nstalls_path = "stalls.txt"\n')
     return folder
 
 
@@ -110,9 +113,10 @@ class Busy:
 
 
 def _ticks() -> tuple[float, float]:
-    """Of all processors since the machine started: those at work, and all."""
-    user, nice, system, idle, wait, *rest = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:])
-    work = user + nice + system + sum(rest[:2])
+    """Of all processors since the machine started: those at work, and all. One that another machine had was at work."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    user, nice, system, idle, wait, interrupt, soft_interrupt, stolen = map(int, fields)
+    work = user + nice + system + interrupt + soft_interrupt + stolen
     return work, work + idle + wait
 
 
@@ -150,6 +154,23 @@ def _learning(folder: Path) -> bool:
     """Whether every node has imported what it needs and opened its state: from here on little is computed."""
     nodes = [path.parent for path in folder.glob("node*/node.toml")]
     return all((node / "state" / "lock").exists() for node in nodes)
+
+
+def stalled_s(folders: list[Path]) -> float:
+    """Of the node that stood still for longest: how long in all, from when every node of all federations was there.
+
+    A machine that is idle meanwhile does not show it: it may have stood still itself.
+    """
+    nodes = [path.parent for folder in folders for path in folder.glob("node*/node.toml")]
+    began = max((node / "state" / "lock").stat().st_mtime for node in nodes)
+    late: defaultdict[tuple[Path, str], float] = defaultdict(float)
+    for node in nodes:
+        file = node / "stalls.txt"
+        for line in file.read_text().splitlines() if file.exists() else ():
+            at, what, late_s = line.split()
+            if float(at) > began:
+                late[node, what] += float(late_s)
+    return max(late.values(), default=0.0)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,20 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from both import BUSY, LIMITS, Setting, TooBusyError, apart, make, means, really, seeds_of, virtually
+from both import (
+    BUSY,
+    LIMITS,
+    STALLED_S,
+    Setting,
+    TooBusyError,
+    apart,
+    make,
+    means,
+    really,
+    seeds_of,
+    stalled_s,
+    virtually,
+)
 
 pytestmark = [pytest.mark.conformance, pytest.mark.slow]
 
@@ -23,12 +36,26 @@ SCATTER = 0.1
 """of the contraction of a single run; the mean over seeds comes within the limit."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("base", "seeds"), CASES, ids=lambda one: getattr(one, "topology", None))
 def test_the_simulated_federation_does_what_the_real_one_does(tmp_path, base, seeds):
-    """Where a machine is too busy to be eight or sixteen, figures that disagree say nothing, and are told."""
+    """Figures that disagree are measured once more, and the second time counts.
+
+    Where a machine is too busy to be eight or sixteen, or nodes stood still on it, they say nothing, and that is told.
+    """
+    beyond, excuses = compared(tmp_path / "first", base, seeds)
+    if beyond:
+        beyond, excuses = compared(tmp_path / "again", base, seeds)
+    if beyond and excuses:
+        pytest.skip("; ".join([*excuses, *beyond]))
+    assert not beyond
+
+
+def compared(folder, base, seeds):
+    """What real nodes and simulated ones disagree in, and what was wrong with the machine meanwhile."""
     wanted = seeds_of(base, seeds)
-    folders = [make(tmp_path / f"seed{one.seed}", one) for one in wanted]
+    folder.mkdir()
+    folders = [make(folder / f"seed{one.seed}", one) for one in wanted]
     try:
         reports, busy = really(folders, timeout_s=240.0)
     except TooBusyError as reason:
@@ -45,6 +72,9 @@ def test_the_simulated_federation_does_what_the_real_one_does(tmp_path, base, se
         for key, limit in limits.items()
         if not apart(real, simulated, key) <= limit
     ]
-    if beyond and busy > BUSY:
-        pytest.skip(f"the processors were at work {busy:.0%} of the time; " + "; ".join(beyond))
-    assert not beyond
+    excuses, stalled = [], stalled_s(folders)
+    if busy > BUSY:
+        excuses.append(f"the processors were at work {busy:.0%} of the time")
+    if stalled > STALLED_S:
+        excuses.append(f"a node stood still for {stalled:.1f} s")
+    return beyond, excuses

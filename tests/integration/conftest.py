@@ -6,8 +6,10 @@ import asyncio
 import json
 import random
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 from p2pfl.config.load import load_federation
 from p2pfl.config.load_node import load_node
 from p2pfl.config.model import Federation
+from p2pfl.core import limits, rounds
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.runtime.app import Application
 from p2pfl.runtime.learned import read_learned
@@ -29,6 +32,7 @@ LOWEST_PORT, LAST_PORT = 15_000, 32_000
 TRAINING = {"rounds": 20, "local_steps": 2, "learning_rate": 0.1, "closing_rounds": 20, "evaluate_every": 0}
 GOSSIP = {"compressor": "none", "start_wait_s": 20.0, "linger_s": 20.0}
 TASK = {"name": "quadratic"}
+PATIENCE_S = 20.0
 
 
 def free_ports(count: int) -> list[int]:
@@ -100,6 +104,29 @@ class Ward:
         return read_learned(self.folder / self.names[index]).vector.astype(np.float64)
 
 
+class Wrapped:
+    """A learner that is asked for everything but what its wrapper does itself."""
+
+    def __init__(self, learner: Any) -> None:
+        self.learner = learner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.learner, name)
+
+
+class Abreast(Wrapped):
+    """Begins each of its rounds together with all who share the barrier."""
+
+    def __init__(self, learner: Any, barrier: threading.Barrier) -> None:
+        super().__init__(learner)
+        self.barrier = barrier
+
+    def train(self, *arguments: Any) -> Any:
+        with suppress(threading.BrokenBarrierError):
+            self.barrier.wait()
+        return self.learner.train(*arguments)
+
+
 class Running:
     """One node, from its files to its result."""
 
@@ -110,6 +137,10 @@ class Running:
         self.lines: list[dict[str, Any]] = []
         self.application = Application(self.setup, on_line=self.lines.append)
         self.task = asyncio.create_task(self.application.run())
+
+    def learn_with(self, learner: Any) -> None:
+        """Of use before the node's task has begun: before anything is awaited."""
+        self.application.setup = replace(self.setup, learner=learner)
 
     @property
     def status(self) -> dict[str, Any]:
@@ -148,6 +179,19 @@ class Running:
 
 
 @pytest.fixture
+def patient(monkeypatch):
+    """A round waits for every neighbor, however long that one is held up.
+
+    For what must come out where nobody is left behind: rounds of milliseconds would leave behind whoever's disk or
+    processor takes a second once.
+    """
+    monkeypatch.setattr(limits, "FIRST_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(limits, "PATIENCE_FLOOR_S", PATIENCE_S)
+    monkeypatch.setattr(rounds, "LEAST_USUAL_WAIT_S", PATIENCE_S)
+    monkeypatch.setitem(GOSSIP, "max_wait_s", PATIENCE_S)
+
+
+@pytest.fixture
 def ward(tmp_path):
     """Make a federation: `ward(nodes, training={...}, gossip={...}, task={...}, federation={...})`."""
     made = 0
@@ -166,15 +210,26 @@ def ward(tmp_path):
 
 @pytest.fixture
 async def start():
-    """Start nodes; whatever still runs at the end of the test is broken off."""
-    running: list[Running] = []
+    """Start nodes; whatever still runs at the end of the test is broken off.
 
-    def start(ward: Ward, *indices: int, file: str = "federation.toml") -> list[Running]:
+    `abreast`: none begins a round before all can. Patience alone does not see to that: who is not a neighbor of a node
+    that is held up goes on, and its neighbors answer it in whatever round they are.
+    """
+    running: list[Running] = []
+    barriers: list[threading.Barrier] = []
+
+    def start(ward: Ward, *indices: int, file: str = "federation.toml", abreast: bool = False) -> list[Running]:
         new = [Running(ward, index, file) for index in indices or range(len(ward.names))]
         running.extend(new)
+        if abreast:
+            barriers.append(threading.Barrier(len(new)))
+            for node in new:
+                node.learn_with(Abreast(node.setup.learner, barriers[-1]))
         return new
 
     yield start
+    for barrier in barriers:
+        barrier.abort()
     for node in running:
         if not node.task.done():
             await node.break_off()

@@ -20,6 +20,7 @@ def error(field, nodes, indices):
 
 
 @pytest.mark.parametrize("topology", ["ring", "complete", "star"])
+@pytest.mark.usefixtures("patient")
 async def test_all_nodes_agree_on_the_sample_weighted_optimum(ward, start, finish, topology):
     field = ward(
         5,
@@ -27,13 +28,14 @@ async def test_all_nodes_agree_on_the_sample_weighted_optimum(ward, start, finis
         task={"samples": [100, 10, 20, 30, 40]},
         training={"rounds": 40, "closing_rounds": 30},
     )
-    nodes = start(field)
+    nodes = start(field, abreast=True)
     await finish(nodes, rounds=40)
     assert spread([field.model(index) for index in range(5)]) < 0.02
     assert error(field, nodes, range(5)) < 0.05
 
 
 @pytest.mark.parametrize("topology", ["base:k=1", "random-matchings:rounds=4"])
+@pytest.mark.usefixtures("patient")
 async def test_in_a_schedule_too_all_nodes_agree_on_the_optimum(ward, start, finish, topology):
     """Half of the rounds of the base graph on five nodes have one edge or two."""
     field = ward(
@@ -42,23 +44,25 @@ async def test_in_a_schedule_too_all_nodes_agree_on_the_optimum(ward, start, fin
         task={"samples": [30, 20, 20, 30, 40]},
         training={"rounds": 60, "closing_rounds": 30},
     )
-    nodes = start(field)
+    nodes = start(field, abreast=True)
     results = await finish(nodes, rounds=60)
     assert [result["alarms"] for result in results] == [{}] * 5
     assert spread([field.model(index) for index in range(5)]) < 0.02
     assert error(field, nodes, range(5)) < 0.1
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_schedule_of_pairs_sends_half_of_what_two_neighbors_cost(ward, start, finish):
     bytes_sent = {}
     for topology in ("ring", "one-peer-hypercube"):
         field = ward(8, federation={"topology": topology}, task={"size": 4000})
-        results = await finish(start(field), rounds=20)
+        results = await finish(start(field, abreast=True), rounds=20)
         assert sum(neighbor["resyncs"] for result in results for neighbor in result["neighbors"]) == 0
         bytes_sent[topology] = sum(result["bytes_sent"] for result in results)
     assert bytes_sent["one-peer-hypercube"] < 0.65 * bytes_sent["ring"]
 
 
+@pytest.mark.usefixtures("patient")
 async def test_quantized_models_agree_too(ward, start, finish):
     field = ward(4, gossip={"compressor": "q4"}, training={"rounds": 30, "closing_rounds": 30})
     await finish(start(field), rounds=30)

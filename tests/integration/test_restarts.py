@@ -130,6 +130,7 @@ async def test_after_a_crash_an_edge_may_have_got_or_lost_a_compressor_of_its_ow
         assert all(row["resyncs"] == 0 or {result["node"], row["name"]} == changed for row in result["neighbors"])
 
 
+@pytest.mark.usefixtures("patient")
 async def test_bytes_and_messages_are_told_by_neighbor(ward, start, finish):
     """Both ends of an edge count the same; its override makes it cheaper than the others."""
     field = ward(3, training={"rounds": 30}, task={"size": 500} | PACED)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 
+import pytest
 
+
+@pytest.mark.usefixtures("patient")
 async def test_nodes_with_neighbors_enough_tell_what_was_kept_and_hold_nothing_against_anybody(
     ward, start, finish, caplog
 ):

@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.config.load import load_federation
+from p2pfl.runtime.parts import replay
+from p2pfl.storage import peek
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
 
@@ -108,6 +112,13 @@ def set_rounds(ward, rounds):
     change(ward, "rounds = .*", f"rounds = {rounds}")
 
 
+def has_learned(ward, name):
+    """Whether a round of it is on disk."""
+    state = ward / name / "state"
+    loaded = peek(state) if state.exists() else None
+    return loaded is not None and replay(load_federation(ward), loaded).rounds > 0
+
+
 @pytest.fixture
 def ward(tmp_path):
     """Four nodes of the torch-free task, whose rounds take a while."""
@@ -183,8 +194,7 @@ def test_a_node_that_is_killed_is_reported_dead_and_the_others_finish(start, war
 def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(start, ward):
     set_rounds(ward, ENDLESS)
     process = start("launch", str(ward), "--quiet")
-    locks = [ward / f"node{index}" / "state" / "lock" for index in range(4)]
-    wait_for(lambda: all(lock.exists() for lock in locks), "all four at work")
+    wait_for(lambda: all(has_learned(ward, f"node{index}") for index in range(4)), "all four at work")
     os.kill(process.pid, signal.SIGINT)
     process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130

@@ -54,13 +54,14 @@ async def agree(a, b) -> None:
 
 
 @pytest.mark.parametrize("repetition", range(25))
-async def test_nodes_that_dial_each_other_at_once_agree_on_one_session(federation, repetition):
+async def test_nodes_that_dial_each_other_at_once_agree_on_one_session(federation, quick, repetition):
+    patient = replace(quick, contest_s=15.0)
     a, b = federation.new(0), federation.new(1)
     await asyncio.gather(a.links._listener.start(), b.links._listener.start())
     ports = a.address(), b.address()
     await asyncio.gather(a.links._listener.stop(), b.links._listener.stop())
-    a = federation.new(0, {1: ports[1]}, listen=ports[0])
-    b = federation.new(1, {0: ports[0]}, listen=ports[1])
+    a = federation.new(0, {1: ports[1]}, listen=ports[0], limits=patient)
+    b = federation.new(1, {0: ports[0]}, listen=ports[1], limits=patient)
     async with a.links, b.links:
         await agree(a, b)
         assert a.kinds() == ["open", "message"]

@@ -152,14 +152,29 @@ async def test_whoever_leaves_at_once_leaves_no_trace(federation, caplog):
         assert not refused(caplog, "")
 
 
-async def test_half_a_handshake_is_closed(federation, quick):
-    async with federation.node(0, limits=replace(quick, handshake_s=0.1)) as a, aiohttp.ClientSession() as http:
-        async with http.ws_connect(f"ws://{a.address()}{PATH}") as web_socket:
-            initiator = Initiator(federation.identities[1], federation.identities[0].public, federation_binding(a))
+async def half_a_handshake(http, node, initiator) -> aiohttp.WSMsgType | None:
+    """What follows the answer to the first message; None where there was no answer."""
+    with suppress(aiohttp.ClientError, ConnectionError):
+        async with http.ws_connect(f"ws://{node.address()}{PATH}") as web_socket:
             await web_socket.send_bytes(initiator.first())
-            assert (await web_socket.receive(timeout=20)).type is aiohttp.WSMsgType.BINARY
-            assert (await web_socket.receive(timeout=20)).type is not aiohttp.WSMsgType.BINARY
-        await a.until(lambda: a.links._listener.doorway.waiting == 0)
+            if (await web_socket.receive(timeout=20)).type is aiohttp.WSMsgType.BINARY:
+                return (await web_socket.receive(timeout=20)).type
+    return None
+
+
+async def test_half_a_handshake_is_closed(federation, quick):
+    """A machine may be too busy to answer in the time that it gives: then it is given more."""
+    for handshake_s in (0.1, 0.4, 1.6, 6.4):
+        async with (
+            federation.node(0, limits=replace(quick, handshake_s=handshake_s)) as a,
+            aiohttp.ClientSession() as http,
+        ):
+            initiator = Initiator(federation.identities[1], federation.identities[0].public, federation_binding(a))
+            then = await half_a_handshake(http, a, initiator)
+            await a.until(lambda a=a: a.links._listener.doorway.waiting == 0)
+        if then is not None:
+            break
+    assert then in {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR}
 
 
 @pytest.mark.parametrize("message", [b"", bytes(48), bytes(MAX_SEALED_BYTES), bytes(MAX_SEALED_BYTES + 1), "text"])
@@ -171,14 +186,17 @@ async def test_a_false_first_message_is_refused(federation, message):
         await a.until(lambda: a.links.counters.unknown.refusals)
 
 
-async def test_strangers_are_limited_by_address_and_do_not_shut_neighbors_out_for_long(federation, quick):
-    limits = replace(quick, pending_per_address=3, handshake_s=0.3)
+async def test_strangers_are_limited_by_address_and_do_not_shut_neighbors_out(federation, quick):
+    """A neighbor gets in while the idlers hold their places, which is longer than this test would wait."""
+    limits = replace(quick, pending_per_address=3, handshake_s=60.0)
     async with federation.node(0, limits=limits) as a:
         crowd = [await asyncio.open_connection("127.0.0.1", a.links.port) for _ in range(10)]
-        await a.until(lambda: a.links._listener.doorway.turned_away >= 7)
-        assert a.links._listener.doorway.waiting <= 3
+        doorway = a.links._listener.doorway
+        await a.until(lambda: doorway.turned_away >= 7)
+        assert (doorway.turned_away, doorway.waiting) == (7, 3)
         async with federation.node(1, {0: a.address()}) as b:
             await b.until(lambda: b.open)
+            await a.until(lambda: doorway.waiting == 2)
         for _, writer in crowd:
             writer.transport.abort()
 

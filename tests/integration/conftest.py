@@ -127,6 +127,25 @@ class Abreast(Wrapped):
         return self.learner.train(*arguments)
 
 
+class Held(Wrapped):
+    """Its rounds last until `let_go`; notes what is asked of it meanwhile."""
+
+    def __init__(self, learner: Any) -> None:
+        super().__init__(learner)
+        self.trains, self.let_go = threading.Event(), threading.Event()
+        self.meanwhile: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if self.trains.is_set() and not self.let_go.is_set():
+            self.meanwhile.append(name)
+        return super().__getattr__(name)
+
+    def train(self, *arguments: Any) -> Any:
+        self.trains.set()
+        self.let_go.wait()
+        return self.learner.train(*arguments)
+
+
 class Running:
     """One node, from its files to its result."""
 
@@ -141,6 +160,18 @@ class Running:
     def learn_with(self, learner: Any) -> None:
         """Of use before the node's task has begun: before anything is awaited."""
         self.application.setup = replace(self.setup, learner=learner)
+
+    def hold(self) -> Held:
+        """Its rounds, until `let_go`: of use when `learn_with` is."""
+        held = Held(self.setup.learner)
+        self.learn_with(held)
+        return held
+
+    def end_wait(self) -> None:
+        """What it waits for by the clock, before its first round or after its last, has been waited for."""
+        driver = self.application.driver
+        driver.core.rounds.phase_from = float("-inf")
+        driver._wake()
 
     @property
     def status(self) -> dict[str, Any]:

@@ -41,21 +41,37 @@ async def test_all_wait_for_a_node_that_comes_late_whatever_the_order(ward, star
         assert result["alarms"] == {}
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_neighbor_that_never_starts_costs_the_wait_at_the_start_and_no_round(ward, start, finish):
-    field = ward(3, gossip={"start_wait_s": 0.5, "linger_s": 0.5})
-    for result in await finish(start(field, 0, 1), rounds=20):
+    nodes = start(ward(3), 0, 1)
+    for phase in ("waiting", "lingering"):
+        for node in nodes:
+            await node.until(lambda node=node, phase=phase: _is_alone_with_one(node, phase))
+        assert {node.rounds for node in nodes} == {0 if phase == "waiting" else 20}
+        for node in nodes:
+            node.end_wait()
+    for result in await finish(nodes, rounds=20):
         exchanges = {neighbor["name"]: neighbor["exchanges"] for neighbor in result["neighbors"]}
         assert exchanges.pop("node2") == 0
         assert min(exchanges.values()) >= 20
 
 
+def _is_alone_with_one(node, phase):
+    status = node.status
+    return status.get("phase") == phase and status["peers"] == 1
+
+
 async def test_a_very_slow_neighbor_does_not_slow_the_others(ward, start):
-    field = ward(4, training={"rounds": 100_000}, task={"step_s": 0.005})
-    field.write_node("node0", data={"step_s": 0.5})
-    slow, *fast = start(field)
-    for node in fast:
-        await node.until(lambda node=node: node.rounds >= 60)
-    assert 5 * slow.rounds < min(node.rounds for node in fast)
+    """The others take sixty rounds in its first."""
+    slow, *fast = start(ward(4, training={"rounds": 100_000}, task={"step_s": 0.005}))
+    held = slow.hold()
+    try:
+        await slow.until(held.trains.is_set)
+        for node in fast:
+            await node.until(lambda node=node: node.rounds >= 60)
+        assert slow.rounds == 0
+    finally:
+        held.let_go.set()
     for node in fast:
         assert (await node.stop())["alarms"] == {}
     await slow.stop()
@@ -97,8 +113,8 @@ async def test_a_node_with_another_model_is_refused_by_name_of_the_model(ward, s
 
 
 @pytest.mark.parametrize("opening", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01"])
-async def test_garbage_on_the_port_stops_nobody(ward, start, finish, opening):
-    field = ward(3, training={"rounds": 30}, task={"step_s": 0.01})
+async def test_garbage_on_the_port_stops_nobody(ward, start, opening):
+    field = ward(3, training={"rounds": 100_000}, task={"step_s": 0.01})
     nodes = start(field)
     chance = random.Random(len(opening))
     for node in nodes:
@@ -110,12 +126,11 @@ async def test_garbage_on_the_port_stops_nobody(ward, start, finish, opening):
             while await _read(reader):
                 pass
         writer.close()
-    for result in await finish(nodes, rounds=30):
-        assert result["alarms"] == {}
+    await _assert_all_go_on(nodes)
 
 
-async def test_garbage_in_place_of_a_handshake_is_refused_and_stops_nobody(ward, start, finish):
-    field = ward(3, training={"rounds": 30}, task={"step_s": 0.01})
+async def test_garbage_in_place_of_a_handshake_is_refused_and_stops_nobody(ward, start):
+    field = ward(3, training={"rounds": 100_000}, task={"step_s": 0.01})
     nodes = start(field)
     chance = random.Random(1)
     for node in nodes:
@@ -126,8 +141,14 @@ async def test_garbage_in_place_of_a_handshake_is_refused_and_stops_nobody(ward,
                 await socket.send_bytes(chance.randbytes(chance.randrange(1, 5000)))
                 answer = await socket.receive(timeout=DEADLINE_S)
                 assert answer.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.ERROR)
-    for result in await finish(nodes, rounds=30):
-        assert result["alarms"] == {}
+    await _assert_all_go_on(nodes)
+
+
+async def _assert_all_go_on(nodes):
+    for node in nodes:
+        await node.until(lambda node=node, now=node.rounds: node.rounds >= now + 3)
+    for node in nodes:
+        assert (await node.stop())["alarms"] == {}
 
 
 async def _read(reader):

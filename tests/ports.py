@@ -24,12 +24,18 @@ def own_ports(environment: Mapping[str, str] = os.environ) -> range:
     return range(FIRST + index * share, FIRST + (index + 1) * share)
 
 
+_after = random.Random().choice(own_ports())
+"""The last one that was given, or any."""
+
+
 def free_ports(count: int) -> range:
-    """So many in a row."""
-    own, chance = own_ports(), random.Random()
+    """So many in a row, and others each time until all have had their turn: who got some may not have begun yet."""
+    global _after  # noqa: PLW0603 - of the process, as ports are
+    own = own_ports()
     while True:
-        base = chance.randrange(own.start, own.stop - count + 1)
+        base = _after + 1 if _after + 1 in own and _after + count in own else own.start
         found = range(base, base + count)
+        _after = found[-1]
         with contextlib.suppress(OSError), contextlib.ExitStack() as held:
             for port in found:
                 held.enter_context(socket.create_server(("127.0.0.1", port)))

@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import random
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +22,9 @@ from typing import Any
 from sim import simulate
 from sim.federations import describe
 from sim.worlds.model import ComputeSpec, JoinSpec, LinkSpec, Spread, WorldSpec
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ports import free_ports
 
 Json = dict[str, Any]
 
@@ -59,8 +60,8 @@ class Setting:
 
 def make(folder: Path, setting: Setting) -> Path:
     """A federation of that setting in a new folder."""
-    ports = free_ports(setting.nodes)
-    options = ["--nodes", str(setting.nodes), "--topology", setting.topology, "--base-port", str(ports)]
+    base = free_ports(setting.nodes)[0]
+    options = ["--nodes", str(setting.nodes), "--topology", setting.topology, "--base-port", str(base)]
     subprocess.run([*P2PFL, "new", str(folder), "--name", "both", *options], check=True, capture_output=True)
     shutil.copyfile(Path(__file__).with_name("paced.py"), folder / "task.py")
     file = folder / "federation.toml"
@@ -79,17 +80,6 @@ def make(folder: Path, setting: Setting) -> Path:
         with (folder / f"node{node}" / "node.toml").open("a") as out:
             out.write(f'pace_s = {setting.pace_s}\nstalls_path = "stalls.txt"\n')
     return folder
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row, below those that the system gives to outgoing connections."""
-    chance = random.Random()
-    while True:
-        base = chance.randrange(15_000, 32_000 - count)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as held:
-            for port in range(base, base + count):
-                held.enter_context(socket.create_server(("127.0.0.1", port)))
-            return base
 
 
 class TooBusyError(Exception):

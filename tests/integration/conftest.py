@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,25 +24,16 @@ from p2pfl.runtime.app import Application
 from p2pfl.runtime.learned import read_learned
 from p2pfl.runtime.parts import read_setup
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ports import free_ports
+
 DEADLINE_S = 30.0
 POLL_S = 0.005
-LOWEST_PORT, LAST_PORT = 15_000, 32_000
 
 TRAINING = {"rounds": 20, "local_steps": 2, "learning_rate": 0.1, "closing_rounds": 20, "evaluate_every": 0}
 GOSSIP = {"compressor": "none", "start_wait_s": 20.0, "linger_s": 20.0}
 TASK = {"name": "quadratic"}
 PATIENCE_S = 8.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Below the range from which the system takes ports for outgoing connections."""
-    chance, found = random.Random(), []
-    while len(found) < count:
-        port = chance.randrange(LOWEST_PORT, LAST_PORT)
-        with suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-    return found
 
 
 def table(name: str, values: Mapping[str, Any]) -> str:
@@ -60,7 +50,7 @@ class Ward:
     def __init__(self, folder: Path, nodes: int) -> None:
         self.folder = folder
         self.names = [f"node{index}" for index in range(nodes)]
-        self.ports = free_ports(nodes)
+        self.ports = list(free_ports(nodes))
         self.tables: dict[str, dict[str, Any]] = {
             "federation": {"name": "ward", "seed": 3, "topology": "ring"},
             "task": dict(TASK),

@@ -92,9 +92,10 @@ def readable(graph: dict[str, Any]) -> dict[str, Any]:
         facts["period"] = f"{facts['period']} rounds; {said}"
     facts.pop("liars_per_node", None)
     if liars := graph.get("liars_per_node"):
-        mixes, guaranteed, at_most = (_said(liars[key]) for key in ("mixes", "guaranteed", "at_most"))
-        words = f"a node mixes beside {mixes}; that all agree is certain with {guaranteed}, possible with {at_most}"
-        facts["liars, if values are trimmed"] = words
+        (certain, perhaps), (_, possible) = liars["guaranteed"], liars["at_most"]
+        words = f"every node mixes beside {liars['mixes']}; that all agree is certain with {certain}"
+        words += f", perhaps with {perhaps}" if perhaps > certain else ""
+        facts["liars, if values are trimmed"] = f"{words}, possible with {possible} at most"
     for key in ("connected", "components", "epsilon", "residual", "laplacian_max_eigenvalue"):
         facts.pop(key, None)
     return facts

@@ -112,6 +112,8 @@ class Engine:
         """how much of each neighbor's pull came through the rule in the latest rounds, where it can tell. It is never
         changed, but replaced: other threads read it.
         """
+        self.exchanges = 0
+        """that this process has applied, of all edges."""
         self.trained: tuple[Vector, LocalRound] | None = None
         """start and outcome of the local round that the next CommitRound takes in; None if training failed.
 
@@ -189,7 +191,7 @@ class Engine:
         )
         chain = next_chain(edge.record.chain, request, reply)
         change = RequestWasApplied(peer=op.peer, request=request, reply=reply, chain=chain)
-        settle(self.state, change, beta=self.beta)
+        self._settle(change)
         return Outcome(RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain), change, urgent=True)
 
     def _apply_reply(self, op: ApplyReply) -> Outcome:
@@ -205,8 +207,12 @@ class Engine:
         self._check_outcome(*lead(self.state, edge, reply.factor))
         chain = next_chain(edge.record.chain, pending, reply)
         change = ReplyWasApplied(peer=op.peer, reply=reply, chain=chain)
-        settle(self.state, change, beta=self.beta)
+        self._settle(change)
         return Outcome(ReplyApplied(peer=op.peer, reply=reply, chain=chain), change)
+
+    def _settle(self, change: RequestWasApplied | ReplyWasApplied) -> None:
+        settle(self.state, change, beta=self.beta)
+        self.exchanges += 1
 
     def _encode(self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None) -> Payload:
         """What is shown, over the replica that the neighbor holds of it; `decoded` (d,) is filled."""

@@ -13,20 +13,26 @@ from numpy.typing import NDArray
 from p2pfl.learn.interface import Vector
 
 WIDTH = 256
+BLOCK = 2**16
+"""values at a time: a large model needs no second one of memory."""
 
 
 class Sketch:
-    """The same for all nodes of a federation: a function of its seed and the model's size alone."""
+    """The same for all nodes of a federation: a function of its seed and the model's size alone. Two bytes a value."""
 
     def __init__(self, size: int, seed: int) -> None:
         chance = np.random.default_rng([seed, size])
-        self.bucket = chance.integers(0, WIDTH, size)
-        self.sign = chance.choice(np.array([-1.0, 1.0]), size)
+        self.bucket = chance.integers(0, WIDTH, size, dtype=np.uint8)
+        self.sign = 2 * chance.integers(0, 2, size, dtype=np.int8) - 1
 
     def of(self, vector: Vector) -> NDArray[np.float64]:
         """(d,) -> (256,)."""
-        buckets = np.bincount(self.bucket, weights=self.sign * vector, minlength=WIDTH)
-        return np.asarray(buckets, dtype=np.float64)
+        buckets = np.zeros(WIDTH)
+        for start in range(0, vector.size, BLOCK):
+            part = slice(start, start + BLOCK)
+            signed = np.multiply(self.sign[part], vector[part], dtype=np.float64)
+            buckets += np.bincount(self.bucket[part], weights=signed, minlength=WIDTH)
+        return buckets
 
 
 def consensus_distance(rows: NDArray[np.float64]) -> float:

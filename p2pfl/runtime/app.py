@@ -226,7 +226,9 @@ class Application:
     def _closed(self, seen: Closed) -> None:
         """Closing rounds are few and show a launcher how fast the nodes come together: each has a line of its own."""
         if self.sketched and self.driver is not None:
-            self.on_line(self._line(self.driver) | {"closed": asdict(seen)})
+            # It may come when the node has gone on, but never after its last line.
+            where = {"phase": Phase.CLOSING.value, "sketch": seen.sketch}
+            self.on_line(self._line(self.driver) | where | {"closed": asdict(seen)})
 
     def _line(self, driver: Driver) -> Line:
         line = self.status.line()

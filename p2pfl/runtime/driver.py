@@ -83,9 +83,8 @@ def _yield_to_gossip() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Where the model was after closing round `closing_rounds`, and after how many exchanges of all edges it was there.
-
-    `exchanges` counts from an arbitrary beginning.
+    """Where the model was after closing round `closing_rounds`, and after how many exchanges of all edges it was there,
+    since the process began.
     """
 
     closing_rounds: int
@@ -299,8 +298,7 @@ class Driver:
         """Called in the engine's thread, where no exchange comes between the model and their number. An evaluation may
         wait for the trainer's thread until these rounds are long over.
         """
-        exchanges = sum(edge.record.seq for edge in engine.state.edges.values())
-        seen = Closed(closing_rounds, exchanges, self.workshop.sketch_of(engine.state.model))
+        seen = Closed(closing_rounds, engine.exchanges, self.workshop.sketch_of(engine.state.model))
         self.loop.call_soon_threadsafe(self.on_closed, seen)
 
     def measure(self) -> None:

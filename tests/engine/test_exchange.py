@@ -31,6 +31,16 @@ def test_both_ends_hold_the_same_replicas_and_the_same_chain_bit_for_bit(spec, d
         assert mine.digest(initiator=True) == theirs.digest(initiator=False)
 
 
+def test_exchanges_are_counted_and_an_edge_that_begins_anew_takes_none_back():
+    """A report's contraction is measured by how many there were between two looks."""
+    pair = Pair(spec="q4")
+    for _ in range(3):
+        pair.exchange()
+    pair.run(0, ResetEdge(peer=1, incarnation=7))
+    pair.run(1, ResetEdge(peer=0, incarnation=7))
+    assert [engine.exchanges for engine in pair.engines] == [3, 3]
+
+
 @pytest.mark.parametrize("samples", [(1, 1), (64, 64)])
 def test_the_flow_has_the_same_bits_at_both_ends_in_float32(samples):
     """With n a power of two the division is exact, so what one end loses the other gains to the last bit."""

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 PROTOCOL = "p2pfl/1"
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 CHUNK_BYTES = 256 * 1024

@@ -12,26 +12,30 @@ from typing import Protocol
 
 from p2pfl.core.effects import Operation
 from p2pfl.core.events import Event
+from p2pfl.core.lives import Life, Start
 from p2pfl.core.records import EdgeRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boot:
-    """What the disk says at a start; `records` belong to the core alone."""
+    """What the disk says at a start; `records` and `lives` belong to the core alone."""
 
     fresh: bool
     samples: int
     version: int
     rounds: int
     elapsed_s: float
+    alone: int
+    start: Start
+    lives: dict[int, Life]
     records: Mapping[int, EdgeRecord]
 
 
 class NodeEngine(Protocol):
     """One node's data plane as its host sees it."""
 
-    def boot(self) -> Boot:
-        """Start, from the disk or from nothing."""
+    def boot(self, name: int) -> Boot:
+        """Start, from the disk or from nothing; `name` is a random one for the process, and for a life that begins."""
 
     def run(self, operation: Operation) -> Event | None:
         """Carry out what the core asks; the answer for the core, if there is one."""

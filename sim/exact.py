@@ -14,6 +14,7 @@ from p2pfl.aggregate import Rule
 from p2pfl.compress import Payload
 from p2pfl.core.effects import ApplyRequest, Freeze, Operation
 from p2pfl.core.events import Event, RequestApplied, RoundCommitted
+from p2pfl.core.lives import Life, Start
 from p2pfl.core.messages import Reply
 from p2pfl.core.records import next_chain
 from p2pfl.engine.codecs import Codecs, chance_of
@@ -63,6 +64,8 @@ class ExactEngine:
         self.sketches: dict[int, NDArray[np.float64]] = {}
         self._unlearned = plan.learner.local_state()
         """what the learner keeps outside the model before the first round."""
+        self.begun: Vector | None = None
+        """the model with which the latest local round began."""
         self._round: tuple[Vector, Vector | None, int] | None = None
         self._engine = self._engine_of(self._new_state())
 
@@ -70,17 +73,19 @@ class ExactEngine:
     def state(self) -> NodeState:
         return self._engine.state
 
-    def boot(self) -> Boot:
+    def boot(self, name: int) -> Boot:
         plan = self.plan
-        state = self.store.recover(plan.codecs, plan.beta) if plan.durable else None
+        state = self._recovered()
         fresh = state is None
         if state is None:
             state = self._new_state()
-            if plan.durable:
-                self.store.checkpoint(state)
+            state.life = Life(0, name)
+        state.starts += 1
+        if plan.durable:
+            self.store.checkpoint(state)
         self._engine = self._engine_of(state)
         # The core must not share its records with the engine: others, as a restart would make them.
-        twin = self.store.recover(plan.codecs, plan.beta) if plan.durable else None
+        twin = self._recovered()
         records = {} if twin is None else {peer: edge.record for peer, edge in twin.edges.items()}
         return Boot(
             fresh=fresh,
@@ -88,6 +93,9 @@ class ExactEngine:
             version=state.version,
             rounds=state.rounds,
             elapsed_s=state.elapsed_s,
+            alone=state.alone,
+            start=Start(state.life, state.starts, name),
+            lives=dict(state.lives),
             records=records,
         )
 
@@ -106,6 +114,7 @@ class ExactEngine:
 
     def begin_round(self, index: int, *, corrected: bool) -> None:
         self._round = (*self._engine.snapshot(corrected=corrected), index)
+        self.begun = self._round[0].copy()  # the engine turns the other one into what was learned
         if self.plan.ahead is not None:
             self.plan.ahead.begin(self.plan.index, *self._round)
 
@@ -135,10 +144,14 @@ class ExactEngine:
         if self.plan.ahead is not None:
             self.plan.ahead.drop(self.plan.index)
         self.store.crash(min(kept, self.store.buffered))
-        state = self.store.recover(self.plan.codecs, self.plan.beta)
+        state = self._recovered()
         if state is None:
             raise RuntimeError("a node crashed before its first start, or its plan says that it never will")
         self._go_on_from(state)
+
+    def _recovered(self) -> NodeState | None:
+        plan = self.plan
+        return self.store.recover(plan.codecs, flows=plan.beta > 0) if plan.durable else None
 
     def forget(self) -> None:
         self.store = MemoryStore()

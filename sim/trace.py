@@ -62,6 +62,8 @@ class Kind(IntEnum):
     # 22 stays unused. Who looks on is no event.
     MIXED = 23
     """by the robust rule; n: the number of neighbors."""
+    LIFE_NOTED = 24
+    """n: the generation of the life that was heard of."""
     SENT = 32
     """b: the one it goes to; n: the bytes counted."""
     LOST = 64
@@ -79,17 +81,21 @@ MESSAGE_CODES: dict[type[messages.Message], int] = {
     messages.Ask: 6,
     messages.Busy: 7,
     messages.Done: 8,
+    messages.LivesTold: 9,
+    messages.Resign: 10,
 }
 _MESSAGES = {code: message.__name__ for message, code in MESSAGE_CODES.items()}
 _NUMBERS: dict[type[messages.Message], Callable[[Any], int]] = dict.fromkeys(MESSAGE_CODES, attrgetter("seq")) | {
     messages.Resync: attrgetter("incarnation"),
     messages.Ready: attrgetter("version"),
     messages.Done: attrgetter("version"),
+    messages.LivesTold: lambda message: len(message.lives),
+    messages.Resign: attrgetter("process"),
 }
 
 
 def message_number(message: messages.Message) -> int:
-    """The sequence number; where there is none the incarnation or the version."""
+    """The sequence number; where there is none the incarnation, the version or a count."""
     return _NUMBERS[type(message)](message)
 
 

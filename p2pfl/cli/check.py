@@ -68,6 +68,7 @@ def _survey(federation: Federation, findings: Findings, liars: int | None) -> di
         _look_into_folder(federation, member, findings)
     _load_learners(federation, findings)
     _warn(federation, findings)
+    _look_for_room(federation, findings)
     traffic, mistakes = traffic_facts(federation, findings.learners.values())
     findings.mistakes.extend(mistakes)
     graph = _graph(federation, findings, liars, traffic["parameters"] if traffic else None)
@@ -176,6 +177,28 @@ def _warn(federation: Federation, findings: Findings) -> None:
             findings.warnings.append(f"neither {first.name} nor {second.name} has an address for the other to dial")
     if len({learner.shape_digest for learner in findings.learners.values()}) > 1:
         findings.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")
+
+
+def _look_for_room(federation: Federation, findings: Findings) -> None:
+    """Whether the disks of the nodes that are here can hold their states."""
+    from p2pfl.engine.codecs import codecs_of  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.engine.state import NodeState  # noqa: PLC0415 - as above
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.runtime.parts import durability_of  # noqa: PLC0415 - as above
+    from p2pfl.runtime.room import needs_of  # noqa: PLC0415 - as above
+
+    for index in sorted(findings.here.keys() & findings.learners.keys()):
+        node, learner = findings.here[index], findings.learners[index]
+        peers = federation.neighbors(index)
+        try:
+            state = NodeState.new(learner.initial(), learner.samples, peers, learner.local_state())
+            needs = needs_of(state, durability_of(node, learner), codecs_of(federation, index))
+            shortage = needs.shortage(node)
+        except UserError as error:
+            if error.key == "node.state_dir":  # others are found elsewhere
+                findings.mistakes.append(error)
+        else:
+            findings.warnings += [shortage] if shortage else []
 
 
 def _head(federation: Federation) -> dict[str, Any]:

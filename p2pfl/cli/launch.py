@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.output import Form, format_option, size, write_facts, write_json, write_rows
+from p2pfl.cli.output import Form, footnote, format_option, size, write_facts, write_json, write_rows
 from p2pfl.cli.report import check_report, node_rows, where, write_report
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 REPORT_FILE = "report.json"
 STOPPED = 130
+ALONE = 5
+MOST_ALONE = 0.1
+"""The share of its rounds that a node may have trained without a neighbor in a run that is called done."""
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl launch ward-7\n  p2pfl launch ward-7 --report run1.json --plot run1.png")
@@ -35,7 +38,8 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, quiet: b
     """Run all nodes of a federation as processes on this machine.
 
     Each is what `p2pfl run` starts, with its log in NAME/node.log. Ctrl-C stops all of them cleanly; launched again,
-    they go on where they stopped. Exits with 0 if every node finished, with 1 if one died, with 130 after Ctrl-C.
+    they go on where they stopped. Exits with 0 if every node finished, with 1 if one died, with 130 after Ctrl-C, and
+    with 5 if a node waited for neighbors in vain or trained much without one.
     """
     from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.traffic import compressor_mistakes  # noqa: PLC0415 - as above
@@ -72,7 +76,23 @@ def run_fleet(
     failed = [row["name"] for row in honest if row["failed_rounds"] and row["failed_rounds"] >= row["rounds"]]
     for name in failed:
         click.echo(f"{name}: every round failed; its log says why", err=True)
-    return 1 if written["died"] or failed else STOPPED if fleet.stopping else 0
+    if written["died"] or failed:
+        return 1
+    return STOPPED if fleet.stopping else _left_alone(honest)
+
+
+def _left_alone(nodes: list[dict[str, Any]]) -> int:
+    """The exit code of a run in which every node came to an end: whether each had neighbors to learn with."""
+    code = 0
+    for row in nodes:
+        alone, rounds = row["rounds_without_neighbor"], row["rounds"] or 0
+        if row["stranded"]:
+            click.echo(f"{row['name']}: waited in vain for a neighbor after round {rounds}; nobody else runs", err=True)
+            code = ALONE
+        elif alone > MOST_ALONE * rounds:
+            click.echo(f"{row['name']}: {alone} of {rounds} rounds without a neighbor", err=True)
+            code = ALONE
+    return code
 
 
 async def _watch(fleet: Fleet, *, quiet: bool) -> dict[str, Any]:
@@ -94,6 +114,8 @@ def _show(report: dict[str, Any], form: Form) -> None:
         write_json(report)
         return
     write_rows(node_rows(report["nodes"]), "table")
+    for note in filter(None, (footnote(row, report["config"]["training"]["rounds"]) for row in report["nodes"])):
+        click.echo(note)
     contraction = report["contraction"]
     of_whom = "honest node" if report["byzantine"] else "node"
     success = report["attack_success"]

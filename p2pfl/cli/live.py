@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from p2pfl.cli.output import size
+from p2pfl.cli.output import figure, footnote, size
 from p2pfl.runtime.fleet import Child, Fleet
 from p2pfl.runtime.report import history_point
 
@@ -67,6 +67,9 @@ class View:
         for child in self.fleet.children:
             cells = self._row(child)
             table.add_row(f"{cells[0]} [red]lies[/]" if child.byzantine else cells[0], *cells[1:])
+        rounds = self.fleet.federation.training.rounds
+        notes = [note for note in (footnote(child.last, rounds) for child in self.fleet.children) if note]
+        table.caption, table.caption_justify = "\n".join(notes) or None, "left"
         return table
 
     def _row(self, child: Child) -> list[str]:
@@ -78,14 +81,21 @@ class View:
         return [
             child.name,
             f"[{style}]{child.state}[/]",
-            f"{line['rounds']}/{rounds}" if rounds else str(line["rounds"]),
-            _figure(line["accuracy"], ".3f"),
-            _figure(line["test_loss"], ".3f"),
+            _rounds(line["rounds"], rounds),
+            figure(line, "accuracy", ".3f") or "-",
+            figure(line, "test_loss", ".3f") or "-",
             _figure(line["staleness"]["mean"], ".1f"),
             size(line["bytes_sent"]),
             f"{line['peers']}, {line['quarantined']} away" if line.get("quarantined") else str(line["peers"]),
             _figure(line["neighbor_distance"], ".1e"),
         ]
+
+
+def _rounds(done: int, of: int | None) -> str:
+    """Those beyond what was asked for are trained with others that are not through yet."""
+    if of is None:
+        return str(done)
+    return f"{done}/{of}" if done <= of else f"{of}/{of} +{done - of}"
 
 
 def _figure(value: float | None, form: str) -> str:

@@ -14,6 +14,8 @@ Form = Literal["table", "json", "csv"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PIPE_WIDTH = 1_000
+STALE = "*"
+"""beside a figure that is of an older model."""
 
 
 def format_option(*forms: Form) -> Callable[[Function], Function]:
@@ -66,6 +68,22 @@ def cell(value: Any) -> str:
             return f"{cell(low)} to {cell(high)}"
         case _:
             return str(value)
+
+
+def figure(line: Mapping[str, Any], key: str, form: str = ".4g") -> str | None:
+    """A figure of a node's latest test, with a star where an older model was tested than its last one."""
+    value = line.get(key)
+    if not isinstance(value, int | float):
+        return None
+    return format(float(value), form) + STALE * bool(line.get("test_is_stale"))
+
+
+def footnote(line: Mapping[str, Any], rounds: int | None) -> str | None:
+    """What the star means at this node, None where it has none; `rounds` are those that it had to do."""
+    if not line.get("test_is_stale") or line.get("accuracy") is None:
+        return None
+    name = line.get("node") or line.get("name")
+    return f"{STALE} {name}: tested after round {line['tested_round']} of {rounds or line['rounds']}, not since"
 
 
 def size(count: float) -> str:

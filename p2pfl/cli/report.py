@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from p2pfl.cli.output import Form, size
+from p2pfl.cli.output import Form, figure, size
 from p2pfl.errors import StorageError, UserError
 
 
@@ -55,9 +55,9 @@ def node_rows(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "state": _state(node),
             "rounds": node["rounds"],
             "samples": node["samples"],
-            "accuracy": node["accuracy"],
+            "accuracy": figure(node, "accuracy") if node.get("test_is_stale") else node["accuracy"],
             "own data": node["local_accuracy"],
-            "loss": node["test_loss"],
+            "loss": figure(node, "test_loss") if node.get("test_is_stale") else node["test_loss"],
             "staleness": node["staleness"] and node["staleness"]["mean"],
             "sent": node["bytes_sent"] and size(node["bytes_sent"]),
         }
@@ -67,5 +67,7 @@ def node_rows(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _state(node: Mapping[str, Any]) -> str:
     alone = f", {node['rounds_alone']} rounds mixed with nobody" if node.get("rounds_alone") else ""
+    if node.get("rounds_without_neighbor"):
+        alone += f", {node['rounds_without_neighbor']} of {node['rounds']} rounds without a neighbor"
     failed = f", {node['failed_rounds']} rounds failed" if node["failed_rounds"] else ""
     return f"{node['state']}{failed}{alone}{', lies' if node.get('byzantine') else ''}"

@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from p2pfl.cli.output import Form, cell, format_option
+from p2pfl.cli.output import Form, cell, figure, format_option
 
 if TYPE_CHECKING:
     from p2pfl.config.model import NodeConfig
     from p2pfl.runtime.app import Application
 
+FAILED = 1
 STOPPED = 130
 LINE_EVERY_S = 10.0
 MOST_LINES = 1000
 LAST_LINES_S = 2.0
+LAST_PHASES = ("finished", "stopped")
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl run ward-7 --node node0\n  p2pfl run ward-7/federation.toml --node pi1 -v")
@@ -44,7 +46,9 @@ def run(*, federation: Path, name: str, config: Path | None, launched: bool, ver
 
     Started again after a stop, a crash or a power cut, it goes on after its last durable round. Progress goes to
     stdout (one line each, JSON with --format json), the log to stderr. Ctrl-C or SIGTERM ends it cleanly and keeps a
-    snapshot. Exits with 0 when all is done and with 130 when it was stopped before.
+    snapshot; while the disk is full it waits, until a second one gives up what was learned since. Without a neighbor it
+    waits and trains nothing. Exits with 0 when all is done, with 130 when it was stopped before, and with 1 when the
+    disk was given up or another process has its key.
     """
     be_node(federation, name, config=config, launched=launched, verbose=verbose, form=form)
 
@@ -62,6 +66,7 @@ def be_node(
     """Run the node and leave the process. `maker`, called once thread limits are set, gives another `Application`."""
     from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.load_node import find_member, load_node, node_file  # noqa: PLC0415 - as above
+    from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node has handlers of its own
     _log_to_stderr(name, verbose=verbose)
@@ -75,8 +80,12 @@ def be_node(
     setup = read_setup(described, node)
     write = _write_json if form == "json" else _Text()
     make = Application if maker is None else maker()
-    result = asyncio.run(run_node(setup, on_line=write, launched=launched, make=make))
-    _leave(0 if result["finished"] else STOPPED)
+    try:
+        result = asyncio.run(run_node(setup, on_line=write, launched=launched, make=make))
+    except StorageError as error:  # the disk was given up: not for the end of a long local round either
+        click.echo(f"error: {error}", err=True)
+        _leave(FAILED)
+    _leave(0 if result["finished"] else FAILED if result["resigned"] else STOPPED)
 
 
 def _leave(code: int) -> NoReturn:
@@ -116,7 +125,7 @@ class _Text:
 
     def __call__(self, line: dict[str, Any]) -> None:
         now = time.monotonic()
-        if now >= self.quiet_until or line["phase"] in ("finished", "stopped"):
+        if now >= self.quiet_until or line["phase"] in LAST_PHASES:
             self.quiet_until = now + self.pause_s
             PRINTER.put(_in_words(line))
 
@@ -125,14 +134,15 @@ def _in_words(line: dict[str, Any]) -> str:
     shown = {
         "round": line["rounds"],
         "phase": line["phase"],
-        "accuracy": line["accuracy"],
+        "accuracy": figure(line, "accuracy"),
+        "tested": f"after round {line['tested_round']}" if line["test_is_stale"] else None,
         "loss": line["loss"],
         "staleness": line["staleness"]["mean"],
         "peers": line["peers"],
         "sent": line["bytes_sent"],
         "distance": line["neighbor_distance"],
     }
-    return "  ".join(f"{key} {cell(value)}" for key, value in shown.items())
+    return "  ".join(f"{key} {cell(value)}" for key, value in shown.items() if key != "tested" or value)
 
 
 class _Printer(threading.Thread):
@@ -154,6 +164,8 @@ class _Printer(threading.Thread):
                 click.echo(self.lines.get())
             except BrokenPipeError:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            except OSError:
+                pass  # a file on a full disk: the line is lost, the next one may not be
             self.lines.task_done()
 
     def finish(self) -> None:

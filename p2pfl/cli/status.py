@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from p2pfl.cli.output import Form, format_option, write_rows
+from p2pfl.cli.output import Form, figure, footnote, format_option, write_rows
 from p2pfl.errors import UserError
 
 PATH = "/status"
@@ -15,7 +16,9 @@ TIMEOUT_S = 5.0
 MOST_BYTES = 16 << 20
 AT_ONCE = 32
 ALLOWED = "http://HOST:PORT or HOST:PORT, as the node's log says with `p2pfl run -v`"
-ROBUST = ("rule", "liars_borne", "rounds_alone", "held_against", "kept")
+SELDOM = ("rule", "liars_borne", "rounds_alone", "held_against", "kept", "pace_set_by")
+"""Columns of robust rules, and of who sets the pace: a table leaves out those in which no node says anything."""
+TOLD_BELOW = ("tested_round", "test_is_stale", "disk_refuses")
 NOT_A_NODE = "not the status of a node"
 
 
@@ -34,6 +37,9 @@ def status(*, urls: tuple[str, ...], form: Form) -> int:
         answers = list(pool.map(_ask, places))
     rows = [_row(url, answer) for url, answer in zip(urls, answers, strict=True)]
     write_rows(rows if form == "json" else _shown([_flat(row) for row in rows], form), form)
+    if form == "table":
+        for note in _notes(rows):
+            click.echo(note)
     return int(any(isinstance(answer, str) for answer in answers))
 
 
@@ -88,9 +94,12 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "round": said.get("rounds"),
         "of": said.get("rounds_to_do"),
         "accuracy": said.get("accuracy"),
+        "tested_round": said.get("tested_round"),
+        "test_is_stale": said.get("test_is_stale"),
         "loss": said.get("loss"),
         "staleness": staleness.get("mean") if isinstance(staleness, dict) else None,
         "peers": said.get("peers"),
+        "pace_set_by": said.get("pace_set_by"),
         "rule": said.get("rule"),
         "liars_borne": said.get("liars_borne"),
         "rounds_alone": said.get("rounds_alone"),
@@ -100,6 +109,7 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "compressors": _of_each(said.get("neighbors"), "compressor", str),
         "distance": said.get("neighbor_distance"),
         "alarms": said.get("alarms"),
+        "disk_refuses": said.get("disk_refuses"),
     }
 
 
@@ -137,10 +147,22 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
-    """A table leaves out the columns of robust rules in which no node says anything."""
+    """A table leaves out the columns of `SELDOM` in which no node says anything, and has stars for old tests."""
     quiet = (None, "mean", 0)
-    empty = {key for key in ROBUST if all(row[key] in quiet for row in rows)} if form == "table" else set()
+    if form != "table":
+        return rows
+    empty = {key for key in SELDOM if all(row[key] in quiet for row in rows)} | set(TOLD_BELOW)
+    rows = [row | {"accuracy": figure(row, "accuracy")} if row["test_is_stale"] else row for row in rows]
     return [{key: value for key, value in row.items() if key not in empty} for row in rows]
+
+
+def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """What has no column of its own in a table: whose test is old, whose disk refuses."""
+    for row in rows:
+        if note := footnote(row | {"rounds": row["round"]}, row["of"]):
+            yield note
+        if row["disk_refuses"]:
+            yield f"{row['node']}: {row['disk_refuses']}"
 
 
 def _accused(name: str, held: dict[str, Any]) -> str:

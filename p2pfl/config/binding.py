@@ -1,4 +1,4 @@
-"""What two nodes must agree on before they talk: a hash for each shared section, and one over all of them.
+"""What two nodes must agree on before they talk: a hash for each shared section and key, and one over all of them.
 
 Defaults are filled in, so that writing a default out changes nothing. Addresses do not count, since they may differ
 from one site to the next; nor does the topology's name, since the resolved edges do. Of a task in a file only
@@ -28,6 +28,29 @@ def sections(federation: Federation) -> tuple[tuple[str, bytes], ...]:
         "edges": _graph(federation),
     }
     return tuple((name, _hash(_canonical(content), f"p2pfl-{name}")) for name, content in contents.items())
+
+
+def keys(federation: Federation) -> tuple[tuple[str, bytes], ...]:
+    """(name, 32-byte hash) of each key that both ends must agree on, always in the same order.
+
+    `training.rounds` and its like, so that two nodes can name what differs; the members, the graph and the options of
+    a task, which have no fixed keys, count as one each.
+    """
+    contents: dict[str, Any] = {
+        "federation.name": federation.name,
+        "federation.seed": federation.seed,
+        "task.name": federation.task.name,
+        "task.options": federation.task.options,
+        **_by_key("training", federation.training),
+        **_by_key("gossip", federation.gossip),
+        "node": [{"name": member.name, "key": member.key.hex()} for member in federation.members],
+        "edges": _graph(federation),
+    }
+    return tuple((name, _hash(_canonical([name, content]), "p2pfl-key")) for name, content in contents.items())
+
+
+def _by_key(section: str, config: Any) -> dict[str, Any]:
+    return {f"{section}.{key}": value for key, value in dataclasses.asdict(config).items()}
 
 
 def federation_id(federation: Federation) -> bytes:

@@ -46,6 +46,8 @@ class TrainingConfig:
     """kmax of rho, the correction for nodes that take more rounds than others; 1 turns it off."""
     closing_rounds: int = 10
     """mixing rounds without training after the last own round."""
+    when_through: str = "train"
+    """What a node does whose rounds are done while others still train: `train` on with them, or only `mix`."""
     evaluate_every: int = 1
     """own rounds between two evaluations on the common test set; 0 evaluates only at the end."""
 

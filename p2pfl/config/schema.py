@@ -31,6 +31,7 @@ TRAINING: Kinds = {
     "control_variate": number(0),
     "speed_correction": number(1),
     "closing_rounds": whole(0),
+    "when_through": choice("train", "mix"),
     "evaluate_every": whole(0),
 }
 

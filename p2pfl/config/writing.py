@@ -89,6 +89,7 @@ learning_rate = {learning_rate}
 # control_variate = {control_variate}  # against data that differ, with the rule mean; 0 turns it off
 # speed_correction = {speed_correction}  # how far slow nodes may be lifted, such as 2.0; 1 turns it off
 # closing_rounds = {closing_rounds}  # rounds of mixing without training, at the end
+# when_through = "{when_through}"  # what a node does whose rounds are done before the others': train on, or only mix
 # evaluate_every = {evaluate_every}  # rounds between two tests; 0 tests only at the end
 
 [gossip]

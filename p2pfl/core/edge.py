@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from p2pfl.core.effects import Alarm, CloseSession, Effect, Freeze, ResetEdge, Send
+from p2pfl.core.ending import Ending, digest_of
 from p2pfl.core.facts import Facts, Settings, Told
 from p2pfl.core.limits import TELLS_PER_S, Patience, ResyncBrake, TokenBucket, UsualTime, hearing_bucket
+from p2pfl.core.lives import NO_START, Copies, Lives, Start
 from p2pfl.core.messages import Done, Hello, Message, Ready, Request
 from p2pfl.core.records import EdgeRecord, consistent
 from p2pfl.core.session import NEVER, Greeting, level_told
@@ -40,10 +42,21 @@ class Edge:
     initiator: bool
     facts: Facts
     settings: Settings
+    ending: Ending = field(repr=False, compare=False)
+    lives: Lives = field(repr=False, compare=False)
     turns: Turns = ALWAYS
     usual: UsualTime = field(default_factory=UsualTime, repr=False, compare=False)
     """of an exchange on the node's live edges."""
     siblings: Mapping[int, Edge] = field(default_factory=dict, repr=False, compare=False)
+    start: Start = NO_START
+    """This node's own process, as it is told in Hello."""
+    copies: Copies = field(default_factory=Copies)
+    left_at: float | None = None
+    """When the latest open session ended; None while none has."""
+    outlived: bool = False
+    """Whether the neighbor is heard to have lost what this end remembers of the edge."""
+    peer_trained: int = 0
+    """The most own rounds (or seconds) that the neighbor has told of since this node started."""
     record: EdgeRecord = field(default_factory=EdgeRecord)
     greeting: Greeting = field(default_factory=Greeting)
     brake: ResyncBrake = field(default_factory=ResyncBrake)
@@ -62,6 +75,8 @@ class Edge:
     told: Told | None = None
     exchanged: int | None = None
     """own version in the last completed exchange."""
+    served_at: float = float("-inf")
+    """When the latest exchange was through that the own version of then had waited for."""
     peer_ready: int | None = None
     peer_version: int = 0
     first_heard: int | None = None
@@ -145,24 +160,36 @@ class Edge:
         greeting = self.greeting
         if self.busy or greeting.number is None or greeting.mine is not None:
             return []
+        facts, own = self.facts, self.lives.own
+        begun, through = self.ending.tell(self.peer)
         hello = self.record.hello(
-            version=self.facts.version,
-            closing=self.facts.closing,
-            level=self.facts.level,
-            done=self.facts.done,
+            version=facts.version,
+            closing=facts.closing,
+            level=facts.level,
+            done=facts.done,
             have_yours=greeting.theirs is not None,
+            generation=own.generation,
+            life=own.name,
+            starts=self.start.starts,
+            process=self.start.name,
+            trained=facts.trained,
+            begun=begun,
+            through=through,
         )
-        return [*self._say(greeting.compose(hello, now)), *self._judge(now)]
+        return [*self.say(greeting.compose(hello, now)), *self._judge(now)]
 
     def hear_hello(self, hello: Hello, now: float) -> list[Effect]:
         first = self.greeting.theirs is None
         answer = self.greeting.hear(hello)
-        effects = self._say(answer) if answer else []
+        effects = self.say(answer) if answer else []
         if first:
-            self.peer_version = max(self.peer_version, hello.version)
+            self.peer_version = hello.version  # after a wipe it counts anew
+            self.ending.met(self.peer, now)
             self.first_heard = hello.version if self.first_heard is None else self.first_heard
             self.peer_done, self.peer_closing = hello.done, hello.closing
             self.peer_level = level_told(hello.level)
+            self.peer_trained = max(self.peer_trained, hello.trained)
+            self.ending.hear(self.peer, digest_of(hello.begun, hello.through), hello.begun, hello.through, now)
             effects += self._judge(now)
         return effects
 
@@ -174,7 +201,11 @@ class Edge:
         effects: list[Effect] = []
         pair = (mine, theirs) if self.initiator else (theirs, mine)
         if not consistent(*pair):
-            effects += self.resync(max(mine.incarnation, theirs.incarnation) + 1, "greetings disagree", now)
+            blank = not (mine.has_replicas and theirs.has_replicas)
+            reason = "greetings disagree"
+            if blank:
+                reason = f"{'it' if mine.has_replicas else 'this end'} was started without replicas"
+            effects += self.resync(max(mine.incarnation, theirs.incarnation) + 1, reason, now, notice=blank)
             if self.greeting.number is None:
                 return effects
         self.greeting.is_open = True
@@ -187,16 +218,21 @@ class Edge:
             return self.send(Done(version=self.facts.version))
         facts = self.facts
         changed = (facts.version, facts.closing, facts.level) != (mine.version, mine.closing, mine.level)
-        return self.announce() if changed else []
+        return self.announce() if changed or self.ending.has_news_for(self.peer) else []
 
-    def resync(self, incarnation: int, reason: str, now: float) -> list[Effect]:
-        """Adopt `incarnation`: replicas zero, sequence zero, pending dropped; counted, logged, and braked."""
+    def resync(self, incarnation: int, reason: str, now: float, *, notice: bool = False) -> list[Effect]:
+        """Adopt `incarnation`: replicas zero, sequence zero, pending dropped; counted, logged, and braked.
+
+        `notice`: an end that was restarted without replicas, as a person may plan it, is nothing to be alarmed about.
+        """
         if incarnation > min(LARGEST_COUNTER, self.record.incarnation + LONGEST_JUMP):
             text = "incarnation out of range"
             return [*self.blame(Fault.COUNTER, text, now), *self.drop_session(text)]
         old = self.record
         text = f"{reason}; incarnation {old.incarnation} ended after {old.seq} transactions"
-        if old.pending is not None:
+        if notice:
+            text = f"{reason}: both ends begin anew with their models as they are"
+        elif old.pending is not None:
             text += f", request {old.pending.seq} dropped"
         self.record.reset(incarnation)
         self.exchanged = self.told = None
@@ -205,7 +241,7 @@ class Edge:
         self.asked_anew = False
         effects: list[Effect] = [
             ResetEdge(peer=self.peer, incarnation=incarnation),
-            Alarm(kind="resync", peer=self.peer, text=text),
+            Alarm(kind="resync", peer=self.peer, text=text, notice=notice),
         ]
         if self.brake.count(now):
             effects.append(Alarm(kind="resync-storm", peer=self.peer, text="resyncs repeat; the edge rests"))
@@ -214,9 +250,10 @@ class Edge:
 
     def send(self, message: Message) -> list[Effect]:
         """Say something on the open edge; before both greetings are judged nothing but Hello flows."""
-        return self._say(message) if self.is_open else []
+        return self.say(message) if self.is_open else []
 
-    def _say(self, message: Message) -> list[Effect]:
+    def say(self, message: Message) -> list[Effect]:
+        """Say something that needs no judged greetings, in whatever session there is."""
         if self.greeting.number is None:
             return []
         return [Send(peer=self.peer, session=self.greeting.number, message=message)]
@@ -273,19 +310,34 @@ class Edge:
         """The node has a new version: exchange it (initiator), or ask for an exchange (responder), if it is the
         edge's turn. Closing rounds are told in any case.
         """
-        closing = self.facts.closing is not None
+        tells = self.facts.closing is not None or self.ending.has_news_for(self.peer)
         if self.initiator:
-            return (self.announce() if closing else []) + self.exchange_if_wanted(now)
+            return (self.announce() if tells else []) + self.exchange_if_wanted(now)
         asks = self.has_turn
         if asks and self.is_open and self.asked_at is None:
             self.asked_at = now
-        if not closing and (not asks or self.telling.take(now) > 0.0):
+        if not tells and (not asks or self.telling.take(now) > 0.0):
             return []
         return self.announce()
 
-    def announce(self) -> list[Effect]:
+    def announce(self, *, answer: bool = False) -> list[Effect]:
+        """An `answer` to news has none itself: two who cannot agree would answer each other for ever."""
+        if not self.is_open:
+            return []
         facts = self.facts
-        return self.send(Ready(version=facts.version, closing=facts.closing, level=facts.level))
+        begun, through = (
+            (b"", b"") if answer or not self.ending.has_news_for(self.peer) else self.ending.tell(self.peer)
+        )
+        ready = Ready(
+            version=facts.version,
+            closing=facts.closing,
+            level=facts.level,
+            trained=facts.trained,
+            known=self.ending.digest,
+            begun=begun,
+            through=through,
+        )
+        return self.send(ready)
 
     @property
     def is_shut(self) -> bool:
@@ -295,12 +347,30 @@ class Edge:
         """Before the first round: whether the neighbor is not there, or has not told of that level."""
         return not self.is_shut and (not self.greeting.is_open or self.peer_level < level)
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the neighbor has stopped training."""
+        return self.peer_done or self.peer_closing is not None
+
+    def still_trains(self, now: float, linger_s: float) -> bool:
+        """Whether the neighbor is there, or was a short time ago, and has not stopped training."""
+        there = self.is_open or (self.left_at is not None and now < self.left_at + linger_s)
+        return there and not self.has_stopped
+
+    def saw(self, version: int, now: float) -> None:
+        """The neighbor has shown that it is in that version."""
+        if version > self.peer_version:
+            self.peer_version = version
+            self.ending.progressed(self.peer, now)
+
     def has_closed(self, rounds: int) -> bool:
         """Whether the neighbor has stopped training and done that many mixing rounds since."""
         return self.peer_done or (self.peer_closing is not None and self.peer_closing >= rounds)
 
     def hear_ready(self, ready: Ready, now: float) -> list[Effect]:
-        self.peer_version = max(self.peer_version, ready.version)
+        self.saw(ready.version, now)
+        self.peer_trained = max(self.peer_trained, ready.trained)
+        self.ending.hear(self.peer, ready.known, ready.begun, ready.through, now)
         self.peer_level = max(self.peer_level, level_told(ready.level))
         if ready.closing is not None:
             awaited = self.awaits_peer
@@ -310,7 +380,8 @@ class Edge:
         # Both ends know the edge's turns: what is said in another round tells something, and asks for nothing.
         if self.turns.active(place(ready.version, ready.closing)):
             self.peer_ready = max(self.peer_ready or 0, ready.version)
-        return self.exchange_if_wanted(now)
+        answer = self.announce(answer=True) if ready.begun or ready.through else []
+        return answer + self.exchange_if_wanted(now)
 
     def hear_done(self, done: Done, _now: float) -> list[Effect]:
         self.peer_version = max(self.peer_version, done.version)
@@ -367,6 +438,7 @@ class Edge:
 
     def complete(self, version: int, now: float) -> None:
         """An exchange in which the own `version` took part is through."""
+        self.served_at = self.served_at if self.served else now
         self.exchanged = version
         self.exchanges += 1
         self.patience.exchanged(None if self.asked_at is None else now - self.asked_at)
@@ -388,7 +460,7 @@ class Edge:
 
     def wake(self, now: float) -> list[Effect]:
         hello = self.greeting.repeat(now)
-        effects = self._say(hello) if hello else []
+        effects = self.say(hello) if hello else []
         if now >= self.resend_at:
             effects += self.resend(now)
         return effects

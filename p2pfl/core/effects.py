@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from p2pfl.core.lives import Life
 from p2pfl.core.messages import Message, Reply, Request
 
 
@@ -61,7 +62,7 @@ class ApplyReply(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ResetEdge(Struct, frozen=True, kw_only=True, gc=False):
-    """Zero both replicas, forget pending and logged messages. (No answer: order is enough.)"""
+    """Zero both replicas and the edge's flow, forget pending and logged messages. (No answer: order is enough.)"""
 
     peer: int
     incarnation: int
@@ -71,7 +72,8 @@ class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
     """Count a tick as `version`; if `trained`, add `rho` times what training changed. -> RoundCommitted
 
     `elapsed_s` is the training time used so far, for a run bounded by time. `least_samples` is the smallest n that
-    the engine may adopt while requests frozen with a larger one are unanswered.
+    the engine may adopt while requests frozen with a larger one are unanswered. `alone` counts the rounds trained
+    without a neighbor, this one included.
     """
 
     version: int
@@ -79,12 +81,18 @@ class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
     rho: float
     elapsed_s: float
     least_samples: float
+    alone: int = 0
 
 
 class Bootstrap(Struct, frozen=True, kw_only=True, gc=False):
-    """Replace the model by the coordinate median of the replicas of `peers`. -> Bootstrapped"""
+    """Replace the model by the coordinate median of the replicas of `peers`. -> Bootstrapped
+
+    `rounds` and `elapsed_s` are where the node goes on counting, None where it counts on.
+    """
 
     peers: tuple[int, ...]
+    rounds: int | None = None
+    elapsed_s: float | None = None
 
 
 class Mix(Struct, frozen=True, kw_only=True, gc=False):
@@ -96,6 +104,13 @@ class Mix(Struct, frozen=True, kw_only=True, gc=False):
     peers: tuple[int, ...]
     weights: tuple[float, ...]
     progress: float
+
+
+class NoteLife(Struct, frozen=True, kw_only=True, gc=False):
+    """Remember that `member` (None: this node) is in that life. (No answer: order is enough.)"""
+
+    member: int | None
+    life: Life
 
 
 class StartRound(Struct, frozen=True, kw_only=True, gc=False):
@@ -110,16 +125,22 @@ class StartRound(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Alarm(Struct, frozen=True, kw_only=True, gc=False):
-    """Something the user should know. `kind` is stable and countable; `text` is for reading."""
+    """Something the user should know. `kind` is stable and countable; `text` is for reading.
+
+    `notice`: it follows from what a person has done, such as a restart, and nothing is wrong.
+    """
 
     kind: str
     peer: int | None
     text: str
+    notice: bool = False
 
 
 class Finish(Struct, frozen=True, kw_only=True, gc=False):
-    """This node has done all it had to do (or was told to stop)."""
+    """This node has done all it had to do, was told to stop, or must not go on (`resigned`)."""
+
+    resigned: bool = False
 
 
-Operation = Freeze | ApplyRequest | ApplyReply | ResetEdge | CommitRound | Bootstrap | Mix
+Operation = Freeze | ApplyRequest | ApplyReply | ResetEdge | CommitRound | Bootstrap | Mix | NoteLife
 Effect = Send | CloseSession | Operation | StartRound | Alarm | Finish

@@ -6,15 +6,29 @@ shows that the two ends disagree, leads to a resync. Only the initiator starts o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from p2pfl.core.edge import FIRST_RESEND_S, INBOX, LAST_RESEND_S, Edge
-from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect
+from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect, NoteLife
 from p2pfl.core.events import EngineResult, ReplyApplied, ReplyRefused, RequestApplied, RequestFrozen, RequestRefused
 from p2pfl.core.facts import Told
 from p2pfl.core.limits import hearing_bucket
-from p2pfl.core.messages import Ask, Busy, Done, Hello, Message, Ready, Reply, Request, Resync
+from p2pfl.core.lives import Life, News
+from p2pfl.core.messages import (
+    MOST_LIVES_TOLD,
+    Ask,
+    Busy,
+    Done,
+    Hello,
+    LivesTold,
+    Message,
+    Ready,
+    Reply,
+    Request,
+    Resign,
+    Resync,
+)
 from p2pfl.core.session import NEVER
 from p2pfl.core.standing import Fault
 from p2pfl.core.weighing import stale_weight
@@ -22,8 +36,10 @@ from p2pfl.core.weighing import stale_weight
 LEAST_RETRY_S = 0.05
 LONGEST_PACE_S = 3600.0
 
-_TELLING = (Ready, Done)
+_TELLING = (Ready, Done, LivesTold, Resign)
 """messages that do not wait for the engine."""
+_BEFORE_JUDGEMENT = (Hello, LivesTold, Resign)
+"""Messages that are heard before both greetings are judged: they say nothing about the edge."""
 
 
 def receive(edge: Edge, session: int, message: Message, now: float) -> list[Effect]:
@@ -52,8 +68,98 @@ def _put_by(edge: Edge, message: Message) -> None:
 
 
 def _dispatch(edge: Edge, message: Message, now: float) -> list[Effect]:
-    if edge.is_open or isinstance(message, Hello):
+    if edge.is_open or isinstance(message, _BEFORE_JUDGEMENT):
         return _MESSAGES[type(message)](edge, message, now)
+    return []
+
+
+def _hello(edge: Edge, hello: Hello, now: float) -> list[Effect]:
+    """Who speaks, and in which life, is settled before the two greetings are judged."""
+    if edge.greeting.theirs is not None:
+        return edge.hear_hello(hello, now)
+    life = Life(hello.generation, hello.life)
+    known = edge.lives.known.get(edge.peer)
+    effects: list[Effect] = []
+    news = edge.lives.greeted(edge.peer, life)
+    if edge.copies.heard(hello.process, now):
+        text = "one key speaks from two places: two running processes have its node.key; the later one must stop"
+        effects.append(Alarm(kind="two-places", peer=edge.peer, text=text))
+    number = edge.greeting.number
+    effects += edge.hear_hello(hello, now)
+    if news is not News.KNOWN:  # behind the new beginning that it may have led to: on a disk both are there, or neither
+        effects.append(NoteLife(member=edge.peer, life=life))
+    if edge.greeting.number != number:
+        return effects
+    if (other_s := edge.copies.other_for_s(hello.process, now)) is not None:
+        effects += edge.say(Resign(process=hello.process, other_ms=int(1000 * other_s)))
+    lives = edge.lives.told()
+    if known is not None and known.name != life.name and known.generation >= life.generation:
+        lives.append((edge.peer, known))  # from it a node without memory learns which generation it is
+    passed = [edge.peer] if news not in {News.KNOWN, News.STALE} else []
+    return effects + _tell(edge, lives) + _pass_on(edge, passed)
+
+
+def _tell(edge: Edge, lives: Sequence[tuple[int, Life]]) -> list[Effect]:
+    rows = [(member, life.generation, life.name) for member, life in lives]
+    parts = [tuple(rows[first : first + MOST_LIVES_TOLD]) for first in range(0, len(rows), MOST_LIVES_TOLD)]
+    return [effect for part in parts for effect in edge.say(LivesTold(lives=part))]
+
+
+def _pass_on(source: Edge, members: Sequence[int]) -> list[Effect]:
+    """Tell every other neighbor of the lives that were news here. Of a first life there is nothing to say."""
+    rows = [(member, source.lives.known[member]) for member in members]
+    rows = [(member, life) for member, life in rows if life.generation]
+    others = [edge for edge in source.siblings.values() if edge is not source and edge.is_open]
+    return [effect for edge in others for effect in _tell(edge, [row for row in rows if row[0] != edge.peer])]
+
+
+def _hear_lives(edge: Edge, message: LivesTold, now: float) -> list[Effect]:
+    """What others say about lives: where a neighbor is in a new one, its edge begins anew at this end."""
+    effects: list[Effect] = []
+    passed: list[int] = []
+    for member, generation, name in message.lives:
+        effects += _hear_life(edge, member, Life(generation, name), passed, now)
+    return effects + _pass_on(edge, passed)
+
+
+def _hear_life(edge: Edge, member: int, life: Life, passed: list[int], now: float) -> list[Effect]:
+    """`passed` gains the member where this is to be passed on."""
+    lives = edge.lives
+    if member == lives.index:
+        if not lives.claim(life):
+            return []
+        everybody = [one for one in edge.siblings.values() if one.is_open]
+        told = [effect for one in everybody for effect in _tell(one, [(member, lives.own)])]
+        return [NoteLife(member=None, life=lives.own), *told]
+    news = lives.judge(member, life)
+    if news in {News.KNOWN, News.STALE} or member >= edge.settings.members:
+        return []
+    own_edge = edge.siblings.get(member)
+    if news is News.NEW and own_edge is not None and own_edge.is_open:
+        # It has greeted in its life of now. If there is another one, it must hear of that itself, and say which it is.
+        return _tell(own_edge, [(member, life)])
+    lives.known[member] = life
+    passed.append(member)
+    noted = NoteLife(member=member, life=life)
+    if news is not News.NEW or own_edge is None or edge.settings.liars is not None:
+        return [noted]  # with a robust rule there are no flows, and nobody's word begins an edge anew
+    own_edge.outlived = True
+    return _renew(own_edge, now)
+
+
+def _renew(edge: Edge, now: float) -> list[Effect]:
+    """Begin anew what has outlived the neighbor's memory, once the engine is through with this edge."""
+    if not edge.outlived or edge.busy:
+        return []
+    edge.outlived = False
+    effects = edge.resync(edge.record.incarnation + 1, "the neighbor is in a new life", now)
+    return [*effects, NoteLife(member=edge.peer, life=edge.lives.known[edge.peer])]
+
+
+def _resign(edge: Edge, message: Resign, now: float) -> list[Effect]:
+    """Acted upon by the node as a whole: where neighbors may lie, one alone must not end it."""
+    is_later = 1000 * (now - edge.facts.started_at) < message.other_ms
+    edge.copies.told_to_resign |= message.process == edge.start.name and is_later
     return []
 
 
@@ -82,7 +188,7 @@ def _accept(edge: Edge, request: Request, now: float) -> list[Effect]:
     if wait_s > 0:
         return edge.send(Busy(incarnation=request.incarnation, seq=request.seq, retry_after_s=wait_s))
     edge.busy = True
-    edge.peer_version = max(edge.peer_version, request.version)
+    edge.saw(request.version, now)
     if request.version:
         edge.peer_level = NEVER
     staleness = min(request.staleness, stale_weight(edge, request.echo))
@@ -167,6 +273,7 @@ def conclude(edge: Edge, result: EngineResult, now: float) -> list[Effect]:
     """The engine answered: move the record, tell the neighbor, then read what has waited."""
     edge.busy = False
     effects = _RESULTS[type(result)](edge, result, now)
+    effects += _renew(edge, now)
     effects += edge.greet(now)
     while edge.inbox and not edge.busy:
         effects += _dispatch(edge, edge.inbox.pop(0), now)
@@ -203,7 +310,7 @@ def _settle_reply(edge: Edge, result: ReplyApplied, now: float) -> list[Effect]:
         raise ValueError("the engine applied a reply to no request")
     edge.record.settle_reply(result.reply, result.chain)
     edge.resend_at = NEVER
-    edge.peer_version = max(edge.peer_version, result.reply.version)
+    edge.saw(result.reply.version, now)
     _hear(edge, result.reply.factor, result.reply.weight, result.reply.pace_s, pending.version)
     edge.complete(pending.version, now)
     return []
@@ -227,7 +334,7 @@ def _hear(edge: Edge, factor: float, weight: float, pace_s: float, echo: int | N
 
 
 _MESSAGES: Mapping[type[Message], Callable[[Edge, Any, float], list[Effect]]] = {
-    Hello: Edge.hear_hello,
+    Hello: _hello,
     Request: _request,
     Reply: _reply,
     Ready: Edge.hear_ready,
@@ -235,6 +342,8 @@ _MESSAGES: Mapping[type[Message], Callable[[Edge, Any, float], list[Effect]]] = 
     Resync: _resync,
     Ask: _ask,
     Busy: _busy,
+    LivesTold: _hear_lives,
+    Resign: _resign,
 }
 _RESULTS: Mapping[type[EngineResult], Callable[[Edge, Any, float], list[Effect]]] = {
     RequestFrozen: _frozen,

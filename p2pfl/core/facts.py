@@ -25,6 +25,8 @@ class Settings:
     linger_s: float
     max_wait_s: float
     exchanges_per_s: float
+    members: int = 1 << 20
+    """How many members the federation has."""
     hops: int = 1
     """how far the farthest node is: before the first round all of them should be there."""
     audit_every: int
@@ -32,6 +34,8 @@ class Settings:
     """b of the robust profile; None in the conservative one."""
     least: int = 0
     """neighbors that its rule needs, where they are more than 2 b + 1."""
+    overtime: bool = True
+    """Whether a node that is through trains on until the federation ends; else it only mixes."""
     durable: bool = True
     """whether what leaves must be on disk first (exchange durability)."""
 
@@ -59,19 +63,26 @@ class Facts:
 
     `samples` is n, `degree` the largest number of edges that one round uses (on a static graph: all of them),
     `pace_s` the mixed estimate of seconds per local step.
+    `trained` is what is told of it to others: `rounds`, or whole seconds where time bounds training. `alone` counts the
+    rounds that were trained without a neighbor.
     `closing` counts mixing rounds since training ended, None before; `out_of_step` says that those which are left wait
     for nobody. `level` says before the first round how many hops around everybody is there, None from then on.
+    `started_at` is when this process began, by its own clock.
+    `joining`: the model is not one to mix with, because this node has not begun yet, or starts from its neighbors'.
     """
 
     degree: int
     samples: float
     version: int = 0
     rounds: int = 0
+    trained: int = 0
+    alone: int = 0
     pace_s: float = 0.0
     closing: int | None = None
     out_of_step: bool = False
     level: int | None = 0
     joining: bool = False
+    started_at: float = 0.0
     done: bool = False
     halted: bool = False
 

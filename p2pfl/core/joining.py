@@ -7,34 +7,44 @@ liars could choose it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median_low
 
 from p2pfl.core.edge import Edge
+from p2pfl.core.ending import Ending
 from p2pfl.core.facts import Facts
 from p2pfl.core.mixing import Mixing
 
 JOIN_TICKS = 3
 JOIN_WAIT_S = 10.0
+LONGEST_JOIN_S = 60.0
+"""A node goes on joining for so long where not one replica is filled: large models on slow lines take their time."""
 LEAST_JOIN_TICK_S = 0.1
 MOVED_ON = 2
 
 
 class Joining:
-    """`fresh`: the disk remembers nothing. `ticks` counts those taken to fill the replicas."""
+    """`fresh`: the disk remembers nothing. `ticks` counts those taken to fill the replicas, `taken` is what was found
+    of where to go on: rounds, and seconds trained.
+    """
 
-    def __init__(self, edges: Mapping[int, Edge], facts: Facts, mixing: Mixing, *, fresh: bool) -> None:
+    def __init__(self, edges: Mapping[int, Edge], facts: Facts, mixing: Mixing, ending: Ending, *, fresh: bool) -> None:
         self.edges = edges
         self.facts = facts
         self.mixing = mixing
+        self.ending = ending
         self.fresh = fresh
         self.ticks = 0
+        self.taken: tuple[int | None, float | None] = (None, None)
 
     def moved_on(self) -> bool:
         """A node that has not trained yet asks: do they remember it, or have they trained without it?
 
-        An edge beyond its first incarnation tells of a lost disk, and does so again after a crash while joining.
+        An edge beyond its first incarnation tells of a lost disk, and does so again after a crash while joining. A node
+        that comes back in the middle of its rounds when all that are there have finished asks the same: mixed with what
+        they have found, its old model would only carry them back.
         """
         if self.facts.rounds:
-            return False
+            return self._is_last()
         late = MOVED_ON if self.fresh else float("inf")
         telling = sum(
             edge.is_open and (edge.record.incarnation > 0 or (edge.first_heard or 0) >= late)
@@ -42,9 +52,33 @@ class Joining:
         )
         return telling > (self.mixing.settings.liars or 0)
 
+    def _is_last(self) -> bool:
+        settings = self.mixing.settings
+        if settings.rounds is not None and self.facts.rounds >= settings.rounds:
+            return False
+        there = [edge for edge in self.edges.values() if edge.is_open]
+        return len(there) > (settings.liars or 0) and all(edge.peer_done for edge in there)
+
+    def place(self, sources: tuple[int, ...]) -> tuple[int | None, float | None]:
+        """Where a node that has never trained goes on: the (lower) median of what these neighbors have trained."""
+        if self.facts.rounds:
+            return None, None
+        told = median_low(self.edges[peer].peer_trained for peer in sources)
+        settings = self.mixing.settings
+        if not told:
+            return self.taken
+        if settings.rounds is not None:
+            self.taken = min(told, settings.rounds), None
+        else:
+            self.taken = None, min(float(told), settings.time_s or 0.0)
+        return self.taken
+
     def sources(self, *, late: bool) -> tuple[int, ...]:
-        """The neighbors whose median it starts from; none yet, if there are more to wait for."""
+        """The neighbors whose median it starts from; none yet, if there are more to wait for.
+
+        Replicas that were filled before this process began may be from long ago.
+        """
         live = [edge for edge in self.edges.values() if edge.is_open]
-        filled = tuple(edge.peer for edge in live if edge.record.seq >= JOIN_TICKS)
+        filled = tuple(edge.peer for edge in live if min(edge.record.seq, edge.exchanges) >= JOIN_TICKS)
         enough = (late or len(filled) == len(live)) and self.mixing.is_safe(len(filled))
         return filled if enough else ()

@@ -1,10 +1,11 @@
-"""Bounds on what one neighbor may cost: a token bucket on exchanges, a brake on resyncs, patience for an answer,
-repeats of what may have been lost.
+"""Bounds on what one neighbor may cost: a token bucket on exchanges, a brake on resyncs, patience for an answer, a
+budget of waiting, repeats of what may have been lost.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from p2pfl.core.session import NEVER
@@ -27,6 +28,17 @@ FIRST_PATIENCE_S = 1.0
 PATIENCE_FLOOR_S = 0.02
 PATIENCE_MULTIPLE = 4.0
 MOST_MISSES = 10
+
+WAIT_SHARE = 0.05
+"""The share of the time that rounds may wait for one neighbor that is much slower than the others."""
+WAIT_BURST_S = 3.0
+"""What it may cost at once, at the start or after a minute without: so no minute costs more than six seconds."""
+MINUTE_S = 60.0
+SLOT_S = 5.0
+LEAST_TOLD_S = 1.0
+"""Who costs less than that in a minute does not set the pace."""
+TOLD_MULTIPLE = 2.0
+"""Who sets the pace costs so many times as much as any other neighbor."""
 
 FIRST_REPEAT_S = 1.0
 LAST_REPEAT_S = 16.0
@@ -109,6 +121,57 @@ class Repeats:
 
 
 @dataclass(slots=True)
+class WaitBudget:
+    """Seconds that rounds may still wait for one neighbor beyond the others: it fills by WAIT_SHARE of the time.
+
+    Patience begins anew with each exchange that gets through, so it alone lets a neighbor that stutters take as much of
+    each stutter as one that has just hung takes once.
+    """
+
+    seconds: float = WAIT_BURST_S
+    filled_at: float | None = None
+
+    def left_s(self, now: float) -> float:
+        """Zero or less: it is not waited for."""
+        if self.filled_at is None or now <= self.filled_at:
+            return self.seconds
+        return min(WAIT_BURST_S, self.seconds + (now - self.filled_at) * WAIT_SHARE)
+
+    def spend(self, waited_s: float, now: float) -> None:
+        self.seconds = self.left_s(now) - waited_s
+        self.filled_at = now
+
+
+@dataclass(slots=True)
+class WaitedLately:
+    """How long rounds have waited for one neighbor in the last minute, kept in slots of five seconds."""
+
+    slots: dict[int, float] = field(default_factory=dict)
+
+    def add(self, waited_s: float, now: float) -> None:
+        slot = int(now // SLOT_S)
+        if slot not in self.slots:
+            self.slots = {at: sum_s for at, sum_s in self.slots.items() if self._counts(at, now)}
+        self.slots[slot] = self.slots.get(slot, 0.0) + waited_s
+
+    def total_s(self, now: float) -> float:
+        return sum(sum_s for at, sum_s in self.slots.items() if self._counts(at, now))
+
+    @staticmethod
+    def _counts(slot: int, now: float) -> bool:
+        return slot * SLOT_S > now - MINUTE_S
+
+
+def pace_setter(waited_s: Mapping[int, float]) -> int | None:
+    """The neighbor that rounds wait for most, by what each has cost in the last minute; none where several do alike."""
+    most = max(waited_s, key=lambda peer: waited_s[peer], default=None)
+    if most is None or waited_s[most] < LEAST_TOLD_S:
+        return None
+    others_s = max((cost_s for peer, cost_s in waited_s.items() if peer != most), default=0.0)
+    return most if waited_s[most] >= TOLD_MULTIPLE * others_s else None
+
+
+@dataclass(slots=True)
 class Patience:
     """How long a round waits for this edge: a multiple of its measured exchange time, less after each miss.
 
@@ -119,6 +182,8 @@ class Patience:
     longest_s: float
     exchange_s: float | None = None
     misses: int = 0
+    budget: WaitBudget = field(default_factory=WaitBudget)
+    waited: WaitedLately = field(default_factory=WaitedLately)
 
     def wait_s(self) -> float:
         base = FIRST_PATIENCE_S
@@ -137,6 +202,25 @@ class Patience:
 
     def missed(self) -> None:
         self.misses = min(self.misses + 1, MOST_MISSES)
+
+    def afford_s(self, usual_s: float, now: float) -> float:
+        """How long a tick that begins now may wait for this edge, where the others usually take `usual_s`."""
+        left_s = self.budget.left_s(now)
+        return _noise_s(usual_s) + left_s if left_s > 0.0 else 0.0
+
+    def cost(self, alone_s: float, wait_s: float, usual_s: float, now: float) -> None:
+        """A tick has waited `wait_s` for this edge, of which for `alone_s` all others were through.
+
+        What the others might have taken as well is noise and costs nothing: nodes that are equal would run out of it.
+        """
+        self.waited.add(alone_s, now)
+        if wait_s > _noise_s(usual_s):
+            self.budget.spend(alone_s, now)
+
+
+def _noise_s(usual_s: float) -> float:
+    """Who takes no longer is not slower than the others: exchange times on a busy machine vary as much."""
+    return PATIENCE_MULTIPLE * usual_s + PATIENCE_FLOOR_S
 
 
 class UsualTime:

@@ -13,6 +13,8 @@ from msgspec import Struct
 from xxhash import xxh3_128
 
 DIGEST_BYTES = 16
+MOST_LIVES_TOLD = 256
+"""Lives in one message."""
 
 
 class Hello(Struct, frozen=True, kw_only=True, gc=False):
@@ -21,7 +23,8 @@ class Hello(Struct, frozen=True, kw_only=True, gc=False):
     `seq` counts completed transactions (the responder: applied ones); `pending` is the sequence number of a request
     that is frozen and unanswered, or None; `request_digest` that of the pending or last request, empty if there was
     none. `chain` digests every payload that entered the replicas; `chain_before` leaves out the last transaction.
-    `closing` and `level` as in Ready.
+    `closing`, `level`, `trained`, `begun` and `through` as in Ready. `generation` and `life` name the sender's life
+    (`lives`), `starts` and `process` the process that speaks: how often that life was started, and a random number.
     """
 
     incarnation: int
@@ -36,6 +39,13 @@ class Hello(Struct, frozen=True, kw_only=True, gc=False):
     level: int | None
     done: bool
     have_yours: bool
+    generation: int = 0
+    life: int = 0
+    starts: int = 0
+    process: int = 0
+    trained: int = 0
+    begun: bytes = b""
+    through: bytes = b""
 
 
 class Request(Struct, frozen=True, kw_only=True, gc=False):
@@ -80,12 +90,21 @@ class Ready(Struct, frozen=True, kw_only=True, gc=False):
     """The sender has a new `version`; a responder thereby asks for an exchange.
 
     `closing` counts its mixing rounds since it stopped training, None before. `level` says before the first round how
-    many hops around the sender everybody is there, None from then on.
+    many hops around the sender everybody is there, None from then on. `trained` counts its own rounds, or the seconds
+    it has trained where time bounds training.
+
+    `begun` and `through` are sets of members as bitmaps, the lowest bit of the first byte for member 0: those who have
+    begun to train, and those who have trained all that they had to. Both are empty where the sender believes that the
+    neighbor knows them; who hears sets answers with a Ready. `known` is a digest of both sets as the sender has them.
     """
 
     version: int
     closing: int | None = None
     level: int | None = None
+    trained: int = 0
+    known: int = 0
+    begun: bytes = b""
+    through: bytes = b""
 
 
 class Resync(Struct, frozen=True, kw_only=True, gc=False):
@@ -116,7 +135,22 @@ class Done(Struct, frozen=True, kw_only=True, gc=False):
     version: int
 
 
-Message = Hello | Request | Reply | Ready | Resync | Ask | Busy | Done
+class LivesTold(Struct, frozen=True, kw_only=True, gc=False):
+    """What the sender knows of lives: of each member named, its index, the generation and the name of its life."""
+
+    lives: tuple[tuple[int, int, int], ...]
+
+
+class Resign(Struct, frozen=True, kw_only=True, gc=False):
+    """Another running process speaks with the key of the receiver, `process`, and was first heard so many milliseconds
+    ago. Who has not been running for so long is the later of the two, and stops: both can never find that.
+    """
+
+    process: int
+    other_ms: int
+
+
+Message = Hello | Request | Reply | Ready | Resync | Ask | Busy | Done | LivesTold | Resign
 
 
 _REQUEST_HEAD = struct.Struct("<QQQqddddB")

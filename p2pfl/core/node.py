@@ -12,6 +12,7 @@ from typing import Any, get_args
 from p2pfl.core import exchange
 from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Effect
+from p2pfl.core.ending import Ending
 from p2pfl.core.events import (
     EngineResult,
     Event,
@@ -23,6 +24,8 @@ from p2pfl.core.events import (
 )
 from p2pfl.core.facts import Facts, Settings
 from p2pfl.core.limits import UsualTime
+from p2pfl.core.lives import NO_START, Life, Lives, Start
+from p2pfl.core.messages import LivesTold, Resign
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.session import NEVER
@@ -35,7 +38,9 @@ class Node:
     """One node's decisions.
 
     `neighbors` are member indices; `turns` says in which rounds the edge to each is used, where that is not always;
-    `records` is what the disk remembers of the edges; `fresh` says that the disk remembered nothing at all.
+    `records` is what the disk remembers of the edges; `fresh` says that the disk remembered nothing at all. `start`
+    names this process and the life that it goes on with, `lives` is what is remembered of other members'. `ended`: the
+    federation has ended for this node, and it only answers who comes late.
     """
 
     def __init__(
@@ -50,7 +55,11 @@ class Node:
         version: int = 0,
         rounds: int = 0,
         elapsed_s: float = 0.0,
+        alone: int = 0,
+        ended: bool = False,
         records: Mapping[int, EdgeRecord] | None = None,
+        start: Start = NO_START,
+        lives: Mapping[int, Life] | None = None,
     ) -> None:
         peers = sorted(neighbors)
         known = records or {}
@@ -59,7 +68,13 @@ class Node:
         self.settings = settings
         # The robust profile mixes with all neighbors in each round, whatever edges it uses: their weights share 1.
         degree = most_at_once(given) if settings.liars is None else len(peers)
-        self.facts = Facts(degree=degree, samples=samples, version=version, rounds=rounds)
+        self.facts = Facts(degree=degree, samples=samples, version=version, rounds=rounds, alone=alone)
+        self.facts.trained = rounds if settings.rounds is not None else int(elapsed_s)
+        self.facts.joining = not ended  # until it begins: its model may be one that the others have left behind
+        if ended:
+            self.facts.done, self.facts.level, self.facts.closing = True, None, settings.closing_rounds
+        self.ending = Ending(index, peers, settings)
+        self.lives = Lives(index, start.life, dict(lives or {}))
         self.edges: dict[int, Edge] = {}
         self.usual = UsualTime()
         for peer in peers:
@@ -68,6 +83,9 @@ class Node:
                 initiator=index < peer,
                 facts=self.facts,
                 settings=settings,
+                ending=self.ending,
+                lives=self.lives,
+                start=start,
                 turns=given[peer],
                 siblings=self.edges,
                 usual=self.usual,
@@ -79,6 +97,8 @@ class Node:
             usual=self.usual,
             facts=self.facts,
             settings=settings,
+            ending=self.ending,
+            lives=self.lives,
             fresh=fresh,
             elapsed_before_s=elapsed_s,
         )
@@ -91,19 +111,25 @@ class Node:
 
     def wake(self, now: float) -> list[Effect]:
         """Run the timers that are due. Call at `deadline()` at the latest."""
-        if now < self.timers.next_at:
-            return self.rounds.advance(now)
         effects: list[Effect] = []
-        for edge in self.timers.due(now):
-            effects += edge.wake(now)
-            self.timers.note(edge)
+        if now >= self.timers.next_at:
+            for edge in self.timers.due(now):
+                effects += edge.wake(now)
+                self.timers.note(edge)
         effects += self.rounds.advance(now)
+        if now >= self.ending.due_at:
+            effects += self._tell_news()
         return effects
+
+    def _tell_news(self) -> list[Effect]:
+        """Who has begun and who is through, to neighbors that no tick has told of it."""
+        self.ending.due_at = NEVER
+        return [effect for peer in self.ending.untold() for effect in self.edges[peer].announce()]
 
     def deadline(self) -> float | None:
         """When `wake` must be called next, None for never."""
         next_at, due = self.timers.next_at, self.rounds.due
-        next_at = min(due, next_at)
+        next_at = min(due, next_at, self.ending.due_at)
         return None if next_at == NEVER else next_at
 
     def standings(self, now: float) -> dict[int, View]:
@@ -117,7 +143,16 @@ class Node:
         edge = self.edges[event.peer]
         effects = happens(edge, event, now)
         self.timers.note(edge)
+        if type(event) is MessageReceived and type(event.message) in _OF_ALL_EDGES:
+            effects += self._settle_all(now)
         return effects
+
+    def _settle_all(self, now: float) -> list[Effect]:
+        """What one neighbor has said may concern other edges, or the whole node."""
+        for edge in self.edges.values():
+            self.timers.note(edge)
+        votes = sum(edge.copies.told_to_resign for edge in self.edges.values())
+        return self.rounds.resign(now) if votes > (self.settings.liars or 0) else []
 
     def _storage(self, event: StorageFailed | StorageRestored) -> list[Effect]:
         """What left must be on disk: without a disk a node stops exchanging, and goes on training."""
@@ -146,10 +181,13 @@ def _open(edge: Edge, event: SessionOpened, now: float) -> list[Effect]:
 
 
 def _close(edge: Edge, event: SessionClosed, now: float) -> list[Effect]:
+    if edge.is_open:
+        edge.left_at = now
     effects = edge.close_session(event.session)
     return effects + edge.blame(Fault.MALFORMED, event.malformed, now) if event.malformed else effects
 
 
+_OF_ALL_EDGES = (LivesTold, Resign)
 _ON_EDGES: Mapping[type[Event], Callable[[Edge, Any, float], list[Effect]]] = {
     MessageReceived: _receive,
     SessionOpened: _open,

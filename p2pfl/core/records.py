@@ -7,6 +7,7 @@ Both move only through the transitions below, so that a restart continues exactl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from xxhash import xxh3_128
 
@@ -67,11 +68,16 @@ class EdgeRecord:
         self.last_factor_zero = False
         self.resyncs += 1
 
+    def without_replicas(self) -> EdgeRecord:
+        """What is left of it where the replicas are lost: the next greeting begins a new incarnation."""
+        return EdgeRecord(incarnation=self.incarnation, has_replicas=False, resyncs=self.resyncs)
+
     def _advance(self, reply: Reply, chain: bytes) -> None:
         self.last_factor_zero = reply.factor == 0.0
         self.chain_before, self.chain = self.chain, chain
 
-    def hello(self, *, version: int, closing: int | None, level: int | None, done: bool, have_yours: bool) -> Hello:
+    def hello(self, **told: Any) -> Hello:
+        """A greeting of this record. `told` is what it says beside where the edge stands."""
         return Hello(
             incarnation=self.incarnation,
             seq=self.seq,
@@ -80,11 +86,7 @@ class EdgeRecord:
             has_replicas=self.has_replicas,
             chain=self.chain,
             chain_before=self.chain_before,
-            version=version,
-            closing=closing,
-            level=level,
-            done=done,
-            have_yours=have_yours,
+            **told,
         )
 
 

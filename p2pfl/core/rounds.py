@@ -1,9 +1,9 @@
-"""The life of a node: wait for neighbors, (join,) train and mix, mix without training, linger, finish.
+"""The life of a node: wait for a neighbor, (join,) train and mix, mix without training, linger, finish.
 
 A tick is a new version of the own model. After each, the node waits until every live edge has completed an exchange
 with it, or until that edge's patience ends: a dead neighbor costs nothing, a slow one next to nothing. A node that
 starts with no memory in a federation that has moved on joins first: it lets its neighbors fill its replicas and
-starts from their coordinate median.
+starts from their coordinate median, at the round where they are. When training ends stands in `ending`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from p2pfl.core.edge import Edge
-from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
+from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, NoteLife, StartRound
+from p2pfl.core.ending import Ending, Reason
 from p2pfl.core.events import Bootstrapped, Mixed, RoundCommitted, RoundTrained, Started, StopRequested
 from p2pfl.core.facts import Facts, Settings
-from p2pfl.core.joining import JOIN_WAIT_S, LEAST_JOIN_TICK_S, Joining
+from p2pfl.core.joining import JOIN_WAIT_S, LEAST_JOIN_TICK_S, LONGEST_JOIN_S, Joining
 from p2pfl.core.limits import PATIENCE_MULTIPLE, Repeats, UsualTime
-from p2pfl.core.messages import Done
+from p2pfl.core.lives import Lives
+from p2pfl.core.messages import Done, LivesTold
 from p2pfl.core.mixing import Mixing
 from p2pfl.core.pace import Pace
 from p2pfl.core.session import NEVER
 
 RESUME_WAIT_S = 3.0
+IDLE_S = 0.5
+"""How often a node that is through and trains no longer looks whether the federation has ended."""
 LEAST_USUAL_WAIT_S = 0.25
 
 
@@ -49,17 +53,21 @@ class Rounds:
         usual: UsualTime,
         facts: Facts,
         settings: Settings,
+        ending: Ending,
+        lives: Lives,
         fresh: bool,
         elapsed_before_s: float,
     ) -> None:
         self.edges = edges
+        self.ending = ending
+        self.lives = lives
         self.usual = usual
         self.facts = facts
         self.settings = settings
         self.mixing = Mixing(edges, facts, settings)
         self.pace = Pace(facts, settings, self.mixing)
         self.phase = Phase.WAITING
-        self.joining = Joining(edges, facts, self.mixing, fresh=fresh)
+        self.joining = Joining(edges, facts, self.mixing, ending, fresh=fresh)
         self.working = False
         self.settling = False
         self.elapsed_before_s = elapsed_before_s
@@ -77,6 +85,13 @@ class Rounds:
         self.awaited: Edge | None = None
         """one of those that the tick, or the start, waits for."""
         self.failed_rounds = 0
+        self.accompanied = True
+        """Whether a neighbor was there when the round under way began."""
+        self.ended_by: Reason | None = None
+        """Why training has ended; None: it has not."""
+        self.resigned = False
+        """Whether this node must not go on, because another process has its key."""
+        self._is_told_alone = False
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -87,12 +102,12 @@ class Rounds:
             case RoundCommitted():
                 return self._committed(event, now)
             case Started():
-                self.started_at = now
-                self._enter(Phase.WAITING, now)
+                self.started_at = self.facts.started_at = now
+                self._enter(Phase.LINGERING if self.facts.done else Phase.WAITING, now)
                 return []
             case Bootstrapped():
                 self.working = False
-                self.facts.joining = False
+                self._take_over()
                 if self.phase is Phase.JOINING:
                     self._enter(Phase.TRAINING, now)
                 return []
@@ -107,12 +122,14 @@ class Rounds:
         if self.phase is Phase.FINISHED:
             return []
         self.training_s = now - self.training_from
+        self.facts.alone += bool(self.edges) and not self.accompanied
         return [self._commit(trained=True, rho=self.pace.correction(steps, now), now=now)]
 
     def _committed(self, event: RoundCommitted, now: float) -> list[Effect]:
         self.working = False
         self.facts.version = event.version
         self.facts.rounds = event.rounds
+        self._note_trained(now)
         self.facts.samples = event.samples
         if self.phase is Phase.CLOSING:
             self.facts.closing = self.closed + 1
@@ -173,11 +190,15 @@ class Rounds:
         if self.working or self.phase is Phase.FINISHED:
             return NEVER
         if self.phase is Phase.WAITING:
-            return min(self.phase_from + self._start_wait_s(now), self.told.next_at)
+            ends_at = self.phase_from + self._start_wait_s(now)
+            return self.told.next_at if now >= ends_at else min(ends_at, self.told.next_at)
         if self.phase is Phase.JOINING:
-            return self.phase_from + JOIN_WAIT_S
+            late_at = self.phase_from + JOIN_WAIT_S
+            return late_at if now < late_at else self.phase_from + LONGEST_JOIN_S
         if self.phase in (Phase.CLOSING, Phase.LINGERING):
             return min(self.phase_from + self.settings.linger_s, self.told.next_at)
+        if self.ending.is_through and not self.settings.overtime:
+            return now + IDLE_S
         return self.tick_from
 
     def _settled(self, now: float) -> bool:
@@ -192,6 +213,7 @@ class Rounds:
                 return False
         late = [edge for edge in self.edges.values() if edge.is_late]
         if not late:
+            self._book_wait(now)
             self.due = self._rest_end()
             return now >= self.due
         self.due, last = max((self._patience_end(edge), edge.peer) for edge in late)
@@ -200,7 +222,21 @@ class Rounds:
             return False
         for edge in late:
             edge.patience.missed()
+        self._book_wait(self.due)
         return True
+
+    def _book_wait(self, end: float) -> None:
+        """The one that the tick waited for last has cost the time since the others were through.
+
+        Where several are late to the end, one of them has cost it all; when it can afford no more, the next.
+        """
+        awaited, self.awaited = self.awaited, None
+        if awaited is None or self.phase is not Phase.TRAINING:
+            return
+        others_at = (edge.served_at for edge in self.edges.values() if edge is not awaited and edge.served)
+        alone_from = max(self.tick_from, max(others_at, default=self.tick_from))
+        if end > alone_from:
+            awaited.patience.cost(end - alone_from, end - self.tick_from, self._median_s, end)
 
     def _patience_end(self, edge: Edge) -> float:
         wait_s = edge.patience.wait_s()
@@ -211,15 +247,21 @@ class Rounds:
         if edge.keeps_step:  # the exchange begins when both ends are there; `_close` waits for the other end as long
             both_from = max(self.tick_from, edge.closing_heard_at)
             return self.phase_from + self.settings.linger_s if edge.awaits_peer else both_from + wait_s
+        if self.phase is Phase.TRAINING:  # the other phases are short, and end for all nodes alike
+            wait_s = min(wait_s, edge.patience.afford_s(self._median_s, self.tick_from))
         return self.tick_from + wait_s
+
+    @property
+    def _median_s(self) -> float:
+        """What an exchange usually takes; with one neighbor alone, what it takes with that one."""
+        return self.usual.median_s(self.settings.max_wait_s)
 
     def _usual_wait_s(self) -> float:
         """One edge that is much slower than the others must not set the pace of all.
 
         It is waited for as long as a round trains, as the (lower) median edge would be, or a quarter of a second.
         """
-        median_s = self.usual.median_s(self.settings.max_wait_s)
-        return max(self.training_s, PATIENCE_MULTIPLE * median_s, LEAST_USUAL_WAIT_S)
+        return max(self.training_s, PATIENCE_MULTIPLE * self._median_s, LEAST_USUAL_WAIT_S)
 
     def _rest_end(self) -> float:
         """Where a schedule has no edge for this node's round, the round rests for as long as an exchange takes.
@@ -248,14 +290,17 @@ class Rounds:
         return wait_s if beginning else short_s
 
     def _wait(self, now: float) -> list[Effect]:
-        """Begin when everybody is there, as far as the graph reaches, or when patience ends.
+        """Begin when everybody is there, as far as the graph reaches, or when patience ends and somebody is.
+
+        Nobody there yet and nobody there any more look alike: a node for which the federation has not ended waits for
+        ever.
 
         The level is 0 until all own neighbors are connected, then one more than the least level among them: at level h
         everyone within h - 1 hops has all neighbors. Without this a node whose neighbors came early would be many
         rounds ahead of the others before they start.
         """
         if now >= self.phase_from + self._start_wait_s(now):
-            return self._begin(now)
+            return self._begin(now) if self._is_accompanied else self._wait_alone(now)
         if self._is_held_back():
             return self._announce() if self.told.due(now) else []
         levels = (edge.peer_level for edge in self.edges.values() if not edge.is_shut)
@@ -265,6 +310,18 @@ class Rounds:
         self.facts.level = int(level)
         self.told.said(now)
         return self._announce()
+
+    def _wait_alone(self, now: float) -> list[Effect]:
+        self.told.due(now)
+        if self._is_told_alone:
+            return []
+        self._is_told_alone = True
+        text = "no neighbor is there: nothing is trained until one is, and dialing goes on"
+        return [Alarm(kind="waiting-alone", peer=None, text=text)]
+
+    @property
+    def _is_accompanied(self) -> bool:
+        return any(edge.is_open for edge in self.edges.values())
 
     def _is_held_back(self) -> bool:
         """Whether a neighbor keeps this node on its level. One is answer enough: it is asked first the next time."""
@@ -280,13 +337,24 @@ class Rounds:
     def _begin(self, now: float) -> list[Effect]:
         self.facts.level = None
         self.awaited = None
+        self.told.said(now)
         effects = self._announce()
         if self.joining.moved_on():
+            effects += self._claim_new_life()
             self.facts.joining = True
             self._enter(Phase.JOINING, now)
             return effects + self._join(now)
+        self.facts.joining = False
         self._enter(Phase.TRAINING, now)
         return effects + self._train(now)
+
+    def _claim_new_life(self) -> list[Effect]:
+        """A node without memory where others have moved on may have had an earlier life: all must hear of this one."""
+        if self.facts.rounds or not self.lives.claim_another():
+            return []
+        row = ((self.lives.index, *self.lives.own),)
+        told = [effect for edge in self.edges.values() for effect in edge.send(LivesTold(lives=row))]
+        return [NoteLife(member=None, life=self.lives.own), *told]
 
     def _join(self, now: float) -> list[Effect]:
         """Tick without training until the replicas are filled; then start from the neighbors' median."""
@@ -294,26 +362,53 @@ class Rounds:
         sources = self.joining.sources(late=late)
         if sources:
             self.working = True
+            rounds, elapsed_s = self.joining.place(sources)
             text = f"starting from the coordinate median of {len(sources)} neighbors"
-            return [Alarm(kind="joined", peer=None, text=text), Bootstrap(peers=sources)]
-        if late:
+            text += "" if rounds is None else f", at round {rounds}"
+            bootstrap = Bootstrap(peers=sources, rounds=rounds, elapsed_s=elapsed_s)
+            return [Alarm(kind="joined", peer=None, text=text), bootstrap]
+        if late and not self._is_accompanied:
+            self._enter(Phase.WAITING, now)
+            return []
+        if now >= self.phase_from + LONGEST_JOIN_S:
             self.facts.joining = False
             self._enter(Phase.TRAINING, now)
             return self._train(now)
         self.joining.ticks += 1
-        accompanied = any(edge.is_open for edge in self.edges.values())
-        return [self._commit(trained=False, rho=0.0, now=now)] if accompanied else []
+        return [self._commit(trained=False, rho=0.0, now=now)] if self._is_accompanied else []
+
+    def _take_over(self) -> None:
+        """The model is the neighbors' now, and where they are this node goes on counting."""
+        self.facts.joining = False
+        rounds, elapsed_s = self.joining.taken
+        if rounds is not None:
+            self.facts.rounds = self.facts.trained = rounds
+        if elapsed_s is not None:
+            self.elapsed_before_s, self.facts.trained = elapsed_s, int(elapsed_s)
 
     def _train(self, now: float) -> list[Effect]:
-        if self._trained_enough(now):
-            return self._start_closing(now)
         if self.trained_from is None:
             self.trained_from = now
+            self.ending.begin(now)
+        if self._trained_enough(now):
+            self.ending.complete(now)
+        there = [edge for edge in self.edges.values() if edge.is_open]
+        linger_s = self.settings.linger_s
+        training = sum(1 << edge.peer for edge in self.edges.values() if edge.still_trains(now, linger_s))
+        out = sum(1 << edge.peer for edge in self.edges.values() if edge.standing.is_out)
+        # Where b may lie, more than b must say that they have stopped.
+        stopped = not training and len(there) > (self.settings.liars or 0)
+        trained_s = self._elapsed_s(now)
+        reason = self.ending.over(now, trained_s=trained_s, training=training, out=out, stopped=stopped)
+        if reason is not None:
+            return self._start_closing(reason, now)
+        if self.ending.is_through and not self.settings.overtime:
+            return []
         self.pace.begin(now)
         self.working = True
         self.training_from = now
-        accompanied = any(edge.is_open for edge in self.edges.values())
-        return [StartRound(index=self.facts.rounds, corrected=accompanied)]
+        self.accompanied = self._is_accompanied
+        return [StartRound(index=self.facts.rounds, corrected=self.accompanied)]
 
     def _trained_enough(self, now: float) -> bool:
         if self.settings.rounds is not None:
@@ -323,11 +418,20 @@ class Rounds:
     def _elapsed_s(self, now: float) -> float:
         return self.elapsed_before_s + (0.0 if self.trained_from is None else now - self.trained_from)
 
-    def _start_closing(self, now: float) -> list[Effect]:
+    def _note_trained(self, now: float) -> None:
+        in_rounds = self.settings.rounds is not None
+        self.facts.trained = self.facts.rounds if in_rounds else int(self._elapsed_s(now))
+
+    def _start_closing(self, reason: Reason, now: float) -> list[Effect]:
         self._enter(Phase.CLOSING, now)
+        self.ended_by = reason
         self.facts.closing = 0
         self.told.said(now)
-        return self._announce() + self._close(now)
+        effects: list[Effect] = []
+        if not self.ending.is_through:
+            text = f"training ended with the others' after round {self.facts.rounds}: {reason}"
+            effects.append(Alarm(kind="stopped-early", peer=None, text=text))
+        return effects + self._announce() + self._close(now)
 
     def _close(self, now: float) -> list[Effect]:
         """Mixing rounds without training take out what disagreement training has left.
@@ -369,7 +473,15 @@ class Rounds:
         if self.phase is Phase.FINISHED:
             return []
         self._enter(Phase.FINISHED, now)
-        return [Finish()]
+        return [Finish(resigned=self.resigned)]
+
+    def resign(self, now: float) -> list[Effect]:
+        """Another process has this node's key and was there before: both must not train."""
+        if self.phase is Phase.FINISHED:
+            return []
+        self.resigned = True
+        text = "one key speaks from two places: another process has this node's key and began earlier; this one stops"
+        return [Alarm(kind="two-places", peer=None, text=text), *self._finish(now)]
 
     def _commit(self, *, trained: bool, rho: float, now: float) -> CommitRound:
         self.working = True
@@ -382,4 +494,5 @@ class Rounds:
             rho=rho,
             elapsed_s=self._elapsed_s(now),
             least_samples=least,
+            alone=self.facts.alone,
         )

@@ -9,6 +9,13 @@ from __future__ import annotations
 
 from p2pfl.errors import PeerFault
 
+WHOLE_SECTIONS = {
+    "node": "the names or keys of [[node]] tables",
+    "edges": "edges (the graph, or [[edge]] tables)",
+    "model": "the model's shape",
+}
+"""What differs where no single key can be named."""
+
 
 class HandshakeFault(PeerFault):
     """A handshake message that the protocol does not allow: forged, damaged, replayed or misdirected."""
@@ -23,15 +30,15 @@ class UnlistedKey(HandshakeFault):
 
 
 class FederationMismatch(HandshakeFault):
-    """The peer is authentic, yet its federation differs from ours in `sections`.
+    """The peer is authentic, yet its federation differs from ours in `sections`, which may be single keys.
 
     `farewell` is what the initiator still sends before it closes, so that the responder can log the same reason; it
     is empty at the responder.
     """
 
     def __init__(self, peer_public: bytes, sections: tuple[str, ...], farewell: bytes = b"") -> None:
-        shown = ("edges (the graph, or [[edge]] tables)" if name == "edges" else name for name in sections)
-        super().__init__(f"the peer's federation differs from ours in: {', '.join(shown)}")
+        shown = ", ".join(WHOLE_SECTIONS.get(name, name) for name in sections)
+        super().__init__(f"its federation file differs from ours in: {shown}")
         self.peer_public = peer_public
         self.sections = sections
         self.farewell = farewell

@@ -185,7 +185,8 @@ class Responder(_Steps):
 
 def _expect_length(name: str, message: bytes, expected: int) -> None:
     if len(message) != expected:
-        raise HandshakeFault(f"{name} has {len(message)} bytes instead of {expected}")
+        text = f"{name} has {len(message)} bytes instead of {expected}: another version of p2pfl?"
+        raise HandshakeFault(text)
 
 
 def _session_keys(secrets: Secrets, th2: bytes, m3: bytes, *, peer_public: bytes, initiating: bool) -> SessionKeys:

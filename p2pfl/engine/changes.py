@@ -6,6 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
 from p2pfl.learn.interface import Vector
 
@@ -34,7 +35,8 @@ class EdgeWasReset(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
-    """`delta` (d,) is what training adds to the model, None for a mixing round or a failed one.
+    """`delta` (d,) is what training adds to the model, None for a mixing round or a failed one. `alone` counts the
+    rounds trained without a neighbor.
 
     `local` is what the learner keeps outside the model from this round on, None where that has not changed.
     """
@@ -44,12 +46,32 @@ class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
     samples: int
     drift: float
     elapsed_s: float
+    alone: int
     delta: Vector | None
     local: dict[str, NDArray[np.generic]] | None = None
 
 
 class ModelWasReplaced(Struct, frozen=True, kw_only=True, gc=False):
+    """`rounds` and `elapsed_s` are those from which the node goes on, None where they stay."""
+
     model: Vector
+    rounds: int | None = None
+    elapsed_s: float | None = None
 
 
-Change = RequestWasFrozen | RequestWasApplied | ReplyWasApplied | EdgeWasReset | RoundWasCommitted | ModelWasReplaced
+class LifeWasHeard(Struct, frozen=True, kw_only=True, gc=False):
+    """`member` is in its life `life`; None: this node is."""
+
+    member: int | None
+    life: Life
+
+
+Change = (
+    RequestWasFrozen
+    | RequestWasApplied
+    | ReplyWasApplied
+    | EdgeWasReset
+    | RoundWasCommitted
+    | ModelWasReplaced
+    | LifeWasHeard
+)

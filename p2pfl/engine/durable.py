@@ -16,13 +16,16 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from p2pfl.compress import Payload
+from p2pfl.core.lives import FIRST_LIFE, Life
 from p2pfl.core.messages import Reply, Request
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine import changes as ch
 from p2pfl.engine.state import EdgeState, NodeState, as_bytes, zeros
 from p2pfl.errors import StorageError
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, FORMAT)
+"""In format 1 a node kept one control variate in place of flows. It is left out: the flows begin at zero everywhere."""
 
 Array = NDArray[np.generic]
 Entry = tuple[str, dict[str, Any], list[Payload]]
@@ -39,15 +42,16 @@ class Image:
 
 def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Image:
     """Everything that must survive. Where vectors are not `copied`, they are the state's own until it changes."""
-    vectors = {"model": state.model, "variate": state.variate}
+    vectors = {"model": state.model}
     blobs: dict[str, Payload] = {}
     edges: dict[str, Any] = {}
     for peer, edge in state.edges.items():
         record = edge.record
         if not with_replicas:
-            record = EdgeRecord(incarnation=record.incarnation, has_replicas=False, resyncs=record.resyncs)
+            record = record.without_replicas()
         else:
             vectors |= {f"own.{peer}": edge.own, f"peer.{peer}": edge.peer}
+            vectors |= {} if edge.flow is None else {f"flow.{peer}": edge.flow}
         edges[str(peer)] = _without_bodies(record, peer, blobs)
     header = {
         "format": FORMAT,
@@ -56,6 +60,12 @@ def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Imag
         "rounds": state.rounds,
         "drift": state.drift,
         "elapsed_s": state.elapsed_s,
+        "alone": state.alone,
+        "ended": state.ended,
+        "whole": with_replicas,
+        "life": list(state.life),
+        "starts": state.starts,
+        "lives": {str(member): list(life) for member, life in state.lives.items()},
         "edges": edges,
     }
     arrays: dict[str, Array] = {name: v.copy() if copied else v for name, v in vectors.items()}
@@ -69,23 +79,29 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
     Raises:
         StorageError: written by another version of this software, or not by it at all.
     """
-    if header.get("format") != FORMAT:
+    if header.get("format") not in READABLE:
         raise StorageError(f"state has format {header.get('format')!r}, this software reads {FORMAT}")
     state = NodeState(
         model=_vector(arrays["model"]),
-        variate=_vector(arrays["variate"]),
         samples=header["samples"],
         version=header["version"],
         rounds=header["rounds"],
         drift=header["drift"],
         elapsed_s=header["elapsed_s"],
+        alone=header.get("alone", 0),
+        ended=header.get("ended"),
+        life=Life(*header.get("life", FIRST_LIFE)),
+        starts=header.get("starts", 0),
+        lives={int(member): Life(*life) for member, life in header.get("lives", {}).items()},
     )
     state.local = {name.removeprefix("local."): np.array(a) for name, a in arrays.items() if name.startswith("local.")}
     for key, plain in header["edges"].items():
         own, peer = (
             _vector(arrays[name]) if name in arrays else zeros(state.model) for name in (f"own.{key}", f"peer.{key}")
         )
-        state.edges[int(key)] = EdgeState(_with_bodies(plain, key, blobs), own, peer)
+        flow = arrays.get(f"flow.{key}")
+        record = _with_bodies(plain, key, blobs)
+        state.edges[int(key)] = EdgeState(record, own, peer, None if flow is None else _vector(flow))
     return state
 
 
@@ -102,14 +118,17 @@ def entry(change: ch.Change) -> Entry:
         case ch.EdgeWasReset(peer=peer, incarnation=incarnation):
             return "reset", {"peer": peer, "incarnation": incarnation}, []
         case ch.RoundWasCommitted(delta=delta):
-            header = {name: getattr(change, name) for name in ("version", "rounds", "samples", "drift", "elapsed_s")}
+            names = ("version", "rounds", "samples", "drift", "elapsed_s", "alone")
+            header = {name: getattr(change, name) for name in names}
             blobs: list[Payload] = [] if delta is None else [as_bytes(delta)]
             if change.local is not None:
                 header["local"] = [(name, array.dtype.str, array.shape) for name, array in change.local.items()]
                 blobs += [as_bytes(array) for array in change.local.values()]
             return "round", header, blobs
-        case ch.ModelWasReplaced(model=model):
-            return "model", {}, [as_bytes(model)]
+        case ch.ModelWasReplaced(model=model, rounds=rounds, elapsed_s=elapsed_s):
+            return "model", {"rounds": rounds, "elapsed_s": elapsed_s}, [as_bytes(model)]
+        case ch.LifeWasHeard(member=member, life=life):
+            return "life", {"member": member, "life": list(life)}, []
 
 
 def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.Change:
@@ -136,13 +155,15 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
         case "round":
             return _round(header, blobs, dtype)
         case "model":
-            return ch.ModelWasReplaced(model=np.frombuffer(blobs[0], dtype=dtype))
+            return ch.ModelWasReplaced(model=np.frombuffer(blobs[0], dtype=dtype), **header)
+        case "life":
+            return ch.LifeWasHeard(member=header["member"], life=Life(*header["life"]))
     raise StorageError(f"unknown log entry {kind!r}")
 
 
 def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.RoundWasCommitted:
     """The first blob is the delta, if there is one; what the learner keeps follows, as `local` of the header says."""
-    plain = {key: value for key, value in header.items() if key != "local"}
+    plain = {"alone": 0} | {key: value for key, value in header.items() if key != "local"}
     named = header.get("local")
     rest = list(blobs)[len(blobs) - len(named or ()) :]
     local = {

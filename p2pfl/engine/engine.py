@@ -20,7 +20,17 @@ from numpy.typing import NDArray
 from p2pfl.aggregate import Neighborhood, Rule
 from p2pfl.compress import Payload
 from p2pfl.config.model import TrainingConfig
-from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, Mix, Operation, ResetEdge
+from p2pfl.core.effects import (
+    ApplyReply,
+    ApplyRequest,
+    Bootstrap,
+    CommitRound,
+    Freeze,
+    Mix,
+    NoteLife,
+    Operation,
+    ResetEdge,
+)
 from p2pfl.core.events import (
     Bootstrapped,
     Event,
@@ -38,6 +48,7 @@ from p2pfl.core.standing import Fault
 from p2pfl.engine.changes import (
     Change,
     EdgeWasReset,
+    LifeWasHeard,
     ModelWasReplaced,
     ReplyWasApplied,
     RequestWasApplied,
@@ -46,7 +57,7 @@ from p2pfl.engine.changes import (
 )
 from p2pfl.engine.codecs import Codecs, chance_of
 from p2pfl.engine.redo import redo, settle
-from p2pfl.engine.scratch import Scratch, distance, gain, lead, learned, median, norm
+from p2pfl.engine.scratch import Scratch, correction, distance, gain, lead, learned, median, norm
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import LocalRound, Vector
@@ -136,11 +147,13 @@ class Engine:
                 return self._bootstrap(operation)
             case Mix():
                 return self._mix(operation)
+            case NoteLife(member=member, life=life):
+                return self._done(None, LifeWasHeard(member=member, life=life))
         assert_never(operation)
 
     def snapshot(self, *, corrected: bool) -> tuple[Vector, Vector | None]:
         """Copies of model and control variate for a local round: (d,) each, None without a variate."""
-        return self.state.model.copy(), self.state.variate.copy() if self.beta and corrected else None
+        return self.state.model.copy(), correction(self.state, self.beta) if self.beta and corrected else None
 
     def neighbor_distance(self) -> float | None:
         """Root mean square distance from the own model to the neighbors' replicas, over the own norm."""
@@ -211,7 +224,7 @@ class Engine:
         return Outcome(ReplyApplied(peer=op.peer, reply=reply, chain=chain), change)
 
     def _settle(self, change: RequestWasApplied | ReplyWasApplied) -> None:
-        settle(self.state, change, beta=self.beta)
+        settle(self.state, change, flows=self.beta > 0)
         self.exchanges += 1
 
     def _encode(self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None) -> Payload:
@@ -282,6 +295,7 @@ class Engine:
             samples=self.state.samples if failed else samples,
             drift=self.state.drift if failed else drift,
             elapsed_s=op.elapsed_s,
+            alone=op.alone,
             delta=None if failed else delta,
             local=None if failed else local_state,
         )
@@ -291,7 +305,8 @@ class Engine:
     def _bootstrap(self, op: Bootstrap) -> Outcome:
         """Coordinate median of the neighbors' replicas."""
         model = median([self.state.edges[peer].peer for peer in op.peers])
-        return self._done(Bootstrapped(), ModelWasReplaced(model=model), urgent=True)
+        change = ModelWasReplaced(model=model, rounds=op.rounds, elapsed_s=op.elapsed_s)
+        return self._done(Bootstrapped(), change, urgent=True)
 
     def _mix(self, op: Mix) -> Outcome:
         """The rule has the last word on the model, but not on whether it is one to go on with.
@@ -338,7 +353,7 @@ class Engine:
         return self.state.edges[peer].peer
 
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
-        redo(self.state, change, codecs=self.codecs, beta=self.beta)
+        redo(self.state, change, codecs=self.codecs, flows=self.beta > 0)
         return Outcome(event, change, urgent)
 
 

@@ -1,9 +1,9 @@
-"""What each change does to the state: the one place where model, variate and replicas move.
+"""What each change does to the state: the one place where model, replicas and flows move.
 
 Live operations and recovery from the log run the same floating-point operations on the same values, so a restarted
 node holds the very bits that it held before; a live operation has checked before what they lead to, and only `settle`s
-it. `x_i -= D/n_i` is the Laplacian step of Xiao and Boyd (2004) on one edge;
-`C_i -= beta (mixing move)/(eta H)` the control variate that follows the flow.
+it. `x_i -= D/n_i` is the Laplacian step of Xiao and Boyd (2004) on one edge; what the control variate is made of is the
+sum of these D over `drift`, edge by edge.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from p2pfl.engine import scratch
 from p2pfl.engine.changes import (
     Change,
     EdgeWasReset,
+    LifeWasHeard,
     ModelWasReplaced,
     ReplyWasApplied,
     RequestWasApplied,
@@ -24,29 +25,34 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.state import NodeState
 
 
-def redo(state: NodeState, change: Change, *, codecs: Codecs, beta: float) -> None:
-    """Apply `change` to `state` in place."""
+def redo(state: NodeState, change: Change, *, codecs: Codecs, flows: bool) -> None:
+    """Apply `change` to `state` in place. `flows`: a control variate is made of what flows over the edges."""
     match change:
         case RequestWasFrozen(peer=peer, request=request):
             state.edges[peer].record.freeze(request)
         case RequestWasApplied() | ReplyWasApplied():
-            _exchange(state, change, codecs, beta)
+            _exchange(state, change, codecs, flows=flows)
         case EdgeWasReset(peer=peer, incarnation=incarnation):
-            edge = state.edges[peer]
-            edge.record.reset(incarnation)
-            edge.own[:] = 0.0
-            edge.peer[:] = 0.0
+            record = state.edges[peer].record
+            record.reset(incarnation)
+            state.edges[peer].begin_anew(record)
         case RoundWasCommitted():
             _commit(state, change)
-        case ModelWasReplaced(model=model):
+        case ModelWasReplaced(model=model, rounds=rounds, elapsed_s=elapsed_s):
             state.model[:] = model
-            state.variate[:] = 0.0
+            state.rounds = state.rounds if rounds is None else rounds
+            state.elapsed_s = state.elapsed_s if elapsed_s is None else elapsed_s
             state.unmixed = None
+        case LifeWasHeard(member=member, life=life):
+            if member is None:
+                state.life = life
+            else:
+                state.lives[member] = life
         case _:
             assert_never(change)
 
 
-def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, *, beta: float) -> None:
+def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, *, flows: bool) -> None:
     """The rest of an exchange whose outcome stands in the scratch memory: D = k (h_i - h_j), the same bits at both ends
     up to its sign; x += D/n.
     """
@@ -55,10 +61,15 @@ def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, *, bet
         edge.record.settle_request(change.request, reply, change.chain)
     else:
         edge.record.settle_reply(reply, change.chain)
-    scratch.settle(state, edge, reply.factor, beta / reply.drift if reply.drift else 0.0)
+    scratch.settle(state, edge, reply.factor, flow_scale(reply.drift) if flows else 0.0)
 
 
-def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, codecs: Codecs, beta: float) -> None:
+def flow_scale(drift: float) -> float:
+    """1/drift; 0 where neither end has trained: what flows then is no disagreement that training has made."""
+    return 1.0 / drift if drift else 0.0
+
+
+def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, codecs: Codecs, *, flows: bool) -> None:
     edge, codec, size = state.edges[change.peer], codecs.of(change.peer), state.model.size
     if isinstance(change, RequestWasApplied):
         incoming, outgoing = change.request.body, change.reply.body
@@ -70,17 +81,14 @@ def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, cod
     codec.decode(incoming, size, state.scratch.decoded_peer)
     codec.decode(outgoing, size, state.scratch.decoded_own)
     scratch.lead(state, edge, change.reply.factor)
-    settle(state, change, beta=beta)
+    settle(state, change, flows=flows)
 
 
 def _commit(state: NodeState, change: RoundWasCommitted) -> None:
     state.version, state.rounds = change.version, change.rounds
     state.elapsed_s = change.elapsed_s
     state.unmixed = None
-    state.drift = change.drift
-    if change.samples != state.samples:
-        state.variate *= state.variate.dtype.type(state.samples / change.samples)
-        state.samples = change.samples
+    state.drift, state.alone, state.samples = change.drift, change.alone, change.samples
     if change.delta is not None:
         state.model += change.delta
     if change.local is not None:

@@ -27,7 +27,7 @@ class Scratch:
     """Three vectors (d,) and one tile, taken when first needed and kept; one serves all edges of a node.
 
     `peer` and `own` will be replicas: they change places with the edge's when an exchange is settled. `move` is first
-    what is to be encoded, then how the model moves.
+    what is to be encoded, then D, by which n times the model moves.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,9 @@ def gain(state: NodeState, edge: EdgeState) -> Vector:
 
 
 def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float]:
-    """From the decoded payloads to both replicas and the model's move D/n, with D = k (h_i - h_j), all in scratch.
+    """From the decoded payloads to both replicas and D = k (h_j - h_i), all in scratch; the model will move by D/n.
+
+    D has the same bits at both ends up to its sign.
 
     Returns the norms of the neighbor's replica and of the model after the move.
     """
@@ -77,24 +79,44 @@ def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float
                 continue
             move = np.subtract(peer, own, out=scratch.move[part])
             move *= rate
-            move /= samples
-            model_square += _square(np.add(model[part], move, out=scratch.tile[: move.size]))
+            after = np.divide(move, samples, out=scratch.tile[: move.size])
+            model_square += _square(np.add(model[part], after, out=after))
     return float(np.sqrt(replica_square)), float(np.sqrt(model_square))
 
 
-def settle(state: NodeState, edge: EdgeState, factor: float, ratio: float) -> None:
-    """Carry out what `lead` found: x += D/n, C -= ratio D/n. Where k = 0 no model moves, not even -0 to 0."""
+def settle(state: NodeState, edge: EdgeState, factor: float, scale: float) -> None:
+    """Carry out what `lead` found: x += D/n, and the edge's flow S += scale D. Where k = 0 nothing moves, not even
+    -0 to 0.
+    """
     scratch = state.scratch
     edge.peer, scratch.peer = scratch.peer, edge.peer
     edge.own, scratch.own = scratch.own, edge.own
     if factor == 0.0:
         return
-    scale = state.model.dtype.type(ratio)
-    for part in _parts(state.model.size):
+    model, samples, rate = state.model, state.model.dtype.type(state.samples), state.model.dtype.type(scale)
+    flow = edge.flow
+    if flow is None and scale:
+        flow = edge.flow = np.zeros(model.shape, model.dtype)
+    for part in _parts(model.size):
         move = scratch.move[part]
-        state.model[part] += move
-        if ratio:
-            state.variate[part] -= np.multiply(move, scale, out=scratch.tile[: move.size])
+        model[part] += np.divide(move, samples, out=scratch.tile[: move.size])
+        if flow is not None and scale:
+            flow[part] += np.multiply(move, rate, out=scratch.tile[: move.size])
+
+
+def correction(state: NodeState, beta: float) -> Vector:
+    """The control variate C = -(beta/n) sum_j S_ij, a new vector (d,): what has flowed, taken back from each gradient.
+
+    Computed from the edges, in the order of the neighbors, whenever it is needed: so sum_i n_i C_i is zero as soon as
+    the two ends of each edge hold opposite flows, whatever else a node has lost.
+    """
+    total = np.zeros(state.model.shape, state.model.dtype)
+    for peer in sorted(state.edges):
+        flow = state.edges[peer].flow
+        if flow is not None:
+            total += flow
+    total *= total.dtype.type(-beta / state.samples)
+    return total
 
 
 def learned(state: NodeState, start: Vector, end: Vector, rho: float) -> tuple[Vector, float]:

@@ -1,4 +1,4 @@
-"""Everything of a node that must survive: the model, the control variate, and the replicas of every edge.
+"""Everything of a node that must survive: the model, and of every edge the replicas and the flow.
 
 One writer at a time (the engine's thread). What changes it stands in `engine`; how it becomes bytes in `durable`.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.core.lives import FIRST_LIFE, Life
 from p2pfl.core.messages import DIGEST_BYTES
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.scratch import Scratch
@@ -19,11 +20,23 @@ from p2pfl.learn.interface import Vector
 
 @dataclass(slots=True)
 class EdgeState:
-    """`own` is the replica of our model that the neighbor holds too, `peer` that of the neighbor's; both (d,)."""
+    """`own` is the replica of our model that the neighbor holds too, `peer` that of the neighbor's; both (d,).
+
+    `flow` S (d,) is the sum of all D of this edge, each over the scale `drift` that both ends agreed on for it, with
+    the sign it has here: opposite at the two ends, bit for bit. None: nothing has flowed since the edge began.
+    """
 
     record: EdgeRecord
     own: Vector
     peer: Vector
+    flow: Vector | None = None
+
+    def begin_anew(self, record: EdgeRecord) -> None:
+        """Both replicas are zero and nothing has flowed. The other end does the same when it adopts the incarnation."""
+        self.record = record
+        self.own[:] = 0.0
+        self.peer[:] = 0.0
+        self.flow = None
 
     def digest(self, *, initiator: bool) -> bytes:
         """BLAKE2b-128 of both replicas, the initiator's first: equal at both ends between transactions."""
@@ -36,23 +49,31 @@ class EdgeState:
 
 @dataclass(slots=True)
 class NodeState:
-    """`model` x (d,), `variate` C (d,), `samples` n; `version` and `rounds` as the core counts them.
+    """`model` x (d,), `samples` n; `version`, `rounds` and `alone` as the core counts them.
 
     `drift` is rho*eta*H of the last local round, by which the control variate scales what mixing moved. `local` is what
     the learner kept outside the model in the round that counted last; its arrays are replaced, never written to.
+
+    `ended` is what bounded training, in rounds or seconds, when the federation ended for this node; None: it has not.
+
+    `life` is the own one, which has been started `starts` times; `lives` those that were heard of, by member index.
 
     `unmixed` (d,) is the model as it was before a robust rule mixed it, from then until the next round is committed: so
     long neighbors are shown that one. It does not outlive a crash: after one they see the mixed model once.
     """
 
     model: Vector
-    variate: Vector
     samples: int
     edges: dict[int, EdgeState] = field(default_factory=dict)
     version: int = 0
     rounds: int = 0
+    alone: int = 0
     drift: float = 0.0
     elapsed_s: float = 0.0
+    ended: float | None = None
+    life: Life = FIRST_LIFE
+    starts: int = 0
+    lives: dict[int, Life] = field(default_factory=dict)
     local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
     unmixed: Vector | None = field(default=None, compare=False)
     scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
@@ -61,10 +82,19 @@ class NodeState:
     def new(
         cls, model: Vector, samples: int, peers: tuple[int, ...], local: dict[str, NDArray[np.generic]] | None = None
     ) -> NodeState:
-        state = cls(model=model.copy(), variate=zeros(model), samples=samples, local=local or {})
+        state = cls(model=model.copy(), samples=samples, local=local or {})
         for peer in peers:
             state.edges[peer] = EdgeState(EdgeRecord(), zeros(model), zeros(model))
         return state
+
+    def begin_life(self, name: int) -> None:
+        """Without the flows that its neighbors remember: all edges begin anew, here now, at the other ends once they
+        hear of it. `name` is a random number below 2**53.
+        """
+        self.life = Life(self.life.generation + bool(self.life.name), name)
+        self.starts = 0
+        for edge in self.edges.values():
+            edge.begin_anew(edge.record.without_replicas())
 
     @property
     def shown(self) -> Vector:

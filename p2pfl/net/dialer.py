@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from logging import DEBUG, INFO, Logger
 from typing import Any
 
@@ -86,8 +86,10 @@ class Dialer:
         limits: Limits,
         rng: random.Random,
         log: Logger,
+        name_of: Callable[[int], str],
     ) -> None:
         self._addresses = addresses
+        self._name_of = name_of
         self._greeter = greeter
         self._table = table
         self._refusals = refusals
@@ -121,7 +123,7 @@ class Dialer:
         except (GoneError, TimeoutError, aiohttp.ClientError, OSError) as error:
             self._report_silence(peer, error)
         except PeerFault as fault:
-            self._refusals.note(peer, f"node {peer} at {self._addresses[peer]}", str(fault))
+            self._refusals.note(peer, f"{self._name_of(peer)} at {self._addresses[peer]}", fault)
             return True
         finally:
             place.dial = None
@@ -155,4 +157,4 @@ class Dialer:
         level = DEBUG if peer in self._silent or self._table.places[peer].link else INFO
         self._silent.add(peer)
         what = str(error) or type(error).__name__
-        self._log.log(level, "node %d at %s is not there yet: %s", peer, self._addresses[peer], what)
+        self._log.log(level, "%s at %s is not there yet: %s", self._name_of(peer), self._addresses[peer], what)

@@ -111,10 +111,12 @@ def trusted_host(header: str, listen: Address) -> bool:
 
 
 def exposition(status: Mapping[str, Any]) -> str:
-    """Prometheus text format 0.0.4 of the numeric top-level entries, and of those of each neighbor, by its name; a name
-    in `_total` is a counter.
+    """Prometheus text format 0.0.4 of the numeric top-level entries, of alarms by kind, and of the entries of each
+    neighbor, by its name; a name in `_total` is a counter.
     """
     lines = []
+    if alarms := status.get("alarms"):
+        lines += _metric("alarms_total", {f'{{kind="{kind}"}}': count for kind, count in alarms.items()})
     for key, value in status.items():
         if isinstance(value, int | float):
             lines += _metric(key, {"": value})

@@ -254,7 +254,7 @@ class Link:
             return
         self._traffic.faults += 1
         level = WARNING if self._traffic.faults <= LOUD_FAULTS else DEBUG
-        self._shared.log.log(level, "session %d with node %d: %s", self.number, self.peer, fault)
+        self._shared.log.log(level, "session %d with %s: %s", self.number, self._shared.name_of(self.peer), fault)
         self.end(f"{MALFORMED if isinstance(fault, MalformedError) else 'protocol fault: '}{fault}")
 
     async def _work(self, size: int, act: Callable[[], T]) -> T:

@@ -28,7 +28,7 @@ from p2pfl.net.limits import Limits
 from p2pfl.net.link import Link
 from p2pfl.net.listener import Listener
 from p2pfl.net.refusals import Refusals
-from p2pfl.net.shared import Shared
+from p2pfl.net.shared import OnAlarm, Shared
 from p2pfl.net.table import Callbacks, Table
 
 SEALING_THREADS = 2
@@ -38,7 +38,7 @@ class Links:
     """`async with` binds the socket and starts dialing; leaving it says goodbye to every neighbor.
 
     `members` maps public keys to node indices, `dial` indices to `host:port` or None. UserError for an address that
-    is none or cannot be bound.
+    is none or cannot be bound. `on_alarm` hears of a `federation-differs`.
     """
 
     def __init__(
@@ -58,6 +58,8 @@ class Links:
         rng: Random,
         log: Logger | None = None,
         limits: Limits | None = None,
+        name_of: Callable[[int], str] = "node {}".format,
+        on_alarm: OnAlarm = lambda kind, peer, text: None,  # noqa: ARG005 - whoever does not listen
     ) -> None:
         limits, log = limits or Limits(), log or getLogger("p2pfl.net")
         self.counters = Counters.of(index for index in members.values() if index != own_index)
@@ -71,6 +73,8 @@ class Links:
             counters=self.counters,
             log=log,
             max_body_bytes=max_body_bytes,
+            name_of=name_of,
+            on_alarm=on_alarm,
         )
         greeter = Greeter(
             identity=identity,
@@ -88,9 +92,9 @@ class Links:
             shared=shared,
             spawn=self._run,
         )
-        refusals = Refusals(self.counters, log)
+        refusals = Refusals(self.counters, log, on_alarm)
         addresses = {
-            peer: parse_address(text, f"address of node {peer}")
+            peer: parse_address(text, f"address of {name_of(peer)}")
             for peer, text in sorted(dial.items())
             if text is not None and peer in neighbors
         }
@@ -102,6 +106,7 @@ class Links:
             limits=limits,
             log=log,
             spawn=self._visit,
+            name_of=name_of,
         )
         self._dialed = tuple(addresses)
         self._dialer = Dialer(
@@ -112,6 +117,7 @@ class Links:
             limits=limits,
             rng=rng,
             log=log,
+            name_of=name_of,
         )
         self._http: ClientSession | None = None
         self._group = asyncio.TaskGroup()

@@ -59,7 +59,9 @@ class Listener:
         limits: Limits,
         log: Logger,
         spawn: Spawn,
+        name_of: Callable[[int], str],
     ) -> None:
+        self._name_of = name_of
         self._address = address
         self._greeter = greeter
         self._table = table
@@ -129,8 +131,8 @@ class Listener:
         except TimeoutError:
             self._log.debug("%s took too long to become a session", gate.address)
         except PeerFault as fault:
-            who = gate.address if channel.peer is None else f"node {channel.peer} from {gate.address}"
-            self._refusals.note(channel.peer, who, str(fault))
+            who = gate.address if channel.peer is None else f"{self._name_of(channel.peer)} from {gate.address}"
+            self._refusals.note(channel.peer, who, fault)
         if link is None:
             await channel.close(self._limits.close_s)
             return

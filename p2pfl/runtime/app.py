@@ -21,18 +21,21 @@ from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
-from p2pfl.errors import UserError
+from p2pfl.errors import StorageError, UserError
+from p2pfl.learn.interface import Score
 from p2pfl.net.http import StatusPage
 from p2pfl.net.links import Links
 from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.plain import finite
 from p2pfl.reporting.sketch import Sketch
-from p2pfl.runtime import parts
+from p2pfl.runtime import ending, parts
 from p2pfl.runtime.driver import Closed, Driver
+from p2pfl.runtime.ending import Errand, Waiting
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look
 from p2pfl.runtime.parts import Setup
+from p2pfl.runtime.room import needs_of
 from p2pfl.runtime.status import Status
-from p2pfl.runtime.workshop import Workshop
+from p2pfl.runtime.workshop import Moment, Workshop
 from p2pfl.storage import Store
 
 log = logging.getLogger("p2pfl")
@@ -63,26 +66,33 @@ class Application:
         self.sketched = sketched
         self.last_line_at = self.look_again_at = float("-inf")
         self.stopped = False
-        self.begun = False
+        self.begun = self.testing = False
+        self.asked_again = False
+        """whether somebody has asked it to stop when its core was through already."""
+        self.waiting = Waiting(self._waits)
         self.cpu_began = self.cpu_ended = 0.0
         self.driver: Driver | None = None
+        self.store: Store
         self.status: Status
 
     async def run(self) -> Line:
         folder = self.setup.node.state_dir
         was_there = folder.exists()
-        store = Store.open(folder, durability=self.setup.durability)
+        if not await self._is_written(self._open_store):
+            return self._not_begun()
+        store = self.store
         try:
             recovered = parts.recover(self.setup, store)
             engine = self._engine_of(recovered)
+            self._look_for_room(engine)
             core = parts.make_core(self.setup, engine.state, fresh=recovered is None)
             if recovered is not None:
-                log.warning("resuming after round %d", core.facts.rounds)
-                if core.facts.rounds >= (self.setup.federation.training.rounds or float("inf")):
-                    log.warning("all rounds were done already: raise training.rounds, or remove %s", folder)
+                notice.info("resuming after round %d", core.facts.rounds)
+                if core.facts.done:
+                    text = "it has finished, and only answers for a while: to go on raise training.rounds, or remove %s"
+                    notice.info(text, folder)
             driver = self._assemble(core, engine, store)
-            await self._serve(core, driver)
-            return await self._conclude(engine, driver)
+            return await self._serve(core, engine, driver)
         except UserError as error:
             if error.file is None and error.key in OWN_ADDRESSES:
                 error.file, error.key = str(self.setup.node.path), f"node.{error.key}"
@@ -93,10 +103,64 @@ class Application:
                 shutil.rmtree(folder)
 
     def stop(self) -> None:
-        """End cleanly, keeping a snapshot. Before the node has begun it is only remembered."""
+        """End cleanly, keeping a snapshot. Before the node has begun it is only remembered.
+
+        Once its core is through, do not wait for the last test; asked twice, nor for a disk that refuses.
+        """
+        if self.driver is not None and self.driver.finished.is_set():
+            self._hurry()
+            return
         self.stopped = True
         if self.driver is not None and self.begun:
             self.driver.stop()
+        else:
+            self.waiting.hurried.set()
+
+    def _hurry(self) -> None:
+        """Only who has been told that the disk is waited for can give up what it does not have yet."""
+        if self.testing or (self.waiting.for_disk and (self.stopped or self.asked_again)):
+            self.waiting.hurried.set()
+        elif self.waiting.for_disk:
+            log.warning("what was learned is not on the disk yet: stop once more to give it up")
+        self.asked_again = True
+
+    async def _is_written(self, write: Callable[[], None]) -> bool:
+        """Whether the disk has taken it in the end, and nobody has given up."""
+        return await self.waiting.until_written(write, self.setup.node.state_dir) is None
+
+    def _open_store(self) -> None:
+        self.store = Store.open(self.setup.node.state_dir, durability=self.setup.durability)
+
+    def _look_for_room(self, engine: Engine) -> None:
+        """Say what the state needs, before anything is written.
+
+        Raises:
+            UserError: the volume is too small for it.
+        """
+        needs = needs_of(engine.state, self.setup.durability, engine.codecs)
+        if shortage := needs.shortage(self.setup.node):
+            log.warning("%s", shortage)
+        least, usual, room = needs.least_bytes, needs.usual_bytes, self.store.room_bytes
+        log.info(
+            "the state needs %s bytes, up to %s where there is room; there are %s",
+            f"{least:,}",
+            f"{usual:,}",
+            f"{room:,.0f}",
+        )
+
+    def _not_begun(self) -> Line:
+        """The result of a node that was stopped while it waited for room for its first snapshot."""
+        line: Line = {"node": self.setup.member.name, "phase": "stopped", "finished": False}
+        return line | (self.status.full() | line if hasattr(self, "status") else {})
+
+    def _waits(self, what: str) -> None:
+        """Shown wherever the phase is."""
+        if self.driver is None or not hasattr(self, "status"):
+            return
+        if what == ending.WAITING_FOR_DISK != self.status.waits_for:
+            self.driver.alarms["storage"] += 1
+        self.status.waits_for = what
+        self.on_line(self._line(self.driver))
 
     def _engine_of(self, recovered: NodeState | None) -> Engine:
         return parts.make_engine(self.setup, recovered)
@@ -118,8 +182,10 @@ class Application:
         self.thread.report_to(driver)
         return driver
 
-    async def _serve(self, core: Node, driver: Driver) -> None:
-        """Doors open first, then the core starts; on the way out neighbors hear goodbye before the threads end."""
+    async def _serve(self, core: Node, engine: Engine, driver: Driver) -> Line:
+        """Once there is a snapshot doors open, then the core starts; on the way out neighbors hear goodbye before the
+        threads end. The status page is there for longer: the disk may have to be waited for.
+        """
         setup = self.setup
         links = self._links(driver)
         bearing = bearings(setup.federation)[setup.member.index]
@@ -136,28 +202,33 @@ class Application:
             durability=setup.durability,
             bearing=bearing,
             kept=lambda: self.thread.engine.kept,
+            refusal=lambda: self.thread.refusal,
         )
-        async with AsyncExitStack() as doors:
-            doors.push_async_callback(driver.close)
+        async with AsyncExitStack() as open_page:
             if setup.node.status_listen is not None:
-                page = await doors.enter_async_context(StatusPage(setup.node.status_listen, self.status.full))
+                page = await open_page.enter_async_context(StatusPage(setup.node.status_listen, self.status.full))
                 log.info("status: http://%s:%d/status", setup.node.status_listen.rpartition(":")[0], page.port)
-            driver.links = links
-            await doors.enter_async_context(links)
-            log.info("listening on port %d", links.port)
-            notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
-            self._begin(driver, links)
-            upkeep = asyncio.create_task(self._upkeep())
-            await driver.finished.wait()
-            upkeep.cancel()
-        if driver.failure is not None:
-            raise driver.failure
+            if not await self._is_written(lambda: self.thread.checkpoint(engine.state)):
+                return self._not_begun()
+            async with AsyncExitStack() as doors:
+                doors.push_async_callback(driver.close)
+                driver.links = links
+                await doors.enter_async_context(links)
+                log.info("listening on port %d", links.port)
+                notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
+                self._begin(driver, links)
+                upkeep = asyncio.create_task(self._upkeep())
+                await driver.finished.wait()
+                upkeep.cancel()
+            if driver.failure is not None:
+                raise driver.failure
+            return await self._conclude(engine, driver)
 
     def _begin(self, driver: Driver, links: Links) -> None:
         """From here on the node has a state, and leaves one behind."""
-        self.thread.checkpoint(self.thread.engine.state)
         self.thread.start()
         self.begun = True
+        self.waiting.hurried.clear()
         self.cpu_began = time.process_time()
         driver.start(links)
         if self.stopped:
@@ -180,6 +251,8 @@ class Application:
             on_close=driver.session_closed,
             rng=random.Random(os.urandom(16)),  # jitter of dials: nothing that a seed should repeat
             log=logging.getLogger("p2pfl.net"),
+            name_of=self._name_of,
+            on_alarm=driver.alarm,
         )
 
     async def _upkeep(self) -> None:
@@ -192,6 +265,10 @@ class Application:
                 told = True
                 self._say_who_is_missing()
             self._look()
+            if self.driver is not None and self.status.core.rounds.phase is Phase.WAITING:
+                self.on_line(self._line(self.driver))
+            if self.driver is not None:
+                self.driver.presence.look(time.monotonic())
             if self.driver is not None and self.status.core.rounds.phase in (Phase.CLOSING, Phase.LINGERING):
                 self.driver.measure()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and time.monotonic() - saved_at >= self.setup.node.snapshot_s:
@@ -202,7 +279,8 @@ class Application:
         missing = [self._name_of(peer) for peer, edge in self.status.core.edges.items() if not edge.is_open]
         if missing:
             wait_s = self.setup.federation.gossip.start_wait_s
-            log.warning("no session yet with %s; begins without after at most %g s", ", ".join(missing), wait_s)
+            text = "no session yet with %s; begins after at most %g s if one neighbor is there, and waits if none is"
+            log.warning(text, ", ".join(missing), wait_s)
 
     def _look(self) -> None:
         """A float is written in one step: no lock is needed between the threads."""
@@ -241,22 +319,28 @@ class Application:
     async def _conclude(self, engine: Engine, driver: Driver) -> Line:
         """The threads have ended: write the last snapshot, test what was learned, leave a result."""
         self.cpu_ended = time.process_time()
-        await asyncio.to_thread(self.thread.checkpoint, engine.state)
+        self.status.over = True
+        had_ended = engine.state.ended is not None
+        if self.status.core.facts.done:
+            engine.state.ended = parts.bound_of(self.setup)
+        if not await self._is_written(lambda: self.thread.checkpoint(engine.state)):
+            raise StorageError(f"{self.thread.refusal}; given up: what was learned {self.thread.unkept} is lost")
         self.status.neighbor_distance = await asyncio.to_thread(engine.neighbor_distance)
         workshop = driver.workshop
-        local = None
-        if driver.learner_is_free:
-            self.setup.learner.load_local_state(engine.state.local)  # a round that ended too late does not count
-            await asyncio.to_thread(workshop.measure, engine.state.model)
-            local = await asyncio.to_thread(self.setup.learner.evaluate, engine.state.model, "local")
-        else:
-            log.warning("stopped in a long round: what it was to become is lost, and the model is not tested again")
+        self.testing = True
+        local = await self._last_test(engine.state, driver)
         self.on_line(self._line(driver))
-        if not self.status.exchanges:
+        if not (self.status.exchanges or self.stopped or had_ended):
             log.warning("not one exchange with a neighbor has taken place: addresses, listen, firewall?")
-        finished = self.status.core.rounds.phase is Phase.FINISHED and not self.stopped
+        rounds = self.status.core.rounds
+        if alone := self.status.core.facts.alone:
+            notice.info("%d of %d rounds were trained without a neighbor", alone, self.status.core.facts.rounds)
+        if rounds.ended_by is not None:
+            notice.info("training ended after round %d: %s", self.status.core.facts.rounds, rounds.ended_by)
+        finished = rounds.phase is Phase.FINISHED and not self.stopped and not rounds.resigned
         result = self.status.full() | {
             "finished": finished,
+            "resigned": rounds.resigned,
             "pid": os.getpid(),
             "local_accuracy": None if local is None else local.accuracy,
             "local_loss": None if local is None else local.loss,
@@ -273,6 +357,27 @@ class Application:
         except OSError as error:
             log.warning("%s could not be written: %s", path, error)
         return result
+
+    async def _last_test(self, state: NodeState, driver: Driver) -> Score | None:
+        """Test the last model, however long that takes unless somebody wants the node to end; the score on own data."""
+        waiting, workshop, learner = self.waiting, driver.workshop, self.setup.learner
+        hasty = self.stopped or self.asked_again
+        local: list[Score | None] = []
+
+        def test() -> None:
+            workshop.measure(state.model, Moment(state.rounds, state.version, final=True))
+            local.append(learner.evaluate(state.model, "local"))
+
+        under_way = driver.under_way
+        if await waiting.until(driver.learner_is_free, limit_s=ending.LAST_ROUND_S if hasty else None):
+            learner.load_local_state(state.local)  # a round that ended too late does not count
+            errand, under_way = Errand(test), "test"
+            if await waiting.until(lambda: errand.is_done, limit_s=ending.LAST_TEST_S if hasty else None):
+                errand.result()
+                return local[0]
+        if workshop.tested is None or not workshop.tested.of.final:
+            log.warning("%s", ending.why_untested(under_way, workshop.tested))
+        return None
 
     def _name_of(self, index: int) -> str:
         return self.setup.federation.members[index].name

@@ -32,6 +32,7 @@ from p2pfl.core.effects import (
     Finish,
     Freeze,
     Mix,
+    NoteLife,
     ResetEdge,
     Send,
     StartRound,
@@ -55,16 +56,18 @@ from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.learn.user_code import describe_failure
 from p2pfl.net.link import MALFORMED
 from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Quit
-from p2pfl.runtime.workshop import Workshop
+from p2pfl.runtime.presence import Presence
+from p2pfl.runtime.workshop import Moment, Workshop
 
 log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
 
 WAITING_BYTES = 64 << 20
 """of models that wait to be tested: a large one may take longer than until the next is due."""
-LAST_ROUND_S = 3.0
-"""a node that is stopped waits as long for the local round under way: many are shorter, and none need be."""
 TRAINING_NICE = 10
 """how much lower the priority of training is: it takes every moment that nothing else wants, and no other."""
+NOTICES = frozenset({"joined", "storage-restored", "enough-neighbors", "probation"})
+"""Kinds of what has become right, or was meant to be: told, and no alarm."""
 FIRST_ALARMS = 5
 LATER_ALARMS = 100
 
@@ -127,6 +130,7 @@ class Driver:
         self.finished = asyncio.Event()
         self.failure: BaseException | None = None
         self.alarms: Counter[str] = Counter()
+        self.presence = Presence(core, name_of=name_of, on_alarm=self._raise_alarm, now=self.loop.time())
         self._told: Counter[tuple[str, int | None]] = Counter()
         self.trained: tuple[Vector, LocalRound] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -134,8 +138,8 @@ class Driver:
         self._learning = threading.Lock()
         self._closed = False
         self._untested = 0
-        self.learner_is_free = False
-        """after `close`: whether nothing trains or evaluates any more, so that others may use the learner."""
+        self.under_way = ""
+        """what the learner does just now: a "round" or a "test"."""
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -145,10 +149,12 @@ class Driver:
 
     def session_opened(self, peer: int, session: int) -> None:
         log.info("session with %s is open", self.name_of(peer))
+        self.presence.opened(peer, self.loop.time())
         self.take(SessionOpened(peer=peer, session=session))
 
     def session_closed(self, peer: int, session: int, reason: str) -> None:
         log.info("session with %s ended: %s", self.name_of(peer), reason)
+        self.presence.ended(peer, reason, self.loop.time())
         malformed = reason.removeprefix(MALFORMED) if reason.startswith(MALFORMED) else ""
         self.take(SessionClosed(peer=peer, session=session, malformed=malformed))
 
@@ -203,7 +209,7 @@ class Driver:
             case CommitRound():
                 trained, self.trained = self.trained, None
                 self.engine_thread.jobs.put(Operate(effect, trained))
-            case Freeze() | ApplyRequest() | ApplyReply() | ResetEdge() | Bootstrap() | Mix():
+            case Freeze() | ApplyRequest() | ApplyReply() | ResetEdge() | Bootstrap() | Mix() | NoteLife():
                 self.engine_thread.jobs.put(Operate(effect))
             case StartRound(index=index, corrected=corrected):
                 self._start_round(index, corrected=corrected)
@@ -226,21 +232,27 @@ class Driver:
     def _wake(self) -> None:
         self._run(self.core.wake(self.loop.time()))
 
+    def alarm(self, kind: str, peer: int, text: str) -> None:
+        """The network has seen what the user should know."""
+        self._raise_alarm(Alarm(kind=kind, peer=peer, text=text))
+
     def _raise_alarm(self, alarm: Alarm) -> None:
         """The first few of a kind are logged, then each hundredth: a neighbor must not be able to fill the disk."""
-        self.alarms[alarm.kind] += 1
+        planned = alarm.notice or alarm.kind in NOTICES
+        self.alarms.update(() if planned else (alarm.kind,))
         self._told[alarm.kind, alarm.peer] += 1
         times = self._told[alarm.kind, alarm.peer]
         if times <= FIRST_ALARMS or times % LATER_ALARMS == 0:
             place = "" if alarm.peer is None else f" ({self.name_of(alarm.peer)})"
-            log.warning("%s%s: %s%s", alarm.kind, place, alarm.text, f" (time {times})" if times > 1 else "")
+            tell = notice.info if planned else log.warning
+            tell("%s%s: %s%s", alarm.kind, place, alarm.text, f" (time {times})" if times > 1 else "")
 
     # -- training -----------------------------------------------------------------------------------------------------
 
     def _start_round(self, index: int, *, corrected: bool) -> None:
         """Take the model as it is between two operations, then train in the other thread."""
         self.engine_thread.jobs.put(
-            Look(lambda engine: self._submit(self._train, engine.snapshot(corrected=corrected), index))
+            Look(lambda engine: self._submit(self._train, engine.snapshot(corrected=corrected), index, _now(engine)))
         )
 
     def _submit(self, work: Callable[..., None], *arguments: object) -> None:
@@ -253,12 +265,16 @@ class Driver:
         with self._learning:
             if not self._closed:
                 work(*arguments)
+            self.under_way = ""
 
-    def _train(self, snapshot: tuple[Vector, Vector | None], index: int) -> None:
+    def _train(self, snapshot: tuple[Vector, Vector | None], index: int, of: Moment) -> None:
         start, correction = snapshot
         try:
             if self.workshop.is_due(index):
-                self._measure(start)
+                self._measure(start, of)
+            if self._closed:
+                return
+            self.under_way = "round"
             local = self.workshop.train(start, correction, index)
         except LearningError as error:
             log.error("round %d raised: %s", index + 1, error)  # noqa: TRY400 - the user's task, not our traceback
@@ -283,8 +299,9 @@ class Driver:
         except BaseException as error:  # noqa: BLE001 - as above
             self.fail(error)
 
-    def _measure(self, model: Vector) -> None:
-        self.workshop.measure(model)
+    def _measure(self, model: Vector, of: Moment) -> None:
+        self.under_way = "test"
+        self.workshop.measure(model, of)
         self.loop.call_soon_threadsafe(self.on_measure)
 
     def _look_between_rounds(self, tick: int) -> None:
@@ -307,11 +324,13 @@ class Driver:
         if not self.workshop.evaluate_every or (self._untested and untested_bytes > WAITING_BYTES):
             return
         self._untested += 1
-        self.engine_thread.jobs.put(Look(lambda engine: self._submit(self._measure_next, engine.state.model.copy())))
+        self.engine_thread.jobs.put(
+            Look(lambda engine: self._submit(self._measure_next, engine.state.model.copy(), _now(engine)))
+        )
 
-    def _measure_next(self, model: Vector) -> None:
+    def _measure_next(self, model: Vector, of: Moment) -> None:
         self.loop.call_soon_threadsafe(self._take_from_line)
-        self._measure(model)
+        self._measure(model, of)
 
     def _take_from_line(self) -> None:
         self._untested -= 1
@@ -319,7 +338,7 @@ class Driver:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop both threads; what the engine has to do is still done, a local round under way not waited for long."""
+        """Stop both threads: what the engine has to do is still done, what the learner is doing not waited for."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -327,6 +346,11 @@ class Driver:
         if self.engine_thread.is_alive():
             self.engine_thread.jobs.put(Quit())
             await asyncio.to_thread(self.engine_thread.join)
-        self.learner_is_free = await asyncio.to_thread(self._learning.acquire, timeout=LAST_ROUND_S)
-        if self.learner_is_free:
-            self._learning.release()
+
+    def learner_is_free(self) -> bool:
+        """After `close`: whether nothing trains or evaluates any more, so that others may use the learner."""
+        return not self._learning.locked()
+
+
+def _now(engine: Engine) -> Moment:
+    return Moment(engine.state.rounds, engine.state.version)

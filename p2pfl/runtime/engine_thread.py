@@ -6,10 +6,12 @@ refuses, the node learns it before any answer that depended on it, and a full sn
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,11 +22,15 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import LocalRound, Vector
+from p2pfl.runtime.room import needs_of
 from p2pfl.storage import Durability, State, Store
+from p2pfl.storage.space import LEAST_LOG_BYTES
+
+log = logging.getLogger("p2pfl")
 
 RETRY_S = 5.0
-LEAST_LOG_BYTES = 4 << 20
-LOG_MULTIPLE = 4
+LOOK_S = 1.0
+"""how often a log that has grown looks at the room there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +83,12 @@ class EngineThread(threading.Thread):
         self.listener: Listener
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.broken_since: float | None = None
-        self.last_error = ""
-        size = engine.state.model.nbytes * (2 + 2 * len(engine.state.edges))
-        self.log_limit = max(LEAST_LOG_BYTES, LOG_MULTIPLE * size)
+        self.refusal: str | None = None
+        """why the disk does not take the state; None while it does."""
+        self.kept_rounds: int | None = None
+        """own rounds in what is on the disk; None: nothing was kept yet."""
+        self._look_at = float("-inf")
+        self._log_limit = 0
 
     def report_to(self, listener: Listener) -> None:
         """Call before `start`."""
@@ -93,9 +102,28 @@ class EngineThread(threading.Thread):
             self.listener.fail(error)
 
     def checkpoint(self, state: NodeState) -> None:
-        """Write `state` as a new generation."""
+        """Write `state` as a new generation.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
         picture = image(state, with_replicas=self.durability == "exchange", copied=False)
-        self.store.checkpoint(State(header=picture.header | self.extra, arrays=picture.arrays, blobs=picture.blobs))
+        try:
+            self.store.checkpoint(State(header=picture.header | self.extra, arrays=picture.arrays, blobs=picture.blobs))
+        except StorageError as error:
+            self.refusal = str(error)
+            raise
+        self.refusal, self.kept_rounds = None, state.rounds
+
+    @property
+    def unkept(self) -> str:
+        """What the disk does not have, in words."""
+        return "in this run" if self.kept_rounds is None else f"after round {self.kept_rounds}"
+
+    def _flush(self) -> None:
+        self.store.flush()
+        if self.durability == "exchange":
+            self.kept_rounds = self.engine.state.rounds
 
     def _batch(self) -> bool:
         jobs = self._wait()
@@ -113,7 +141,7 @@ class EngineThread(threading.Thread):
                 case Quit():
                     quitting = True
         if urgent and self.broken_since is None:
-            self._guard(events, self.store.flush)
+            self._guard(events, self._flush)
         self._upkeep(events)
         if events:
             self.listener.deliver(events)
@@ -144,8 +172,9 @@ class EngineThread(threading.Thread):
         try:
             write()
         except StorageError as error:
-            self.last_error = str(error)
+            self.refusal = str(error)
             if self.broken_since is None:
+                log.warning("%s; a full snapshot is tried every %g s", error, RETRY_S)
                 events.insert(0, StorageFailed())
             self.broken_since = time.monotonic()
 
@@ -154,9 +183,21 @@ class EngineThread(threading.Thread):
         if self.broken_since is not None:
             if time.monotonic() - self.broken_since < RETRY_S:
                 return
-            self.broken_since = None
-            self._guard(events, lambda: self.checkpoint(self.engine.state))
-            if self.broken_since is None:
+            try:
+                self.checkpoint(self.engine.state)
+            except StorageError:
+                self.broken_since = time.monotonic()
+            else:
+                self.broken_since = None
                 events.append(StorageRestored())
-        elif self.store.wal_bytes > self.log_limit:
+        elif self.store.wal_bytes > LEAST_LOG_BYTES and self.store.wal_bytes > self.log_limit():
             self._guard(events, lambda: self.checkpoint(self.engine.state))
+
+    def log_limit(self) -> int:
+        """How long the log may become, as much as the disk has room for."""
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_S
+            needs = needs_of(self.engine.state, self.durability, self.engine.codecs)
+            with suppress(StorageError):  # then it stays as it was
+                self._log_limit = needs.log_limit(self.store.room_bytes)
+        return self._log_limit

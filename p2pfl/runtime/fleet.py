@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +20,13 @@ from typing import Any
 
 from p2pfl.config.load_node import load_node, node_file
 from p2pfl.config.model import Federation, NodeConfig
+from p2pfl.runtime.ending import WAITING_FOR_DISK
 from p2pfl.runtime.lies import Lies
 
 PATIENCE_S = 15.0
+"""longer than a node takes that is stopped, unless its disk is full: that one is let be."""
+STRANDED_S = 5.0
+"""For so long nodes must have waited alone before they are let go."""
 STOPPED = 130
 LINE_LIMIT = 1 << 20
 LOG_FILE = "node.log"
@@ -44,6 +48,8 @@ class Child:
     process: Process | None = None
     exit_code: int | None = None
     ended_s: float | None = None
+    stranded: bool = False
+    """Whether it was let go because it waited for neighbors that were not there any more."""
 
     @property
     def last(self) -> Line:
@@ -59,12 +65,24 @@ class Child:
         return self.exit_code is not None and self.exit_code not in (0, STOPPED)
 
     @property
+    def waits_for_disk(self) -> bool:
+        """Whether it has said so, and has not ended since. A liar's state is worth nothing."""
+        return self.exit_code is None and not self.byzantine and self.last.get("phase") == WAITING_FOR_DISK
+
+    @property
     def state(self) -> str:
         if self.exit_code is None:
             return str(self.last.get("phase", "starting"))
+        if self.stranded:
+            return "waited in vain"
         if self.exit_code < 0:
             return f"died ({signal.Signals(-self.exit_code).name})"
         return {0: "finished", STOPPED: "stopped"}.get(self.exit_code, f"failed (exit {self.exit_code})")
+
+    @property
+    def waits_alone(self) -> bool:
+        """Whether it runs, has still to train and finds no neighbor."""
+        return self.exit_code is None and self.last.get("phase") == "waiting" and not self.last.get("peers")
 
     def let_go(self) -> None:
         """A node whose stdin ends stops, also one that has not got so far as to take signals."""
@@ -82,7 +100,9 @@ class Child:
 
 
 class Fleet:
-    """`run` returns when every child has ended. `stop` asks all of them to end cleanly."""
+    """`run` returns when every child has ended. `stop` asks all of them to end cleanly; called again, it asks those to
+    give up that wait for a full disk.
+    """
 
     def __init__(self, federation: Federation, lies: Lies | None = None) -> None:
         self.federation = federation
@@ -98,6 +118,7 @@ class Fleet:
         ]
         self.started_at = time.monotonic()
         self.stopping = False
+        self._alone_since: float | None = None
 
     @property
     def elapsed_s(self) -> float:
@@ -122,22 +143,30 @@ class Fleet:
         return [child for child in self.children if not child.byzantine]
 
     def stop(self) -> None:
-        """Let go of all leashes; who does not end in time is killed."""
-        if not self.stopping:
-            self.stopping = True
-            for child in self.children:
-                child.let_go()
-            asyncio.get_running_loop().call_later(PATIENCE_S, self._kill)
+        """Let go of all leashes; who does not end in time is killed, but for those who wait for a disk."""
+        if self.stopping:
+            self._signal(signal.SIGTERM, [child for child in self.children if child.waits_for_disk])
+            return
+        self.stopping = True
+        for child in self.children:
+            child.let_go()
+        asyncio.get_running_loop().call_later(PATIENCE_S, self._end)
 
     def _is_stopping(self) -> bool:
         """Asked again after each wait."""
         return self.stopping
 
-    def _kill(self) -> None:
-        self._signal(signal.SIGKILL)
+    def _end(self) -> None:
+        """Whoever waits for a disk holds what is nowhere else: it is looked at again later."""
+        self._signal(signal.SIGKILL, [child for child in self.children if not child.waits_for_disk])
+        if any(child.exit_code is None for child in self.children):
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._end)
 
-    def _signal(self, number: signal.Signals) -> None:
-        for child in self.children:
+    def _kill(self) -> None:
+        self._signal(signal.SIGKILL, self.children)
+
+    def _signal(self, number: signal.Signals, children: Iterable[Child]) -> None:
+        for child in children:
             if child.process is not None and child.exit_code is None:
                 with suppress(ProcessLookupError):
                     child.process.send_signal(number)
@@ -145,6 +174,7 @@ class Fleet:
     async def _tick(self, on_tick: Callable[[], None], every_s: float) -> None:
         while True:
             await asyncio.sleep(every_s)
+            self._end_stranded()
             on_tick()
 
     async def _run(self, child: Child) -> None:
@@ -170,6 +200,25 @@ class Fleet:
                 if child.byzantine and child.exit_code is None:
                     child.let_go()
                     asyncio.get_running_loop().call_later(PATIENCE_S, self._kill)
+
+    def _end_stranded(self) -> None:
+        """Where every node has ended or waits for neighbors that are not there, nobody will come: here all are known.
+
+        A node of `p2pfl run` waits for ever: to it, gone and not yet there look alike.
+        """
+        left = [child for child in self.honest if child.exit_code is None]
+        if not left or self.stopping or not all(child.waits_alone for child in left):
+            self._alone_since = None
+            return
+        if self._alone_since is None:
+            self._alone_since = time.monotonic()
+        nobody_yet = len(left) == len(self.honest)
+        patience_s = STRANDED_S + (self.federation.gossip.start_wait_s if nobody_yet else 0.0)
+        if time.monotonic() - self._alone_since < patience_s:
+            return
+        for child in left:
+            child.stranded = True
+            child.let_go()
 
     def _arguments(self, child: Child) -> list[str]:
         if child.byzantine and self.lies is not None:

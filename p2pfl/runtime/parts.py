@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.binding import HASH_BYTES, federation_id, sections
+from p2pfl.config.binding import HASH_BYTES, federation_id, keys
 from p2pfl.config.model import Federation, Member, NodeConfig
+from p2pfl.core.lives import Life, Start
 from p2pfl.core.node import Node
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.settings import hops, settings_of
@@ -82,18 +85,22 @@ def read_setup(federation: Federation, node: NodeConfig) -> Setup:
     _keep_small_numbers()
     for mistake in compressor_mistakes(federation, learner.size):
         raise mistake
-    kept_bytes = 4 * learner.size + sum(array.nbytes for array in learner.local_state().values())
-    durability: Durability = "exchange" if kept_bytes < SMALL_MODEL_BYTES else "snapshot"
-    if node.durability != "auto":
-        durability = "exchange" if node.durability == "exchange" else "snapshot"
     return Setup(
         federation=federation,
         member=member,
         node=node,
         identity=identity,
         learner=learner,
-        durability=durability,
+        durability=durability_of(node, learner),
     )
+
+
+def durability_of(node: NodeConfig, learner: Learner) -> Durability:
+    """What "auto" means depends on the model."""
+    if node.durability != "auto":
+        return "exchange" if node.durability == "exchange" else "snapshot"
+    kept_bytes = 4 * learner.size + sum(array.nbytes for array in learner.local_state().values())
+    return "exchange" if kept_bytes < SMALL_MODEL_BYTES else "snapshot"
 
 
 def _keep_small_numbers() -> None:
@@ -132,7 +139,7 @@ def binding(setup: Setup) -> FederationBinding:
     """What both ends of a session must have in common; the model's shape is one more section."""
     model = hashlib.blake2b(setup.learner.shape_digest, digest_size=HASH_BYTES, person=b"p2pfl-model").digest()
     return FederationBinding(
-        federation_id=federation_id(setup.federation), sections=(*sections(setup.federation), ("model", model))
+        federation_id=federation_id(setup.federation), sections=(*keys(setup.federation), ("model", model))
     )
 
 
@@ -197,30 +204,44 @@ def replay(federation: Federation, loaded: Loaded) -> NodeState:
     state = restore(header, loaded.state.arrays, loaded.state.blobs)
     by_peer = {int(peer): make_compressor(spec) for peer, spec in header.get("compressors", {}).items()}
     codecs = Codecs(make_compressor(header.get("compressor", federation.gossip.compressor)), by_peer)
-    beta = header.get("control_variate", beta_of(federation))
+    flows = is_whole(header) and header.get("control_variate", beta_of(federation)) > 0
     for record in loaded.records:
         step = change(record.kind, record.header, record.blobs, np.dtype(state.model.dtype))
-        redo(state, step, codecs=codecs, beta=beta)
+        redo(state, step, codecs=codecs, flows=flows)
     return state
 
 
 def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
-    """Without trustworthy replicas both ends of an edge start from zero under a new incarnation.
+    """Without trustworthy replicas and flows this node begins a new life, and all its edges anew.
 
-    So they do where a request is on its way that was encoded as the two do not any more.
+    An edge on which a request is on its way that was encoded as the two ends do not any more begins anew too; its flow
+    stays until both ends adopt the new incarnation.
     """
     header, wanted = loaded.state.header, snapshot_header(setup)
-    trusted = loaded.complete and setup.durability == "exchange" and header["members"] == wanted["members"]
-    before = header.get("compressors", {})
+    same_members = header["members"] == wanted["members"]
+    if not same_members:
+        state.lives.clear()
+    if not (loaded.complete and setup.durability == "exchange" and same_members and is_whole(header)):
+        state.begin_life(random_name())
+    before, kept = header.get("compressors", {}), header.get("control_variate", wanted["control_variate"])
     for peer, edge in state.edges.items():
         then = before.get(str(peer), header.get("compressor"))
-        same = then == setup.federation.compressor_of(setup.member.index, peer)
-        if trusted and (same or edge.record.pending is None):
-            continue
-        old = edge.record
-        edge.record = EdgeRecord(incarnation=old.incarnation, has_replicas=False, resyncs=old.resyncs)
-        edge.own[:] = 0.0
-        edge.peer[:] = 0.0
+        same = then == setup.federation.compressor_of(setup.member.index, peer) and kept == wanted["control_variate"]
+        if not same and edge.record.pending is not None:
+            flow = edge.flow
+            edge.begin_anew(edge.record.without_replicas())
+            edge.flow = flow
+    state.starts += 1
+
+
+def is_whole(header: Mapping[str, Any]) -> bool:
+    """Whether a snapshot has the replicas and flows of all edges."""
+    return bool(header.get("whole", False))
+
+
+def random_name() -> int:
+    """For a life or a process: 53 bits, for no two shall ever be equal by chance."""
+    return int.from_bytes(os.urandom(7), "little") >> 3
 
 
 def _fit_edges(setup: Setup, state: NodeState) -> None:
@@ -235,7 +256,10 @@ def _fit_edges(setup: Setup, state: NodeState) -> None:
 
 def make_engine(setup: Setup, recovered: NodeState | None, kind: type[Engine] = Engine) -> Engine:
     learner = setup.learner
-    state = recovered or NodeState.new(learner.initial(), learner.samples, setup.peers, learner.local_state())
+    state = recovered
+    if state is None:
+        state = NodeState.new(learner.initial(), learner.samples, setup.peers, learner.local_state())
+        state.life, state.starts = Life(0, random_name()), 1
     return kind(
         index=setup.member.index,
         state=state,
@@ -244,6 +268,12 @@ def make_engine(setup: Setup, recovered: NodeState | None, kind: type[Engine] = 
         rule=rule_of(setup.federation),
         least_drift=least_drift(setup.federation.training),
     )
+
+
+def bound_of(setup: Setup) -> float:
+    """What bounds training: rounds, or seconds."""
+    training = setup.federation.training
+    return float(training.rounds or training.time_s or 0)
 
 
 def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
@@ -264,5 +294,9 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
         version=state.version,
         rounds=state.rounds,
         elapsed_s=state.elapsed_s,
+        alone=state.alone,
+        ended=state.ended is not None and state.ended == bound_of(setup),
+        start=Start(state.life, state.starts, random_name()),
+        lives=state.lives,
         records={peer: replace(edge.record) for peer, edge in state.edges.items()},
     )

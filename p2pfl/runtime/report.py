@@ -1,7 +1,7 @@
 """One report of a run of real processes, in the shape that a simulated run has too.
 
 Honest about the dead: a node that did not reach its end is listed with how it ended, and no figure of it enters a
-mean. Nor does one of a liar: the result is what it made of the honest.
+mean. Nor does one of a liar: the result is what it made of the honest; nor one of an older model than the node's last.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def final_report(fleet: Fleet, history: Sequence[Line]) -> Line:
     federation = fleet.federation
     rows = [_node(child) for child in fleet.children]
     ended = [row for row in rows if row["finished"] and not row["byzantine"]]
+    tested = [row for row in ended if not row["test_is_stale"]]
     graph = describe(Topology(federation.topology, len(rows), federation.edges, federation.seed), "sample-weighted")
     by_name = {
         row["name"]: _model(fleet, child) for child, row in zip(fleet.children, rows, strict=True) if row in ended
@@ -39,9 +40,9 @@ def final_report(fleet: Fleet, history: Sequence[Line]) -> Line:
         "topology": federation.topology,
         "algebraic_connectivity": graph["algebraic_connectivity"],
         "rounds": {row["name"]: row["rounds"] for row in rows},
-        "accuracy": spread(row["accuracy"] for row in ended),
+        "accuracy": spread(row["accuracy"] for row in tested),
         "local_accuracy": spread(row["local_accuracy"] for row in ended),
-        "loss": spread(row["test_loss"] for row in ended),
+        "loss": spread(row["test_loss"] for row in tested),
         "attack": fleet.lies and fleet.lies.spec,
         "attack_success": spread(succeeded.values()),
         "consensus_distance": consensus_distance(np.stack(models)) if models else None,
@@ -123,6 +124,9 @@ def _node(child: Child) -> Line:
         "rounds",
         "accuracy",
         "test_loss",
+        "tested_round",
+        "tested_version",
+        "test_is_stale",
         "loss",
         "bytes_sent",
         "messages_sent",
@@ -132,6 +136,11 @@ def _node(child: Child) -> Line:
     row: Line = {"name": child.name, "state": child.state, "finished": finished, "died": child.died}
     row["byzantine"] = child.byzantine
     row |= {key: source.get(key) for key in keys}
+    row["rounds_without_neighbor"] = source.get("rounds_without_neighbor") or 0
+    row["ended_by"] = (result or {}).get("ended_by")
+    row["stranded"] = child.stranded
+    if result is None:  # it was killed: what it tested last is final by chance alone
+        row["test_is_stale"] = row["accuracy"] is not None and line["tested_version"] != line["version"]
     more = ("local_accuracy", "samples", "steps", "alarms", "wall_time_s", "cpu_time_s", "neighbors", "durability")
     row |= {key: (result or {}).get(key) for key in (*more, "rounds_mixed", "rounds_alone")}
     # Killed under us, then started by hand and brought to its end: both are told.

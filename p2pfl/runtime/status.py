@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from p2pfl.core.edge import Edge
+from p2pfl.core.limits import pace_setter
 from p2pfl.core.node import Node
 from p2pfl.core.standing import View
 from p2pfl.net.counters import Counters
 from p2pfl.reporting.liars import Bearing
-from p2pfl.runtime.workshop import Workshop
+from p2pfl.runtime.workshop import Moment, Workshop
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +36,12 @@ class Status:
     bearing: Bearing
     kept: Callable[[], Mapping[int, float]]
     neighbor_distance: float | None = None
+    waits_for: str = ""
+    """what holds the node up at its start or its end: a disk that refuses, its last test; it stands for the phase."""
+    refusal: Callable[[], str | None] = lambda: None
+    """why the disk does not take the state; None while it does."""
+    over: bool = False
+    """whether nothing moves the model any more."""
     started_at: float = field(default_factory=time.monotonic)
 
     def full(self) -> dict[str, Any]:
@@ -48,9 +55,18 @@ class Status:
             "samples": self.core.facts.samples,
             "alarms": dict(self.alarms),
             "failed_rounds": self.core.rounds.failed_rounds,
+            "through": self.core.ending.is_through,
+            "ended_by": self.core.rounds.ended_by,
+            "pace_set_by": self._pace_set_by(),
             **self._robust(),
             "neighbors": neighbors,
         }
+
+    def _pace_set_by(self) -> str | None:
+        """The neighbor for which rounds have waited most in the last minute, and much more than for any other."""
+        now = time.monotonic()
+        peer = pace_setter({peer: edge.patience.waited.total_s(now) for peer, edge in self.core.edges.items()})
+        return None if peer is None else self.name_of(peer)
 
     def _robust(self) -> dict[str, Any]:
         """The rule, and how many of the rounds it had neighbors enough for; with the mean nothing is counted."""
@@ -67,15 +83,19 @@ class Status:
 
     def line(self) -> dict[str, Any]:
         """The short form: one line of a live view, one point of a history."""
-        test, traffic = self.workshop.test, self.counters.total
+        tested, traffic = self.workshop.tested, self.counters.total
         return {
             "node": self.name,
             "uptime_s": round(time.monotonic() - self.started_at, 3),
-            "phase": self.core.rounds.phase.value,
+            "phase": self.waits_for or self.core.rounds.phase.value,
             "rounds": self.core.facts.rounds,
+            "rounds_without_neighbor": self.core.facts.alone,
             "version": self.core.facts.version,
-            "accuracy": None if test is None else test.accuracy,
-            "test_loss": None if test is None else test.loss,
+            "accuracy": None if tested is None else tested.score.accuracy,
+            "test_loss": None if tested is None else tested.score.loss,
+            "tested_round": None if tested is None else tested.of.rounds,
+            "tested_version": None if tested is None else tested.of.version,
+            "test_is_stale": tested is not None and self._is_stale(tested.of),
             "loss": self.workshop.loss,
             "staleness": self.staleness(),
             "bytes_sent": traffic.bytes_sent,
@@ -87,7 +107,14 @@ class Status:
             "exchanges": self.exchanges,
             "closing_rounds": self.core.rounds.closed,
             "neighbor_distance": self.neighbor_distance,
+            "disk_refuses": self.refusal(),
         }
+
+    def _is_stale(self, tested: Moment) -> bool:
+        """Of another model than the last one; while the node runs, of one that should have been tested since."""
+        if self.over:
+            return not tested.final
+        return self.core.facts.version - tested.version > max(1, self.workshop.evaluate_every)
 
     @property
     def exchanges(self) -> int:
@@ -121,6 +148,7 @@ class Status:
             "exchanges": edge.exchanges,
             "staleness": edge.staleness,
             "exchange_s": edge.patience.exchange_s,
+            "waited_s": round(edge.patience.waited.total_s(time.monotonic()), 3),
             "resyncs": edge.record.resyncs,
             "kept": kept,
             **_standing(held),

@@ -13,9 +13,26 @@ from p2pfl.reporting.sketch import Sketch
 log = logging.getLogger("p2pfl")
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where a model stands: the node's own rounds and versions up to it; `final`: nothing moves it any more."""
+
+    rounds: int
+    version: int
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """A score on the common test set, and of which model it is."""
+
+    score: Score
+    of: Moment
+
+
 @dataclass(slots=True)
 class Workshop:
-    """`test` is the latest score on the common test set, `loss` that of the latest local round.
+    """`tested` is the latest score on the common test set, `loss` that of the latest local round.
 
     `sketch` is set where a launcher on this machine wants to know how far the nodes are apart.
     """
@@ -23,7 +40,7 @@ class Workshop:
     learner: Learner
     evaluate_every: int
     sketch: Sketch | None = None
-    test: Score | None = None
+    tested: Tested | None = None
     loss: float | None = None
     sketched: list[float] = field(default_factory=list)
     steps: int = 0
@@ -45,10 +62,12 @@ class Workshop:
         """Of `vector` (d,); empty where nobody wants to know. Any thread may ask."""
         return [] if self.sketch is None else [round(float(value), 6) for value in self.sketch.of(vector)]
 
-    def measure(self, vector: Vector) -> None:
+    def measure(self, vector: Vector, of: Moment) -> None:
         """Score `vector` (d,) on the common test set; a task that fails here is logged, the node goes on."""
         self.sketched = self.sketch_of(vector)
         try:
-            self.test = self.learner.evaluate(vector, "test")
+            score = self.learner.evaluate(vector, "test")
         except LearningError as error:
             log.error("evaluation failed: %s", error)  # noqa: TRY400 - the user's task, not our traceback
+        else:
+            self.tested = None if score is None else Tested(score, of)  # in one step: others read it meanwhile

@@ -5,6 +5,7 @@ An OSError becomes a StorageError that names the file, since the disk is allowed
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from p2pfl.errors import StorageError
 Piece: TypeAlias = bytes | bytearray | memoryview
 
 OWNER_ONLY = 0o600
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -24,6 +26,11 @@ def refusal_of(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def is_full(error: StorageError) -> bool:
+    """Whether the disk would have taken it, had there been room."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_SPACE
 
 
 def write_all(fd: int, piece: Piece) -> None:

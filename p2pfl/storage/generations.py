@@ -40,12 +40,14 @@ def discard_unfinished(folder: Path) -> None:
             discard(folder / f"{stem}-{generation:08d}.tmp")
 
 
-def discard_before(folder: Path, generation: int) -> None:
-    """What cannot be removed now does no harm and is tried again after the next checkpoint."""
+def discard_before(folder: Path, generation: int) -> bool:
+    """Whether there was anything. What cannot be removed now does no harm and is tried again later."""
+    older: list[Path] = []
     with suppress(StorageError):
-        for stem, older, _ in _files(folder):
-            if older < generation:
-                discard(folder / f"{stem}-{older:08d}")
+        older = [folder / f"{stem}-{number:08d}" for stem, number, _ in _files(folder) if number < generation]
+    for path in older:
+        discard(path)
+    return bool(older)
 
 
 def _files(folder: Path) -> list[tuple[str, int, bool]]:

@@ -6,7 +6,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from p2pfl.errors import UserError
+from p2pfl.errors import StorageError, UserError
+from p2pfl.storage.disk import NO_SPACE
 
 
 def lock_folder(folder: Path) -> int:
@@ -14,11 +15,14 @@ def lock_folder(folder: Path) -> int:
 
     Raises:
         UserError: the folder cannot be created or written, or another process uses it.
+        StorageError: there is no room for it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
+        if error.errno in NO_SPACE:
+            raise StorageError(f"cannot write {folder}: {error.strerror}") from error
         raise UserError(
             f"the state folder cannot be used: {error.strerror or error}",
             file=folder,

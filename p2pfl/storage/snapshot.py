@@ -37,6 +37,11 @@ def save(folder: Path, snapshot: Snapshot) -> None:
     replace_file(path, [MAGIC + _digest(snapshot.generation, body), *body])
 
 
+def size_bytes(state: State) -> int:
+    """Of a snapshot of it, about: nothing is copied or written."""
+    return _HEAD_BYTES + sum(piece.nbytes for piece in pieces_of(state, {}))
+
+
 def load(folder: Path, generation: int) -> Snapshot:
     """Raises StorageError when the file cannot be read or is not exactly what was written."""
     path = generations.snapshot_path(folder, generation)

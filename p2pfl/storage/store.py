@@ -1,20 +1,21 @@
 """The durable state of one node, as the engine uses it.
 
 A checkpoint of generation g + 1 flushes log g, creates log g + 1, writes snapshot g + 1 and then removes what is
-older than the last good snapshot. Whatever instant a crash picks, recovery gives the state before or the one after.
+older than the last good snapshot; where there is no room for that, it removes what is older first. Whatever instant a
+crash picks, recovery gives the state before or the one after.
 Not for use from several threads at once.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from p2pfl.errors import StorageError
-from p2pfl.storage import chain, generations
-from p2pfl.storage.disk import Piece, refusal_of, sync_folder
+from p2pfl.storage import chain, generations, space
+from p2pfl.storage.disk import Piece, is_full, refusal_of, sync_folder
 from p2pfl.storage.lock import lock_folder
 from p2pfl.storage.recovery import Recovery, recover
 from p2pfl.storage.snapshot import Snapshot, save
@@ -22,6 +23,7 @@ from p2pfl.storage.state import Loaded, State
 from p2pfl.storage.wal import Wal
 
 Durability = Literal["exchange", "snapshot"]
+T = TypeVar("T")
 
 
 class Store:
@@ -39,10 +41,12 @@ class Store:
         self._refusal: str | None = "there is no snapshot yet"
         self._base: int | None = None
         self._newest = generations.newest(folder)
+        self._unsaved: bytes | None = None
+        """the chain at the beginning of the current log, where the snapshot that goes with it could not be written."""
 
     @classmethod
     def open(cls, folder: str | Path, *, durability: Durability) -> Self:
-        """Raises UserError when the folder cannot be used or another process uses it."""
+        """Raises UserError when the folder cannot be used or is in use, StorageError when there is no room."""
         folder = Path(folder)
         lock = lock_folder(folder)
         generations.discard_unfinished(folder)
@@ -84,10 +88,10 @@ class Store:
 
     def checkpoint(self, state: State) -> None:
         """Make this the state to start from. It must contain every record appended so far."""
-        self._newest += 1
-        log_end = self._begin_log(self._newest)
-        save(self._folder, Snapshot(generation=self._newest, state=state, log_end=log_end))
-        self._refusal = None
+        self._unsaved = log_end = self._begin_log()
+        snapshot = Snapshot(generation=self._newest, state=state, log_end=log_end)
+        self._with_room(lambda: save(self._folder, snapshot))
+        self._refusal = self._unsaved = None
         if self._base is not None:
             generations.discard_before(self._folder, self._base)
         self._base = self._newest
@@ -95,11 +99,22 @@ class Store:
     def end_log(self, reason: str) -> None:
         """The log takes nothing before the next checkpoint, and what follows that is not read as continuing it."""
         self._refusal = reason
+        self._unsaved = None
 
     @property
     def wal_bytes(self) -> int:
         """Size of the current log, what waits for a flush included."""
         return self._wal.size_bytes if self._wal else 0
+
+    @property
+    def room_bytes(self) -> float:
+        """What the state takes and may take yet.
+
+        Raises:
+            StorageError: the folder cannot be looked at.
+        """
+        with refusal_of(self._folder):
+            return space.used_bytes(self._folder) + space.free_bytes(self._folder)
 
     def close(self) -> None:
         """Without flushing. The store must not be used afterwards."""
@@ -113,13 +128,20 @@ class Store:
             raise StorageError(f"the log takes no records until a checkpoint succeeds: {self._refusal}")
         return self._wal
 
-    def _begin_log(self, generation: int) -> bytes:
-        """What the chain is at this snapshot; the log that continues there is created and is the current one."""
+    def _begin_log(self) -> bytes:
+        """What the chain is at this snapshot; the log that continues there is created and is the current one.
+
+        One that was begun for a snapshot that could not be written, and has no record, serves again: a disk that is
+        full would else fill with them.
+        """
+        if self._unsaved is not None and self._wal and self._wal.is_empty:
+            return self._unsaved
         end = self._end_of_log()
+        self._newest += 1
         if not self._logging:
             return end
         try:
-            wal = Wal.create(generations.log_path(self._folder, generation), end)
+            wal = self._with_room(lambda: Wal.create(generations.log_path(self._folder, self._newest), end))
         except StorageError as error:
             self._refusal = str(error)
             raise
@@ -127,6 +149,15 @@ class Store:
         if old:
             old.close()
         return end
+
+    def _with_room(self, write: Callable[[], T]) -> T:
+        """Where the disk is full, write once more without the older generation: the newest should do."""
+        try:
+            return write()
+        except StorageError as error:
+            if not (is_full(error) and self._base is not None and generations.discard_before(self._folder, self._base)):
+                raise
+            return write()
 
     def _end_of_log(self) -> bytes:
         """The chain after the last record if all of them are durable, else a new beginning that no log reaches."""

@@ -54,6 +54,11 @@ class Wal:
         return self._end
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no record was ever appended."""
+        return self._size_bytes == chain.LOG_HEAD.size
+
+    @property
     def size_bytes(self) -> int:
         return self._size_bytes
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from p2pfl.core import messages
-from p2pfl.core.messages import DIGEST_BYTES, Message
+from p2pfl.core.messages import DIGEST_BYTES, MOST_LIVES_TOLD, Message
 from p2pfl.errors import PeerFault
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -28,6 +28,8 @@ Amount = Annotated[float, Meta(ge=0.0, le=sys.float_info.max)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Delay = Annotated[float, Meta(ge=0.0, le=MAX_RETRY_AFTER_S)]
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+# Of members: as many as anybody will ever have, and far fewer than a header can hold.
+Bitmap = Annotated[bytes, Meta(max_length=8192)]
 # Empty or whole; msgspec cannot say that, so `_check_digests` does.
 DigestOrEmpty = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
 
@@ -49,6 +51,13 @@ class HelloHeader(Header, frozen=True):
     level: Counter | None
     done: bool
     have_yours: bool
+    generation: Counter
+    life: Counter
+    starts: Counter
+    process: Counter
+    trained: Counter
+    begun: Bitmap
+    through: Bitmap
 
 
 class RequestHeader(Header, frozen=True):
@@ -78,6 +87,10 @@ class ReadyHeader(Header, frozen=True):
     version: Counter
     closing: Counter | None
     level: Counter | None
+    trained: Counter
+    known: Counter
+    begun: Bitmap
+    through: Bitmap
 
 
 class ResyncHeader(Header, frozen=True):
@@ -100,9 +113,19 @@ class DoneHeader(Header, frozen=True):
     version: Counter
 
 
+class LivesToldHeader(Header, frozen=True):
+    lives: Annotated[tuple[tuple[Counter, Counter, Counter], ...], Meta(max_length=MOST_LIVES_TOLD)]
+
+
+class ResignHeader(Header, frozen=True):
+    process: Counter
+    other_ms: Counter
+
+
 def values_of(names: tuple[str, ...]) -> Callable[[Message], tuple[Any, ...]]:
-    get = attrgetter(*names)
-    return get if len(names) > 1 else lambda message: (get(message),)
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda message: tuple(getattr(message, name) for name in names)
 
 
 class Kind:
@@ -128,6 +151,8 @@ KINDS = (
     Kind(6, messages.Ask, AskHeader),
     Kind(7, messages.Busy, BusyHeader),
     Kind(8, messages.Done, DoneHeader),
+    Kind(9, messages.LivesTold, LivesToldHeader),
+    Kind(10, messages.Resign, ResignHeader),
 )
 BY_CODE = {kind.code: kind for kind in KINDS}
 BY_MESSAGE = {kind.message: kind for kind in KINDS}

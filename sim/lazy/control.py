@@ -14,14 +14,25 @@ from typing import Any
 
 from msgspec.structs import force_setattr
 
-from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, Operation, ResetEdge
+from p2pfl.core.effects import (
+    ApplyReply,
+    ApplyRequest,
+    Bootstrap,
+    CommitRound,
+    Freeze,
+    NoteLife,
+    Operation,
+    ResetEdge,
+)
 from p2pfl.core.events import Bootstrapped, Event, ReplyApplied, RequestApplied, RequestFrozen, RoundCommitted
+from p2pfl.core.lives import FIRST_LIFE, Life, Start
 from p2pfl.core.messages import DIGEST_BYTES, Reply, Request, request_digest
 from p2pfl.core.records import EdgeRecord, next_chain
 from p2pfl.engine.codecs import chance_of
+from p2pfl.engine.redo import flow_scale
 from sim.engines import Boot
 from sim.lazy.pairs import Pairs
-from sim.lazy.plane import BEGIN, COMMIT, FREEZE, REPLY, REQUEST, SKETCH, Plane
+from sim.lazy.plane import BEGIN, COMMIT, FREEZE, REPLY, REQUEST, RESET, SKETCH, Plane
 
 TOKEN = struct.Struct("<II")
 SOME_DIGEST = bytes(DIGEST_BYTES)
@@ -70,25 +81,34 @@ class LazyEngine:
             ResetEdge: self._reset,
             CommitRound: self._commit,
             Bootstrap: self._bootstrap,
+            NoteLife: self._note_life,
         }
 
     def _forget(self) -> None:
         self.started = False
         self.samples = self.local_samples
-        self.version = self.rounds = 0
+        self.version = self.rounds = self.alone = 0
         self.drift = self.elapsed_s = 0.0
+        self.life, self.starts = FIRST_LIFE, 0
+        self.lives: dict[int, Life] = {}
         self.records = {peer: EdgeRecord() for peer in self.edges}
 
     # -- life and death ----------------------------------------------------------------------------------------------
 
-    def boot(self) -> Boot:
+    def boot(self, name: int) -> Boot:
         fresh, self.started = not self.started, True
+        if fresh:
+            self.life = Life(0, name)
+        self.starts += 1
         return Boot(
             fresh=fresh,
             samples=self.samples,
             version=self.version,
             rounds=self.rounds,
             elapsed_s=self.elapsed_s,
+            alone=self.alone,
+            start=Start(self.life, self.starts, name),
+            lives=dict(self.lives),
             records={} if fresh else {peer: copy(record) for peer, record in self.records.items()},
         )
 
@@ -156,9 +176,8 @@ class LazyEngine:
         self.pairs.apply(edge, ticket)
         record.settle_request(request, reply, chain)
         pair = self.pairs.of(edge, self.index)
-        ratio = self._ratio(reply)
         lie = self._next_lie()
-        noted = (REQUEST, edge, pair, ticket, lie, op.factor, self.samples, ratio)
+        noted = (REQUEST, edge, pair, ticket, lie, op.factor, self.samples, self._scale(reply))
         self.plane.put(self.index, noted + self._chance(op.peer, request.incarnation, request.seq))
         self._flushed()
         return RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain)
@@ -175,25 +194,25 @@ class LazyEngine:
         record.settle_reply(reply, chain)
         if moves:
             pair = self.pairs.of(edge, self.index)
-            operation = (REPLY, edge, pair, ticket, -1, reply.factor, self.samples, self._ratio(reply))
+            operation = (REPLY, edge, pair, ticket, -1, reply.factor, self.samples, self._scale(reply))
             self.plane.put(self.index, operation)
         return ReplyApplied(peer=op.peer, reply=reply, chain=chain)
 
     def _reset(self, op: ResetEdge) -> None:
         edge = self.edges[op.peer]
-        self._remember_record(op.peer, moves=False)
+        self._remember_record(op.peer, moves=self.beta > 0)
         self.records[op.peer].reset(op.incarnation)
         self.pairs.enter(edge, self.index, op.incarnation)
+        if self.beta:
+            self.plane.put(self.index, (RESET, 2 * edge + (self.index > op.peer)))
 
     def _commit(self, op: CommitRound) -> Event:
-        before = self.samples
         self._remember_figures(moved=op.trained)
         if op.trained:
             self.samples = max(1, self.local_samples, ceil(op.least_samples))
             self.drift = self.rate * self.steps * op.rho
-            scale = None if self.samples == before else before / self.samples
-            self.plane.put(self.index, (COMMIT, op.rho, scale))
-        self.version = op.version
+            self.plane.put(self.index, (COMMIT, op.rho))
+        self.version, self.alone = op.version, op.alone
         self.rounds += op.trained
         self.elapsed_s = op.elapsed_s
         return RoundCommitted(version=self.version, rounds=self.rounds, samples=self.samples, failed=False)
@@ -202,15 +221,29 @@ class LazyEngine:
         self.plane.drain()
         replicas = [self.pairs.peer_replica(self.edges[peer], self.index, self.records[peer]) for peer in op.peers]
         self.plane.replace_by_median(self.index, replicas)
+        self.rounds = self.rounds if op.rounds is None else op.rounds
+        self.elapsed_s = self.elapsed_s if op.elapsed_s is None else op.elapsed_s
         self._flushed()
         return Bootstrapped()
+
+    def _note_life(self, op: NoteLife) -> None:
+        self._remember_lives()
+        if op.member is None:
+            self.life = op.life
+        else:
+            self.lives[op.member] = op.life
 
     def _chance(self, peer: int, incarnation: int, seq: int) -> tuple[int, ...]:
         """What the encoder draws from in this transaction, where it does."""
         return (chance_of(self.index, peer, incarnation, seq),) if peer in self.drawing else ()
 
-    def _ratio(self, reply: Reply) -> float:
-        return self.beta / reply.drift if self.beta and reply.drift else 0.0
+    def _scale(self, reply: Reply) -> float:
+        return flow_scale(reply.drift) if self.beta else 0.0
+
+    @property
+    def variate_scale(self) -> float:
+        """By which the sum of the flows becomes the control variate."""
+        return -self.beta / self.samples
 
     def _next_lie(self) -> int:
         if not self.liar:
@@ -221,7 +254,7 @@ class LazyEngine:
     # -- local rounds ------------------------------------------------------------------------------------------------
 
     def begin_round(self, index: int, *, corrected: bool) -> None:
-        self.plane.put(self.index, (BEGIN, index, corrected))
+        self.plane.put(self.index, (BEGIN, index, corrected, self.variate_scale))
 
     def end_round(self) -> tuple[int, int]:
         return self.steps, self.local_samples
@@ -250,9 +283,19 @@ class LazyEngine:
     def _remember_figures(self, *, moved: bool) -> None:
         if self.undo is None:
             return
-        figures = self.samples, self.version, self.rounds, self.drift, self.elapsed_s
+        figures = self.samples, self.version, self.rounds, self.drift, self.elapsed_s, self.alone
 
         def take_back() -> None:
-            self.samples, self.version, self.rounds, self.drift, self.elapsed_s = figures
+            self.samples, self.version, self.rounds, self.drift, self.elapsed_s, self.alone = figures
 
         self.undo.append((moved, -1, take_back))
+
+    def _remember_lives(self) -> None:
+        if self.undo is None:
+            return
+        life, lives = self.life, dict(self.lives)
+
+        def take_back() -> None:
+            self.life, self.lives = life, lives
+
+        self.undo.append((False, -1, take_back))

@@ -18,20 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.learn.interface import Vector
+from sim.lazy.begun import Begun
 from sim.lazy.edge_codecs import EdgeCodecs
 from sim.lazy.rows import Lies, Rows
 
 Rows2 = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 
-BEGIN, COMMIT, FREEZE, REQUEST, REPLY, SKETCH = range(6)
+BEGIN, COMMIT, FREEZE, REQUEST, REPLY, SKETCH, RESET = range(7)
 OPERATIONS_PER_NODE = 24
 LEAST_PENDING = 20_000
 
+Undo = tuple[Vector, int, Vector | None]
+"""A node's model, and the flow at one end of an edge (-1 and None: at none), as they were before a change."""
 Op = tuple[Any, ...]
-"""kind, then: BEGIN round, corrected | COMMIT rho, variate scale | FREEZE edge, pair, after, lie, ticket | REQUEST and
-REPLY edge, pair, ticket, lie (-1 in a REPLY), factor, n, variate ratio | SKETCH tick. `after`: the ticket that must be
-applied first. On an edge whose compressor draws, FREEZE and REQUEST end with the chance of that encoding.
+"""kind, then: BEGIN round, corrected, variate scale | COMMIT rho | FREEZE edge, pair, after, lie, ticket | REQUEST and
+REPLY edge, pair, ticket, lie (-1 in a REPLY), factor, n, flow scale | SKETCH tick | RESET end. `after`: the ticket that
+must be applied first. On an edge whose compressor draws, FREEZE and REQUEST end with the chance of that encoding. An
+`end` is 2 edge + 0 for the initiator's, 1 for the responder's.
 """
 
 
@@ -69,7 +73,9 @@ class Plane:
         self.learners = learners
         self.crashing = crashing
         self.sketch = sketch
-        self.rows = Rows(nodes=nodes, pairs=len(edges), initial=initial, codecs=codecs, variates=beta > 0, lies=lies)
+        self.rows = Rows(nodes=nodes, pairs=len(edges), initial=initial, codecs=codecs, flows=beta > 0, lies=lies)
+        if beta > 0:
+            self.rows.know_ends(edges)
         self.rows.initiators = [low for low, _ in edges]
         self.rows.crashing = crashing
         self.edges = edges
@@ -77,20 +83,29 @@ class Plane:
         self._losses = np.full(nodes, np.nan)
         """of each node: of its latest round that has ended, and (this) of the latest computed, which may go on."""
         self.sketches: list[dict[int, NDArray[np.float64]]] = [{} for _ in range(nodes)]
+        self.begun: Begun | None = None
         self.pending = 0
         self.most_pending = max(LEAST_PENDING, OPERATIONS_PER_NODE * nodes)
         self.batches = self.done = 0
         self._queues: list[deque[Op]] = [deque() for _ in range(nodes)]
         self._active: list[int] = []
-        self._ready: list[list[int]] = [[] for _ in range(6)]
+        self._ready: list[list[int]] = [[] for _ in range(7)]
         self._training: dict[int, tuple[int, bool]] = {}
         self._held: list[int] = []
         self._waiting: dict[int, list[int]] = {}
         self._frozen = [0] * len(edges)
         """of each edge: the latest ticket whose request is encoded, and (next) the latest that is applied."""
         self._applied = [0] * len(edges)
-        self._undo: dict[int, list[tuple[Vector, Vector | None]]] = {node: [] for node in crashing}
-        self._act = (self._begin, self._commit, self._freeze, self._request, self._reply, self._sketch)
+        self._undo: dict[int, list[Undo]] = {node: [] for node in crashing}
+        self._act = (
+            self._begin,
+            self._commit,
+            self._freeze,
+            self._request,
+            self._reply,
+            self._sketch,
+            self._reset,
+        )
 
     # -- from the control plane --------------------------------------------------------------------------------------
 
@@ -110,7 +125,7 @@ class Plane:
         for node in active:
             self._place(node)
         while True:
-            kind = max(range(6), key=lambda one: len(self._ready[one]))
+            kind = max(range(7), key=lambda one: len(self._ready[one]))
             nodes, self._ready[kind] = self._ready[kind], []
             if nodes:
                 self._run(kind, nodes)
@@ -127,6 +142,13 @@ class Plane:
         self.drain()
         return self.rows.models
 
+    def begun_models(self, nodes: Sequence[int]) -> Rows2:
+        """With which models the latest local rounds of `nodes` began, (len(nodes), d): they must be watched."""
+        self.drain()
+        if self.begun is None:
+            raise AssertionError("no node is watched")
+        return self.begun.rows(nodes)
+
     # -- crashes -----------------------------------------------------------------------------------------------------
 
     def lose(self, node: int, changes: int) -> None:
@@ -135,12 +157,15 @@ class Plane:
         self._training.pop(node, None)
         undo = self._undo[node]
         for _ in range(changes):
-            model, variate = undo.pop()
-            self.rows.put_back(node, model, variate)
+            model, end, flow = undo.pop()
+            self.rows.put_back(node, model)
+            if flow is not None:
+                self.rows.put_flow(end, flow)
         undo.clear()
 
     def forget(self, node: int) -> None:
-        self.rows.put_back(node, self.initial, None)
+        self.rows.put_back(node, self.initial)
+        self.rows.drop_flows(node)
 
     def begin_edge_anew(self, edge: int) -> None:
         """No request of this edge counts as applied any more."""
@@ -148,7 +173,7 @@ class Plane:
 
     def replace_by_median(self, node: int, replicas: Sequence[Vector]) -> None:
         """Of replicas (d,) as they are once everything noted is done."""
-        self.rows.put_back(node, np.median(replicas, axis=0).astype(self.rows.dtype), None)
+        self.rows.put_back(node, np.median(replicas, axis=0).astype(self.rows.dtype))
         if node in self._undo:
             self._undo[node].clear()
 
@@ -189,7 +214,10 @@ class Plane:
     # -- what can be done together -----------------------------------------------------------------------------------
 
     def _begin(self, nodes: list[int], ops: list[Op]) -> None:
-        self.rows.begin(np.array(nodes))
+        which = np.array(nodes)
+        self.rows.begin(which, [op[3] for op in ops])
+        if self.begun is not None:
+            self.begun.note(which, self.rows.models)
         for node, op in zip(nodes, ops, strict=True):
             self._training[node] = (op[1], op[2])
 
@@ -208,7 +236,7 @@ class Plane:
     def _commit(self, nodes: list[int], ops: list[Op]) -> None:
         self._remember(nodes)
         self.losses[nodes] = self._losses[nodes]
-        self.rows.commit(np.array(nodes), [op[1] for op in ops], [op[2] for op in ops])
+        self.rows.commit(np.array(nodes), [op[1] for op in ops])
 
     def _freeze(self, nodes: list[int], ops: list[Op]) -> None:
         self.rows.freeze(nodes, ops)
@@ -227,18 +255,27 @@ class Plane:
                 self._wake(op[1])
 
     def _reply(self, nodes: list[int], ops: list[Op]) -> None:
-        self._remember(nodes)
+        self._remember(nodes, [2 * op[1] for op in ops])
         self.rows.reply(nodes, ops)
+
+    def _reset(self, nodes: list[int], ops: list[Op]) -> None:
+        ends = [op[1] for op in ops]
+        self._remember(nodes, ends)
+        for end in ends:
+            self.rows.put_flow(end, None)
 
     def _sketch(self, nodes: list[int], ops: list[Op]) -> None:
         for node, op in zip(nodes, ops, strict=True):
             self.sketches[node][op[1]] = self.sketch.of(self.rows.models[node])
 
-    def _remember(self, nodes: list[int]) -> None:
-        """The disk does not know yet what is about to be done."""
-        if self._undo:
-            for node in self.crashing.intersection(nodes):
-                self._undo[node].append(self.rows.copy_of(node))
+    def _remember(self, nodes: list[int], ends: list[int] | None = None) -> None:
+        """The disk does not know yet what is about to be done to these nodes, and to the flows at these ends."""
+        if not self._undo:
+            return
+        for place, node in enumerate(nodes):
+            if node in self.crashing:
+                end = -1 if ends is None else ends[place]
+                self._undo[node].append((self.rows.copy_of(node), end, self.rows.flow_at(end)))
 
     def _flushed(self, nodes: list[int]) -> None:
         if self._undo:

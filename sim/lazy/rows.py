@@ -41,13 +41,14 @@ class MisjudgedError(Exception):
 
 
 class Rows:
-    """`models` x (nodes, d), `variates` C; `requests` is the decoded q of the request under way on each edge.
+    """`models` x (nodes, d); `requests` is the decoded q of the request under way on each edge. `flows` (ends, d) has
+    the flow S at each end of an edge, None where there is no control variate.
 
     `own` (pairs, d) is the replica of the initiator's model, `peer` that of the responder's.
     """
 
     def __init__(
-        self, *, nodes: int, pairs: int, initial: Vector, codecs: EdgeCodecs, variates: bool, lies: Lies | None
+        self, *, nodes: int, pairs: int, initial: Vector, codecs: EdgeCodecs, flows: bool, lies: Lies | None
     ) -> None:
         size, dtype = initial.size, initial.dtype
         self.size, self.dtype = size, dtype
@@ -56,9 +57,12 @@ class Rows:
         self.codecs = codecs
         self.lies = lies
         self.models: Rows2 = np.tile(initial, (nodes, 1))
-        self.variates: Rows2 | None = np.zeros((nodes, size), dtype) if variates else None
+        self.flows: Rows2 | None = np.zeros((2 * pairs, size), dtype) if flows else None
         self.starts: Rows2 = np.zeros((nodes, size), dtype)
-        self.corrections: Rows2 | None = np.zeros((nodes, size), dtype) if variates else None
+        self.corrections: Rows2 | None = np.zeros((nodes, size), dtype) if flows else None
+        self._ends: Ints = np.zeros(0, np.int64)
+        self._first: Ints = np.zeros(nodes + 1, np.int64)
+        """`_ends[_first[node]:_first[node + 1]]` are a node's ends, in the order of its neighbors."""
         self.own: Rows2 = np.zeros((pairs, size), dtype)
         self.peer: Rows2 = np.zeros((pairs, size), dtype)
         self.requests: Rows2 = np.zeros((pairs, size), np.float32)
@@ -76,14 +80,35 @@ class Rows:
 
     # -- local rounds ------------------------------------------------------------------------------------------------
 
-    def begin(self, nodes: Ints) -> None:
+    def know_ends(self, edges: Sequence[tuple[int, int]]) -> None:
+        """Which ends are whose."""
+        lows, highs = np.array(edges, np.int64).reshape(-1, 2).T
+        numbers = np.arange(len(lows))
+        owners, others = np.concatenate([lows, highs]), np.concatenate([highs, lows])
+        order = np.lexsort((others, owners))
+        self._ends = np.concatenate([2 * numbers, 2 * numbers + 1])[order]
+        self._first = np.searchsorted(owners[order], np.arange(len(self._first)))
+
+    def corrected(self, nodes: Ints, scales: Sequence[float]) -> Rows2:
+        """The control variates (b, d) of these nodes: the sums of their flows, each times its scale -beta/n."""
+        if self.flows is None:
+            raise ValueError("there is no control variate")
+        total: Rows2 = np.zeros((len(nodes), self.size), self.dtype)
+        first, count = self._first[nodes], self._first[nodes + 1] - self._first[nodes]
+        for place in range(int(count.max(initial=0))):
+            some = np.flatnonzero(count > place)
+            total[some] += self.flows[self._ends[first[some] + place]]
+        total *= np.array(scales, self.dtype)[:, None]
+        return total
+
+    def begin(self, nodes: Ints, scales: list[float]) -> None:
         if len(self.may_join) > len(self.crashing):
             self._have_begun(nodes)
         for some in self._chunks(len(nodes)):
             which = nodes[some]
             self.starts[which] = self._take(0, self.models, which)
-            if self.corrections is not None and self.variates is not None:
-                self.corrections[which] = self._take(0, self.variates, which)
+            if self.corrections is not None:
+                self.corrections[which] = self.corrected(which, scales[some])
 
     def train(
         self, learners: Learners, nodes: Ints, rounds: Ints, corrected: NDArray[np.bool_]
@@ -104,7 +129,7 @@ class Rows:
             self.starts[which] = out
         return losses
 
-    def commit(self, nodes: Ints, rho: list[float], scale: list[float | None]) -> None:
+    def commit(self, nodes: Ints, rho: list[float]) -> None:
         rates = np.array(rho, self.dtype)[:, None]
         for some in self._chunks(len(nodes)):
             which = nodes[some]
@@ -115,10 +140,6 @@ class Rows:
             if not (_squares(model) <= MARGIN * NORM_CEILING**2).all():
                 raise MisjudgedError("a local round may have ended in no finite model")
             self.models[which] = model
-        if self.variates is not None:
-            for node, factor in zip(nodes, scale, strict=True):
-                if factor is not None:
-                    self.variates[node] *= self.dtype.type(factor)
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
@@ -149,7 +170,7 @@ class Rows:
             self._check(peer)
             self.peer[of] = peer
             own -= peer
-            self._move(which[some], model, own, columns, some)
+            self._move(which[some], model, own, columns, some, 1)
 
     def reply(self, nodes: list[int], ops: Sequence[Op]) -> None:
         """The initiator's half: the replicas have moved already."""
@@ -158,25 +179,29 @@ class Rows:
             of = columns.pairs[some]
             peer = self._take(0, self.peer, of)
             peer -= self._take(1, self.own, of)
-            self._move(which[some], self._take(1, self.models, which[some]), peer, columns, some)
+            self._move(which[some], self._take(1, self.models, which[some]), peer, columns, some, 0)
 
-    def _move(self, nodes: Ints, model: Rows2, difference: Rows2, columns: Columns, some: slice) -> None:
-        """X += D/n, C -= beta D/(n drift); `difference` is used up. Where k = 0 nothing moves, not even -0 to 0."""
+    def _move(  # noqa: PLR0917 - rows, then which of them
+        self, nodes: Ints, model: Rows2, difference: Rows2, columns: Columns, some: slice, side: int
+    ) -> None:
+        """X += D/n, S += D/drift; `difference` is used up. Where k = 0 nothing moves, not even -0 to 0. `side` is that
+        of the ends.
+        """
         moving = columns.factors[some, 0] != 0.0
+        ends = 2 * columns.edges[some] + side
         if not moving.all():
             kept = np.flatnonzero(moving)
-            nodes, model, difference = nodes[kept], model[kept], difference[kept]
-        factors, samples, ratios = (one[some][moving] for one in (columns.factors, columns.samples, columns.ratios))
+            nodes, model, difference, ends = nodes[kept], model[kept], difference[kept], ends[kept]
+        factors, samples, scales = (one[some][moving] for one in (columns.factors, columns.samples, columns.scales))
         difference *= factors
-        difference /= samples
-        model += difference
+        model += difference / samples
         self.models[nodes] = model
-        if self.variates is not None:
-            driven = np.flatnonzero(ratios[:, 0])
+        if self.flows is not None:
+            driven = np.flatnonzero(scales[:, 0])
             if len(driven) < len(nodes):
-                nodes, difference, ratios = nodes[driven], difference[driven], ratios[driven]
-            difference *= ratios
-            self.variates[nodes] -= difference
+                difference, scales, ends = difference[driven], scales[driven], ends[driven]
+            difference *= scales
+            self.flows[ends] += difference
 
     def _through_the_codec(self, vectors: Rows2, edges: Ints, ops: Sequence[Op], chance: int) -> NDArray[np.float32]:
         """What the other end decodes of each row; `chance` is where in an operation its own stands."""
@@ -209,14 +234,25 @@ class Rows:
         if len(self.may_join) == len(self.crashing):
             self.before = {edge: row for edge, row in self.before.items() if self.initiators[edge] in self.crashing}
 
-    def copy_of(self, node: int) -> tuple[Vector, Vector | None]:
-        return self.models[node].copy(), None if self.variates is None else self.variates[node].copy()
+    def copy_of(self, node: int) -> Vector:
+        copied: Vector = self.models[node].copy()
+        return copied
 
-    def put_back(self, node: int, model: Vector, variate: Vector | None) -> None:
-        """Without a variate it becomes zero."""
+    def put_back(self, node: int, model: Vector) -> None:
         self.models[node] = model
-        if self.variates is not None:
-            self.variates[node] = 0.0 if variate is None else variate
+
+    def flow_at(self, end: int) -> Vector | None:
+        """A copy; None for no end (-1), or where nothing flows."""
+        return None if end < 0 or self.flows is None else self.flows[end].copy()
+
+    def put_flow(self, end: int, flow: Vector | None) -> None:
+        """None: nothing has flowed there."""
+        if self.flows is not None:
+            self.flows[end] = 0.0 if flow is None else flow
+
+    def drop_flows(self, node: int) -> None:
+        if self.flows is not None:
+            self.flows[self._ends[self._first[node] : self._first[node + 1]]] = 0.0
 
     def blank(self, unseen: list[int]) -> None:
         """Pairs that nobody sees any more become zero; where they are few, new ones join them in `blanks`."""
@@ -248,7 +284,7 @@ class Columns:
         self.pairs = np.array([op[2] for op in ops])
         self.factors = np.array([op[5] for op in ops], dtype)[:, None]
         self.samples = np.array([op[6] for op in ops], dtype)[:, None]
-        self.ratios = np.array([op[7] for op in ops], dtype)[:, None]
+        self.scales = np.array([op[7] for op in ops], dtype)[:, None]
 
 
 def _columns(ops: Sequence[Op], dtype: np.dtype[Any]) -> Columns:

@@ -10,10 +10,11 @@ from p2pfl.errors import UserError
 FLOAT_BYTES = 4
 BASE_BYTES = 330 * 2**20
 """Python, numpy, torch and the data that all nodes share."""
-BATCHED_PER_NODE, BATCHED_PER_EDGE = 4, 3
-"""vectors: model, control variate, and both at the start of the round in flight; two replicas, and a request's."""
-SINGLE_PER_NODE, SINGLE_PER_EDGE = 4, 4
-"""vectors: model, control variate, and both for the round in flight; two replicas at each end."""
+BATCHED_PER_NODE, BATCHED_PER_EDGE = 3, 5
+"""vectors: model, and model and control variate at the start of the round in flight; two replicas, a request's, and the
+flow at both ends."""
+SINGLE_PER_NODE, SINGLE_PER_EDGE = 3, 6
+"""vectors: model, and model and control variate for the round in flight; two replicas and the flow at each end."""
 PERSONAL_COPIES = 3
 """in the module, as the last round left them, and in the state that a crash goes back to."""
 PAYLOADS_PER_EDGE = 4

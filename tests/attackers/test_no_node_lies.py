@@ -9,6 +9,9 @@ from pathlib import Path
 
 from p2pfl.cli.run import run
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ports import free_ports
+
 ROOT = Path(__file__).parents[2]
 WATCHED = """
 import os, sys
@@ -30,14 +33,20 @@ def test_a_node_that_has_run_to_its_end_has_imported_no_attack(tmp_path):
     text = file.read_text().replace('name = "task.py:task"', 'name = "quadratic"').replace("rounds = 40", "rounds = 2")
     text = text.replace("# start_wait_s = 60.0", "start_wait_s = 0.1").replace("# linger_s = 30.0", "linger_s = 0.1")
     file.write_text(text)
+    (port,) = free_ports(1)
+    for path in (file, tmp_path / "ward" / "node1" / "node.toml"):
+        path.write_text(path.read_text().replace("127.0.0.1:8471", f"127.0.0.1:{port}"))
     node = tmp_path / "ward" / "node0" / "node.toml"
     node.write_text(node.read_text().replace("127.0.0.1:8470", "127.0.0.1:0"))
-    done = subprocess.run(
-        [sys.executable, "-c", WATCHED, "run", str(tmp_path / "ward"), "--node", "node0", "--format", "json"],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    neighbor = [sys.executable, "-m", "p2pfl.cli.main", "run", str(tmp_path / "ward"), "--node", "node1"]
+    with subprocess.Popen(neighbor, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as other:
+        done = subprocess.run(
+            [sys.executable, "-c", WATCHED, "run", str(tmp_path / "ward"), "--node", "node0", "--format", "json"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        other.terminate()
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.splitlines())
     assert "p2pfl.engine.engine" in loaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -12,6 +13,7 @@ from p2pfl.compress import zstd_frame
 from p2pfl.config.load import load_federation
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.reporting.contraction import predicted
+from p2pfl.storage import space
 from topologies import build, contraction
 
 
@@ -306,3 +308,16 @@ def test_each_member_is_told_with_the_liars_that_its_degree_could_bear(p2pfl, wa
     (ward / "graph.edges").write_text("0 1\n0 2\n0 3\n1 2\n", encoding="utf-8")
     members = report_of(p2pfl("check", ward, "--format", "json"))["members"]
     assert [member["liars_at_most"] for member in members] == [1, 0, 0, 0]
+
+
+def test_a_disk_without_room_for_two_snapshots_is_a_warning_and_a_volume_that_is_too_small_a_mistake(
+    p2pfl, ward, monkeypatch
+):
+    monkeypatch.setattr(space, "free_bytes", lambda _: 1000.0)
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 0
+    assert re.search(r"warning: .*state needs [\d,]+ bytes for the state, and there are 1,000", outcome.out)
+    monkeypatch.setattr(space, "volume_bytes", lambda _: 2000.0)
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 2
+    assert re.search(r"node\.toml: node\.state_dir: the volume is too small .*2,000 bytes", outcome.err)

@@ -30,6 +30,10 @@ SAID = {
 }
 
 
+REFUSAL = "cannot write /data/log-00000007: No space left on device"
+STALE = SAID | {"accuracy": 0.835, "tested_round": 5, "tested_version": 5, "test_is_stale": True}
+
+
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """A page in a thread of a process that is held up still answers in the end."""
@@ -85,9 +89,12 @@ def test_an_address_may_be_written_short_or_long(p2pfl, page, form):
             "round": 7,
             "of": 40,
             "accuracy": 0.875,
+            "tested_round": None,
+            "test_is_stale": None,
             "loss": 0.5,
             "staleness": 1.25,
             "peers": 2,
+            "pace_set_by": None,
             "rule": None,
             "liars_borne": None,
             "rounds_alone": None,
@@ -97,6 +104,7 @@ def test_an_address_may_be_written_short_or_long(p2pfl, page, form):
             "compressors": {"node1": "q4", "node2": "q4"},
             "distance": 0.01,
             "alarms": {"resync": 2, "storage": 1},
+            "disk_refuses": None,
         }
     ]
 
@@ -105,6 +113,22 @@ def test_the_table_has_a_row_for_each_node_and_all_its_alarms(p2pfl, page):
     lines = [line.split() for line in p2pfl("status", page, page).out.splitlines() if page in line]
     figures = ["7", "40", "0.875", "0.5", "1.25", "2", "123456", "q4", "0.01"]
     assert lines == [[page, "node0", "training", *figures, "resync", "2,", "storage", "1"]] * 2
+
+
+def test_an_accuracy_of_an_older_model_has_a_star_and_a_footnote(p2pfl):
+    with serving(STALE) as address:
+        out = p2pfl("status", address).out
+        (row,) = csv.DictReader(io.StringIO(p2pfl("status", address, "--format", "csv").out))
+    assert " 0.835* " in out
+    assert out.endswith("* node0: tested after round 5 of 40, not since\n")
+    assert (row["accuracy"], row["tested_round"], row["test_is_stale"]) == ("0.835", "5", "True")
+
+
+def test_a_disk_that_refuses_is_told_with_its_reason(p2pfl):
+    with serving(SAID | {"phase": "waiting for disk", "disk_refuses": REFUSAL}) as address:
+        out = p2pfl("status", address).out
+    assert "waiting for disk" in out
+    assert out.endswith(f"node0: {REFUSAL}\n")
 
 
 @pytest.mark.parametrize(
@@ -252,3 +276,10 @@ def test_a_table_has_no_columns_of_robust_rules_where_all_nodes_take_the_mean(p2
 def test_nonsense_about_neighbors_is_left_out_and_no_crash(p2pfl, neighbors):
     with serving(SAID | {"neighbors": neighbors}) as address:
         assert p2pfl("status", address).code == 0
+
+
+def test_who_sets_the_pace_is_a_column_where_somebody_does(p2pfl, page):
+    with serving(SAID | {"pace_set_by": "node2"}) as held_up:
+        assert "pace_set_by" not in p2pfl("status", page).out
+        (line,) = [line for line in p2pfl("status", held_up).out.splitlines() if held_up in line]
+    assert "node2" in line

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.binding import federation_id, sections
+from p2pfl.config.binding import federation_id, keys, sections
 from p2pfl.config.load import load_federation
+from p2pfl.crypto.binding import MAX_SECTIONS
 
 EDGE = '[[edge]]\nbetween = ["pi0", "pi1"]\ncompressor = "{spec}"\n\n'
 
@@ -25,6 +26,30 @@ def differing(valid_text, write):
         return names
 
     return differing
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "key"),
+    [
+        ("seed = 0", "seed = 1", "federation.seed"),
+        ('name = "digits"', 'name = "digits"\npartition = "iid"', "task.options"),
+        ("rounds = 40", "rounds = 41", "training.rounds"),
+        ("# momentum = 0.0", "momentum = 0.5", "training.momentum"),
+        ('compressor = "q4"', 'compressor = "q8"', "gossip.compressor"),
+        ("# The members", EDGE.format(spec="q8") + "# The members", "edges"),
+        ('name = "pi1"', 'name = "pi7"', "node"),
+    ],
+)
+def test_a_change_is_named_by_its_key_alone(valid_text, write, right, wrong, key):
+    before = keys(load_federation(write(valid_text)))
+    after = keys(load_federation(write(valid_text.replace(right, wrong))))
+    assert [name for (name, one), (_, other) in zip(before, after, strict=True) if one != other] == [key]
+
+
+def test_a_binding_has_room_for_every_key_and_equal_values_of_two_keys_hash_apart(valid_text, write):
+    found = dict(keys(load_federation(write(valid_text))))
+    assert len(found) < MAX_SECTIONS - 8
+    assert len(set(found.values())) == len(found)
 
 
 @pytest.mark.parametrize(
@@ -92,4 +117,4 @@ def test_the_hashes_are_the_same_on_every_machine(valid_text, write):
     federation = load_federation(write(valid_text))
     assert [name for name, _ in sections(federation)] == ["federation", "task", "training", "gossip", "node", "edges"]
     assert all(len(digest) == 32 for _, digest in sections(federation))
-    assert federation_id(federation).hex() == "4c87929ec65cea0f627d20fc9e50e374e7f4bd749450cb87e9d71a0c8cf325be"
+    assert federation_id(federation).hex() == "be5deb2c1c7bd5b7bcd93806b4277abf460a061c1aa51a1a787c9a417d36c7ed"

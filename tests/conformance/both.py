@@ -226,7 +226,7 @@ LIMITS: Mapping[str, tuple[str, float]] = {
     "accuracy": ("absolute", 0.02),
     "contraction": ("relative", 0.05),
     "bytes/exchange": ("relative", 0.02),
-    "rounds": ("relative", 0.0),
+    "rounds": ("relative", 0.2),
     "exchanges/round": ("relative", 0.05),
 }
 

@@ -63,7 +63,7 @@ def compared(folder, base, seeds):
     real = means(reports)
     simulated = means([virtually(folder, one) for folder, one in zip(folders, wanted, strict=True)])
     assert all(row["finished"] for report in reports for row in report["nodes"])
-    assert simulated["rounds"] == real["rounds"] == base.rounds
+    assert min(simulated["rounds"], real["rounds"]) >= base.rounds
     limits = {key: limit for key, (_, limit) in LIMITS.items()}
     if seeds == 1:
         limits["contraction"] = SCATTER

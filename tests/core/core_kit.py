@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, Send
+from p2pfl.core.ending import bitmap
 from p2pfl.core.events import (
     MessageReceived,
     ReplyApplied,
@@ -94,8 +95,11 @@ def reply_to(asked, **changes):
     return Reply(**(plain | changes))
 
 
-def make_node(index, *neighbors, samples=SAMPLES, fresh=True, version=0, rounds_done=0, records=None, **changes):
-    return Node(
+def make_node(
+    index, *neighbors, samples=SAMPLES, fresh=True, version=0, rounds_done=0, records=None, young=False, **changes
+):
+    """A `young` node has not trained yet and mixes with nobody; others here are past that, whatever they count."""
+    node = Node(
         index=index,
         neighbors=neighbors,
         settings=settings(**changes),
@@ -105,6 +109,8 @@ def make_node(index, *neighbors, samples=SAMPLES, fresh=True, version=0, rounds_
         rounds=rounds_done,
         records=records,
     )
+    node.facts.joining = young
+    return node
 
 
 def say(node, peer, message, now=0.0, session=1):
@@ -115,6 +121,12 @@ def open_session(node, peer, now=0.0, session=1, greeting=None):
     """Session up and both greetings through; what that leads to."""
     effects = node.handle(SessionOpened(peer=peer, session=session), now)
     return effects + say(node, peer, greeting or hello(), now, session)
+
+
+def is_through(node, *peers, now=0.0):
+    """These neighbors have trained all that they had to: they do not keep the node from its end."""
+    for peer in peers:
+        node.ending.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), now)
 
 
 def freeze(node, effects, now=0.0, body=b"body"):
@@ -183,6 +195,11 @@ def exchange_as_initiator(node, effects, now=0.0, version=1, factor=0.0):
 
 def started(node, now=0.0):
     return node.handle(Started(), now)
+
+
+def begun_alone(node, now=0.0):
+    """As a node that has begun with a neighbor, which has gone again: it does not begin without any."""
+    return started(node, now) + node.rounds._begin(now)
 
 
 def sent(effects):

@@ -13,6 +13,7 @@ from p2pfl.core.records import EdgeRecord
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (
     apply_request,
+    begun_alone,
     commit,
     exchange_as_initiator,
     freeze,
@@ -25,7 +26,6 @@ from core_kit import (
     responder,
     say,
     sent,
-    started,
 )
 
 
@@ -61,7 +61,7 @@ def test_a_halted_node_takes_no_session():
 
 def test_a_halted_node_goes_on_training():
     node = make_node(0, 1, start_wait_s=0.0)
-    started(node)
+    begun_alone(node)
     node.handle(StorageFailed(), 0.0)
     effects = commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
     assert only(effects, StartRound) == [StartRound(index=1, corrected=False)]

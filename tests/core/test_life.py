@@ -9,6 +9,7 @@ import pytest
 
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Finish, Freeze, StartRound
 from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, SessionClosed, StopRequested
+from p2pfl.core.joining import LONGEST_JOIN_S
 from p2pfl.core.messages import Done, Ready
 from p2pfl.core.node import Node
 from p2pfl.core.rounds import JOIN_WAIT_S, RESUME_WAIT_S, Phase
@@ -19,6 +20,7 @@ from core_kit import (
     exchange_as_initiator,
     freeze,
     hello,
+    is_through,
     make_node,
     only,
     open_session,
@@ -49,19 +51,44 @@ def test_a_fresh_node_waits_for_all_its_neighbors_and_starts_with_the_last():
     assert only(open_session(node, 2, 0.2), StartRound) == [StartRound(index=0, corrected=True)]
 
 
-def test_a_fresh_node_waits_no_longer_than_the_setting():
-    node = make_node(1, 0, start_wait_s=2.5)
+def test_a_fresh_node_waits_for_the_others_no_longer_than_the_setting():
+    node = make_node(1, 0, 2, start_wait_s=2.5)
     started(node)
     assert node.deadline() == 2.5
-    assert node.wake(2.4) == []
-    assert node.wake(2.5) == [StartRound(index=0, corrected=False)]
+    open_session(node, 0, 1.0)
+    assert only(node.wake(2.4), StartRound) == []
+    assert only(node.wake(2.5), StartRound) == [StartRound(index=0, corrected=True)]
 
 
-def test_a_node_with_a_memory_waits_only_briefly():
-    node = make_node(1, 0, start_wait_s=60.0, fresh=False, version=5, rounds_done=2)
+def test_a_node_with_a_memory_waits_only_briefly_for_the_others():
+    node = make_node(1, 0, 2, start_wait_s=60.0, fresh=False, version=5, rounds_done=2)
     started(node)
     assert node.deadline() == RESUME_WAIT_S
-    assert node.wake(RESUME_WAIT_S) == [StartRound(index=2, corrected=False)]
+    open_session(node, 0, 1.0, greeting=hello(version=5, level=None))
+    assert only(node.wake(RESUME_WAIT_S), StartRound) == [StartRound(index=2, corrected=True)]
+
+
+@pytest.mark.parametrize("done", [0, 2])
+def test_a_node_whose_neighbors_are_not_there_waits_untrained_for_ever_and_says_so_once(done):
+    """Nobody there yet, after a power cut, and nobody there any more look alike."""
+    node = make_node(1, 0, 2, start_wait_s=2.5, fresh=not done, version=done, rounds_done=done)
+    effects = started(node)
+    for second in range(3, 4000, 7):
+        effects += node.wake(float(second))
+    assert [alarm.kind for alarm in only(effects, Alarm)] == ["waiting-alone"]
+    assert only(effects, StartRound) == []
+    assert node.rounds.phase is Phase.WAITING
+    effects = open_session(node, 0, 4000.0, greeting=hello(version=done, level=None)) + node.wake(4000.0)
+    assert only(effects, StartRound) == [StartRound(index=done, corrected=True)]
+
+
+def test_a_node_that_has_finished_answers_with_done_for_a_while_and_finishes_again():
+    node = Node(index=1, neighbors=[0], settings=settings(), samples=30.0, fresh=False, version=9, rounds=3, ended=True)
+    started(node)
+    assert node.rounds.phase is Phase.LINGERING
+    assert [message.done for message in sent(open_session(node, 0, 1.0))][:1] == [True]
+    assert only(node.wake(4.9), Finish) == []
+    assert only(node.wake(5.0), Finish) == [Finish()]
 
 
 def test_a_node_without_neighbors_trains_closes_and_finishes():
@@ -97,12 +124,14 @@ def test_a_failed_round_counts_and_raises_an_alarm():
 def finished_training(**changes):
     """Node 0, edge to 1 open and served, all rounds done."""
     node = make_node(0, 1, fresh=False, version=3, rounds_done=3, closing_rounds=0, **changes)
+    is_through(node, 1)
     started(node)
     return node, exchange_as_initiator(node, open_session(node, 1))
 
 
 def test_a_node_that_is_done_says_so_and_lingers_until_its_neighbors_are():
     node = make_node(0, 1, fresh=False, version=3, rounds_done=3, closing_rounds=0)
+    is_through(node, 1)
     started(node)
     effects = open_session(node, 1)
     assert Done(version=3) in sent(effects)
@@ -121,6 +150,7 @@ def test_a_node_that_is_done_lingers_no_longer_than_the_setting():
 
 def test_a_lingering_node_still_answers():
     node = make_node(1, 0, fresh=False, version=3, rounds_done=3, closing_rounds=0)
+    is_through(node, 0)
     started(node)
     open_session(node, 0)
     assert node.rounds.phase is Phase.LINGERING
@@ -246,7 +276,7 @@ def test_a_node_that_nobody_answers_begins_from_its_own_start():
     effects = commit(node, effects, 0.0)
     while not only(effects, StartRound):
         now = node.deadline()
-        assert now <= 2 * JOIN_WAIT_S
+        assert now <= LONGEST_JOIN_S + 2 * JOIN_WAIT_S
         effects = node.wake(now)
         if only(effects, CommitRound):
             effects += commit(node, effects, now)
@@ -277,6 +307,7 @@ def test_who_has_begun_holds_nobody_back():
 
 def test_a_closing_round_waits_until_the_neighbor_is_no_more_than_one_behind():
     node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0)
+    is_through(node, 0)
     started(node)
     open_session(node, 0)
     commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
@@ -286,6 +317,7 @@ def test_a_closing_round_waits_until_the_neighbor_is_no_more_than_one_behind():
 
 def test_a_closing_round_does_not_wait_for_ever():
     node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0)
+    is_through(node, 0)
     started(node)
     open_session(node, 0)
     commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
@@ -337,6 +369,7 @@ def test_a_request_of_a_later_version_tells_that_its_sender_has_begun():
 
 def test_a_node_that_is_ahead_in_the_closing_rounds_says_again_where_it_stands():
     node = make_node(1, 0, start_wait_s=0.0, rounds=1, closing_rounds=2, linger_s=30.0)
+    is_through(node, 0)
     started(node)
     open_session(node, 0)
     commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)

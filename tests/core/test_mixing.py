@@ -32,6 +32,7 @@ from core_kit import (
     SAMPLES,
     apply_request,
     hello,
+    is_through,
     make_node,
     only,
     open_session,
@@ -98,6 +99,7 @@ def test_no_round_begins_before_the_engine_has_mixed():
 
 def test_closing_rounds_mix_too_and_the_last_before_the_node_is_done():
     around = met(rounds=1, closing_rounds=2)
+    is_through(around.node, 1, 2, 3)
     around.now = 1.0
     around.carry_out(around.node.handle(RoundTrained(steps=1, samples=30), 1.0))
     for closing in (1, 2):

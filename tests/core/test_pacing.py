@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (
     apply_reply,
     apply_request,
+    begun_alone,
     commit,
     exchange_as_initiator,
     freeze,
@@ -26,14 +27,13 @@ from core_kit import (
     request,
     say,
     sent,
-    started,
 )
 
 
 def training(index, *neighbors, **changes):
     """A node in its first round, every edge open; at time 0."""
     node = make_node(index, *neighbors, **({"start_wait_s": 0.0, "rounds": 1000} | changes))
-    effects = started(node)
+    effects = begun_alone(node)
     assert only(effects, StartRound) == [StartRound(index=0, corrected=False)]
     return node
 
@@ -105,7 +105,7 @@ def test_a_responder_asks_for_an_exchange_of_its_new_version():
     node = training(1, 0)
     open_session(node, 0)
     effects = ticked(node, 1.0)
-    assert sent(effects) == [Ready(version=1, closing=None)]
+    assert [(type(message), message.version, message.closing) for message in sent(effects)] == [(Ready, 1, None)]
     assert only(effects, StartRound) == []
     _, effects = apply_request(node, say(node, 0, request(), 1.1), 1.1)
     assert only(effects, StartRound) == [StartRound(index=1, corrected=True)]
@@ -169,6 +169,6 @@ def test_a_hung_neighbor_costs_less_than_the_sum_of_a_halving_series():
 def test_a_node_whose_neighbors_are_all_gone_trains_without_the_control_variate():
     """It balances what mixing moves; alone, it would push the model away for ever."""
     node = make_node(0, 1, start_wait_s=0.0)
-    started(node)
+    begun_alone(node)
     effects = commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
     assert only(effects, StartRound) == [StartRound(index=1, corrected=False)]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import commit, exchange_as_initiator, hello, make_node, only, open_session, say, started
+from core_kit import commit, exchange_as_initiator, hello, is_through, make_node, only, open_session, say, started
 
 from p2pfl.core.effects import CloseSession, Finish, StartRound
 from p2pfl.core.events import RoundTrained, SessionOpened
@@ -56,6 +56,7 @@ def test_one_that_came_and_told_no_level_does_not_hold_the_start_up_once_it_is_o
 
 def test_the_end_does_not_wait_for_one_that_is_out():
     node = make_node(0, 1, LIAR, rounds=1, closing_rounds=0, linger_s=1000.0)
+    is_through(node, 1)
     effects = started(node) + open_session(node, 1)
     throw_out(node)
     exchange_as_initiator(node, effects)

@@ -19,6 +19,7 @@ from core_kit import (
     SAMPLES,
     apply_reply,
     apply_request,
+    begun_alone,
     commit,
     exchange_as_initiator,
     freeze,
@@ -132,7 +133,7 @@ def test_a_responder_asks_for_an_exchange_in_the_rounds_of_the_edge_alone():
     node = alternating(2, 0, 1)
     started(node)
     for peer in (0, 1):
-        open_session(node, peer)
+        open_session(node, peer, greeting=hello(begun=b"\x07"))
     assert [(m.version, m.closing) for m in sent(ticked(node, 1.0))] == [(1, None)]
     node.wake(60.0)
     assert sent(ticked(node, 61.0)) == []
@@ -171,7 +172,7 @@ def test_an_announcement_from_a_round_without_the_edge_is_heard():
 
 def test_in_the_closing_rounds_every_neighbor_is_told_and_only_the_active_one_exchanges():
     node = alternating(2, 0, 1, 3, fresh=False, version=4, rounds_done=4, rounds=4, closing_rounds=3)
-    closing = started(node)
+    closing = begun_alone(node)
     for peer in (0, 1, 3):
         effects = open_session(node, peer, greeting=hello(version=9, closing=9))
     exchange_as_initiator(node, only(effects, Freeze))
@@ -196,7 +197,7 @@ def closing(index, peer, **changes):
         version=4,
         rounds=4,
     )
-    first = started(node)
+    first = begun_alone(node)
     effects = open_session(node, peer, greeting=hello(version=4, closing=0))
     if index < peer:
         exchange_as_initiator(node, effects)
@@ -272,7 +273,7 @@ def test_on_a_static_graph_an_initiator_waits_for_nobody_to_begin_a_closing_roun
         version=4,
         rounds=4,
     )
-    first = started(node)
+    first = begun_alone(node)
     exchange_as_initiator(node, open_session(node, 1, greeting=hello(version=4, closing=0)))
     assert [op.version for op in only(commit(node, first, 1.0), Freeze)] == [5]
 

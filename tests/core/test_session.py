@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core import invariants
-from p2pfl.core.effects import ApplyReply, ApplyRequest, CloseSession, Freeze, ResetEdge, Send
+from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, CloseSession, Freeze, ResetEdge, Send
 from p2pfl.core.events import MessageReceived, RequestFrozen, SessionClosed, SessionOpened
 from p2pfl.core.messages import Ask, Busy, Done, Ready, Resync
 from p2pfl.core.records import EdgeRecord
@@ -202,3 +202,14 @@ def test_an_answer_of_the_engine_that_comes_after_the_session_counts_all_the_sam
     asked = request(version=op.version, weight=op.weight)
     assert node.handle(RequestFrozen(peer=1, request=asked), 0.0) == []
     assert node.edges[1].record.pending == asked
+
+
+@pytest.mark.parametrize(
+    ("greeting", "notice"),
+    [({"has_replicas": False}, True), ({"seq": 7, "chain": b"other chain" + bytes(5)}, False)],
+)
+def test_an_end_that_was_started_without_replicas_is_a_notice_and_a_disagreement_an_alarm(greeting, notice):
+    node = make_node(1, 0)
+    (alarm,) = only(open_session(node, 0, greeting=hello(**greeting)), Alarm)
+    assert (alarm.kind, alarm.notice) == ("resync", notice)
+    assert ("without replicas" in alarm.text) == notice

@@ -21,6 +21,7 @@ from core_kit import (
     freeze,
     hello,
     initiator,
+    is_through,
     make_node,
     only,
     open_session,
@@ -167,6 +168,7 @@ def test_after_it_the_neighbor_is_heard_again_and_one_alarm_says_so():
 
 def test_a_node_that_is_done_does_not_linger_for_a_neighbor_in_quarantine():
     node = make_node(1, 0, 2, fresh=False, version=3, rounds_done=3, closing_rounds=0)
+    is_through(node, 0, 2)
     started(node)
     open_session(node, 2, session=2)
     open_session(node, 0)

@@ -87,7 +87,8 @@ def beside_one_liar(folder, attack):
     assert report["died"] == []
     assert len(honest_rows(report)) == 7
     for row in honest_rows(report):
-        assert (row["finished"], row["rounds"], row["failed_rounds"]) == (True, ROUNDS, 0)
+        assert (row["finished"], row["failed_rounds"]) == (True, 0)
+        assert row["rounds"] >= ROUNDS
     assert report["accuracy"]["min"] == min(row["accuracy"] for row in honest_rows(report))
     match attack:
         case "nan" | "wrong-shape":

@@ -64,6 +64,7 @@ class Pushes:
             time.sleep(0.01)
         time.sleep(0.05)
         push = self.sign * np.random.default_rng([8, round_index]).standard_normal(SIZE) * 10 / self.samples
+        push *= round_index < 40  # of what follows until all are through, nodes take different numbers
         vector = (start + push).astype(np.float32)
         return LocalRound(vector=vector, steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
 
@@ -210,7 +211,7 @@ def settled_states(folder):
         pending, answered = states[low].edges[high].record.pending, states[high].edges[low].record
         if pending is not None and answered.seq == pending.seq:
             change = ReplyWasApplied(peer=high, reply=answered.reply, chain=answered.chain)
-            redo(states[low], change, codecs=codecs, beta=0.0)
+            redo(states[low], change, codecs=codecs, flows=False)
     return federation, states
 
 
@@ -250,7 +251,8 @@ def test_two_of_eight_nodes_are_killed_and_nothing_is_lost(federation, run, comp
         assert int(re.search(r"resuming after round (\d+)", running[victim].log)[1]) > 0
     for name in names:
         result = result_of(folder, name)
-        assert (result["finished"], result["rounds"], result["alarms"]) == (True, rounds, {})
+        assert (result["finished"], result["alarms"]) == (True, {})
+        assert result["rounds"] >= rounds
         assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0, 0, 0]
     _check_nothing_lost(folder)
 
@@ -321,7 +323,8 @@ def test_a_signal_ends_a_node_cleanly_with_130_and_a_snapshot_from_which_it_resu
     for name, rounds, process in zip(("node0", "node1"), stopped, again, strict=True):
         assert f"resuming after round {rounds}\n" in process.log
         result = result_of(folder, name)
-        assert (result["finished"], result["rounds"]) == (True, more)
+        assert result["finished"]
+        assert result["rounds"] >= more
         assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0]
 
 
@@ -409,7 +412,7 @@ def test_a_missing_data_file_is_named(mistaken):
 
 
 def test_the_state_of_another_federation_is_refused_and_kept(mistaken):
-    assert p2pfl("run", mistaken.folder, "--node", "node0").returncode == 0
+    assert p2pfl("launch", mistaken.folder, "--quiet").returncode == 0
     before = peek(mistaken.folder / "node0" / "state").state.arrays["model"]
     change(mistaken.folder / "federation.toml", 'name = "ward"', 'name = "other"')
     text = mistaken()

@@ -88,6 +88,13 @@ class Pair:
 
 def picture(state):
     """Every bit of a state, comparable."""
-    edges = {peer: (edge.own.tobytes(), edge.peer.tobytes(), repr(edge.record)) for peer, edge in state.edges.items()}
-    plain = (state.samples, state.version, state.rounds, state.drift, state.elapsed_s)
-    return state.model.tobytes(), state.variate.tobytes(), plain, edges
+    edges = {
+        peer: (edge.own.tobytes(), edge.peer.tobytes(), flow_of(edge).tobytes(), repr(edge.record))
+        for peer, edge in state.edges.items()
+    }
+    plain = (state.samples, state.version, state.rounds, state.drift, state.elapsed_s, state.alone, state.life)
+    return state.model.tobytes(), plain, edges
+
+
+def flow_of(edge):
+    return np.zeros_like(edge.own) if edge.flow is None else edge.flow

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from p2pfl.core.events import ReplyRefused, RequestRefused
 from p2pfl.core.messages import request_digest
+from p2pfl.engine.scratch import correction
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair
@@ -45,7 +46,7 @@ def test_an_exchange_that_would_carry_the_model_too_far_is_refused():
 def test_a_scale_that_would_blow_up_the_control_variate_is_refused(drift):
     pair = Pair(beta=0.1)
     assert isinstance(pair.apply_request(told(pair.freeze(), drift=drift)), RequestRefused)
-    assert not pair.engines[1].state.variate.any()
+    assert pair.engines[1].state.edges[0].flow is None
 
 
 def test_a_reply_with_a_smaller_scale_than_ours_is_refused():
@@ -61,6 +62,6 @@ def test_both_ends_scale_their_variates_by_the_larger_drift():
     pair = Pair(beta=0.1)
     pair.engines[0].state.drift, pair.engines[1].state.drift = 0.5, 4.0
     pair.exchange()
-    total = sum(e.state.samples * e.state.variate.astype(np.float64) for e in pair.engines)
-    assert pair.engines[0].state.variate.any()
+    total = sum(e.state.samples * correction(e.state, 0.1).astype(np.float64) for e in pair.engines)
+    assert correction(pair.engines[0].state, 0.1).any()
     np.testing.assert_allclose(total, 0.0, atol=1e-4)

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.core.effects import Bootstrap, CommitRound
+from p2pfl.core.effects import Bootstrap, CommitRound, ResetEdge
+from p2pfl.engine.scratch import correction
 from p2pfl.learn.interface import LocalRound
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -51,14 +52,15 @@ def test_a_round_that_ends_at_no_number_is_dropped_whole(bad):
     pair.train(0, pair.engines[0].state.model + np.float32(1))
     pair.exchange()
     state = pair.engines[0].state
-    model, variate, drift = state.model.tobytes(), state.variate.tobytes(), state.drift
-    assert np.any(state.variate)
+    model, variate, drift = state.model.tobytes(), correction(state, 0.1).tobytes(), state.drift
+    assert np.any(correction(state, 0.1))
     ended = state.model.copy()
     ended[7] = bad
     event = pair.train(0, ended, samples=1, rate=9.0)
     assert event.failed
     assert (event.rounds, event.samples) == (2, 30)
-    assert (state.model.tobytes(), state.variate.tobytes(), state.drift, state.samples) == (model, variate, drift, 30)
+    after = state.model.tobytes(), correction(state, 0.1).tobytes(), state.drift, state.samples
+    assert after == (model, variate, drift, 30)
 
 
 def test_a_round_whose_training_raised_is_counted_as_failed():
@@ -82,10 +84,10 @@ def test_another_number_of_samples_scales_the_control_variate():
     pair.train(0, pair.engines[0].state.model + 1.0)
     pair.exchange()
     state = pair.engines[0].state
-    before = state.samples * state.variate
+    before = state.samples * correction(state, 0.1)
     event = pair.train(0, state.model.copy(), samples=10)
     assert (event.samples, state.samples) == (10, 10)
-    np.testing.assert_allclose(10 * state.variate, before, rtol=1e-12)
+    np.testing.assert_allclose(10 * correction(state, 0.1), before, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("samples", "least", "expected"), [(10, 14.2, 15), (20, 14.2, 20), (1, 0.0, 1), (-5, 0.0, 1)])
@@ -109,7 +111,7 @@ def test_without_a_rate_there_is_no_variate():
     pair = Pair(beta=0.0)
     pair.train(0, pair.engines[0].state.model + np.float32(1))
     pair.exchange()
-    assert not np.any(pair.engines[0].state.variate)
+    assert pair.engines[0].state.edges[1].flow is None
     assert pair.engines[0].snapshot(corrected=True)[1] is None
 
 
@@ -120,7 +122,7 @@ def test_the_variate_moves_against_the_flow_by_beta_over_the_drift():
     before = pair.engines[0].state.model.copy()
     pair.exchange()
     state = pair.engines[0].state
-    np.testing.assert_allclose(state.variate, -0.1 * (state.model - before) / (4 * 0.5), rtol=1e-12)
+    np.testing.assert_allclose(correction(state, 0.1), -0.1 * (state.model - before) / (4 * 0.5), rtol=1e-12)
 
 
 def test_variates_of_equal_drift_sum_to_zero_weighted_by_n():
@@ -129,21 +131,45 @@ def test_variates_of_equal_drift_sum_to_zero_weighted_by_n():
         pair.train(index, pair.engines[index].state.model.copy())
     for _ in range(30):
         pair.exchange(factor=10.0)
-    scale = np.abs(30 * pair.engines[0].state.variate).max()
-    assert np.abs(sum(e.state.samples * e.state.variate for e in pair.engines)).max() < 1e-12 * scale
+    scale = np.abs(30 * correction(pair.engines[0].state, 0.1)).max()
+    assert np.abs(sum(e.state.samples * correction(e.state, 0.1) for e in pair.engines)).max() < 1e-12 * scale
 
 
-def test_a_start_from_the_neighbors_is_their_coordinate_median_and_forgets_the_variate():
+def test_a_start_from_the_neighbors_is_their_coordinate_median_and_keeps_the_flows():
+    """Dropped at this end alone they would leave the neighbors with the other half."""
     pair = Pair(spec="none", beta=0.1)
     pair.train(0, pair.engines[0].state.model + np.float32(1))
+    pair.exchange()
     pair.exchange(factor=0.0)
     theirs = pair.engines[1].state.model.tobytes()
-    pair.engines[0].state.variate += 1.0
-    pair.run(0, Bootstrap(peers=(1,)))
+    flow = pair.engines[0].state.edges[1].flow.tobytes()
+    pair.run(0, Bootstrap(peers=(1,), rounds=7))
     state = pair.engines[0].state
     assert state.model.tobytes() == theirs
     assert state.model.dtype == np.float32
-    assert not np.any(state.variate)
+    assert state.edges[1].flow.tobytes() == flow
+    assert state.rounds == 7
+
+
+@pytest.mark.parametrize("spec", ["none", "q4"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_flow_has_the_same_bits_with_opposite_signs_at_both_ends(spec, dtype):
+    pair = Pair(spec=spec, dtype=dtype, beta=0.1, samples=(30, 97))
+    for seed in range(20):
+        pair.train(seed % 2, pair.engines[seed % 2].state.model * dtype(0.9), steps=1 + seed % 3, samples=30 + seed)
+        pair.exchange(factor=3.0 + seed / 7)
+    first, second = (engine.state.edges[1 - engine.index].flow for engine in pair.engines)
+    assert np.any(first)
+    assert (-first).tobytes() == second.tobytes()
+
+
+def test_an_edge_that_begins_anew_has_no_flow():
+    pair = Pair(beta=0.1)
+    pair.train(0, pair.engines[0].state.model + np.float32(1))
+    pair.exchange()
+    pair.run(0, ResetEdge(peer=1, incarnation=1))
+    assert not np.any(correction(pair.engines[0].state, 0.1))
+    assert np.any(correction(pair.engines[1].state, 0.1))
 
 
 def test_a_snapshot_for_training_is_a_copy():

@@ -138,7 +138,7 @@ def test_the_log_gives_back_the_same_bits_without_asking_the_rule(spec, dtype):
         logged += [entry(outcome.change) for outcome in done]
     assert sum(kind == "model" for kind, _, _ in logged) == 3
     for kind, header, blobs in logged:
-        redo(state, change(kind, header, [bytes(b) for b in blobs], np.dtype(dtype)), codecs=engine.codecs, beta=0.0)
+        redo(state, change(kind, header, [bytes(b) for b in blobs], np.dtype(dtype)), codecs=engine.codecs, flows=False)
     assert picture(state) == picture(engine.state)
 
 

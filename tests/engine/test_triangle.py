@@ -128,7 +128,7 @@ class Triangle:
         for done in self.logs[index]:
             kind, header, blobs = entry(done)
             again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(np.float32))
-            redo(state, again, codecs=codecs, beta=BETA)
+            redo(state, again, codecs=codecs, flows=True)
         return state
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.public import PrivateKey
 
-from p2pfl.core.messages import Ask, Busy, Done, Hello, Message, Ready, Reply, Request, Resync
+from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Message, Ready, Reply, Request, Resign, Resync
 from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.handshake import Initiator, Responder, SessionKeys
 from p2pfl.crypto.identity import Identity
@@ -49,6 +49,8 @@ SAMPLES = [
     ASK,
     Busy(incarnation=1, seq=2, retry_after_s=1.5),
     Done(version=9),
+    LivesTold(lives=((3, 1, 70001), (4, 2, 2**50))),
+    Resign(process=2**50, other_ms=7),
 ]
 FRAMES = [b"".join(encode(message)) for message in SAMPLES]
 LONG = Request(

@@ -12,6 +12,9 @@ import pytest
 from p2pfl.runtime.driver import TRAINING_NICE, Driver
 from p2pfl.runtime.engine_thread import EngineThread
 
+pytestmark = pytest.mark.usefixtures("lone")
+NO_CORE = SimpleNamespace(edges={})
+
 
 class NoTrainer:
     """Keeps what it is to do."""
@@ -25,10 +28,10 @@ class NoTrainer:
 
 async def copies(size, times):
     """How many copies of a model of `size` values wait after it was to be measured so often; and the driver."""
-    engine = SimpleNamespace(state=SimpleNamespace(model=np.zeros(size, np.float32), edges={}))
+    engine = SimpleNamespace(state=SimpleNamespace(model=np.zeros(size, np.float32), edges={}, rounds=0, version=0))
     thread = EngineThread(engine, None, durability="snapshot", extra={})
-    workshop = SimpleNamespace(evaluate_every=1, measure=lambda _model: None)
-    driver = Driver(None, thread, workshop, name_of=str, on_measure=lambda: None)
+    workshop = SimpleNamespace(evaluate_every=1, measure=lambda _model, _of: None)
+    driver = Driver(NO_CORE, thread, workshop, name_of=str, on_measure=lambda: None)
     driver._trainer = NoTrainer()
     for _ in range(times):
         driver.measure()
@@ -57,7 +60,7 @@ async def test_once_one_is_tested_the_next_may_wait():
 async def test_training_yields_to_the_threads_that_gossip():
     engine = SimpleNamespace(state=SimpleNamespace(model=np.zeros(1, np.float32), edges={}))
     thread = EngineThread(engine, None, durability="snapshot", extra={})
-    driver = Driver(None, thread, None, name_of=str, on_measure=lambda: None)
+    driver = Driver(NO_CORE, thread, None, name_of=str, on_measure=lambda: None)
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert driver._trainer.submit(os.getpriority, os.PRIO_PROCESS, 0).result() == min(19, own + TRAINING_NICE)
     assert os.getpriority(os.PRIO_PROCESS, 0) == own

@@ -23,7 +23,7 @@ QUICK = Limits(retry_first_s=0.02, retry_ceiling_s=0.2, contest_s=0.3, close_s=0
 
 
 def binding(training: int = 1) -> FederationBinding:
-    sections = (("training", bytes([training]) * 32), ("topology", bytes(32)))
+    sections = (("training.rounds", bytes([training]) * 32), ("topology", bytes(32)))
     return FederationBinding(federation_id=bytes([training]) * 32, sections=sections)
 
 
@@ -34,6 +34,7 @@ class Node:
         self.index = index
         self.events: list[tuple[Any, ...]] = []
         self.open: dict[int, int] = {}
+        self.alarms: list[tuple[str, int, str]] = []
         self.links: Links
         self._changed = asyncio.Event()
 
@@ -103,6 +104,7 @@ class Federation:
             "on_open": node.on_open,
             "on_message": node.on_message,
             "on_close": node.on_close,
+            "on_alarm": lambda *alarm: node.alarms.append(alarm),
             "rng": Random(index),
             "log": self.log,
             "limits": QUICK,

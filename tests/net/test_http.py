@@ -132,3 +132,11 @@ async def test_idle_connections_do_not_keep_the_status_from_being_asked():
         assert b'"rounds": 7' in await asyncio.wait_for(reader.read(), 10)
         for _, each in [*idle, (reader, writer)]:
             each.transport.abort()
+
+
+def test_metrics_count_alarms_by_kind():
+    assert exposition({"alarms": {"federation-differs": 2, "resync": 1}}).splitlines() == [
+        "# TYPE p2pfl_alarms_total counter",
+        'p2pfl_alarms_total{kind="federation-differs"} 2',
+        'p2pfl_alarms_total{kind="resync"} 1',
+    ]

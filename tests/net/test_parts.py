@@ -99,22 +99,22 @@ def test_where_the_doorway_is_crowded_the_one_that_has_waited_longest_goes():
 
 def test_a_refusal_is_said_once_for_each_peer_and_reason(caplog):
     counters = Counters.of([1, 2])
-    refusals = Refusals(counters, logging.getLogger("tests.net"))
+    refusals = Refusals(counters, logging.getLogger("tests.net"), lambda *_: None)
     for _ in range(3):
-        refusals.note(1, "node 1", "another federation")
-        refusals.note(2, "node 2", "another federation")
-        refusals.note(2, "node 2", "no edge")
-        refusals.note(None, "10.0.0.1", "noise")
-        refusals.note(None, "10.0.0.2", "noise")
+        refusals.note(1, "node 1", PeerFault("another key"))
+        refusals.note(2, "node 2", PeerFault("another key"))
+        refusals.note(2, "node 2", PeerFault("no edge"))
+        refusals.note(None, "10.0.0.1", PeerFault("noise"))
+        refusals.note(None, "10.0.0.2", PeerFault("noise"))
     assert len(caplog.records) == 4
     assert [counters.peers[1].refusals, counters.peers[2].refusals, counters.unknown.refusals] == [3, 6, 6]
     assert counters.total.refusals == 15
 
 
 def test_strangers_cannot_fill_the_log(caplog):
-    refusals = Refusals(Counters.of([]), logging.getLogger("tests.net"))
+    refusals = Refusals(Counters.of([]), logging.getLogger("tests.net"), lambda *_: None)
     for number in range(2 * REMEMBERED):
-        refusals.note(None, "10.0.0.1", f"reason {number}")
+        refusals.note(None, "10.0.0.1", PeerFault(f"reason {number}"))
     assert len(caplog.records) == REMEMBERED
 
 

@@ -1,7 +1,7 @@
 """The flow-driven control variate: what mixing moves away, local training stops bringing back.
 
-C_i -= beta (mixing move)/(eta H), gradient g_i + C_i. The sum of n_i C_i stays 0, and on objectives of different
-curvature the federation ends at the optimum instead of near it.
+C_i = -(beta/n_i) sum_j S_ij, S_ij the sum of all D of an edge over eta H; gradient g_i + C_i. The sum of n_i C_i stays
+0, and on objectives of different curvature the federation ends at the optimum instead of near it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
 from p2pfl.core.facts import Settings
 from p2pfl.core.staleness import parse_staleness
+from p2pfl.engine.scratch import correction
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
 from p2pfl.reporting.sketch import consensus_distance
@@ -66,7 +67,8 @@ def finished(**options):
 
 
 def weighted_variates(world):
-    return [host.engine.state.samples * host.engine.state.variate for host in world.hosts]
+    states = [host.engine.state for host in world.hosts]
+    return [state.samples * correction(state, 0.1) for state in states]
 
 
 @pytest.mark.parametrize("samples", [[100] * 4, [50, 200, 100, 30]])

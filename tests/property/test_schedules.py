@@ -66,10 +66,11 @@ def test_a_round_costs_what_its_own_edges_cost_not_what_the_union_would(graph, m
     monkeypatch.setattr(Network, "send", counted)
     world = make_world(graph, 1, link=LinkSpec(), compressor="none", round_s=ALIKE, rounds=40)
     world.go(until_s=60.0)
-    ticks = world.hosts[0].core.facts.version
+    ticks = max(host.core.facts.version for host in world.hosts)
+    least = min(host.core.facts.version for host in world.hosts)
     active = sum(map(len, graph[1])) / len(graph[1])
-    assert {host.core.facts.version for host in world.hosts} == {50}
-    assert active * ticks <= sum(models) / 2 <= 2 * active * ticks + len(world.plan.edges)
+    assert least >= 50
+    assert active * least <= sum(models) / 2 <= 2 * active * ticks + len(world.plan.edges)
 
 
 def test_nodes_of_very_different_speed_reach_the_weighted_mean():

@@ -17,7 +17,7 @@ class Recording:
     """Core and links at once: what each is told, and what the core answers next."""
 
     def __init__(self):
-        self.heard, self.closed, self.effects = [], [], []
+        self.heard, self.closed, self.effects, self.edges = [], [], [], {}
 
     def handle(self, event, _now):
         self.heard.append(event)

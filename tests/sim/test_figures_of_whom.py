@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from p2pfl.config.model import TaskConfig
+from p2pfl.reporting.figures import spread
 from sim import simulate
 from sim.federations import describe
 from sim.worlds.model import ComputeSpec, CrashSpec, LiarSpec, WorldSpec
@@ -31,7 +32,8 @@ def test_a_dead_node_leaves_the_history_and_the_last_point_agrees_with_the_final
     assert last["evaluated"] == 5
     assert last["loss"] == report["loss"]
     assert last["consensus_distance"] == pytest.approx(report["consensus_distance"])
-    assert last["rounds"] == {"mean": 8.0, "min": 8.0, "max": 8.0}
+    assert last["rounds"] == spread(row["rounds"] for row in report["nodes"] if row["finished"])
+    assert last["rounds"]["min"] >= 8.0
 
 
 def test_how_long_a_liar_takes_does_not_enter_the_history():

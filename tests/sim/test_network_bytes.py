@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from p2pfl.config.load import load_federation
 from p2pfl.config.writing import NewMember, federation_text
-from p2pfl.core.messages import Ask, Busy, Done, Hello, Ready, Reply, Request, Resync, request_digest
+from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Ready, Reply, Request, Resign, Resync, request_digest
 from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault
@@ -63,6 +63,8 @@ def messages(body):
         Ask(incarnation=1, seq=7, request_digest=DIGEST),
         Busy(incarnation=1, seq=9, retry_after_s=1.5),
         Done(version=12),
+        LivesTold(lives=((1, 2, 3), (4, 5, 2**50))),
+        Resign(process=2**50, other_ms=7),
     ]
 
 

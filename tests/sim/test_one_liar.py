@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from attackers.places import spread_out
@@ -18,6 +20,7 @@ def run(rule, attack=None):
     federation = describe(
         topology="random-regular:degree=4", partition="dirichlet:1", rounds=ROUNDS, rule=rule, compressor="q4"
     )
+    federation = replace(federation, gossip=replace(federation.gossip, linger_s=1.0))
     (liar,) = spread_out(len(federation.members), federation.edges, 1, federation.seed)
     liars = None if attack is None else LiarSpec(attack=attack, nodes=(liar,))
     return simulate(federation, world=WorldSpec(liars=liars), references=False)
@@ -37,7 +40,7 @@ def test_beside_one_liar_the_worst_of_the_honest_ends_where_it_would_without_it(
     assert len(report["byzantine"]) == 1
     assert report["accuracy"]["min"] >= unharmed - 0.03
     for row in report["nodes"]:
-        assert row["byzantine"] or (row["finished"], row["rounds"]) == (True, ROUNDS)
+        assert row["byzantine"] or (row["finished"] and row["rounds"] >= ROUNDS)
 
 
 def test_under_the_mean_one_liar_ruins_what_all_of_the_honest_learn(unharmed):

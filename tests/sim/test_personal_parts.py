@@ -106,7 +106,7 @@ def test_a_round_that_the_engine_drops_leaves_the_own_part_as_it_was():
     learner = learner_for(task, context, TrainingConfig(local_steps=1, learning_rate=1.0), ("shared.*",))
     codecs = Codecs(make_compressor("none"))
     engine = ExactEngine(ExactPlan(index=0, neighbors=(), learner=learner, codecs=codecs, beta=0.0))
-    engine.boot()
+    engine.boot(1)
     counts = []
     for index in range(3):
         engine.begin_round(index, corrected=False)

@@ -58,7 +58,7 @@ WORLDS = {
         WorldSpec(links=replace(BAD_LINKS, loss=0.3), compute=FAR_APART),
         {"start_wait_s": 0.02},
     ),
-    "a liar": (WorldSpec(liars=LiarSpec(attack="sign-flip", count=1)), {}),
+    "a liar": (WorldSpec(liars=LiarSpec(attack="zero", count=1)), {}),
     "noisy liars": (WorldSpec(liars=LiarSpec(attack="noise:0.5", count=2)), {}),
     "liars that crash": (
         WorldSpec(liars=LiarSpec(attack="noise:0.5", nodes=(1, 2)), crashes=CRASHES, compute=FAR_APART),
@@ -223,7 +223,7 @@ def test_a_request_that_takes_the_place_of_one_not_yet_applied_is_seen(monkeypat
 
 def test_a_round_that_starts_from_a_later_model_is_seen(monkeypatch):
     def wrong(rows, learners, nodes, rounds, corrected):
-        rows.begin(nodes)
+        rows.begin(nodes, [0.0] * len(nodes))
         return right(rows, learners, nodes, rounds, corrected)
 
     right = Rows.train

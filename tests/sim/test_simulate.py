@@ -98,7 +98,7 @@ def test_time_in_which_nothing_happens_is_passed_over():
     federation, told = quadratic(rounds=2), []
     world = WorldSpec(compute=ComputeSpec(round_s=10_000.0), evaluate_every_s=0.001)
     report = simulate(federation, world=world, references=False, on_progress=told.append)
-    assert all(row["rounds"] == 2 for row in report["nodes"])
+    assert all(row["rounds"] >= 2 for row in report["nodes"])
     assert len(told) < 100_000
 
 

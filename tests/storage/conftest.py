@@ -102,6 +102,8 @@ class CrashingDisk:
             return
         if self._names.get(name) is None:
             self._rename({name: Inode()})
+        elif rest[0] & os.O_TRUNC:
+            self._names[name].content.clear()
         self._opened[rest[-1]] = self._names[name]
 
     def _close(self, fd, _) -> None:

@@ -1,0 +1,208 @@
+"""When a federation ends: together, by a rule that each node can apply to what it has heard.
+
+*Begun* and *through* are sets of members that only grow: who has begun to train, and who has trained all that it had
+to. Nodes tell them in Hello and Ready and pass them on. A node that is through goes on as a full member, or those that
+still train would drag the common model to their own data. All stop training, each at the end of a round,
+
+- when everybody who has begun is through, and the neighbors that are there are;
+- or, once half of those are through, after `linger_s` or a quarter of the own training time, whichever is longer;
+- or, where less than half are, when a node that is through has heard of nobody else's progress for that long;
+- or when every neighbor that is there has stopped.
+
+A node that was stopped by this is not through, or one early end would run around a ring. With a robust rule a member
+counts where it says so itself or more than b neighbors do, for b of them may lie.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from zlib import crc32
+
+from p2pfl.core.facts import Settings
+from p2pfl.core.session import NEVER
+
+
+def digest_of(begun: bytes, through: bytes) -> int:
+    """32 bits that tell whether two nodes know the same."""
+    return crc32(b"|".join((begun, through)))
+
+
+NOTHING = digest_of(b"", b"")
+TELL_WITHIN_S = 0.25
+"""News travel with the next Ready, or on their own after this long: a slow node's round must not hold them up."""
+TRAINING_SHARE = 0.25
+"""The share of its own training time for which a node waits for members that are slower or gone."""
+
+ROUNDS_OF_SILENCE = 3.0
+"""A neighbor whose rounds are long is not silent before it has let so many of them pass."""
+
+
+class Reason(enum.StrEnum):
+    """Why training has ended."""
+
+    ALL = "everybody who had begun was through"
+    HALF = "half of those who had begun were through, and had waited for the others"
+    SILENCE = "nobody else made progress any longer"
+    NEIGHBORS = "every neighbor that was there had stopped training"
+
+
+@dataclass(slots=True)
+class Claims:
+    """What one neighbor has told of everybody, as bitmaps, and the digest of what it knows by its latest word."""
+
+    begun: int = 0
+    through: int = 0
+    known: int = NOTHING
+    told: int = NOTHING
+    """The digest of what it was told last, heard or not."""
+    progress_at: float | None = None
+    """When this neighbor, not yet through, last showed a new version."""
+    round_s: float = 0.0
+    """How long it took for that version."""
+
+
+class Ending:
+    """`begun` and `through` are what is taken to be true. `claims` has one entry for each neighbor.
+
+    `due_at`: when somebody must be told of news at the latest.
+    """
+
+    def __init__(self, index: int, neighbors: Iterable[int], settings: Settings) -> None:
+        self.own = 1 << index
+        self.settings = settings
+        self._members = (1 << settings.members) - 1
+        self.claims = {peer: Claims() for peer in neighbors}
+        self.begun = self.through = 0
+        self.due_at = NEVER
+        self.digest = NOTHING
+        """Of what is taken to be true; equal where two nodes know the same."""
+        self._new_at = float("-inf")
+        self._half_at: float | None = None
+        self._begun_at: float | None = None
+
+    @property
+    def is_through(self) -> bool:
+        """Whether this node has trained all that it had to."""
+        return bool(self.through & self.own)
+
+    # -- what is heard and told -------------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> None:
+        self._begun_at = now if self._begun_at is None else self._begun_at
+        self._take(self.own, 0, now)
+
+    def complete(self, now: float) -> None:
+        """This node has trained all that it had to."""
+        self._take(self.own, self.own, now)
+
+    def hear(self, peer: int, known: int, begun: bytes, through: bytes, now: float) -> None:
+        """What a neighbor tells; what it has told before stays true."""
+        claims = self.claims[peer]
+        claims.known = known
+        if not begun and not through:
+            return
+        before = claims.begun, claims.through
+        claims.begun |= int.from_bytes(begun, "little") & self._members
+        claims.through |= int.from_bytes(through, "little") & self._members
+        claims.begun |= claims.through
+        if (claims.begun, claims.through) != before:
+            self._take(self._accepted("begun"), self._accepted("through"), now)
+
+    def met(self, peer: int, now: float) -> None:
+        """A session with this neighbor begins: it is there, whatever it has shown before."""
+        self.claims[peer].progress_at, self.claims[peer].round_s = now, 0.0
+
+    def progressed(self, peer: int, now: float) -> None:
+        """A neighbor has shown a new version."""
+        claims = self.claims[peer]
+        if self.through >> peer & 1:
+            return
+        since = self._begun_at if claims.progress_at is None else claims.progress_at
+        claims.round_s = 0.0 if since is None else now - since
+        claims.progress_at = now
+
+    def has_news_for(self, peer: int) -> bool:
+        """Whether this neighbor may not know what this node does: it has not told it itself, nor shown its digest."""
+        claims = self.claims[peer]
+        lacks = self.begun & ~claims.begun or self.through & ~claims.through
+        return bool(lacks) and claims.known != self.digest
+
+    def tell(self, peer: int) -> tuple[bytes, bytes]:
+        """Both sets, for this neighbor."""
+        self.claims[peer].told = self.digest
+        return self._sets()
+
+    def untold(self) -> list[int]:
+        """The neighbors that have not been told what is new, whether they have heard it or not."""
+        return [peer for peer, claims in self.claims.items() if claims.told != self.digest and self.has_news_for(peer)]
+
+    def _sets(self) -> tuple[bytes, bytes]:
+        return bitmap(self.begun), bitmap(self.through)
+
+    def _take(self, begun: int, through: int, now: float) -> None:
+        known = self.begun, self.through
+        self.begun |= begun | through
+        self.through |= through
+        if (self.begun, self.through) == known:
+            return
+        self.due_at = min(self.due_at, now + TELL_WITHIN_S)
+        self.digest = digest_of(*self._sets())
+        if self.through != known[1]:
+            self._new_at = now
+        is_half = self.through and 2 * self.through.bit_count() >= self.begun.bit_count()
+        if not is_half:
+            self._half_at = None
+        elif self._half_at is None:
+            self._half_at = now
+
+    def _accepted(self, which: str) -> int:
+        """The members that enough neighbors name, or that name themselves."""
+        needed = (self.settings.liars or 0) + 1
+        named = [0] * (needed + 1)
+        themselves = 0
+        for peer, claims in self.claims.items():
+            told: int = getattr(claims, which)
+            themselves |= told & 1 << peer
+            for count in range(needed, 1, -1):
+                named[count] |= named[count - 1] & told
+            named[1] |= told
+        return themselves | named[needed]
+
+    # -- the rule -----------------------------------------------------------------------------------------------------
+
+    def over(self, now: float, *, trained_s: float, training: int, out: int, stopped: bool) -> Reason | None:
+        """Why a node that has trained for so long stops now, at the end of a round; None: it goes on.
+
+        `training` are the neighbors, as a set of bits, that are there and have not stopped: who has yet to begin is
+        waited for as well. `out` are those in quarantine, for which nobody waits. `stopped`: there are neighbors, and
+        none of them still trains.
+        """
+        if self.through and not (self.begun | training) & ~self.through & ~out:
+            return Reason.ALL
+        if stopped:
+            return Reason.NEIGHBORS
+        wait_s = self.wait_s(trained_s)
+        if self._half_at is not None and now >= self._half_at + wait_s:
+            return Reason.HALF
+        if self.is_through and now >= self._new_at + wait_s and not self._is_progress(now, wait_s):
+            return Reason.SILENCE
+        return None
+
+    def wait_s(self, trained_s: float) -> float:
+        return max(self.settings.linger_s, TRAINING_SHARE * trained_s)
+
+    def _is_progress(self, now: float, wait_s: float) -> bool:
+        """Whether more neighbors than may lie go on: by a new version in that time, or in a few of their own rounds."""
+        moving = sum(
+            claims.progress_at is not None
+            and now < claims.progress_at + max(wait_s, ROUNDS_OF_SILENCE * claims.round_s)
+            for claims in self.claims.values()
+        )
+        return moving > (self.settings.liars or 0)
+
+
+def bitmap(members: int) -> bytes:
+    """The set as bytes, the lowest bit of the first for member 0."""
+    return members.to_bytes((members.bit_length() + 7) // 8, "little")

@@ -1,0 +1,175 @@
+"""Lives: who starts without flows is heard of everywhere; two processes with one key are no restart."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2pfl.core.effects import Alarm, Finish, Freeze, NoteLife, ResetEdge
+from p2pfl.core.events import SessionClosed
+from p2pfl.core.lives import LARGEST_GENERATION, MOST_CLAIMS, Copies, Life, Lives, News
+from p2pfl.core.messages import LivesTold, Resign
+from p2pfl.core.rounds import Phase
+
+sys.path.insert(0, str(Path(__file__).parent))
+from core_kit import freeze, hello, make_node, only, open_session, say, sent, started
+
+LIFE = Life(0, 7)
+
+
+def greeting(name, *, life=LIFE, **changes):
+    return hello(generation=life.generation, life=life.name, starts=1, process=name, **changes)
+
+
+def test_only_the_return_of_a_process_after_another_proves_two():
+    copies = Copies()
+    assert [copies.heard(name, now) for now, name in enumerate((1, 1, 2, 3, 3))] == [False] * 5
+    assert copies.heard(1, 5.0)
+    assert not copies.heard(3, 6.0)
+    assert copies.other_for_s(3, 7.0) == 7.0
+    assert copies.other_for_s(1, 7.0) == 4.0
+    assert copies.other_for_s(2, 7.0) is None
+
+
+def test_each_of_two_processes_is_told_how_long_the_other_has_been_heard_and_the_alarm_comes_once():
+    node = make_node(9, 1)
+    effects = []
+    for session, name in enumerate((5, 8, 5, 8, 5, 8), start=1):
+        effects += open_session(node, 1, float(session), session=session, greeting=greeting(name))
+    assert [alarm.kind for alarm in only(effects, Alarm)].count("two-places") == 1
+    told = {(message.process, message.other_ms) for message in sent(effects) if isinstance(message, Resign)}
+    assert told == {(5, 1000), (8, 3000), (5, 3000), (8, 5000)}
+
+
+def test_of_two_processes_the_one_that_has_run_for_less_time_stops_and_says_so_and_never_both():
+    """Neither is ever known to a neighbor for longer than it has run."""
+    for started_at, stops in ((0.0, False), (96.0, True)):
+        node = make_node(9, 1)
+        started(node, started_at)
+        open_session(node, 1, started_at)
+        own = node.edges[1].start.name
+        assert only(say(node, 1, Resign(process=99, other_ms=10**9), 100.0), Finish) == []
+        effects = say(node, 1, Resign(process=own, other_ms=5000), 100.0)
+        assert only(effects, Finish) == ([Finish(resigned=True)] if stops else [])
+        assert (node.rounds.phase is Phase.FINISHED) == stops
+        assert any("one key speaks from two places" in alarm.text for alarm in only(effects, Alarm)) == stops
+
+
+def test_a_node_that_restarts_again_and_again_is_in_one_place():
+    node = make_node(9, 1)
+    effects = [open_session(node, 1, session=name, greeting=greeting(name)) for name in range(1, 20)]
+    assert not [alarm for some in effects for alarm in only(some, Alarm) if alarm.kind == "two-places"]
+
+
+def test_where_b_neighbors_may_lie_one_alone_makes_nobody_resign():
+    node = make_node(9, 1, 2, 3, liars=1)
+    started(node)
+    for peer in (1, 2, 3):
+        open_session(node, peer)
+    own = node.edges[1].start.name
+    assert (
+        only(say(node, 1, Resign(process=own, other_ms=9)) + say(node, 1, Resign(process=own, other_ms=9)), Finish)
+        == []
+    )
+    assert only(say(node, 3, Resign(process=own, other_ms=9)), Finish) == [Finish(resigned=True)]
+
+
+def test_a_neighbor_heard_to_be_in_a_new_life_begins_its_edge_anew_at_this_end():
+    node = make_node(9, 1, 2)
+    for peer in (1, 2):
+        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    node.handle(SessionClosed(peer=1, session=1), 0.0)
+    effects = say(node, 2, LivesTold(lives=((1, 1, 77),)))
+    assert [(op.peer, op.incarnation) for op in only(effects, ResetEdge)] == [(1, 1)]
+    assert only(effects, NoteLife) == [NoteLife(member=1, life=Life(1, 77))]
+    assert say(node, 2, LivesTold(lives=((1, 1, 77),))) == []
+
+
+def test_a_neighbor_that_is_there_is_told_of_another_life_of_its_own_and_the_edge_goes_on():
+    """It has greeted in its life of now; if it had an earlier one, it takes a later generation and says so."""
+    node = make_node(9, 1, 2)
+    for peer in (1, 2):
+        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    effects = say(node, 2, LivesTold(lives=((1, 1, 77),)))
+    assert [(effect.peer, effect.message) for effect in effects] == [(1, LivesTold(lives=((1, 1, 77),)))]
+
+
+def test_with_a_robust_rule_nobodys_word_begins_an_edge_anew():
+    node = make_node(9, 1, 2, 3, liars=1)
+    for peer in (1, 2):
+        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    node.handle(SessionClosed(peer=1, session=1), 0.0)
+    assert only(say(node, 2, LivesTold(lives=((1, 1, 77),))), ResetEdge) == []
+
+
+def test_what_one_message_tells_is_passed_on_in_one_message():
+    node = make_node(9, 1, 2)
+    for peer in (1, 2):
+        open_session(node, peer)
+    effects = say(node, 1, LivesTold(lives=tuple((member, 1, 50 + member) for member in range(10, 200))))
+    assert [effect.peer for effect in effects if isinstance(getattr(effect, "message", None), LivesTold)] == [2]
+
+
+def test_lives_are_passed_on_to_all_but_who_told_and_whom_they_are_about():
+    node = make_node(9, 0, 1, 3, 4)
+    for peer in (0, 1, 3, 4):
+        open_session(node, peer)
+    effects = say(node, 0, LivesTold(lives=((4, 2, 78),)))
+    told = {effect.peer for effect in effects if isinstance(getattr(effect, "message", None), LivesTold)}
+    assert told == {1, 3}
+
+
+def test_a_node_without_memory_learns_its_generation_from_who_remembers_an_earlier_life():
+    remembering = make_node(9, 1)
+    open_session(remembering, 1, greeting=greeting(1, life=Life(3, 50)))
+    effects = open_session(remembering, 1, session=2, greeting=greeting(2, life=Life(0, 60)))
+    (told,) = [message for message in sent(effects) if isinstance(message, LivesTold)]
+    assert (1, 3, 50) in told.lives
+    wiped = Lives(1, Life(0, 60), {})
+    assert wiped.claim(Life(3, 50))
+    assert wiped.own == Life(4, 60)
+
+
+def test_two_copies_do_not_outbid_each_other_for_ever():
+    one, other = Lives(1, Life(0, 5), {}), Lives(1, Life(0, 6), {})
+    claims = 0
+    while one.claim(other.own) or other.claim(one.own):
+        claims += 1
+    assert claims <= 2 * MOST_CLAIMS
+
+
+@pytest.mark.parametrize(
+    ("life", "news"),
+    [
+        (Life(2, 9), News.KNOWN),
+        (Life(3, 9), News.LATER),
+        (Life(3, 4), News.NEW),
+        (Life(1, 4), News.STALE),
+        (Life(LARGEST_GENERATION + 1, 4), News.STALE),
+        (Life(5, 0), News.KNOWN),
+    ],
+)
+def test_what_a_word_about_a_life_means(life, news):
+    assert Lives(0, Life(0, 1), {3: Life(2, 9)}).judge(3, life) is news
+
+
+def test_a_word_about_nobody_is_ignored():
+    node = make_node(3, 1, members=4)
+    open_session(node, 1)
+    assert say(node, 1, LivesTold(lives=((4, 1, 5), (2**50, 1, 5)))) == []
+    assert len(node.lives.known) == 0
+
+
+def test_an_edge_that_the_engine_works_on_begins_anew_when_it_is_through():
+    node = make_node(0, 1, 2)
+    effects = open_session(node, 1, greeting=greeting(1, life=Life(0, 11)))
+    open_session(node, 2, greeting=greeting(2, life=Life(0, 12)))
+    node.handle(SessionClosed(peer=1, session=1), 0.0)
+    assert node.edges[1].busy
+    assert only(say(node, 2, LivesTold(lives=((1, 1, 77),))), ResetEdge, NoteLife) == []
+    _, effects = freeze(node, only(effects, Freeze))
+    kinds = [type(effect) for effect in only(effects, ResetEdge, NoteLife)]
+    assert kinds == [ResetEdge, NoteLife], "on the disk the life must not be without the new beginning"
+    assert node.edges[1].record.pending is None

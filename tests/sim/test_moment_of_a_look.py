@@ -1,0 +1,119 @@
+"""A point of the history shows each node at the moment of a round at which a real node measures itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from p2pfl.config.model import TaskConfig
+from p2pfl.core.rounds import Phase
+from sim import simulate
+from sim.federations import describe
+from sim.figures import Figures
+from sim.learning.batched import make_learners
+from sim.simulation import evaluation_interval_ns
+from sim.stage import Stage, script
+from sim.worlds.choices import settle
+from sim.worlds.model import ComputeSpec, CrashSpec, LinkSpec, Spread, WorldSpec
+
+SLOW_LINKS = WorldSpec(compute=ComputeSpec(jitter=0.1), links=LinkSpec(latency_s=Spread(low=0.004, high=0.004)))
+"""so that mixing takes as long as training, and looks fall into both."""
+
+
+def federation(*, nodes=6, rounds=8):
+    made = describe(nodes=nodes, rounds=rounds, topology="ring", seed=2)
+    training = replace(made.training, local_steps=4, learning_rate=0.3, closing_rounds=3)
+    return replace(made, task=TaskConfig(name="quadratic"), training=training)
+
+
+class Notes(dict):
+    """By node, its model when its latest local round began; nothing before the first of a life."""
+
+    def follow(self, stage):
+        for host in stage.world.hosts:
+            host.engine.begin_round = self._noted(host, host.engine.begin_round)
+
+    def _noted(self, host, begin):
+        def begin_round(index, *, corrected):
+            self[host.index] = host.engine.state.model.copy()
+            begin(index, corrected=corrected)
+
+        return begin_round
+
+
+def look_often(world, *, exact=True):
+    """Stage, notes and figures of a run under way, at each of some hundred times."""
+    described = federation()
+    spec = settle(world, len(described.members), described.seed)
+    given = script(described, spec, make_learners(described), exact=exact, check=False)
+    figures = Figures(given)
+    stage = figures.stage = Stage(given, figures.committed)
+    stage.watch(figures.sample)
+    notes = Notes()
+    if exact:
+        notes.follow(stage)
+    every_ns = evaluation_interval_ns(given, stage) // 4
+    while not stage.world.over and stage.world.kernel.pending:
+        stage.world.run(until_ns=stage.world.kernel.now_ns + every_ns)
+        yield stage, notes, figures
+
+
+def test_a_node_is_seen_as_it_was_when_its_latest_local_round_began():
+    between = 0
+    for stage, notes, _ in look_often(SLOW_LINKS):
+        seen = stage.measured(range(stage.nodes))
+        for host, row, now in zip(stage.world.hosts, seen, stage.models(), strict=True):
+            if host.core.rounds.phase is Phase.TRAINING and host.index in notes:
+                np.testing.assert_array_equal(row, notes[host.index])
+                between += not np.array_equal(row, now)
+            else:
+                np.testing.assert_array_equal(row, now)
+    assert between > 20, "no look fell between a local round and its mixing: the test has shown nothing"
+
+
+def test_after_a_restart_a_node_is_seen_as_it_is_until_it_trains():
+    """What it began with in its life before is no model of its own any more."""
+    world = replace(SLOW_LINKS, crashes=(CrashSpec(nodes=(1,), at_s=0.05, down_s=0.02),))
+    waited = 0
+    for stage, _, _ in look_often(world):
+        host = stage.world.hosts[1]
+        if host.starts == 2 and host.core.rounds.phase is Phase.WAITING:
+            np.testing.assert_array_equal(stage.measured([1])[0], stage.models()[1])
+            waited += 1
+    assert waited
+
+
+@pytest.mark.parametrize("crashes", [(), (CrashSpec(nodes=(1, 4), at_s=0.05, down_s=0.02),)])
+def test_batched_runs_look_at_the_same_moment(crashes):
+    world = replace(SLOW_LINKS, crashes=crashes, evaluate_every_s=0.003)
+    batched, single = (
+        simulate(federation(), world=world, batching=batching, references=False) for batching in (True, False)
+    )
+    assert batched["batching"]["operations"] == "batched"
+    assert [batched[key] for key in ("digest", "value_digest")] == [single[key] for key in ("digest", "value_digest")]
+    assert len(single["history"]) > 20
+    for key in ("accuracy", "loss", "consensus_distance"):
+        assert [point[key] for point in batched["history"]] == [point[key] for point in single["history"]]
+
+
+def test_of_many_nodes_only_those_that_are_looked_at_are_kept(monkeypatch):
+    monkeypatch.setattr("sim.figures.MOST_EVALUATED", 3)
+    reports = [simulate(federation(), world=SLOW_LINKS, batching=one, references=False) for one in (True, False)]
+    losses = [[point["loss"] for point in report["history"]] for report in reports]
+    assert losses[0] == losses[1]
+    assert reports[0]["history"][-1]["evaluated"] == 3
+
+
+def test_strong_local_rounds_leave_no_dip_in_the_curve():
+    """Two digits a node: a local round alone unlearns the other eight, and mixing brings them back."""
+    federation = describe(nodes=6, rounds=24, topology="ring", partition="shards:2", seed=0)
+    world = WorldSpec(
+        compute=ComputeSpec(jitter=0.0), links=LinkSpec(latency_s=Spread(low=0.01, high=0.01)), evaluate_every_s=0.01
+    )
+    history = simulate(federation, world=world, references=False)["history"]
+    means = [point["accuracy"]["mean"] for point in history if point["rounds"]["mean"] >= 12]
+    drops = [before - after for before, after in pairwise(means)]
+    assert max(drops) < 0.1

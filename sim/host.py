@@ -49,6 +49,9 @@ from sim.kernel import NS, Kernel
 from sim.trace import Kind, Trace
 
 NEVER = float("inf")
+NAMES = 1 << 53
+SPREAD = 5_570_811_853_244_947
+"""odd: another name for each number below NAMES, in no order."""
 # What the trace says of an operation, and the number with it. An enumeration's members are slow to pack.
 TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
     Freeze: (int(Kind.FROZEN), attrgetter("seq")),
@@ -180,8 +183,8 @@ class Host(Generic[E_co]):
         self.take(Started())
 
     def _name(self) -> int:
-        """In place of a random one: nobody else has it, and it is the same in each run."""
-        return (self.index + 1 << 20) + self.starts
+        """In place of a random one: nobody else has it, it is the same in each run, and follows no order."""
+        return ((self.index + 1 << 20) + self.starts) * SPREAD % NAMES
 
     def crash(self, kept: int = 0) -> None:
         """Power off: memory is gone, the disk keeps what was flushed (and `kept` changes more)."""

@@ -270,6 +270,7 @@ class Stage:
             seed=federation.seed,
             start_ns={fault.node: fault.time_ns for fault in faults.faults if isinstance(fault, Join)},
             engine_ns=round(spec.compute.engine_s * NS),
+            liars=self.script.liars,
             tokens=not self.script.exact,
             check=self.script.check,
         )

@@ -14,6 +14,7 @@ from p2pfl.config.model import Edges
 from p2pfl.core import invariants
 from p2pfl.core.events import Event
 from p2pfl.core.facts import Settings
+from p2pfl.core.rounds import Phase
 from p2pfl.core.turns import Turns
 from sim.engines import NodeEngine
 from sim.host import Host, HostPlan, Pace, Watch
@@ -52,6 +53,7 @@ class Surroundings:
     seed: int = 0
     start_ns: Mapping[int, int] = field(default_factory=dict)
     engine_ns: int = 500_000
+    liars: frozenset[int] = frozenset()
     tokens: bool = False
     check: bool = True
     """check every invariant of a core after every event it takes."""
@@ -72,7 +74,8 @@ class World(Generic[E]):
         on_commit: Callable[[int], None] | None = None,
     ) -> None:
         self.around = around
-        self._ended: set[int] = set()
+        self._left = dict.fromkeys(range(len(engines)))
+        """who has neither finished nor is gone; of a dict the first is found at once."""
         self._halts = True
         self.gone: set[int] = set()
         """nodes that crashed for good."""
@@ -121,13 +124,15 @@ class World(Generic[E]):
         self.hosts[index].start()
         for edge in self.network.links_of(index):
             self.network.open(edge)
+        if len(self._left) < len(self.hosts):
+            self._halt_if_over()
 
     def crash(self, index: int, *, kept: int = 0) -> None:
         """As kill -9 does."""
         host = self.hosts[index]
         if not host.alive:
             return
-        self._ended.discard(index)
+        self._left[index] = None
         host.crash(kept)
         for edge in self.network.links_of(index):
             self.network.cut(edge, redial=False)
@@ -144,6 +149,7 @@ class World(Generic[E]):
     def lose(self, index: int) -> None:
         """This node, which is down, never comes back."""
         self.gone.add(index)
+        self._left.pop(index, None)
         self._halt_if_over()
 
     def deliver(self, index: int, event: Event) -> None:
@@ -162,15 +168,23 @@ class World(Generic[E]):
 
     @property
     def over(self) -> bool:
-        """Whether every node has finished, or is gone."""
-        return len(self._ended | self.gone) == len(self.hosts)
+        """Whether every node has finished, is gone, or waits for neighbors of whom none can come or be believed."""
+        return all(self._is_stranded(index) for index in self._left)
+
+    def _is_stranded(self, index: int) -> bool:
+        """As `p2pfl launch` ends such a node: left alone it would wait for ever."""
+        host = self.hosts[index]
+        if not (host.alive and host.core.rounds.phase is Phase.WAITING):
+            return False
+        liars = self.around.liars
+        return all(index in liars or peer in liars for peer in host.plan.neighbors if peer in self._left)
 
     def _one_has_finished(self, index: int) -> None:
-        self._ended.add(index)
+        self._left.pop(index, None)
         self._halt_if_over()
 
     def _halt_if_over(self) -> None:
-        if self._halts and len(self._ended) + len(self.gone) >= len(self.hosts) and self.over:
+        if self._halts and self.over:
             self.kernel.halt()
 
 

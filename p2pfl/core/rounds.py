@@ -104,7 +104,7 @@ class Rounds:
             case Started():
                 self.started_at = self.facts.started_at = now
                 self._enter(Phase.LINGERING if self.facts.done else Phase.WAITING, now)
-                return []
+                return self._let_go(now) if self.facts.done else []
             case Bootstrapped():
                 self.working = False
                 self._take_over()
@@ -117,6 +117,15 @@ class Rounds:
             case StopRequested():
                 return self._finish(now)
         assert_never(event)
+
+    def _let_go(self, now: float) -> list[Effect]:
+        """What a node still asks of its neighbors when its federation has ended is from before the end.
+
+        The answer, worked out with a model of then, would move it from what has been found since.
+        """
+        text = "the federation has ended, and a request of its time was open"
+        asking = [edge for edge in self.edges.values() if edge.record.pending is not None]
+        return [each for edge in asking for each in edge.resync(edge.record.incarnation + 1, text, now, notice=True)]
 
     def _trained(self, steps: int, now: float) -> list[Effect]:
         if self.phase is Phase.FINISHED:

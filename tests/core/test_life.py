@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Finish, Freeze, StartRound
+from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Finish, Freeze, ResetEdge, StartRound
 from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, SessionClosed, StopRequested
 from p2pfl.core.joining import LONGEST_JOIN_S
 from p2pfl.core.messages import Done, Ready
 from p2pfl.core.node import Node
+from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import JOIN_WAIT_S, RESUME_WAIT_S, Phase
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -89,6 +90,26 @@ def test_a_node_that_has_finished_answers_with_done_for_a_while_and_finishes_aga
     assert [message.done for message in sent(open_session(node, 0, 1.0))][:1] == [True]
     assert only(node.wake(4.9), Finish) == []
     assert only(node.wake(5.0), Finish) == [Finish()]
+
+
+def test_a_node_that_has_finished_lets_go_of_the_request_that_was_open_then():
+    """Its answer, of a model from long before the end, would move what has been found since."""
+    records = {1: EdgeRecord(seq=3, pending=request(seq=4, version=5)), 2: EdgeRecord(seq=3)}
+    node = Node(
+        index=0,
+        neighbors=[1, 2],
+        settings=settings(),
+        samples=30.0,
+        fresh=False,
+        version=9,
+        rounds=3,
+        ended=True,
+        records=records,
+    )
+    effects = started(node)
+    assert [reset.peer for reset in only(effects, ResetEdge)] == [1]
+    assert [alarm.notice for alarm in only(effects, Alarm)] == [True]
+    assert [(record.incarnation, record.pending) for record in records.values()] == [(1, None), (0, None)]
 
 
 def test_a_node_without_neighbors_trains_closes_and_finishes():

@@ -104,8 +104,8 @@ def test_time_in_which_nothing_happens_is_passed_over():
 
 def test_progress_ends_with_all_rounds_done():
     told = []
-    simulate(quadratic(), references=False, on_progress=told.append)
-    assert (told[-1].rounds, told[-1].rounds_to_do) == (48, 48)
+    report = simulate(quadratic(), references=False, on_progress=told.append)
+    assert told[-1].rounds == sum(report["rounds"].values()) >= told[-1].rounds_to_do == 48
     assert [one.time_s for one in told] == sorted(one.time_s for one in told)
 
 

@@ -75,6 +75,7 @@ def test_kinds_and_codes_keep_their_numbers():
         "ALARM": 20,
         "FINISHED": 21,
         "MIXED": 23,
+        "LIFE_NOTED": 24,
         "SENT": 32,
         "LOST": 64,
         "DUPLICATED": 96,

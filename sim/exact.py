@@ -80,7 +80,6 @@ class ExactEngine:
         if state is None:
             state = self._new_state()
             state.life = Life(0, name)
-        state.starts += 1
         if plan.durable:
             self.store.checkpoint(state)
         self._engine = self._engine_of(state)
@@ -94,7 +93,7 @@ class ExactEngine:
             rounds=state.rounds,
             elapsed_s=state.elapsed_s,
             alone=state.alone,
-            start=Start(state.life, state.starts, name),
+            start=Start(state.life, name),
             lives=dict(state.lives),
             records=records,
         )

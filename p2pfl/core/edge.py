@@ -170,7 +170,6 @@ class Edge:
             have_yours=greeting.theirs is not None,
             generation=own.generation,
             life=own.name,
-            starts=self.start.starts,
             process=self.start.name,
             trained=facts.trained,
             begun=begun,

@@ -18,8 +18,6 @@ LARGEST_GENERATION = 2**40
 """Far above what any member can reach, and far below what the wire can hold."""
 MOST_CLAIMS = 8
 """A process raises its own generation so often at most: two copies of one key must not outbid each other for ever."""
-
-
 MOST_PROCESSES = 64
 """Processes of one neighbor that are remembered."""
 
@@ -35,14 +33,13 @@ FIRST_LIFE = Life(0, 0)
 
 
 class Start(NamedTuple):
-    """One running process of a member: its life, how often that life has been started, and a random name of its own."""
+    """One running process of a member: its life, and a random name of its own."""
 
     life: Life
-    starts: int
     name: int
 
 
-NO_START = Start(FIRST_LIFE, 0, 0)
+NO_START = Start(FIRST_LIFE, 0)
 
 
 class News(enum.Enum):

@@ -24,7 +24,7 @@ class Hello(Struct, frozen=True, kw_only=True, gc=False):
     that is frozen and unanswered, or None; `request_digest` that of the pending or last request, empty if there was
     none. `chain` digests every payload that entered the replicas; `chain_before` leaves out the last transaction.
     `closing`, `level`, `trained`, `begun` and `through` as in Ready. `generation` and `life` name the sender's life
-    (`lives`), `starts` and `process` the process that speaks: how often that life was started, and a random number.
+    (`lives`), `process` the process that speaks, by a random number.
     """
 
     incarnation: int
@@ -41,7 +41,6 @@ class Hello(Struct, frozen=True, kw_only=True, gc=False):
     have_yours: bool
     generation: int = 0
     life: int = 0
-    starts: int = 0
     process: int = 0
     trained: int = 0
     begun: bytes = b""

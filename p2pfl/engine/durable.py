@@ -64,7 +64,6 @@ def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Imag
         "ended": state.ended,
         "whole": with_replicas,
         "life": list(state.life),
-        "starts": state.starts,
         "lives": {str(member): list(life) for member, life in state.lives.items()},
         "edges": edges,
     }
@@ -91,7 +90,6 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
         alone=header.get("alone", 0),
         ended=header.get("ended"),
         life=Life(*header.get("life", FIRST_LIFE)),
-        starts=header.get("starts", 0),
         lives={int(member): Life(*life) for member, life in header.get("lives", {}).items()},
     )
     state.local = {name.removeprefix("local."): np.array(a) for name, a in arrays.items() if name.startswith("local.")}

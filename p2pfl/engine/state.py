@@ -56,7 +56,7 @@ class NodeState:
 
     `ended` is what bounded training, in rounds or seconds, when the federation ended for this node; None: it has not.
 
-    `life` is the own one, which has been started `starts` times; `lives` those that were heard of, by member index.
+    `life` is the own one; `lives` those that were heard of, by member index.
 
     `unmixed` (d,) is the model as it was before a robust rule mixed it, from then until the next round is committed: so
     long neighbors are shown that one. It does not outlive a crash: after one they see the mixed model once.
@@ -72,7 +72,6 @@ class NodeState:
     elapsed_s: float = 0.0
     ended: float | None = None
     life: Life = FIRST_LIFE
-    starts: int = 0
     lives: dict[int, Life] = field(default_factory=dict)
     local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
     unmixed: Vector | None = field(default=None, compare=False)
@@ -92,7 +91,6 @@ class NodeState:
         hear of it. `name` is a random number below 2**53.
         """
         self.life = Life(self.life.generation + bool(self.life.name), name)
-        self.starts = 0
         for edge in self.edges.values():
             edge.begin_anew(edge.record.without_replicas())
 

@@ -231,7 +231,6 @@ def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
             flow = edge.flow
             edge.begin_anew(edge.record.without_replicas())
             edge.flow = flow
-    state.starts += 1
 
 
 def is_whole(header: Mapping[str, Any]) -> bool:
@@ -259,7 +258,7 @@ def make_engine(setup: Setup, recovered: NodeState | None, kind: type[Engine] = 
     state = recovered
     if state is None:
         state = NodeState.new(learner.initial(), learner.samples, setup.peers, learner.local_state())
-        state.life, state.starts = Life(0, random_name()), 1
+        state.life = Life(0, random_name())
     return kind(
         index=setup.member.index,
         state=state,
@@ -296,7 +295,7 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
         elapsed_s=state.elapsed_s,
         alone=state.alone,
         ended=state.ended is not None and state.ended == bound_of(setup),
-        start=Start(state.life, state.starts, random_name()),
+        start=Start(state.life, random_name()),
         lives=state.lives,
         records={peer: replace(edge.record) for peer, edge in state.edges.items()},
     )

@@ -53,7 +53,6 @@ class HelloHeader(Header, frozen=True):
     have_yours: bool
     generation: Counter
     life: Counter
-    starts: Counter
     process: Counter
     trained: Counter
     begun: Bitmap

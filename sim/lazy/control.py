@@ -89,7 +89,7 @@ class LazyEngine:
         self.samples = self.local_samples
         self.version = self.rounds = self.alone = 0
         self.drift = self.elapsed_s = 0.0
-        self.life, self.starts = FIRST_LIFE, 0
+        self.life = FIRST_LIFE
         self.lives: dict[int, Life] = {}
         self.records = {peer: EdgeRecord() for peer in self.edges}
 
@@ -99,7 +99,6 @@ class LazyEngine:
         fresh, self.started = not self.started, True
         if fresh:
             self.life = Life(0, name)
-        self.starts += 1
         return Boot(
             fresh=fresh,
             samples=self.samples,
@@ -107,7 +106,7 @@ class LazyEngine:
             rounds=self.rounds,
             elapsed_s=self.elapsed_s,
             alone=self.alone,
-            start=Start(self.life, self.starts, name),
+            start=Start(self.life, name),
             lives=dict(self.lives),
             records={} if fresh else {peer: copy(record) for peer, record in self.records.items()},
         )

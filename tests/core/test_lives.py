@@ -20,7 +20,7 @@ LIFE = Life(0, 7)
 
 
 def greeting(name, *, life=LIFE, **changes):
-    return hello(generation=life.generation, life=life.name, starts=1, process=name, **changes)
+    return hello(generation=life.generation, life=life.name, process=name, **changes)
 
 
 def test_only_the_return_of_a_process_after_another_proves_two():

@@ -1,7 +1,8 @@
 """What a loss leaves behind: federations of real processes that lose something, each beside its undisturbed twin.
 
 On the built-in quadratic the optimum is known, and what is measured is the excess over it, F(x) - F(optimum), of each
-model that is on disk in the end. `digits` measures the loss on the common test set instead; its twin is as long without the node, and loses nothing.
+model that is on disk in the end. `digits` measures the loss on the common test set instead; its twin is as long without
+the node, and loses nothing.
 """
 
 from __future__ import annotations

@@ -48,7 +48,6 @@ HELLO = Hello(
     have_yours=True,
     generation=2,
     life=70001,
-    starts=3,
     process=70002,
     trained=9,
     begun=b"\x07",
@@ -82,10 +81,10 @@ REPLY = Reply(
 GOLDEN = [
     (
         HELLO,
-        "7032 04 01 0000 4b000000 0000000000000000",
+        "7032 04 01 0000 4a000000 0000000000000000",
         (
-            "dc001301cd012cc0c400c3c41001010101010101010101010101010101c41002020202020202020202020202020202"
-            "ce00011170c0c0c2c302ce0001117103ce0001117209c40107c40102"
+            "dc001201cd012cc0c400c3c41001010101010101010101010101010101c41002020202020202020202020202020202"
+            "ce00011170c0c0c2c302ce00011171ce0001117209c40107c40102"
         ),
         "",
     ),
@@ -154,7 +153,6 @@ MESSAGES = st.one_of(
         have_yours=st.booleans(),
         generation=counters,
         life=counters,
-        starts=counters,
         process=counters,
         trained=counters,
         begun=bitmaps,

@@ -271,6 +271,7 @@ class Stage:
             start_ns={fault.node: fault.time_ns for fault in faults.faults if isinstance(fault, Join)},
             engine_ns=round(spec.compute.engine_s * NS),
             liars=self.script.liars,
+            faults_end_ns=max((fault.time_ns for fault in faults.faults), default=0),
             tokens=not self.script.exact,
             check=self.script.check,
         )

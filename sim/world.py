@@ -54,6 +54,8 @@ class Surroundings:
     start_ns: Mapping[int, int] = field(default_factory=dict)
     engine_ns: int = 500_000
     liars: frozenset[int] = frozenset()
+    faults_end_ns: int = 0
+    """when the last of the planned faults happens."""
     tokens: bool = False
     check: bool = True
     """check every invariant of a core after every event it takes."""
@@ -117,6 +119,8 @@ class World(Generic[E]):
             )
             self.hosts.append(host)
             self.kernel.at_ns(around.start_ns.get(index, 0), partial(self.start, index))
+        if around.faults_end_ns:
+            self.kernel.at_ns(around.faults_end_ns + 1, self._halt_if_over)
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
@@ -124,8 +128,7 @@ class World(Generic[E]):
         self.hosts[index].start()
         for edge in self.network.links_of(index):
             self.network.open(edge)
-        if len(self._left) < len(self.hosts):
-            self._halt_if_over()
+        self._halt_if_over()
 
     def crash(self, index: int, *, kept: int = 0) -> None:
         """As kill -9 does."""
@@ -172,8 +175,10 @@ class World(Generic[E]):
         return all(self._is_stranded(index) for index in self._left)
 
     def _is_stranded(self, index: int) -> bool:
-        """As `p2pfl launch` ends such a node: left alone it would wait for ever."""
+        """As `p2pfl launch` ends such a node: left alone it would wait for ever. A fault may bring a neighbor back."""
         host = self.hosts[index]
+        if self.kernel.now_ns < self.around.faults_end_ns:
+            return False
         if not (host.alive and host.core.rounds.phase is Phase.WAITING):
             return False
         liars = self.around.liars

@@ -14,7 +14,7 @@ from p2pfl.core.effects import Alarm, CloseSession, Effect, Freeze, ResetEdge, S
 from p2pfl.core.ending import Ending, digest_of
 from p2pfl.core.facts import Facts, Settings, Told
 from p2pfl.core.limits import TELLS_PER_S, Patience, ResyncBrake, TokenBucket, UsualTime, hearing_bucket
-from p2pfl.core.lives import NO_START, Copies, Lives, Start
+from p2pfl.core.lives import NO_START, Copies, Lives, Start, news_bucket
 from p2pfl.core.messages import Done, Hello, Message, Ready, Request
 from p2pfl.core.records import EdgeRecord, consistent
 from p2pfl.core.session import NEVER, Greeting, level_told
@@ -53,6 +53,10 @@ class Edge:
     copies: Copies = field(default_factory=Copies)
     left_at: float | None = None
     """When the latest open session ended; None while none has."""
+    challenged_at: float = float("-inf")
+    """When the neighbor was last told that others know of another life of its own."""
+    news: TokenBucket = field(init=False)
+    """Of words about lives."""
     outlived: bool = False
     """Whether the neighbor is heard to have lost what this end remembers of the edge."""
     peer_trained: int = 0
@@ -107,6 +111,7 @@ class Edge:
         self.bucket = TokenBucket(self.settings.exchanges_per_s)
         self.hearing = hearing_bucket(self.settings.exchanges_per_s)
         self.telling = TokenBucket(TELLS_PER_S)
+        self.news = news_bucket(self.settings.members)
         self.patience = Patience(self.settings.max_wait_s)
         if self.record.pending is not None:
             self.offered = self.record.pending.weight * self.record.pending.staleness

@@ -6,11 +6,13 @@ still train would drag the common model to their own data. All stop training, ea
 
 - when everybody who has begun is through, and the neighbors that are there are;
 - or, once half of those are through, after `linger_s` or a quarter of the own training time, whichever is longer;
-- or, where less than half are, when a node that is through has heard of nobody else's progress for that long;
+- or, where less than half are, when a node that is through has heard of nobody else's progress for that long, or has
+  gone on for ten times as long as it had trained;
 - or when every neighbor that is there has stopped.
 
 A node that was stopped by this is not through, or one early end would run around a ring. With a robust rule a member
-counts where it says so itself or more than b neighbors do, for b of them may lie.
+counts where it says so itself or more than b neighbors do, for b of them may lie. On a sparse graph little is known so
+of those far away: there half of all members is meant. Nobody is told by others that it is through itself.
 """
 
 from __future__ import annotations
@@ -35,6 +37,10 @@ TELL_WITHIN_S = 0.25
 TRAINING_SHARE = 0.25
 """The share of its own training time for which a node waits for members that are slower or gone."""
 
+MOST_TELLS = 16
+"""Of the same sets to one neighbor in a row: with a robust rule two nodes may never agree about them."""
+LONGEST_MULTIPLE = 10.0
+"""of its own training time for which a node goes on that is through: right for tenfold speeds."""
 ROUNDS_OF_SILENCE = 3.0
 """A neighbor whose rounds are long is not silent before it has let so many of them pass."""
 
@@ -45,6 +51,7 @@ class Reason(enum.StrEnum):
     ALL = "everybody who had begun was through"
     HALF = "half of those who had begun were through, and had waited for the others"
     SILENCE = "nobody else made progress any longer"
+    LONG = "it had gone on for ten times as long as it had trained"
     NEIGHBORS = "every neighbor that was there had stopped training"
 
 
@@ -61,6 +68,8 @@ class Claims:
     """When this neighbor, not yet through, last showed a new version."""
     round_s: float = 0.0
     """How long it took for that version."""
+    tells: int = 0
+    """How often it was told the sets as they are."""
 
 
 class Ending:
@@ -81,6 +90,7 @@ class Ending:
         self._new_at = float("-inf")
         self._half_at: float | None = None
         self._begun_at: float | None = None
+        self._through_at: float | None = None
 
     @property
     def is_through(self) -> bool:
@@ -95,7 +105,12 @@ class Ending:
 
     def complete(self, now: float) -> None:
         """This node has trained all that it had to."""
+        self._through_at = now if self._through_at is None else self._through_at
         self._take(self.own, self.own, now)
+
+    def remember(self, members: Iterable[int], now: float) -> None:
+        """Members who had begun before this node was started again: none of them is left behind unasked."""
+        self._take(sum(1 << member for member in members), 0, now)
 
     def hear(self, peer: int, known: int, begun: bytes, through: bytes, now: float) -> None:
         """What a neighbor tells; what it has told before stays true."""
@@ -105,7 +120,7 @@ class Ending:
             return
         before = claims.begun, claims.through
         claims.begun |= int.from_bytes(begun, "little") & self._members
-        claims.through |= int.from_bytes(through, "little") & self._members
+        claims.through |= int.from_bytes(through, "little") & self._members & ~self.own
         claims.begun |= claims.through
         if (claims.begun, claims.through) != before:
             self._take(self._accepted("begun"), self._accepted("through"), now)
@@ -127,11 +142,14 @@ class Ending:
         """Whether this neighbor may not know what this node does: it has not told it itself, nor shown its digest."""
         claims = self.claims[peer]
         lacks = self.begun & ~claims.begun or self.through & ~claims.through
-        return bool(lacks) and claims.known != self.digest
+        told_often = claims.told == self.digest and claims.tells >= MOST_TELLS
+        return bool(lacks) and claims.known != self.digest and not told_often
 
     def tell(self, peer: int) -> tuple[bytes, bytes]:
         """Both sets, for this neighbor."""
-        self.claims[peer].told = self.digest
+        claims = self.claims[peer]
+        claims.tells = claims.tells + 1 if claims.told == self.digest else 1
+        claims.told = self.digest
         return self._sets()
 
     def untold(self) -> list[int]:
@@ -151,7 +169,8 @@ class Ending:
         self.digest = digest_of(*self._sets())
         if self.through != known[1]:
             self._new_at = now
-        is_half = self.through and 2 * self.through.bit_count() >= self.begun.bit_count()
+        whole = self.begun.bit_count() if self.settings.liars is None else self.settings.members
+        is_half = self.through and 2 * self.through.bit_count() >= whole
         if not is_half:
             self._half_at = None
         elif self._half_at is None:
@@ -186,9 +205,12 @@ class Ending:
         wait_s = self.wait_s(trained_s)
         if self._half_at is not None and now >= self._half_at + wait_s:
             return Reason.HALF
-        if self.is_through and now >= self._new_at + wait_s and not self._is_progress(now, wait_s):
+        if not self.is_through or self._through_at is None:
+            return None
+        if now >= self._new_at + wait_s and not self._is_progress(now, wait_s):
             return Reason.SILENCE
-        return None
+        since_s = now - self._through_at
+        return Reason.LONG if since_s >= max(wait_s, LONGEST_MULTIPLE * (trained_s - since_s)) else None
 
     def wait_s(self, trained_s: float) -> float:
         return max(self.settings.linger_s, TRAINING_SHARE * trained_s)

@@ -33,6 +33,8 @@ from p2pfl.core.session import NEVER
 from p2pfl.core.standing import Fault
 from p2pfl.core.weighing import stale_weight
 
+CHALLENGE_EVERY_S = 5.0
+"""How often a neighbor that is there is told of another life of its own, at most."""
 LEAST_RETRY_S = 0.05
 LONGEST_PACE_S = 3600.0
 
@@ -92,11 +94,16 @@ def _hello(edge: Edge, hello: Hello, now: float) -> list[Effect]:
         return effects
     if (other_s := edge.copies.other_for_s(hello.process, now)) is not None:
         effects += edge.say(Resign(process=hello.process, other_ms=int(1000 * other_s)))
+    if edge.settings.liars is not None:
+        return effects  # a robust rule keeps no flows, and needs nobody's word about lives
     lives = edge.lives.told()
     if known is not None and known.name != life.name and known.generation >= life.generation:
         lives.append((edge.peer, known))  # from it a node without memory learns which generation it is
-    passed = [edge.peer] if news not in {News.KNOWN, News.STALE} else []
-    return effects + _tell(edge, lives) + _pass_on(edge, passed)
+    # When a federation begins, everybody is new to everybody: of that there is nothing to say.
+    is_under_way = edge.facts.rounds > 0 or edge.lives.own.generation > 0
+    if news is not News.KNOWN and (life.generation or is_under_way):
+        edge.lives.note_news(edge.peer, edge.peer)
+    return effects + _tell(edge, lives) + pass_on_due(edge.siblings, now)
 
 
 def _tell(edge: Edge, lives: Sequence[tuple[int, Life]]) -> list[Effect]:
@@ -105,46 +112,67 @@ def _tell(edge: Edge, lives: Sequence[tuple[int, Life]]) -> list[Effect]:
     return [effect for part in parts for effect in edge.say(LivesTold(lives=part))]
 
 
-def _pass_on(source: Edge, members: Sequence[int]) -> list[Effect]:
-    """Tell every other neighbor of the lives that were news here. Of a first life there is nothing to say."""
-    rows = [(member, source.lives.known[member]) for member in members]
-    rows = [(member, life) for member, life in rows if life.generation]
-    others = [edge for edge in source.siblings.values() if edge is not source and edge.is_open]
-    return [effect for edge in others for effect in _tell(edge, [row for row in rows if row[0] != edge.peer])]
+def pass_on_due(edges: Mapping[int, Edge], now: float) -> list[Effect]:
+    """Tell every neighbor of the lives that were news here, if some are due; all edges are those of one node."""
+    lives = next(iter(edges.values())).lives
+    if now < lives.due_at:
+        return []
+    news = lives.take_news(now)
+    effects: list[Effect] = []
+    for edge in edges.values():
+        if edge.is_open:
+            effects += _tell(edge, [(one, life) for one, source, life in news if edge.peer not in {one, source}])
+    return effects
 
 
 def _hear_lives(edge: Edge, message: LivesTold, now: float) -> list[Effect]:
-    """What others say about lives: where a neighbor is in a new one, its edge begins anew at this end."""
+    """What others say about lives: where a neighbor is in a new one, its edge begins anew at this end.
+
+    With a robust rule there are no flows, and nobody's word about lives is needed.
+    """
+    if edge.settings.liars is not None:
+        return []
     effects: list[Effect] = []
-    passed: list[int] = []
-    for member, generation, name in message.lives:
-        effects += _hear_life(edge, member, Life(generation, name), passed, now)
-    return effects + _pass_on(edge, passed)
+    told = {member: Life(generation, name) for member, generation, name in message.lives}
+    for member, life in told.items():
+        effects += _hear_life(edge, member, life, now)
+    return effects + pass_on_due(edge.siblings, now)
 
 
-def _hear_life(edge: Edge, member: int, life: Life, passed: list[int], now: float) -> list[Effect]:
-    """`passed` gains the member where this is to be passed on."""
+def _hear_life(edge: Edge, member: int, life: Life, now: float) -> list[Effect]:
     lives = edge.lives
     if member == lives.index:
-        if not lives.claim(life):
-            return []
-        everybody = [one for one in edge.siblings.values() if one.is_open]
-        told = [effect for one in everybody for effect in _tell(one, [(member, lives.own)])]
-        return [NoteLife(member=None, life=lives.own), *told]
+        return claimed(edge.siblings) if lives.claim(life) else []
+    life = lives.later(member, life)
     news = lives.judge(member, life)
-    if news in {News.KNOWN, News.STALE} or member >= edge.settings.members:
+    if news in {News.KNOWN, News.STALE} or member >= edge.settings.members or edge.news.take(now) > 0.0:
         return []
     own_edge = edge.siblings.get(member)
     if news is News.NEW and own_edge is not None and own_edge.is_open:
         # It has greeted in its life of now. If there is another one, it must hear of that itself, and say which it is.
+        if now < own_edge.challenged_at + CHALLENGE_EVERY_S:
+            return []
+        own_edge.challenged_at = now
         return _tell(own_edge, [(member, life)])
     lives.known[member] = life
-    passed.append(member)
-    noted = NoteLife(member=member, life=life)
-    if news is not News.NEW or own_edge is None or edge.settings.liars is not None:
-        return [noted]  # with a robust rule there are no flows, and nobody's word begins an edge anew
+    lives.note_news(edge.peer, member)
+    if news is not News.NEW or own_edge is None:
+        return [NoteLife(member=member, life=life)]
     own_edge.outlived = True
     return _renew(own_edge, now)
+
+
+def claimed(edges: Mapping[int, Edge]) -> list[Effect]:
+    """This node's life has become a later one. All neighbors hear of it, and of those who came without a past as well:
+    they may have had one that nobody here remembers.
+    """
+    lives = next(iter(edges.values())).lives
+    there = [edge for edge in edges.values() if edge.is_open]
+    for edge in there:
+        if edge.peer in lives.known and not lives.known[edge.peer].generation:
+            lives.note_news(edge.peer, edge.peer)
+    told = [effect for edge in there for effect in _tell(edge, [(lives.index, lives.own)])]
+    return [NoteLife(member=None, life=lives.own), *told]
 
 
 def _renew(edge: Edge, now: float) -> list[Effect]:
@@ -152,8 +180,10 @@ def _renew(edge: Edge, now: float) -> list[Effect]:
     if not edge.outlived or edge.busy:
         return []
     edge.outlived = False
-    effects = edge.resync(edge.record.incarnation + 1, "the neighbor is in a new life", now)
-    return [*effects, NoteLife(member=edge.peer, life=edge.lives.known[edge.peer])]
+    noted = NoteLife(member=edge.peer, life=edge.lives.known[edge.peer])
+    if edge.record.is_blank:
+        return [noted]
+    return [*edge.resync(edge.record.incarnation + 1, "the neighbor is in a new life", now), noted]
 
 
 def _resign(edge: Edge, message: Resign, now: float) -> list[Effect]:

@@ -14,8 +14,17 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from p2pfl.core.limits import TokenBucket
+from p2pfl.core.session import NEVER
+
 LARGEST_GENERATION = 2**40
 """Far above what any member can reach, and far below what the wire can hold."""
+LARGEST_STEP = 2**20
+"""By which a generation that others tell may exceed the known one: a liar must not use them all up at once."""
+PASS_ON_EVERY_S = 0.25
+NEWS_PER_S = 8.0
+LEAST_NEWS = 512.0
+"""Of each neighbor so many words about lives are believed at once (twice the members, if they are more), then fewer."""
 MOST_CLAIMS = 8
 """A process raises its own generation so often at most: two copies of one key must not outbid each other for ever."""
 MOST_PROCESSES = 64
@@ -63,19 +72,50 @@ class Lives:
         self.own = own
         self.known = known
         self._claims = 0
+        self._passed_at = float("-inf")
+        self._unpassed: dict[int, int] = {}
+        """Whom there is news of, and which neighbor told them (itself, where it is one)."""
+        self.due_at = NEVER
+        """When news must be passed on: what comes at about the same time goes in one message."""
+
+    # -- what is passed on --------------------------------------------------------------------------------------------
+
+    def note_news(self, source: int, member: int) -> None:
+        """To be passed on to all neighbors but the one that told them, and the one that they are about."""
+        self._unpassed[member] = source
+        self.due_at = self._passed_at + PASS_ON_EVERY_S
+
+    def take_news(self, now: float) -> list[tuple[int, int, Life]]:
+        """Member, who told, and life, of everything that is to be passed on."""
+        self._passed_at, self.due_at = now, NEVER
+        news, self._unpassed = self._unpassed, {}
+        return [(member, source, self.known[member]) for member, source in news.items()]
+
+    # -- what is heard ------------------------------------------------------------------------------------------------
 
     def judge(self, member: int, life: Life) -> News:
         """What a word passed on from others means."""
-        if life.generation > LARGEST_GENERATION:
+        known = self.known.get(member)
+        least = 0 if known is None else known.generation
+        if life.generation > min(LARGEST_GENERATION, least + LARGEST_STEP):
             return News.STALE
         if not life.name:
             return News.KNOWN
-        known = self.known.get(member)
         if known is None:
             return News.FIRST
         if known.name == life.name:
             return News.LATER if life > known else News.KNOWN
         return News.NEW if life > known else News.STALE
+
+    def later(self, member: int, life: Life) -> Life:
+        """Of two lives in generation 0 nobody knows which is the later one: that counts which is heard of last.
+
+        If the member still lives in the known one, it hears of this, and claims a later generation.
+        """
+        known = self.known.get(member)
+        if known is None or known.generation or life.generation or known.name == life.name or not life.name:
+            return life
+        return Life(1, life.name)
 
     def greeted(self, member: int, life: Life) -> News:
         """What the member's own greeting means: whatever it says is its life now, and is kept as such."""
@@ -103,6 +143,11 @@ class Lives:
         """Everything worth passing on: of a member in its first life there is nothing to say. In order of members."""
         rows = {self.index: self.own} | self.known
         return [(member, rows[member]) for member in sorted(rows) if rows[member].generation]
+
+
+def news_bucket(members: int) -> TokenBucket:
+    burst = max(LEAST_NEWS, 2.0 * members)
+    return TokenBucket(NEWS_PER_S, tokens=burst, burst=burst)
 
 
 class Copies:

@@ -119,6 +119,8 @@ class Node:
         effects += self.rounds.advance(now)
         if now >= self.ending.due_at:
             effects += self._tell_news()
+        if now >= self.lives.due_at:
+            effects += exchange.pass_on_due(self.edges, now)
         return effects
 
     def _tell_news(self) -> list[Effect]:
@@ -129,7 +131,7 @@ class Node:
     def deadline(self) -> float | None:
         """When `wake` must be called next, None for never."""
         next_at, due = self.timers.next_at, self.rounds.due
-        next_at = min(due, next_at, self.ending.due_at)
+        next_at = min(due, next_at, self.ending.due_at, self.lives.due_at)
         return None if next_at == NEVER else next_at
 
     def standings(self, now: float) -> dict[int, View]:
@@ -152,7 +154,10 @@ class Node:
         for edge in self.edges.values():
             self.timers.note(edge)
         votes = sum(edge.copies.told_to_resign for edge in self.edges.values())
-        return self.rounds.resign(now) if votes > (self.settings.liars or 0) else []
+        there = sum(edge.is_open for edge in self.edges.values())
+        # Two copies are heard by all neighbors that are there: the word of one is enough where there is but one.
+        needed = max((self.settings.liars or 0) + 1, min(2, there))
+        return self.rounds.resign(now) if votes >= needed else []
 
     def _storage(self, event: StorageFailed | StorageRestored) -> list[Effect]:
         """What left must be on disk: without a disk a node stops exchanging, and goes on training."""

@@ -34,6 +34,11 @@ class EdgeRecord:
     last_factor_zero: bool = False
     resyncs: int = 0
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing has ever gone over the edge since it began (anew), nor is about to."""
+        return self.has_replicas and not self.seq and self.pending is None and self.reply is None
+
     def freeze(self, request: Request) -> None:
         self.pending = request
         self.request_digest = request.digest

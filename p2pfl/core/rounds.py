@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from p2pfl.core.edge import Edge
-from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, NoteLife, StartRound
+from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
 from p2pfl.core.ending import Ending, Reason
 from p2pfl.core.events import Bootstrapped, Mixed, RoundCommitted, RoundTrained, Started, StopRequested
+from p2pfl.core.exchange import claimed
 from p2pfl.core.facts import Facts, Settings
 from p2pfl.core.joining import JOIN_WAIT_S, LEAST_JOIN_TICK_S, LONGEST_JOIN_S, Joining
 from p2pfl.core.limits import PATIENCE_MULTIPLE, Repeats, UsualTime
 from p2pfl.core.lives import Lives
-from p2pfl.core.messages import Done, LivesTold
+from p2pfl.core.messages import Done
 from p2pfl.core.mixing import Mixing
 from p2pfl.core.pace import Pace
 from p2pfl.core.session import NEVER
@@ -91,6 +92,8 @@ class Rounds:
         """Why training has ended; None: it has not."""
         self.resigned = False
         """Whether this node must not go on, because another process has its key."""
+        self._not_own = 0
+        """How many of its rounds it took over from others."""
         self._is_told_alone = False
 
     # -- events -----------------------------------------------------------------------------------------------------
@@ -104,7 +107,12 @@ class Rounds:
             case Started():
                 self.started_at = self.facts.started_at = now
                 self._enter(Phase.LINGERING if self.facts.done else Phase.WAITING, now)
-                return self._let_go(now) if self.facts.done else []
+                if self.facts.done:
+                    return self._let_go(now)
+                if self.facts.rounds:
+                    known = [edge.peer for edge in self.edges.values() if edge.record.seq or edge.record.incarnation]
+                    self.ending.remember(known, now)
+                return []
             case Bootstrapped():
                 self.working = False
                 self._take_over()
@@ -295,8 +303,10 @@ class Rounds:
         short_s = min(wait_s, RESUME_WAIT_S)
         if now < self.phase_from + short_s:
             return short_s
-        beginning = self.facts.rounds == 0 and not self.joining.moved_on()
-        return wait_s if beginning else short_s
+        if self.facts.rounds == 0:
+            return short_s if self.joining.moved_on() else wait_s
+        # Where all that are there have finished, another neighbor may yet come that has not, and who finished lingers.
+        return min(wait_s, max(short_s, self.settings.linger_s / 2)) if self.joining.moved_on() else short_s
 
     def _wait(self, now: float) -> list[Effect]:
         """Begin when everybody is there, as far as the graph reaches, or when patience ends and somebody is.
@@ -359,11 +369,8 @@ class Rounds:
 
     def _claim_new_life(self) -> list[Effect]:
         """A node without memory where others have moved on may have had an earlier life: all must hear of this one."""
-        if self.facts.rounds or not self.lives.claim_another():
-            return []
-        row = ((self.lives.index, *self.lives.own),)
-        told = [effect for edge in self.edges.values() for effect in edge.send(LivesTold(lives=row))]
-        return [NoteLife(member=None, life=self.lives.own), *told]
+        is_late = not self.facts.rounds and self.settings.liars is None
+        return claimed(self.edges) if is_late and self.lives.claim_another() else []
 
     def _join(self, now: float) -> list[Effect]:
         """Tick without training until the replicas are filled; then start from the neighbors' median."""
@@ -391,6 +398,7 @@ class Rounds:
         self.facts.joining = False
         rounds, elapsed_s = self.joining.taken
         if rounds is not None:
+            self._not_own = rounds - self.facts.rounds
             self.facts.rounds = self.facts.trained = rounds
         if elapsed_s is not None:
             self.elapsed_before_s, self.facts.trained = elapsed_s, int(elapsed_s)
@@ -425,7 +433,11 @@ class Rounds:
         return self._elapsed_s(now) >= (self.settings.time_s or 0.0)
 
     def _elapsed_s(self, now: float) -> float:
-        return self.elapsed_before_s + (0.0 if self.trained_from is None else now - self.trained_from)
+        """Of training; where rounds were taken over, they are taken to have been as long as the own ones."""
+        elapsed_s = self.elapsed_before_s + (0.0 if self.trained_from is None else now - self.trained_from)
+        if not self._not_own:
+            return elapsed_s
+        return elapsed_s * self.facts.rounds / max(1, self.facts.rounds - self._not_own)
 
     def _note_trained(self, now: float) -> None:
         in_rounds = self.settings.rounds is not None

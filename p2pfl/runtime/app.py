@@ -137,7 +137,7 @@ class Application:
         Raises:
             UserError: the volume is too small for it.
         """
-        needs = needs_of(engine.state, self.setup.durability, engine.codecs)
+        needs = needs_of(engine.state, self.setup.durability, engine.codecs, flows=engine.beta > 0)
         if shortage := needs.shortage(self.setup.node):
             log.warning("%s", shortage)
         least, usual, room = needs.least_bytes, needs.usual_bytes, self.store.room_bytes

@@ -197,7 +197,7 @@ class EngineThread(threading.Thread):
         """How long the log may become, as much as the disk has room for."""
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
-            needs = needs_of(self.engine.state, self.durability, self.engine.codecs)
+            needs = needs_of(self.engine.state, self.durability, self.engine.codecs, flows=self.engine.beta > 0)
             with suppress(StorageError):  # then it stays as it was
                 self._log_limit = needs.log_limit(self.store.room_bytes)
         return self._log_limit

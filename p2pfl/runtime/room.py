@@ -64,11 +64,14 @@ class Needs:
         return f"{folder} needs {self.least_bytes:,} bytes for the state, and {there}"
 
 
-def needs_of(state: NodeState, durability: Durability, codecs: Codecs) -> Needs:
-    """Messages that wait for their answer join a snapshot: two for each edge at most."""
+def needs_of(state: NodeState, durability: Durability, codecs: Codecs, *, flows: bool) -> Needs:
+    """Messages that wait for their answer join a snapshot: two for each edge at most. So do `flows`, where a variate is
+    kept: an edge has none before something has flowed.
+    """
     logging = durability == "exchange"
     picture = image(state, with_replicas=logging, copied=False)
     kept = size_bytes(State(header=picture.header, arrays=picture.arrays, blobs=picture.blobs))
     bodies = 2 * len(state.edges) * codecs.largest_bytes(state.model.size) if logging else 0
     there = sum(len(blob) for blob in picture.blobs.values())
-    return Needs(snapshot_bytes=kept + max(0, bodies - there), logging=logging)
+    to_come = state.model.nbytes * sum(edge.flow is None for edge in state.edges.values()) if flows and logging else 0
+    return Needs(snapshot_bytes=kept + to_come + max(0, bodies - there), logging=logging)

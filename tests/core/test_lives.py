@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.effects import Alarm, Finish, Freeze, NoteLife, ResetEdge
+from p2pfl.core.effects import Alarm, Finish, Freeze, NoteLife, ResetEdge, Send
 from p2pfl.core.events import SessionClosed
-from p2pfl.core.lives import LARGEST_GENERATION, MOST_CLAIMS, Copies, Life, Lives, News
+from p2pfl.core.lives import LARGEST_GENERATION, LARGEST_STEP, MOST_CLAIMS, Copies, Life, Lives, News
 from p2pfl.core.messages import LivesTold, Resign
 from p2pfl.core.rounds import Phase
 
@@ -63,6 +63,17 @@ def test_a_node_that_restarts_again_and_again_is_in_one_place():
     assert not [alarm for some in effects for alarm in only(some, Alarm) if alarm.kind == "two-places"]
 
 
+def test_where_two_neighbors_are_there_one_alone_makes_nobody_resign():
+    """Two copies are heard by both."""
+    node = make_node(9, 1, 2)
+    started(node)
+    for peer in (1, 2):
+        open_session(node, peer)
+    resign = Resign(process=node.edges[1].start.name, other_ms=10**9)
+    assert only(say(node, 1, resign) + say(node, 1, resign), Finish) == []
+    assert only(say(node, 2, resign), Finish) == [Finish(resigned=True)]
+
+
 def test_where_b_neighbors_may_lie_one_alone_makes_nobody_resign():
     node = make_node(9, 1, 2, 3, liars=1)
     started(node)
@@ -76,15 +87,91 @@ def test_where_b_neighbors_may_lie_one_alone_makes_nobody_resign():
     assert only(say(node, 3, Resign(process=own, other_ms=9)), Finish) == [Finish(resigned=True)]
 
 
+def with_an_edge_that_rests(index=9, peer=1):
+    """Node 9, whose edge to 1 has carried something and has no session; 2 is there."""
+    node = make_node(index, 1, 2)
+    for other in (1, 2):
+        open_session(node, other, greeting=greeting(other, life=Life(0, 10 + other)))
+    node.handle(SessionClosed(peer=peer, session=1), 0.0)
+    node.edges[peer].record.seq = 3
+    return node
+
+
 def test_a_neighbor_heard_to_be_in_a_new_life_begins_its_edge_anew_at_this_end():
-    node = make_node(9, 1, 2)
-    for peer in (1, 2):
-        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
-    node.handle(SessionClosed(peer=1, session=1), 0.0)
+    node = with_an_edge_that_rests()
     effects = say(node, 2, LivesTold(lives=((1, 1, 77),)))
     assert [(op.peer, op.incarnation) for op in only(effects, ResetEdge)] == [(1, 1)]
     assert only(effects, NoteLife) == [NoteLife(member=1, life=Life(1, 77))]
     assert say(node, 2, LivesTold(lives=((1, 1, 77),))) == []
+
+
+def test_an_edge_over_which_nothing_has_gone_has_nothing_to_begin_anew_whatever_is_said_of_its_neighbor():
+    """Or whoever lies about it could use up all its incarnations."""
+    node = with_an_edge_that_rests()
+    effects = []
+    for generation in range(1, 400):
+        effects += say(node, 2, LivesTold(lives=((1, generation, 77 + generation),)), 0.0)
+    assert len(only(effects, ResetEdge)) == 1
+    assert node.edges[1].record.incarnation == 1
+
+
+def test_what_a_neighbor_tells_about_lives_is_bounded_and_passed_on_in_few_messages():
+    node = make_node(9, 1, 2, members=1000)
+    for peer in (1, 2):
+        open_session(node, peer)
+    effects = []
+    for generation in range(1, 5000):
+        effects += say(node, 1, LivesTold(lives=((500, generation, generation),)), 0.5)
+    assert len(only(effects, NoteLife)) <= 2000
+    assert len([message for message in sent(effects) if isinstance(message, LivesTold)]) <= 1
+    passed = [message for message in sent(node.wake(1.0)) if isinstance(message, LivesTold)]
+    assert len(passed) == 1
+
+
+def test_a_neighbor_that_is_there_is_told_of_other_lives_of_its_own_once_in_a_while():
+    """Each word about it may be a lie: told of them all it would take this node for the liar."""
+    node = make_node(9, 1, 2)
+    for peer in (1, 2):
+        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    effects = []
+    for generation in range(1, 300):
+        effects += say(node, 2, LivesTold(lives=((1, generation, 77),)), 0.0)
+    assert [effect.peer for effect in effects if isinstance(getattr(effect, "message", None), LivesTold)] == [1]
+
+
+def test_no_generation_is_far_above_what_was_known():
+    lives = Lives(0, Life(0, 1), {3: Life(2, 9)})
+    assert lives.judge(3, Life(2 + LARGEST_STEP + 1, 4)) is News.STALE
+    assert lives.judge(4, Life(LARGEST_STEP + 1, 4)) is News.STALE
+
+
+def test_of_two_first_lives_the_one_heard_of_last_is_taken_for_the_later_one():
+    """Whoever remembers the other one must drop its flow, though nobody could tell the node of an earlier life."""
+    for old, new in ((11, 77), (77, 11)):
+        node = make_node(9, 1, 2)
+        for peer, name in ((1, old), (2, 50)):
+            open_session(node, peer, greeting=greeting(peer, life=Life(0, name)))
+        node.handle(SessionClosed(peer=1, session=1), 0.0)
+        node.edges[1].record.seq = 3
+        effects = say(node, 2, LivesTold(lives=((1, 0, new),)), 0.0)
+        assert len(only(effects, ResetEdge)) == 1
+        assert node.lives.known[1] == Life(1, new)
+        assert say(node, 2, LivesTold(lives=((1, 0, new),)), 0.0) == []
+
+
+def test_who_learns_of_an_earlier_life_of_its_own_tells_of_neighbors_that_came_without_a_past():
+    """They may have lost theirs as well, and have met nobody else who would know."""
+    node = make_node(9, 1, 2)
+    for peer in (1, 2):
+        open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    effects = say(node, 2, LivesTold(lives=((9, 0, 5),)), 0.0) + node.wake(1.0)
+    told = [
+        (effect.peer, effect.message.lives)
+        for effect in effects
+        if isinstance(getattr(effect, "message", None), LivesTold)
+    ]
+    assert ((2, ((1, 0, 11),))) in told
+    assert ((1, ((2, 0, 12),))) in told
 
 
 def test_a_neighbor_that_is_there_is_told_of_another_life_of_its_own_and_the_edge_goes_on():

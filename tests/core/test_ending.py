@@ -1,0 +1,105 @@
+"""When training ends, and what one neighbor can do to it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2pfl.core.ending import LONGEST_MULTIPLE, MOST_TELLS, Ending, Reason, bitmap
+from p2pfl.core.node import Node
+from p2pfl.core.records import EdgeRecord
+from p2pfl.core.rounds import Phase
+
+sys.path.insert(0, str(Path(__file__).parent))
+from core_kit import hello, make_node, open_session, settings, started
+
+EIGHT = 0b1111_1111
+
+
+def ending(index=0, peers=(1, 2), **changes):
+    return Ending(index, peers, settings(**({"members": 8} | changes)))
+
+
+def over(one, now, *, trained_s=1.0, training=0, stopped=False):
+    return one.over(now, trained_s=trained_s, training=training, out=0, stopped=stopped)
+
+
+def test_nobody_is_told_by_others_that_it_is_through():
+    """One neighbor's word that all are through would end the federation at once, as a success."""
+    one = ending()
+    one.begin(0.0)
+    one.hear(1, 0, bitmap(EIGHT), bitmap(EIGHT), 1.0)
+    assert not one.is_through
+    assert over(one, 1.0, trained_s=8.0) is None
+    assert over(one, 5.9, trained_s=8.0) is None
+    assert over(one, 6.0, trained_s=8.0) is Reason.HALF, "linger_s, or a quarter of the training"
+
+
+def test_who_had_begun_before_a_restart_is_waited_for():
+    """After a power cut the first two machines that are up must not take themselves for everybody."""
+    known = {1: EdgeRecord(seq=7), 2: EdgeRecord(incarnation=1)}
+    for records, reason in ((known, None), ({}, Reason.ALL)):
+        node = Node(
+            index=0,
+            neighbors=[1, 2],
+            settings=settings(rounds=9),
+            samples=30.0,
+            fresh=False,
+            version=9,
+            rounds=9,
+            elapsed_s=80.0,
+            records=records,
+        )
+        started(node)
+        open_session(node, 1, greeting=hello(version=9, level=None, trained=9, begun=b"\x02", through=b"\x02"))
+        node.wake(4.0)
+        assert node.rounds.ended_by is reason
+        assert (node.rounds.phase is Phase.TRAINING) == (reason is None)
+
+
+def test_who_is_through_goes_on_for_ten_times_as_long_as_it_trained_whatever_is_claimed():
+    one = ending()
+    one.begin(0.0)
+    one.hear(1, 0, bitmap(EIGHT), b"", 1.0)
+    one.complete(10.0)
+    end = 10.0 + LONGEST_MULTIPLE * 10.0
+    for now in range(11, int(end)):
+        one.progressed(1, float(now))
+        assert over(one, float(now), trained_s=float(now)) is None
+    assert over(one, end, trained_s=end) is Reason.LONG
+
+
+@pytest.mark.parametrize(("liars", "reason"), [(None, Reason.HALF), (1, None)])
+def test_with_a_robust_rule_half_means_half_of_all_members(liars, reason):
+    """Of those far away little is known on a sparse graph: three fast neighbors are not half of eight."""
+    one = ending(peers=(1, 2, 3), liars=liars)
+    one.begin(0.0)
+    for peer in (1, 2, 3):
+        one.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), 1.0)
+    one.progressed(1, 90.0)
+    assert over(one, 100.0, trained_s=1.0, training=1) is reason
+
+
+def test_who_cannot_agree_about_the_sets_is_not_told_them_for_ever():
+    one = ending(liars=1)
+    one.begin(0.0)
+    tells = 0
+    for _ in range(5 * MOST_TELLS):
+        if one.has_news_for(1):
+            one.tell(1)
+            tells += 1
+    assert tells == MOST_TELLS
+    one.complete(2.0)
+    assert one.has_news_for(1)
+
+
+def test_who_took_over_half_of_its_rounds_has_trained_for_as_long_as_the_others():
+    """Else a joiner would wait for a part of what they wait, and end them all."""
+    node = make_node(0, 1, rounds=400)
+    started(node)
+    node.rounds.trained_from, node.rounds.joining.taken = 0.0, (200, None)
+    node.rounds._take_over()
+    node.facts.rounds = 300
+    assert node.rounds._elapsed_s(50.0) == 150.0

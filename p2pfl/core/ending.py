@@ -7,7 +7,7 @@ still train would drag the common model to their own data. All stop training, ea
 - when everybody who has begun is through, and the neighbors that are there are;
 - or, once half of those are through, after `linger_s` or a quarter of the own training time, whichever is longer;
 - or, where less than half are, when a node that is through has heard of nobody else's progress for that long, or has
-  gone on for ten times as long as it had trained;
+  gone on for fifty times as long as it had trained;
 - or when every neighbor that is there has stopped.
 
 A node that was stopped by this is not through, or one early end would run around a ring. With a robust rule a member
@@ -39,8 +39,8 @@ TRAINING_SHARE = 0.25
 
 MOST_TELLS = 16
 """Of the same sets to one neighbor in a row: with a robust rule two nodes may never agree about them."""
-LONGEST_MULTIPLE = 10.0
-"""of its own training time for which a node goes on that is through: right for tenfold speeds."""
+LONGEST_MULTIPLE = 50.0
+"""of its own training time for which a node goes on that is through: right for fiftyfold speeds."""
 ROUNDS_OF_SILENCE = 3.0
 """A neighbor whose rounds are long is not silent before it has let so many of them pass."""
 
@@ -51,7 +51,7 @@ class Reason(enum.StrEnum):
     ALL = "everybody who had begun was through"
     HALF = "half of those who had begun were through, and had waited for the others"
     SILENCE = "nobody else made progress any longer"
-    LONG = "it had gone on for ten times as long as it had trained"
+    LONG = "it had gone on for fifty times as long as it had trained"
     NEIGHBORS = "every neighbor that was there had stopped training"
 
 

@@ -59,7 +59,7 @@ def test_who_had_begun_before_a_restart_is_waited_for():
         assert (node.rounds.phase is Phase.TRAINING) == (reason is None)
 
 
-def test_who_is_through_goes_on_for_ten_times_as_long_as_it_trained_whatever_is_claimed():
+def test_who_is_through_goes_on_for_fifty_times_as_long_as_it_trained_whatever_is_claimed():
     one = ending()
     one.begin(0.0)
     one.hear(1, 0, bitmap(EIGHT), b"", 1.0)

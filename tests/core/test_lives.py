@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.effects import Alarm, Finish, Freeze, NoteLife, ResetEdge, Send
+from p2pfl.core.effects import Alarm, Finish, Freeze, NoteLife, ResetEdge
 from p2pfl.core.events import SessionClosed
 from p2pfl.core.lives import LARGEST_GENERATION, LARGEST_STEP, MOST_CLAIMS, Copies, Life, Lives, News
 from p2pfl.core.messages import LivesTold, Resign

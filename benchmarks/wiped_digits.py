@@ -1,6 +1,6 @@
 """What a lost folder costs in the end where nobody else has seen its digits, in virtual time.
 
-    python benchmarks/wiped_digits.py [--rounds 440] [--seeds 5] [--json FILE]
+    python benchmarks/wiped_digits.py [--rounds 440] [--seeds 3] [--json FILE]
 
 Five nodes on a ring with two of the ten digits each. At a fifth of the rounds one is switched off for thirty of them:
 `away` comes back with its folder, `wiped` without. Printed is the test loss of the worst node, by seed.
@@ -33,7 +33,7 @@ def worst_loss(kind: str, rounds: int, seed: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=440)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     found = []

@@ -54,7 +54,7 @@ class NodeState:
     `drift` is rho*eta*H of the last local round, by which the control variate scales what mixing moved. `local` is what
     the learner kept outside the model in the round that counted last; its arrays are replaced, never written to.
 
-    `ended` is what bounded training, in rounds or seconds, when the federation ended for this node; None: it has not.
+    `ended` is what bounded training ("40 rounds", "60.0 s") when the federation ended for this node; None: it has not.
 
     `life` is the own one; `lives` those that were heard of, by member index.
 
@@ -70,7 +70,7 @@ class NodeState:
     alone: int = 0
     drift: float = 0.0
     elapsed_s: float = 0.0
-    ended: float | None = None
+    ended: str | None = None
     life: Life = FIRST_LIFE
     lives: dict[int, Life] = field(default_factory=dict)
     local: dict[str, NDArray[np.generic]] = field(default_factory=dict)

@@ -269,10 +269,10 @@ def make_engine(setup: Setup, recovered: NodeState | None, kind: type[Engine] = 
     )
 
 
-def bound_of(setup: Setup) -> float:
+def bound_of(setup: Setup) -> str:
     """What bounds training: rounds, or seconds."""
     training = setup.federation.training
-    return float(training.rounds or training.time_s or 0)
+    return f"{training.time_s} s" if training.rounds is None else f"{training.rounds} rounds"
 
 
 def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:

@@ -4,7 +4,7 @@ known optimum of the built-in quadratic (digits: the loss on the common test set
     python benchmarks/losses.py --scenario wipe --rounds 160
     python benchmarks/losses.py --json bench-out/losses.json --keep kept
 
-Exits with 1 if any worst node ends above its limit: twice the twin's excess or .01, whichever is more (digits: 1.15
+Exits with 1 if any worst node ends above its limit: twice the twin's excess or .01, whichever is more (digits: 1.25
 times the twin's loss), or if of two copies not exactly one gives up, loudly. To judge another tree run it there:
 `cd TREE && PYTHONPATH=TREE python .../benchmarks/losses.py`.
 """
@@ -27,7 +27,7 @@ from real_field import WaitedInVainError
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenario", action="append", choices=list(SCENARIOS), help="default: all")
-    parser.add_argument("--rounds", type=int, help="of each node; default 240, digits 220")
+    parser.add_argument("--rounds", type=int, help="of each node; default 240, digits 440")
     parser.add_argument("--kills", type=int, default=Setting().kills, help="in snapshot-chaos")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the federations and their logs there")

@@ -276,11 +276,15 @@ class Application:
                 self.thread.jobs.put(Checkpoint())
 
     def _say_who_is_missing(self) -> None:
-        missing = [self._name_of(peer) for peer, edge in self.status.core.edges.items() if not edge.is_open]
-        if missing:
+        core = self.status.core
+        missing = [self._name_of(peer) for peer, edge in core.edges.items() if not edge.is_open]
+        if not missing or core.rounds.phase is not Phase.WAITING:
+            return
+        if len(missing) == len(core.edges):
+            log.warning("no neighbor is there yet (%s): nothing is trained until one is", ", ".join(missing))
+        else:
             wait_s = self.setup.federation.gossip.start_wait_s
-            text = "no session yet with %s; begins after at most %g s if one neighbor is there, and waits if none is"
-            log.warning(text, ", ".join(missing), wait_s)
+            log.warning("no session yet with %s; begins without after at most %g s", ", ".join(missing), wait_s)
 
     def _look(self) -> None:
         """A float is written in one step: no lock is needed between the threads."""

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from p2pfl.config.model import Federation
 from p2pfl.core.settings import all_hops, settings_of
+from p2pfl.engine.arithmetic import correction
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.engine.engine import least_drift
 from p2pfl.engine.profile import beta_of, least_of, rule_of
-from p2pfl.engine.scratch import correction
 from p2pfl.reporting.sketch import Sketch
 from sim.attacks import Attack, parse_attack
 from sim.exact import ExactEngine, ExactPlan

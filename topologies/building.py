@@ -7,14 +7,11 @@ from pathlib import Path
 
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES
-from topologies.families.family import Family, Kind, Request
-from topologies.graph import Topology, whole_number
+from topologies.family import Family, Kind, Request
+from topologies.files import read_edges, read_topology
+from topologies.graph import EDGES_LIMIT, NODES_LIMIT, Topology, whole_number
 from topologies.schedules.schedule import Schedule
 from topologies.specs import is_file, parse
-
-NODES_LIMIT = 2_000_000
-EDGES_LIMIT = 50_000_000
-"""more than these are not held in memory: such a graph is known by its formulas, or not at all."""
 
 
 def kind(spec: str) -> Kind:
@@ -61,8 +58,6 @@ def resolve(spec: str, nodes: int | None = None, seed: int = 0) -> Topology:
         TopologyError: as `build`, or it is not known how many nodes there shall be.
     """
     if spec == "-" or is_file(spec):
-        from topologies.files import read_topology  # noqa: PLC0415 - the formats check sizes against the limits above
-
         if nodes is not None:
             nodes, _ = _checked(spec, nodes, seed)
         return read_topology(spec, nodes)
@@ -89,8 +84,6 @@ def build_schedule(
 
 
 def _from_file(spec: str, path: Path, nodes: int, seed: int, names: Sequence[str]) -> Topology:
-    from topologies.files import read_edges, read_topology  # noqa: PLC0415 - as above
-
     if names:
         return Topology(spec, nodes, read_edges(path, nodes, names), seed)
     found = read_topology(path, nodes)

@@ -8,7 +8,7 @@ from typing import Any
 
 from topologies.building import build_schedule, kind, resolve
 from topologies.errors import TopologyError, nearest
-from topologies.families.family import Kind
+from topologies.family import Kind
 from topologies.graph import Topology
 from topologies.metrics.consensus import EPSILON, rounds_to_consensus
 from topologies.metrics.distance import diameter

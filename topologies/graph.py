@@ -20,6 +20,9 @@ from topologies.errors import TopologyError
 Edge = tuple[int, int]
 Ends = NDArray[np.int64]
 """Shape (edges, 2)."""
+NODES_LIMIT = 2_000_000
+EDGES_LIMIT = 50_000_000
+"""more than these are not held in memory: such a graph is known by its formulas, or not at all."""
 
 
 class Topology:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from p2pfl.core.edge import FIRST_RESEND_S, INBOX, LAST_RESEND_S, Edge
+from p2pfl.core.edge import FIRST_RESEND_S, INBOX, LAST_RESEND_S, Edge, stale_weight
 from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect, NoteLife
 from p2pfl.core.events import EngineResult, ReplyApplied, ReplyRefused, RequestApplied, RequestFrozen, RequestRefused
 from p2pfl.core.facts import Told
@@ -31,7 +31,6 @@ from p2pfl.core.messages import (
 )
 from p2pfl.core.session import NEVER
 from p2pfl.core.standing import Fault
-from p2pfl.core.weighing import stale_weight
 
 CHALLENGE_EVERY_S = 5.0
 """How often a neighbor that is there is told of another life of its own, at most."""

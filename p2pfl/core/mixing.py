@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from p2pfl.core.edge import Edge
+from p2pfl.core.edge import Edge, share
 from p2pfl.core.effects import Alarm, Effect, Mix
 from p2pfl.core.facts import Facts, Settings
-from p2pfl.core.weighing import share
 
 GRACE = 4
 """rounds in a row without enough replicas, until it is told of although the sessions are there: at the beginning, and

@@ -45,6 +45,7 @@ from p2pfl.core.events import (
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
+from p2pfl.engine.arithmetic import correction, distance, gain, lead, learned, median, norm
 from p2pfl.engine.changes import (
     Change,
     EdgeWasReset,
@@ -57,8 +58,7 @@ from p2pfl.engine.changes import (
 )
 from p2pfl.engine.codecs import Codecs, chance_of
 from p2pfl.engine.redo import redo, settle
-from p2pfl.engine.scratch import Scratch, correction, distance, gain, lead, learned, median, norm
-from p2pfl.engine.state import NodeState
+from p2pfl.engine.state import NodeState, Scratch
 from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import LocalRound, Vector
 

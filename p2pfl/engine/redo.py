@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from p2pfl.engine import scratch
+from p2pfl.engine import arithmetic
 from p2pfl.engine.changes import (
     Change,
     EdgeWasReset,
@@ -61,7 +61,7 @@ def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, *, flo
         edge.record.settle_request(change.request, reply, change.chain)
     else:
         edge.record.settle_reply(reply, change.chain)
-    scratch.settle(state, edge, reply.factor, flow_scale(reply.drift) if flows else 0.0)
+    arithmetic.settle(state, edge, reply.factor, flow_scale(reply.drift) if flows else 0.0)
 
 
 def flow_scale(drift: float) -> float:
@@ -80,7 +80,7 @@ def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, cod
     state.scratch.fit(state.model)
     codec.decode(incoming, size, state.scratch.decoded_peer)
     codec.decode(outgoing, size, state.scratch.decoded_own)
-    scratch.lead(state, edge, change.reply.factor)
+    arithmetic.lead(state, edge, change.reply.factor)
     settle(state, change, flows=flows)
 
 

@@ -13,8 +13,7 @@ from p2pfl.config.model import Federation
 from topologies import Topology, contraction
 from topologies.eigen.lanczos import Krylov
 from topologies.graph import component_count
-from topologies.schedules.contraction import ROUNDING
-from topologies.schedules.large import PRODUCTS, SETTLED
+from topologies.schedules.contraction import PRODUCTS, ROUNDING, SETTLED
 
 MOST_DENSE = 1000
 """nodes of a schedule for which a period is multiplied out."""

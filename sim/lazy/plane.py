@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,7 @@ from numpy.typing import NDArray
 from p2pfl.learn.interface import Vector
 from sim.lazy.begun import Begun
 from sim.lazy.edge_codecs import EdgeCodecs
-from sim.lazy.rows import Lies, Rows
-
-Rows2 = NDArray[np.floating[Any]]
-Ints = NDArray[np.int64]
+from sim.lazy.rows import Learners, Lies, Op, Rows, Rows2
 
 BEGIN, COMMIT, FREEZE, REQUEST, REPLY, SKETCH, RESET = range(7)
 OPERATIONS_PER_NODE = 24
@@ -31,26 +28,6 @@ LEAST_PENDING = 20_000
 
 Undo = tuple[Vector, int, Vector | None]
 """A node's model, and the flow at one end of an edge (-1 and None: at none), as they were before a change."""
-Op = tuple[Any, ...]
-"""kind, then: BEGIN round, corrected, variate scale | COMMIT rho | FREEZE edge, pair, after, lie, ticket | REQUEST and
-REPLY edge, pair, ticket, lie (-1 in a REPLY), factor, n, flow scale | SKETCH tick | RESET end. `after`: the ticket that
-must be applied first. On an edge whose compressor draws, FREEZE and REQUEST end with the chance of that encoding. An
-`end` is 2 edge + 0 for the initiator's, 1 for the responder's.
-"""
-
-
-class Learners(Protocol):
-    """Trains many nodes at once: see `sim.learning`."""
-
-    def train(  # noqa: PLR0917 - as `sim.learning` has it
-        self,
-        nodes: Ints,
-        rounds: Ints,
-        starts: Rows2,
-        corrections: Rows2 | None,
-        corrected: NDArray[np.bool_],
-        out: Rows2,
-    ) -> NDArray[np.floating[Any]]: ...
 
 
 class Plane:

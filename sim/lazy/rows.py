@@ -7,7 +7,7 @@ Elementwise operations give a row the same bits in whatever company it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from p2pfl.engine.engine import NORM_CEILING, NORM_MULTIPLE
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Vector
 from sim.lazy.edge_codecs import EdgeCodecs
-
-if TYPE_CHECKING:
-    from sim.lazy.plane import Learners, Op
 
 Rows2 = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
@@ -34,6 +31,26 @@ MARGIN = 0.99
 Lies = Callable[[Rows2, list[int], list[int]], None]
 """turns, in place, the models (b, d) of these nodes into what they show, each for the so-many-th time; -1: the
 truth."""
+Op = tuple[Any, ...]
+"""kind, then: BEGIN round, corrected, variate scale | COMMIT rho | FREEZE edge, pair, after, lie, ticket | REQUEST and
+REPLY edge, pair, ticket, lie (-1 in a REPLY), factor, n, flow scale | SKETCH tick | RESET end. `after`: the ticket that
+must be applied first. On an edge whose compressor draws, FREEZE and REQUEST end with the chance of that encoding. An
+`end` is 2 edge + 0 for the initiator's, 1 for the responder's.
+"""
+
+
+class Learners(Protocol):
+    """Trains many nodes at once: see `sim.learning`."""
+
+    def train(  # noqa: PLR0917 - as `sim.learning` has it
+        self,
+        nodes: Ints,
+        rounds: Ints,
+        starts: Rows2,
+        corrections: Rows2 | None,
+        corrected: NDArray[np.bool_],
+        out: Rows2,
+    ) -> NDArray[np.floating[Any]]: ...
 
 
 class MisjudgedError(Exception):

@@ -11,7 +11,7 @@ from p2pfl.config.binding import federation_id, sections
 from p2pfl.config.graph import DisconnectedGraph
 from p2pfl.config.load import federation_mistakes, load_federation
 from topologies.families import FAMILIES
-from topologies.families.family import Family, Kind
+from topologies.family import Family, Kind
 from topologies.schedules.schedule import Mixing, Schedule
 
 TURNING = (((0, 1),), ((1, 2),), ((0, 1), (0, 2)))

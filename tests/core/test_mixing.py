@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.core.edge import share
 from p2pfl.core.effects import (
     ApplyReply,
     ApplyRequest,
@@ -25,7 +26,6 @@ from p2pfl.core.node import Node
 from p2pfl.core.staleness import LIMIT, parse_staleness
 from p2pfl.core.standing import Fault
 from p2pfl.core.turns import turns_of
-from p2pfl.core.weighing import share
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from p2pfl.core.events import ReplyRefused, RequestRefused
 from p2pfl.core.messages import request_digest
-from p2pfl.engine.scratch import correction
+from p2pfl.engine.arithmetic import correction
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair

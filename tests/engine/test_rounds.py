@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from p2pfl.core.effects import Bootstrap, CommitRound, ResetEdge
-from p2pfl.engine.scratch import correction
+from p2pfl.engine.arithmetic import correction
 from p2pfl.learn.interface import LocalRound
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -18,8 +18,7 @@ from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, Reques
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import image, restore
-from p2pfl.engine.scratch import TILE
-from p2pfl.engine.state import EdgeState
+from p2pfl.engine.state import TILE, EdgeState
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair, flow_of, picture

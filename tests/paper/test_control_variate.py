@@ -15,7 +15,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
 from p2pfl.core.facts import Settings
 from p2pfl.core.staleness import parse_staleness
-from p2pfl.engine.scratch import correction
+from p2pfl.engine.arithmetic import correction
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
 from p2pfl.reporting.sketch import consensus_distance

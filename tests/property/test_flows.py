@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
-from p2pfl.engine.scratch import correction
+from p2pfl.engine.arithmetic import correction
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
 from sim.oracle import OpenPlan, OpenWorld

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build
-from topologies.building import EDGES_LIMIT
 from topologies.families import FAMILIES, Request
-from topologies.graph import component_count
+from topologies.graph import EDGES_LIMIT, component_count
 from topologies.laplacian import Laplacian
 from topologies.metrics.distance import hops
 from topologies.specs import parse

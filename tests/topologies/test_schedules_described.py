@@ -13,8 +13,7 @@ from topologies import TopologyError, build, build_schedule
 from topologies.metrics.describe import describe
 from topologies.metrics.schedules import describe_schedule, messages
 from topologies.schedules import exact
-from topologies.schedules.contraction import _Dense, circulant_row, contraction
-from topologies.schedules.large import by_lanczos
+from topologies.schedules.contraction import _Dense, by_lanczos, circulant_row, contraction
 from topologies.schedules.schedule import Mixing, Schedule
 
 CASES = [
@@ -115,7 +114,7 @@ def test_lanczos_agrees_with_the_singular_values(spec, n):
 
 
 def test_lanczos_bounds_the_rounds_where_bisection_would_take_too_long(monkeypatch):
-    monkeypatch.setattr("topologies.schedules.large.WORK", 5_000)
+    monkeypatch.setattr("topologies.schedules.contraction.WORK", 5_000)
     schedule = build_schedule("random-matchings:rounds=5", 40)
     found, known = by_lanczos(schedule, 1e-6), contraction(schedule, 1e-6)
     assert not found.rounds_exact

@@ -91,7 +91,7 @@ def command(
 
 def _simulated(spec: str, nodes: int | None, mode: str, asked: Asked) -> Report:
     from topologies.building import build_schedule, kind, resolve  # noqa: PLC0415 - `--help` stays instant
-    from topologies.families.family import Kind  # noqa: PLC0415 - as above
+    from topologies.family import Kind  # noqa: PLC0415 - as above
     from topologies.simulation.report import simulate  # noqa: PLC0415 - as above
 
     if spec == "-" or nodes is None or kind(spec) is Kind.STATIC:

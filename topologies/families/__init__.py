@@ -16,7 +16,7 @@ from topologies.families import (
     layered,
     random,
 )
-from topologies.families.family import ClosedForm, Family, Kind, Request
+from topologies.family import ClosedForm, Family, Kind, Request
 from topologies.schedules.catalog import FAMILIES as SCHEDULES
 
 __all__ = ["FAMILIES", "ClosedForm", "Family", "Kind", "Request"]

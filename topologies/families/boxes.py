@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from topologies.errors import TopologyError
 from topologies.families.classic import BOOK, path_values, ring_values
-from topologies.families.family import ClosedForm, Family, Request, impossible
 from topologies.families.parts import box
-from topologies.specs import lengths, whole
+from topologies.family import ClosedForm, Family, Request, impossible
+from topologies.parameters import lengths, whole
 
 
 def sides(name: str, wanted: Request) -> tuple[int, ...]:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from topologies.families.family import ClosedForm, Family, Request, impossible, unfit
 from topologies.families.parts import Ints, pairs, together
 from topologies.families.stream import below
+from topologies.family import ClosedForm, Family, Request, impossible, unfit
 from topologies.graph import Ends
-from topologies.specs import offsets, whole
+from topologies.parameters import offsets, whole
 
 SUM_LIMIT = 400_000_000
 """Nodes times offsets: the cosines of so many are summed in some seconds."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from topologies.families.circulants import circulant_edges, cosine_gap
-from topologies.families.family import ClosedForm, Family, Request, impossible, unfit
 from topologies.families.parts import all_pairs, cycle, line, pairs, together
+from topologies.family import ClosedForm, Family, Request, impossible, unfit
 from topologies.graph import Ends
-from topologies.specs import whole
+from topologies.parameters import whole
 
 BOOK = "Brouwer and Haemers, Spectra of Graphs, 1.4"
 

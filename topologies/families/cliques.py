@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from topologies.families.classic import BOOK, path_form
-from topologies.families.family import ClosedForm, Family, Request, impossible, unfit
 from topologies.families.parts import Ints, clique_edges, cliques, cycle, even, line, pairs, together
+from topologies.family import ClosedForm, Family, Request, impossible, unfit
 from topologies.graph import Ends
-from topologies.specs import whole
+from topologies.parameters import whole
 
 
 def barbell_parts(wanted: Request) -> tuple[int, int]:

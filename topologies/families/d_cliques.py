@@ -13,11 +13,11 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.families.family import Family, Request
 from topologies.families.label_counts import read_counts
 from topologies.families.parts import Ints, clique_edges, cliques, even, together
+from topologies.family import Family, Request
 from topologies.graph import Edge, Ends
-from topologies.specs import choice, file, whole
+from topologies.parameters import choice, file, whole
 
 Counts = NDArray[np.int64]
 SAME = 1e-9

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from topologies.families.circulants import is_prime
-from topologies.families.family import Family, Request, impossible
 from topologies.families.parts import Ints, cycle, pairs, together
+from topologies.family import Family, Request, impossible
 from topologies.graph import Ends
 
 

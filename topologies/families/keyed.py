@@ -9,10 +9,10 @@ from hashlib import blake2b
 
 import numpy as np
 
-from topologies.families.family import Family, Request
 from topologies.families.parts import Ints, cycle, together
+from topologies.family import Family, Request
 from topologies.graph import Ends
-from topologies.specs import whole
+from topologies.parameters import whole
 
 
 def keyed_order(names: Sequence[str], ring: int, seed: int) -> Ints:

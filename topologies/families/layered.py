@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from topologies.families.classic import path_form
-from topologies.families.family import ClosedForm, Family, Request, unfit
 from topologies.families.parts import cycle, pairs, together
+from topologies.family import ClosedForm, Family, Request, unfit
 from topologies.graph import Ends
-from topologies.specs import whole
+from topologies.parameters import whole
 
 
 def tree(wanted: Request) -> Ends:

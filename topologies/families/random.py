@@ -8,10 +8,10 @@ from random import Random
 
 import numpy as np
 
-from topologies.families.family import Family, Request, unfit
 from topologies.families.parts import even, together
+from topologies.family import Family, Request, unfit
 from topologies.graph import Ends
-from topologies.specs import fraction, whole
+from topologies.parameters import fraction, whole
 
 Pairs = Iterable[Sequence[int]]
 RAREST = 1e-15

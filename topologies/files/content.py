@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.building import NODES_LIMIT
 from topologies.errors import TopologyError
-from topologies.graph import Ends, Topology
+from topologies.graph import NODES_LIMIT, Ends, Topology
 
 Place = Callable[[int], str]
 """From the number of an edge to where in the file it stands."""

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from topologies.building import EDGES_LIMIT, NODES_LIMIT
 from topologies.errors import TopologyError
 from topologies.files.content import Content, check_weight, labels_of
 from topologies.files.numbers import from_both_sides, numbered
-from topologies.graph import Topology
+from topologies.graph import EDGES_LIMIT, NODES_LIMIT, Topology
 
 NAMES = "p2pfl_names"
 """The names as JSON, in bytes: unlike an array of texts, it keeps every one as it is."""

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.building import NODES_LIMIT
 from topologies.errors import TopologyError
 from topologies.files.content import Content, Place, check_simple, check_text, labels_of
-from topologies.graph import Ends, Topology
+from topologies.graph import NODES_LIMIT, Ends, Topology
 
 _NAME = "% name: "
 

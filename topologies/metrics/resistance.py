@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.families.boxes import sides
-from topologies.families.family import Request
+from topologies.family import Request
 from topologies.graph import Topology
 from topologies.laplacian import Array, Laplacian
 from topologies.metrics.distance import distances, tree_sizes

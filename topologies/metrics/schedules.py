@@ -11,9 +11,8 @@ from topologies.errors import TopologyError
 from topologies.graph import component_count
 from topologies.metrics.consensus import EPSILON
 from topologies.metrics.distance import diameter
-from topologies.schedules.contraction import ROUNDING, Contraction, contraction
+from topologies.schedules.contraction import LANCZOS, ROUNDING, Contraction, contraction
 from topologies.schedules.exact import exact_after
-from topologies.schedules.large import METHOD
 from topologies.schedules.schedule import Schedule
 from topologies.spectral import plain_extremes
 
@@ -38,7 +37,7 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
     exact = exact_after(schedule) if parts == 1 else None
     # with all weights in whole numbers, or the whole matrix at hand: a norm of zero needs no relative accuracy
     nothing = exact is not None and exact <= schedule.period
-    proven = nothing and found.norm <= ROUNDING and found.method != METHOD
+    proven = nothing and found.norm <= ROUNDING and found.method != LANCZOS
     # an exact schedule needs no more, whatever rounding makes of a norm of zero
     rounds = found.rounds if exact is None or found.rounds is None else min(found.rounds, exact)
     plain = plain_extremes(union)

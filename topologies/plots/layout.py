@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from topologies.building import build
 from topologies.errors import TopologyError
 from topologies.families.boxes import sides
-from topologies.families.family import Request
 from topologies.families.geometric import places
+from topologies.family import Request
 from topologies.graph import Topology, components, ordered
 from topologies.laplacian import Laplacian
 from topologies.metrics.distance import hops

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topologies.families.family import Family, Kind
+from topologies.family import Family, Kind
+from topologies.parameters import whole
 from topologies.schedules import base, equitopo, exponential, matchings, words
-from topologies.specs import whole
 
 YING = "Ying et al. 2021, arXiv:2110.13363"
 TAKEZAWA = "Takezawa et al. 2023, arXiv:2305.11420"

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from topologies.parameters import Parameter
 from topologies.schedules.exponential import shifted
 from topologies.schedules.limits import check_links, check_rounds, generator
 from topologies.schedules.schedule import Ints, Mixing, Part, Schedule
-from topologies.specs import Parameter
 
 if TYPE_CHECKING:
-    from topologies.families.family import Request
+    from topologies.family import Request
 
 FINEST = 1_000_000
 """the largest denominator of eta: its product with the number of nodes is a whole number of 64 bits."""

@@ -11,7 +11,7 @@ from topologies.schedules.limits import check_links, check_rounds, generator
 from topologies.schedules.schedule import Ints, Mixing, Part, Schedule
 
 if TYPE_CHECKING:
-    from topologies.families.family import Request
+    from topologies.family import Request
 
 
 def meeting(nodes: int, left: Ints, right: Ints) -> Mixing:

@@ -15,7 +15,7 @@ from topologies.schedules.limits import check_links, impossible
 from topologies.schedules.schedule import Ints, Mixing, Part, Schedule
 
 if TYPE_CHECKING:
-    from topologies.families.family import Request
+    from topologies.family import Request
 
 
 def de_bruijn(wanted: Request) -> Schedule:

@@ -9,48 +9,12 @@ many nodes at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.engine.state import TILE, EdgeState, NodeState
 from p2pfl.learn.interface import Vector
-
-if TYPE_CHECKING:
-    from p2pfl.engine.state import EdgeState, NodeState
-
-TILE = 1 << 16
-"""values: a handful of float32 tiles fit into a second-level cache of a megabyte."""
-
-
-class Scratch:
-    """Three vectors (d,) and one tile, taken when first needed and kept; one serves all edges of a node.
-
-    `peer` and `own` will be replicas: they change places with the edge's when an exchange is settled. `move` is first
-    what is to be encoded, then D, by which n times the model moves.
-    """
-
-    def __init__(self) -> None:
-        self._sized: tuple[tuple[int, ...], object] | None = None
-
-    def fit(self, model: Vector) -> None:
-        """Be of the shape and type of `model`; what stood here is lost if it was of another."""
-        if self._sized == (model.shape, model.dtype):
-            return
-        self.peer, self.own, self.move = (np.empty_like(model) for _ in range(3))
-        self.tile = np.empty(min(TILE, model.size), model.dtype)
-        single = model.dtype == np.float32
-        self._decoded = None if single else np.empty((2, model.size), np.float32)
-        self._sized = (model.shape, model.dtype)
-
-    @property
-    def decoded_peer(self) -> NDArray[np.float32]:
-        """Where the neighbor's payload is decoded: in float32 the very memory of `peer`."""
-        return self.peer if self._decoded is None else self._decoded[0]
-
-    @property
-    def decoded_own(self) -> NDArray[np.float32]:
-        return self.own if self._decoded is None else self._decoded[1]
 
 
 def gain(state: NodeState, edge: EdgeState) -> Vector:

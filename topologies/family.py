@@ -10,8 +10,8 @@ from typing import Any
 
 from topologies.errors import TopologyError
 from topologies.graph import Ends
+from topologies.parameters import Parameter
 from topologies.schedules.schedule import Schedule
-from topologies.specs import Parameter
 
 Parameters = Mapping[str, Any]
 

@@ -1,0 +1,83 @@
+"""Who imports whom: no circles, and every module can be imported first."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import networkx as nx
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("p2pfl", "topologies", "sim", "attackers")
+
+ONE_AFTER_THE_OTHER = """
+import importlib, os, sys, traceback
+import click, msgspec, networkx, numpy, rich, torch
+for name in sys.stdin.read().split():
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        code = 0
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            print(name, traceback.format_exc())
+            code = 1
+        sys.stdout.flush()
+        os._exit(code)
+    os.waitpid(child, 0)
+"""
+"""A fork for each module shares the imports of others, which take seconds, and none of ours."""
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def imported(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """Every module of ours that is imported anywhere in this one: at the top, in a function, or for types alone."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *filter(None, [base])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            yield from (full if full in known else base for full in names if full in known or base in known)
+
+
+def circles(known: dict[str, Path]) -> list[list[str]]:
+    arrows = [(name, other) for name, path in known.items() for other in imported(name, path, known) if other != name]
+    return [sorted(part) for part in nx.strongly_connected_components(nx.DiGraph(arrows)) if len(part) > 1]
+
+
+def test_no_module_imports_itself_by_way_of_others_not_even_for_types():
+    assert circles(modules()) == []
+
+
+def test_a_circle_through_a_function_or_for_types_alone_is_found(tmp_path):
+    (tmp_path / "a.py").write_text("def f():\n    from p2pfl import b\n")
+    (tmp_path / "b.py").write_text("if TYPE_CHECKING:\n    from .a import f\n")
+    assert circles({"p2pfl.a": tmp_path / "a.py", "p2pfl.b": tmp_path / "b.py"}) == [["p2pfl.a", "p2pfl.b"]]
+
+
+def test_every_module_can_be_imported_first():
+    ours = [name for name in modules() if not name.endswith("__main__")]
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", ONE_AFTER_THE_OTHER]
+    ran = subprocess.run(
+        command, input="\n".join(ours), capture_output=True, text=True, cwd=ROOT, env=environment, timeout=300
+    )
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stdout + ran.stderr

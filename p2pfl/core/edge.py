@@ -478,7 +478,7 @@ class Edge:
         return repeat_at if repeat_at < resend_at else resend_at  # noqa: FURB136 - min() is a call, after every event
 
 
-# -- how much an exchange counts: the weight that an end offers, and what staleness leaves of it ------------------------
+# -- how much an exchange counts: the weight that an end offers, and what staleness leaves of it -----------------------
 
 
 def offer(edge: Edge) -> float:

@@ -1,7 +1,7 @@
 """What must not move in a change of structure: thirty drawn federations, and the bytes of one session.
 
-    python tests/sim/recorded.py --write FILE       before the change
-    python tests/sim/recorded.py --compare FILE     after it, on the same machine with the same libraries
+    python benchmarks/recorded.py --write FILE       before the change
+    python benchmarks/recorded.py --compare FILE     after it, on the same machine with the same libraries
 
 Twenty worlds are random ones of the quadratic (static and scheduled graphs, both profiles, crashes, lost disks); ten
 learn digits, with personal parts, liars, or both. Of each the event digest and the value digest are kept, so whatever
@@ -64,7 +64,8 @@ def learning(number: int) -> tuple[Federation, WorldSpec]:
 
 
 def digests() -> dict[str, list[str]]:
-    worlds = {f"drawn {seed}": draw(seed) for seed in DRAWN} | {f"digits {number}": learning(number) for number in LEARNING}
+    worlds = {f"drawn {seed}": draw(seed) for seed in DRAWN}
+    worlds |= {f"digits {number}": learning(number) for number in LEARNING}
     found = {}
     for name, (federation, world) in worlds.items():
         report = simulate(federation, world=world, references=False)

@@ -66,7 +66,7 @@ class Pair:
             audit=False,
         )
         request = clock("Freeze", self._run(0, freeze)).event.request  # type: ignore[union-attr]
-        apply = ApplyRequest(peer=0, request=request, factor=25.0, version=self.seq, pace_s=0.0)
+        apply = ApplyRequest(peer=0, request=request, factor=25.0, weight=50.0, version=self.seq, pace_s=0.0)
         reply = clock("ApplyRequest", self._run(1, apply)).event.reply  # type: ignore[union-attr]
         clock("ApplyReply", self._run(0, ApplyReply(peer=1, reply=reply)))
 

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -191,7 +191,8 @@ async def initiate(end: End, engine: Engine, seq: int) -> None:
 
 async def respond(end: End, engine: Engine, seq: int) -> None:
     request = expect(Request, await end.inbox.get())
-    apply = ApplyRequest(peer=end.peer, request=request, factor=SAMPLES / 2, version=seq, pace_s=0.1)
+    half = SAMPLES / 2
+    apply = ApplyRequest(peer=end.peer, request=request, factor=half, weight=half, version=seq, pace_s=0.1)
     end.say(expect(RequestApplied, (await asyncio.to_thread(engine.run, apply)).event).reply)
     await end.inbox.get()
 
@@ -224,7 +225,7 @@ def enter(scene: Scene, options: Options, pipe: Connection, result: Connection, 
 
 
 def play(scene: Scene, options: Options) -> dict[str, Figures]:
-    """Figures of the two ends, each in a fresh process."""
+    """Figures of the two ends, each in a fresh process. Raises RuntimeError if one of them ends without any."""
     spawn = multiprocessing.get_context("spawn")
     running = {}
     for name, pipe in zip(("far", "near"), spawn.Pipe(), strict=True):
@@ -234,7 +235,19 @@ def play(scene: Scene, options: Options) -> dict[str, Figures]:
         pipe.close()
         there.close()
         running[name] = (process, result)
-    figures = {name: result.recv() for name, (_, result) in running.items()}
+    figures = {}
+    while len(figures) < len(running):
+        waiting = {name: ends for name, ends in running.items() if name not in figures}
+        wait([result for _, result in waiting.values()])
+        for name, (_, result) in waiting.items():
+            if not result.poll():
+                continue
+            try:
+                figures[name] = result.recv()
+            except EOFError:  # the other end would wait for it for ever
+                for process, _ in running.values():
+                    process.terminate()
+                raise RuntimeError(f"the {name} end failed") from None
     for process, _ in running.values():
         process.join()
     return figures
@@ -268,7 +281,8 @@ def main() -> None:
     runs: dict[str, list[Figures]] = {name: [] for name in chosen}
     for _ in range(options.repeats):
         for name, scene in chosen.items():
-            size_bytes = EXCHANGE_BYTES if name.startswith("exchange") else int(options.mb * 1e6) // 4 * 4
+            size_bytes = int(options.mb * 1e6) // 4 * 4
+            size_bytes = min(size_bytes, EXCHANGE_BYTES) if name.startswith("exchange") else size_bytes
             sizes = Options(size_bytes, options.messages)
             runs[name].append(together(play(scene, sizes), sizes))
     report = {

@@ -1,0 +1,54 @@
+"""Every benchmark runs, at its smallest size: a figure that nobody can measure again is worth nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+SMALLEST = {
+    "codecs": "--size 10000 --rows 2 --repeats 1 --specs q4",
+    "conformance": "--seeds 1 --rounds 2 --nodes 4",
+    "digits": "--seeds 1 --nodes 2 --partition iid",
+    "endings": "--scenario undisturbed --nodes 2 --rounds 6 --topology path",
+    "endings_simulated": "--rounds 3 --tasks quadratic --worlds equal --through train",
+    "engine": "--parameters 10k --compressors q4 --repeats 1",
+    "goodput": "--mb 1 --messages 1 --repeats 1",
+    "indices": "",
+    "losses": "--scenario wipe --rounds 40",
+    "overhead": "--parameters 10k --rounds 1 --repeats 1 --round-s 0.1",
+    "rules": "--count 9 --liars 1 --size 1000 --repeats 1",
+    "simulate": "--nodes 10 --node-rounds 50",
+    "spectral": "--nodes 50 --limit-s 0",
+    "stutter": "--round 0.1 --runs 0.04 --period 0.5 --window 1 --pairs 1",
+    "wiped_digits": "--rounds 5 --seeds 1",
+    "robust/averaging": "--rounds 2 --liars 1",
+}
+PARTS = {"goodput_layers", "goodput_measures", "recorded", "robust/graphs", "robust/tables"}
+"""Imported by others, tested elsewhere, or read what a long study has written."""
+TOLD = {"conformance", "endings", "losses"}
+"""exit with 1 where figures are not as they should be, as they are not in so few rounds."""
+
+
+def test_every_benchmark_is_run_here():
+    found = {str(path.relative_to(BENCHMARKS).with_suffix("")) for path in BENCHMARKS.rglob("*.py")}
+    assert found == SMALLEST.keys() | PARTS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALLEST)
+def test_a_benchmark_runs_at_its_smallest_size(name, tmp_path):
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *SMALLEST[name].split()]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=240
+    )
+    assert ran.returncode in ({0, 1} if name in TOLD else {0}), ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr, ran.stderr
+    assert ran.stdout

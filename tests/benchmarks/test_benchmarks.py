@@ -42,6 +42,7 @@ def test_every_benchmark_is_run_here():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_benchmark_runs_at_its_smallest_size(name, tmp_path):
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *SMALLEST[name].split()]

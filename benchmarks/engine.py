@@ -26,6 +26,7 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
+from p2pfl.learn.methods.variate import Variate
 
 SUFFIXES = {"k": 1_000, "M": 1_000_000}
 Costs = dict[str, float]
@@ -41,17 +42,17 @@ class Pair:
         self.step = chance.standard_normal(size, dtype=np.float32) * np.float32(0.01)
         self.engines = []
         for index in (0, 1):
-            state = NodeState.new(start, 100, (1 - index,))
-            self.engines.append(Engine(index=index, state=state, codecs=Codecs(self.codec), beta=0.1))
+            state = NodeState.new(start, 100, (1 - index,), method=Variate())
+            self.engines.append(Engine(index=index, state=state, codecs=Codecs(self.codec), method=Variate()))
         self.seq = 0
 
     def exchange(self, clock: Callable[[str, Callable[[], Outcome]], Outcome]) -> None:
         """One transaction, after a round at each end; `clock` runs each operation under its name."""
         self.seq += 1
         for index in (0, 1):
-            start, _ = self.engines[index].snapshot(corrected=True)
+            start = self.engines[index].begin_round(accompanied=True).model
             local = LocalRound(vector=start + self.step, steps=5, learning_rate=0.1, samples=100, loss=0.0)
-            self.engines[index].trained = (start, local)
+            self.engines[index].outcomes.put((start, local))
             commit = CommitRound(version=self.seq, trained=True, rho=1.0, elapsed_s=1.0, least_samples=0.0)
             clock("CommitRound", self._run(index, commit))
         freeze = Freeze(

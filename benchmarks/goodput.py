@@ -160,7 +160,7 @@ async def exchange_scene(pipe: Connection, options: Options, *, far: bool, compr
         meter = Meter()
         model = np.random.default_rng(far).standard_normal(options.body_bytes // 4, dtype=np.float32)
         state = NodeState.new(model, SAMPLES, (end.peer,))
-        engine = Engine(index=int(not far), state=state, codecs=Codecs(make_compressor(compressor)), beta=0.0)
+        engine = Engine(index=int(not far), state=state, codecs=Codecs(make_compressor(compressor)))
         del model
         for seq in range(options.messages + 1):
             if seq == 1:

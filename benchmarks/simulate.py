@@ -55,7 +55,9 @@ def run_one(case: str, nodes: int, rounds: int) -> dict[str, Any]:
         compressor=str(given["compressor"]),
         partition="draw:14",
     )
-    training = replace(federation.training, local_steps=1, closing_rounds=0, control_variate=float(given["beta"]))
+    training = replace(
+        federation.training, local_steps=1, closing_rounds=0, method=of_control_variate(float(given["beta"]))
+    )
     # Few evaluations: they are counted apart, and the arithmetic is put off from one to the next.
     report = simulate(
         replace(federation, training=training),

@@ -40,8 +40,8 @@ class NodeEngine(Protocol):
     def run(self, operation: Operation) -> Event | None:
         """Carry out what the core asks; the answer for the core, if there is one."""
 
-    def begin_round(self, index: int, *, corrected: bool) -> None:
-        """Remember the model (and the control variate) as they are now: the local round starts from them."""
+    def begin_round(self, index: int, *, accompanied: bool) -> None:
+        """Remember what the local round starts with, as it is now. `accompanied`: a neighbor is there."""
 
     def end_round(self) -> tuple[int, int]:
         """The local round that began is over: its number of steps (0 if it failed), and n."""

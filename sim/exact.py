@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,12 @@ from p2pfl.core.messages import Reply
 from p2pfl.core.records import next_chain
 from p2pfl.engine.codecs import Codecs, chance_of
 from p2pfl.engine.durable import entry
-from p2pfl.engine.engine import LEAST_DRIFT, Engine, Outcome
+from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError
-from p2pfl.learn.interface import Learner, Vector
+from p2pfl.learn.interface import Learner, RoundStart, Vector
+from p2pfl.learn.methods import Method
+from p2pfl.learn.methods.plain import Plain
 from sim.attacks import BOAST
 from sim.engines import Boot
 from sim.learning.ahead import Ahead
@@ -43,9 +45,8 @@ class ExactPlan:
     neighbors: tuple[int, ...]
     learner: Learner
     codecs: Codecs
-    beta: float
+    method: Method = field(default_factory=Plain)
     rule: Rule | None = None
-    least_drift: float = LEAST_DRIFT
     dtype: type[np.floating[Any]] = np.float32
     durable: bool = True
     show: Show | None = None
@@ -66,7 +67,7 @@ class ExactEngine:
         """what the learner keeps outside the model before the first round."""
         self.begun: Vector | None = None
         """the model with which the latest local round began."""
-        self._round: tuple[Vector, Vector | None, int] | None = None
+        self._round: tuple[RoundStart, int] | None = None
         self._engine = self._engine_of(self._new_state())
 
     @property
@@ -111,27 +112,27 @@ class ExactEngine:
                     self.store.checkpoint(self.state)
         return outcome.event
 
-    def begin_round(self, index: int, *, corrected: bool) -> None:
-        self._round = (*self._engine.snapshot(corrected=corrected), index)
-        self.begun = self._round[0].copy()  # the engine turns the other one into what was learned
+    def begin_round(self, index: int, *, accompanied: bool) -> None:
+        self._round = (self._engine.begin_round(accompanied=accompanied), index)
+        self.begun = self._round[0].model.copy()  # the engine turns the other one into what was learned
         if self.plan.ahead is not None:
             self.plan.ahead.begin(self.plan.index, *self._round)
 
     def end_round(self) -> tuple[int, int]:
         if self._round is None:
             raise AssertionError("a round ends that has not begun")
-        start, correction, index = self._round
-        self._round = self._engine.trained = None
+        (start, index), self._round = self._round, None
         try:
             if self.plan.ahead is not None:
                 local = self.plan.ahead.end(self.plan.index)
             else:
-                local = self.plan.learner.train(start, correction, index)
+                local = self.plan.learner.train(start, index)
         except LearningError as error:
             self.on_fault(str(error))
+            self._engine.outcomes.put(None)
             return 0, self.state.samples
         self.loss = local.loss
-        self._engine.trained = (start, replace(local, local=self.plan.learner.local_state()))
+        self._engine.outcomes.put((start.model, replace(local, local=self.plan.learner.local_state())))
         return local.steps, local.samples
 
     def sketch(self, tick: int) -> None:
@@ -150,7 +151,7 @@ class ExactEngine:
 
     def _recovered(self) -> NodeState | None:
         plan = self.plan
-        return self.store.recover(plan.codecs, flows=plan.beta > 0) if plan.durable else None
+        return self.store.recover(plan.codecs, plan.method) if plan.durable else None
 
     def forget(self) -> None:
         self.store = MemoryStore()
@@ -164,7 +165,7 @@ class ExactEngine:
     def _new_state(self) -> NodeState:
         plan = self.plan
         model = plan.learner.initial().astype(plan.dtype)
-        return NodeState.new(model, plan.learner.samples, plan.neighbors, self._unlearned)
+        return NodeState.new(model, plan.learner.samples, plan.neighbors, self._unlearned, plan.method)
 
     def _engine_of(self, state: NodeState) -> Engine:
         plan = self.plan
@@ -173,8 +174,7 @@ class ExactEngine:
             index=plan.index,
             state=state,
             codecs=plan.codecs,
-            beta=plan.beta,
-            least_drift=plan.least_drift,
+            method=plan.method,
             rule=plan.rule,
         )
         if isinstance(engine, LyingEngine):
@@ -206,7 +206,7 @@ class LyingEngine(Engine):
         """Raises UnfitError in place of a payload that would have to be decoded here too."""
         if self.show is None:
             return super()._encode(peer, incarnation, seq, decoded=decoded)
-        codec, size = self.codecs.of(peer), self.state.model.size
+        codec, size = self.codecs.of(peer), self.state.channels.size
         shown = self.show(self.state.shown, peer)
         if is_model(shown, size):
             chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
@@ -231,7 +231,7 @@ class LyingEngine(Engine):
                 factor=op.factor,
                 weight=op.weight,
                 pace_s=op.pace_s,
-                drift=max(op.request.drift, self.state.drift),
+                terms=op.request.terms,
                 body=unfit.body,
             )
             chain = next_chain(self.state.edges[op.peer].record.chain, op.request, reply)

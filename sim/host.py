@@ -245,7 +245,7 @@ class Host(Generic[E_co]):
     def _train(self, effect: StartRound) -> None:
         self.has_begun = True
         self._note(Kind.ROUND_BEGUN, effect.index)
-        self.engine.begin_round(effect.index, corrected=effect.corrected)
+        self.engine.begin_round(effect.index, accompanied=effect.accompanied)
         now_ns = self.kernel.now_ns
         ends_ns = now_ns + self.plan.pace.round_ns(self.plan.steps, now_ns)
         self.kernel.at_ns(ends_ns, partial(self._trained, self.life))

@@ -12,6 +12,7 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import Entry, Image, change, image, restore
 from p2pfl.engine.redo import redo
 from p2pfl.engine.state import NodeState
+from p2pfl.learn.methods import Method
 
 
 class MemoryStore:
@@ -48,12 +49,12 @@ class MemoryStore:
     def buffered(self) -> int:
         return len(self._buffered)
 
-    def recover(self, codecs: Codecs, *, flows: bool) -> NodeState | None:
+    def recover(self, codecs: Codecs, method: Method) -> NodeState | None:
         """The state as the disk has it: snapshot, then log."""
         if self._image is None:
             return None
         state = restore(self._image.header, self._image.arrays, self._image.blobs)
         for kind, header, blobs in self._flushed:
             step = change(kind, header, blobs, np.dtype(state.model.dtype))
-            redo(state, step, codecs=codecs, flows=flows)
+            redo(state, step, codecs=codecs, method=method)
         return state

@@ -18,6 +18,8 @@ from p2pfl.core.effects import ApplyReply, Bootstrap, CommitRound, Mix, Operatio
 from p2pfl.core.facts import Settings
 from p2pfl.engine.codecs import Codecs
 from p2pfl.learn.interface import Learner, Vector
+from p2pfl.learn.methods import Method
+from p2pfl.learn.methods.plain import Plain
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
 from sim.world import ConstantPace, Surroundings, World, all_neighbors
@@ -36,7 +38,7 @@ class OpenPlan:
     settings: Settings
     compressor: Compressor
     edge_compressors: Mapping[tuple[int, int], Compressor] = field(default_factory=dict)
-    beta: float = 0.0
+    method: Method = field(default_factory=Plain)
     dtype: type[np.floating] = np.float32
     links: LinkSpec = field(default_factory=LinkSpec)
     slow: tuple[SlowNodes, ...] = ()
@@ -54,7 +56,7 @@ class OpenPlan:
 
     def settings_of(self, index: int, peers: Sequence[int]) -> Settings:
         """With the step that goes well with the compressor of each edge."""
-        size = self.learners[0].size
+        size = self.learners[0].size * len(self.method.channels)
         gammas = {peer: self.settings.gamma * self.compressor_of(index, peer).gamma(size) for peer in peers}
         return replace(self.settings, gammas=gammas)
 
@@ -139,13 +141,13 @@ class Oracle:
 
     def _weighed(self, index: int) -> Totals:
         state = self.engines[index].state
-        return state.samples * state.model.astype(np.float64)
+        return state.samples * state.channels.astype(np.float64)
 
     # -- what it knows ------------------------------------------------------------------------------------------------
 
     def total(self) -> Totals:
         """The sum of n_i x_i, less every D that a responder has applied and its initiator has not yet. (d,)"""
-        total = np.zeros(self.engines[0].state.model.size)
+        total = np.zeros(self.engines[0].state.channels.size)
         for index in range(len(self.engines)):
             total = total + self._weighed(index)
         for edge in self.edges:
@@ -154,7 +156,7 @@ class Oracle:
 
     def drift(self, start: Totals) -> float:
         """How far the sum is from what it was at the start and what was booked since, relative to its largest terms."""
-        terms = sum(float(engine.state.samples * np.abs(engine.state.model).sum()) for engine in self.engines)
+        terms = sum(float(engine.state.samples * np.abs(engine.state.channels).sum()) for engine in self.engines)
         self._largest = max(self._largest, terms)
         return float(np.abs(self.total() - start - self.booked).max()) / self._largest
 
@@ -175,7 +177,8 @@ class Oracle:
         return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
 
     def replicas_agree(self, *, amnesia: bool = False) -> bool:
-        """Whether both ends of every edge with nothing pending hold the same replicas and opposite flows, bit for bit.
+        """Whether both ends of every edge with nothing pending hold the same replicas, and opposite vectors of the
+        learning method, bit for bit.
 
         With `amnesia`, ends that have not yet found out that one of them forgot are passed over.
         """
@@ -191,7 +194,9 @@ class Oracle:
         if first.record.chain != second.record.chain:
             return amnesia
         replicas = np.array_equal(first.own, second.peer) and np.array_equal(first.peer, second.own)
-        return replicas and are_opposite(first.flow, second.flow)
+        return replicas and all(
+            are_opposite(first.kept.get(name), second.kept.get(name)) for name in first.kept.keys() | second.kept.keys()
+        )
 
     def mean(self) -> Totals:
         """The n-weighted mean model, (d,)."""
@@ -201,9 +206,9 @@ class Oracle:
 
 
 def are_opposite(one: Vector | None, other: Vector | None) -> bool:
-    """Whether two flows are each other's negative, bit for bit; None is one in which nothing has flowed."""
+    """Whether what the ends of an edge keep is each other's negative, bit for bit; None is zero."""
     if one is None or other is None:
-        return all(flow is None or not flow.any() for flow in (one, other))
+        return all(kept is None or not kept.any() for kept in (one, other))
     return np.array_equal(one, -other)
 
 
@@ -212,7 +217,7 @@ class OpenWorld(World[ExactEngine]):
 
     def __init__(self, plan: OpenPlan) -> None:
         self.plan = plan
-        count = len(plan.learners)
+        count, size = len(plan.learners), plan.learners[0].size * len(plan.method.channels)
         neighbors = all_neighbors(count, plan.edges)
         engines = [
             ExactEngine(
@@ -221,7 +226,7 @@ class OpenWorld(World[ExactEngine]):
                     neighbors=neighbors[index],
                     learner=learner,
                     codecs=plan.codecs_of(index, neighbors[index]),
-                    beta=plan.beta,
+                    method=plan.method,
                     dtype=plan.dtype,
                 )
             )
@@ -231,7 +236,7 @@ class OpenWorld(World[ExactEngine]):
         self.oracle = Oracle(engines, plan.edges, [one.gammas for one in settings])
         super().__init__(
             Surroundings(
-                body_bytes={edge: plan.compressor_of(*edge).size_bytes(plan.learners[0].size) for edge in plan.edges},
+                body_bytes={edge: plan.compressor_of(*edge).size_bytes(size) for edge in plan.edges},
                 schedule=plan.schedule,
                 links=plan.links,
                 slow=plan.slow,

@@ -74,16 +74,16 @@ def final_report(stage: Stage, figures: Figures, *, references: bool) -> Json:
         "seed": federation.seed,
         "simulated": True,
         "digest": world.trace.digest,
-        "value_digest": value_digest(models, stage.variates(), stage.personal()),
+        "value_digest": value_digest(models, stage.given(), stage.personal()),
         "reference": _references(stage) if references else None,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
     }
 
 
-def value_digest(models: NDArray[Any], variates: NDArray[Any] | None, personal: Iterable[NDArray[Any]] = ()) -> str:
+def value_digest(models: NDArray[Any], given: NDArray[Any] | None, personal: Iterable[NDArray[Any]] = ()) -> str:
     """Of every bit of what all nodes have at the end."""
     values = hashlib.blake2b(digest_size=32, person=b"p2pfl-values")
-    for rows in (models, variates, *personal):
+    for rows in (models, given, *personal):
         if rows is not None:
             values.update(np.ascontiguousarray(rows).data)
     return values.hexdigest()

@@ -93,7 +93,7 @@ def simulate(
     attack = None if spec.liars is None else parse_attack(spec.liars.attack)
     liars = frozenset(spec.liars.nodes if spec.liars else ())
     learners = make_learners(federation, poison=None if attack is None else attack.poison, liars=liars)
-    if mistakes := compressor_mistakes(federation, learners.size):
+    if mistakes := compressor_mistakes(federation, learners.exchanged_size):
         raise mistakes[0]
     uses = Counter(federation.compressor_of(*edge) for edge in federation.edges)
     codecs = {make_compressor(spec): count for spec, count in uses.items()}
@@ -102,8 +102,8 @@ def simulate(
     check_memory(
         nodes=len(federation.members),
         edges=len(federation.edges),
-        size=learners.size,
-        payload_bytes=sum(count * codec.size_bytes(learners.size) for codec, count in codecs.items()),
+        size=learners.exchanged_size,
+        payload_bytes=sum(count * codec.size_bytes(learners.exchanged_size) for codec, count in codecs.items()),
         batching=not exact,
         personal=learners.personal,
     )
@@ -133,6 +133,8 @@ def _why_one_at_a_time(
         return "robust rules look at values"
     if learners.personal:
         return "each node keeps a part of the model to itself"
+    if learners.method.kept or len(learners.method.channels) > 1:
+        return "the learning method keeps vectors of each node, or exchanges more than the model"
     varying = next((codec.spec for codec in codecs if not codec.fixed), None)
     return None if varying is None else f"the size of a {varying} payload depends on its values"
 

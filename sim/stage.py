@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.aggregate import rule_of
 from p2pfl.config.model import Federation
 from p2pfl.core.settings import all_hops, settings_of
-from p2pfl.engine.arithmetic import correction
+from p2pfl.engine.arithmetic import Seen
 from p2pfl.engine.codecs import codecs_of
-from p2pfl.engine.engine import least_drift
-from p2pfl.engine.profile import beta_of, least_of, rule_of
 from p2pfl.reporting.sketch import Sketch
 from sim.attacks import Attack, parse_attack
 from sim.exact import ExactEngine, ExactPlan
@@ -98,7 +97,8 @@ class Stage:
         self.plane: Plane | None = None
         self.oracle: Oracle | None = None
         engines: Sequence[Any] = self._exact() if given.exact else self._lazy()
-        gammas, least = self._gammas(), least_of(federation)
+        rule = rule_of(federation)
+        gammas, least = self._gammas(), rule.least if rule else 0
         if given.check:
             self.oracle = Oracle(engines, federation.edges, gammas)
         self.world: World[Any] = World(
@@ -143,15 +143,18 @@ class Stage:
             rows[training] = self.plane.begun_models([nodes[place] for place in training])
         return rows
 
-    def variates(self) -> Rows2 | None:
-        beta = beta_of(self.script.federation)
-        if not beta:
+    def given(self) -> Rows2 | None:
+        """What the method gives to a round of each node (nodes, d); None where that is nothing."""
+        method = self.script.learners.method
+        if not method.given:
             return None
         engines = [host.engine for host in self.world.hosts]
         if self.plane is not None:
             self.plane.drain()
-            return self.plane.rows.corrected(np.arange(self.nodes), [one.variate_scale for one in engines])
-        return np.stack([correction(engine.state, beta) for engine in engines])
+            given = self.plane.rows.given_to(np.arange(self.nodes), [one.samples for one in engines])
+            return np.concatenate([given[name] for name in method.given], axis=1)
+        each = [method.begin(Seen.of(engine.state, method)) for engine in engines]
+        return np.stack([np.concatenate([given[name] for name in method.given]) for given in each])
 
     def personal(self) -> list[NDArray[Any]]:
         """What each node keeps to itself, tensor by tensor; none where no part of the model is personal."""
@@ -186,9 +189,8 @@ class Stage:
                     neighbors=neighbors[index],
                     learner=given.learners.learners[index],
                     codecs=self.codecs[index],
-                    beta=beta_of(federation),
+                    method=given.learners.method,
                     rule=rule_of(federation),
-                    least_drift=least_drift(federation.training),
                     dtype=np.float64 if given.check else np.float32,
                     durable=index in given.faults.crashing or given.check,
                     show=liars.show(index) if liars and index in given.liars else None,
@@ -201,14 +203,14 @@ class Stage:
 
     def _lazy(self) -> list[LazyEngine]:
         given, federation, training = self.script, self.script.federation, self.script.federation.training
-        learners, beta = given.learners, beta_of(federation)
+        learners, method = given.learners, given.learners.method
         plane = self.plane = Plane(
             nodes=self.nodes,
             edges=federation.edges,
             initial=learners.initial(),
             learners=learners,
             codecs=EdgeCodecs.of(federation),
-            beta=beta,
+            method=method,
             crashing=given.faults.crashing,
             lies=self._lies if given.attack and given.attack.blind else None,
             sketch=self.sketch,
@@ -227,7 +229,7 @@ class Stage:
                 samples=learners.samples[index],
                 steps=learners.steps(index),
                 rate=training.learning_rate,
-                beta=beta,
+                method=method,
                 liar=plane.rows.lies is not None and index in given.liars,
             )
             for index in range(self.nodes)
@@ -250,7 +252,7 @@ class Stage:
 
     def _gammas(self) -> list[dict[int, float]]:
         """As `gammas_of` has them, without a look at every edge for each node."""
-        gamma, size = self.script.federation.gossip.gamma, self.script.learners.size
+        gamma, size = self.script.federation.gossip.gamma, self.script.learners.exchanged_size
         neighbors = all_neighbors(self.nodes, self.script.federation.edges)
         return [
             {peer: gamma * codecs.of(peer).gamma(size) for peer in peers}
@@ -261,7 +263,7 @@ class Stage:
 
     def _surroundings(self) -> Surroundings:
         federation, spec, faults = self.script.federation, self.script.spec, self.script.faults
-        size = self.script.learners.size
+        size = self.script.learners.exchanged_size
         return Surroundings(
             body_bytes={(low, high): self.codecs[low].of(high).size_bytes(size) for low, high in federation.edges},
             schedule=federation.schedule,

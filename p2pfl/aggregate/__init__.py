@@ -1,7 +1,7 @@
 """Robust rules: how a node mixes when some of its neighbors may lie."""
 
 from p2pfl.aggregate.adapted import Adapted
-from p2pfl.aggregate.catalog import make_rule, rule_from
+from p2pfl.aggregate.catalog import make_rule, rule_from, rule_of
 from p2pfl.aggregate.centered import Balance, ClippedSum, MoNNA, SelfCenteredClipping
 from p2pfl.aggregate.hampel import Hampel
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rule, Vector
@@ -39,4 +39,5 @@ __all__ = [
     "Vector",
     "make_rule",
     "rule_from",
+    "rule_of",
 ]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -16,9 +12,10 @@ import numpy as np
 from p2pfl.aggregate.batch import Rows
 from p2pfl.aggregate.interface import Vector
 from p2pfl.aggregate.rules import Aggregator
+from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.errors import UserError
 
-KEY, LONGEST = "gossip.rule", 300
+KEY, ALLOWED = "gossip.rule", "module:object or file.py:object"
 
 
 class Adapted(Aggregator):
@@ -35,8 +32,8 @@ class Adapted(Aggregator):
     def of(self, rows: Rows) -> Vector:
         try:
             found = np.asarray(self.rule(np.stack(rows)))
-        except (Exception, SystemExit) as error:
-            raise self._fault(f"the rule failed: {_told(error)}") from error
+        except FAILURES as error:
+            raise self._fault(f"the rule failed: {describe_failure(error)}") from error
         if found.shape != rows[0].shape or found.dtype.kind != "f":
             raise self._fault(f"the rule gave {found.dtype} of shape {found.shape}, where {rows[0].shape} was due")
         with np.errstate(over="ignore"):
@@ -55,29 +52,11 @@ def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
     Raises:
         UserError: it cannot be imported, or cannot be called.
     """
-    place, _, attribute = name.rpartition(":")
+    found = find_object(name, folder or Path(), what="rule", key=KEY, allowed=ALLOWED)
     try:
-        module = _from_file((folder or Path()) / place) if place.endswith(".py") else importlib.import_module(place)
-        found: Any = getattr(module, attribute)
         rule = cast("Any", found)(f=liars) if inspect.isclass(found) else found
-    except (Exception, SystemExit) as error:
-        text = f"the rule could not be imported: {_told(error)}"
-        raise UserError(text, key=KEY, value=name, allowed="module:object or file.py:object") from error
+    except FAILURES as error:
+        raise UserError(f"the rule failed: {describe_failure(error)}", key=KEY, value=name) from error
     if not callable(rule):
         raise UserError("no rule, for it cannot be called", key=KEY, value=name, allowed="a function or a class")
     return Adapted(rule, liars, name)
-
-
-def _told(error: BaseException) -> str:
-    """In one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST]}"
-
-
-def _from_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"p2pfl_rule_{path.stem}", path.absolute())
-    if spec is None or spec.loader is None:
-        raise ImportError(f"no file {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module

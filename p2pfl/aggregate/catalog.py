@@ -10,6 +10,7 @@ from p2pfl.aggregate import centered, hampel, rules
 from p2pfl.aggregate.adapted import adapted
 from p2pfl.aggregate.interface import Rule
 from p2pfl.aggregate.node_rules import Among, Around
+from p2pfl.config.model import Federation
 from p2pfl.config.rule import ALLOWED, ParsedRule, parse_rule
 from p2pfl.errors import UserError
 
@@ -32,6 +33,15 @@ NAMED: Mapping[str, Any] = {made.__name__: made for made in (rules.Average, rule
     "TrMean": rules.TrimmedMean
 }
 """By the names of dict specs, which are byzfl's where byzfl has the rule."""
+
+
+def rule_of(federation: Federation) -> Rule | None:
+    """The robust profile's rule; None in the conservative profile.
+
+    Raises:
+        UserError: it is the user's own and cannot be imported.
+    """
+    return make_rule(federation.gossip.rule, federation.path.parent)
 
 
 def make_rule(spec: str, folder: Path | None = None) -> Rule | None:

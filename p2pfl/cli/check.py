@@ -182,9 +182,9 @@ def _warn(federation: Federation, findings: Findings) -> None:
 def _look_for_room(federation: Federation, findings: Findings) -> None:
     """Whether the disks of the nodes that are here can hold their states."""
     from p2pfl.engine.codecs import codecs_of  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.engine.profile import beta_of  # noqa: PLC0415 - as above
     from p2pfl.engine.state import NodeState  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
     from p2pfl.runtime.parts import durability_of  # noqa: PLC0415 - as above
     from p2pfl.runtime.room import needs_of  # noqa: PLC0415 - as above
 
@@ -192,9 +192,9 @@ def _look_for_room(federation: Federation, findings: Findings) -> None:
         node, learner = findings.here[index], findings.learners[index]
         peers = federation.neighbors(index)
         try:
-            state = NodeState.new(learner.initial(), learner.samples, peers, learner.local_state())
-            codecs, flows = codecs_of(federation, index), beta_of(federation) > 0
-            needs = needs_of(state, durability_of(node, learner), codecs, flows=flows)
+            method = method_of(federation)
+            state = NodeState.new(learner.initial(), learner.samples, peers, learner.local_state(), method)
+            needs = needs_of(state, durability_of(node, learner), codecs_of(federation, index), method)
             shortage = needs.shortage(node)
         except UserError as error:
             if error.key == "node.state_dir":  # others are found elsewhere

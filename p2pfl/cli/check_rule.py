@@ -73,9 +73,8 @@ def try_own_rule(federation: Federation, all_of_them: list[Bearing], size: int) 
     """
     import numpy as np  # noqa: PLC0415 - `--help` stays instant
 
-    from p2pfl.aggregate import Neighborhood  # noqa: PLC0415 - as above
+    from p2pfl.aggregate import Neighborhood, rule_of  # noqa: PLC0415 - as above
     from p2pfl.config.rule import parse_rule  # noqa: PLC0415 - as above
-    from p2pfl.engine.profile import rule_of  # noqa: PLC0415 - as above
 
     rule, count = rule_of(federation), all_of_them[0].needed
     mixed = any(one.mixes for one in all_of_them) and parse_rule(federation.gossip.rule).is_object
@@ -174,11 +173,6 @@ def _about_keys(federation: Federation) -> Iterator[str]:
     told = _told(federation)
     if "gamma" in told.get("gossip", {}):
         yield "gossip.gamma does nothing here: it is the step of exchanges that move models, and these move none."
-    if told.get("training", {}).get("control_variate"):
-        yield (
-            "training.control_variate does nothing here: it follows what flows between two models, and nothing flows. "
-            "Data that differ from node to node cost more under this rule than under mean."
-        )
     partition = str(federation.task.options.get("partition", ""))
     if partition.startswith(("shards:", "classes:")):
         yield (

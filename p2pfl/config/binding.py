@@ -22,7 +22,7 @@ def sections(federation: Federation) -> tuple[tuple[str, bytes], ...]:
     contents: dict[str, Any] = {
         "federation": {"name": federation.name, "seed": federation.seed},
         "task": dataclasses.asdict(federation.task),
-        "training": dataclasses.asdict(federation.training),
+        "training": _training(federation),
         "gossip": dataclasses.asdict(federation.gossip),
         "node": [{"name": member.name, "key": member.key.hex()} for member in federation.members],
         "edges": _graph(federation),
@@ -41,12 +41,16 @@ def keys(federation: Federation) -> tuple[tuple[str, bytes], ...]:
         "federation.seed": federation.seed,
         "task.name": federation.task.name,
         "task.options": federation.task.options,
-        **_by_key("training", federation.training),
+        **{f"training.{key}": value for key, value in _training(federation).items()},
         **_by_key("gossip", federation.gossip),
         "node": [{"name": member.name, "key": member.key.hex()} for member in federation.members],
         "edges": _graph(federation),
     }
     return tuple((name, _hash(_canonical([name, content]), "p2pfl-key")) for name, content in contents.items())
+
+
+def _training(federation: Federation) -> dict[str, Any]:
+    return dataclasses.asdict(federation.training) | {"method": federation.method}
 
 
 def _by_key(section: str, config: Any) -> dict[str, Any]:

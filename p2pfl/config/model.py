@@ -16,6 +16,9 @@ Edges = tuple[tuple[int, int], ...]
 """pairs (i, j) of member indices with i < j, sorted."""
 
 
+USUAL_METHOD, USUAL_ROBUST_METHOD = "variate:beta=0.1", "plain"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
     """`name` is a built-in task, `file.py:object` (relative to the federation file) or `package.module:object`.
@@ -40,8 +43,8 @@ class TrainingConfig:
     learning_rate: float = 0.2
     momentum: float = 0.0
     weight_decay: float = 0.0
-    control_variate: float = 0.1
-    """beta of the flow-driven control variate; 0 turns it off."""
+    method: str | None = None
+    """What nodes learn by; None is `Federation.method`."""
     speed_correction: float = 1.0
     """kmax of rho, the correction for nodes that take more rounds than others; 1 turns it off."""
     closing_rounds: int = 10
@@ -103,8 +106,16 @@ class Federation:
     members: tuple[Member, ...]
     edges: Edges
     schedule: tuple[Edges, ...] = ()
+    notices: tuple[str, ...] = ()
+    """What is to be said about a file that can be used as it is: a key that has another name now."""
     edge_compressors: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """of the edges (i, j), i < j, with a table of their own, in the file's order; others use `gossip.compressor`."""
+
+    @property
+    def method(self) -> str:
+        """The spec of the learning method; where nothing is said, one that is right with the rule."""
+        usual = USUAL_METHOD if self.gossip.rule == "mean" else USUAL_ROBUST_METHOD
+        return self.training.method or usual
 
     def compressor_of(self, i: int, j: int) -> str:
         """What travels between two neighbors."""

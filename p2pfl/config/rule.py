@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from p2pfl.config.kinds import Kind, number, whole
+from p2pfl.config.parameters import OBJECT, Kinds, read_parameters, short
 
 CENTRAL = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum", "bulyan")
 """They take the own model as one vector among others; NNM may stand before them."""
@@ -28,7 +29,7 @@ ALLOWED = (
 MOST_LIARS = 10**6
 
 _RADIUS, _LIARS = number(0, 1e30, above=True), whole(1, MOST_LIARS)
-_PARAMETERS: Mapping[str, Mapping[str, tuple[Kind, float | None]]] = {
+_PARAMETERS: Mapping[str, Kinds] = {
     "hampel": {"cut": (number(1, 1e30), 2.0)},
     "scc": {"tau": (_RADIUS, None)},
     "centered-clipping": {"tau": (_RADIUS, None), "steps": (whole(1, 1000), 3)},
@@ -39,9 +40,6 @@ _PARAMETERS: Mapping[str, Mapping[str, tuple[Kind, float | None]]] = {
     },
 }
 """Besides b: what each may be, and what it is where it is not said. No radius: the rule finds its own."""
-_OBJECT = re.compile(r"(?:[^:,=+\s]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
-_WHOLE, _NUMBER = re.compile(r"[0-9]{1,20}"), re.compile(r"[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?")
-_LONGEST = 60
 _KNOWN_AS = {
     "average": "mean",
     "fedavg": "mean",
@@ -125,7 +123,7 @@ def parse_rule(text: str) -> ParsedRule:
     if text == "mean":
         return ParsedRule(name="mean")
     name, _, told = text.partition(",")
-    if _OBJECT.fullmatch(name) and name.partition(":")[0] not in NAMES:
+    if OBJECT.fullmatch(name) and name.partition(":")[0] not in NAMES:
         return ParsedRule(name=name, parameters=_parameters(name, told if "," in text else None))
     words, colon, told = text.partition(":")
     before, plus, rest = words.partition("+")
@@ -144,45 +142,19 @@ def _require_known(name: str) -> None:
     if name in NAMES:
         return
     plain = re.sub(r"[^a-z]", "", name.lower())
-    close = get_close_matches(name[:_LONGEST].strip().lower(), NAMES, n=1, cutoff=0.65)
+    close = get_close_matches(name[:60].strip().lower(), NAMES, n=1, cutoff=0.65)
     near = _KNOWN_AS.get(plain) or (close[0] if close else "")
     hint = f"did you mean {near}?" if near else f"there are {', '.join(NAMES)}"
-    raise ValueError(f"unknown rule {_short(name)!r}: {hint}")
+    raise ValueError(f"unknown rule {short(name)!r}: {hint}")
 
 
 def _require_before(before: str, name: str) -> None:
     if before != "nnm":
-        raise ValueError(f"{_short(before)}+: only nnm may stand before a rule")
+        raise ValueError(f"{short(before)}+: only nnm may stand before a rule")
     if name not in CENTRAL:
         raise ValueError(f"nnm+{name}: nnm stands before one of {', '.join(CENTRAL)}")
 
 
 def _parameters(name: str, told: str | None) -> dict[str, float | None]:
     """All of a rule, from what stands behind its colon."""
-    kinds = {"b": (_LIARS, 1), **_PARAMETERS.get(name, {})}
-    found: dict[str, float | None] = {}
-    for part in [] if told is None else told.split(","):
-        key, equals, value = part.partition("=")
-        if key not in kinds or not equals:
-            raise ValueError(
-                f"{_short(name)}: {_short(part)!r} is none of its parameters {', '.join(kinds)}, as in b=1"
-            )
-        if key in found:
-            raise ValueError(f"{_short(name)}: {key} is there twice")
-        found[key] = _value(f"{_short(name)}: {_short(part)}", kinds[key][0], value)
-    return {key: found.get(key, default) for key, (_, default) in kinds.items()}
-
-
-def _value(part: str, kind: Kind, text: str) -> float:
-    if not _NUMBER.fullmatch(text):
-        raise ValueError(f"{part}: write {kind.allowed}")
-    try:
-        return kind.read(int(text) if _WHOLE.fullmatch(text) else float(text))  # type: ignore[no-any-return]
-    except ValueError:
-        raise ValueError(f"{part}: write {kind.allowed}") from None
-
-
-def _short(text: str) -> str:
-    """For a message of one line."""
-    plain = "".join(letter if letter.isprintable() else "?" for letter in text[: _LONGEST + 1])
-    return plain if len(plain) <= _LONGEST else plain[: _LONGEST - 3] + "..."
+    return read_parameters(name, told, {"b": (_LIARS, 1), **_PARAMETERS.get(name, {})}, example="b=1")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from p2pfl.config.compressor import compressor
 from p2pfl.config.keys import public_key
 from p2pfl.config.kinds import Kind, address, choice, name, number, or_none, pair, text, texts, whole
+from p2pfl.config.method import method
 from p2pfl.config.rule import rule
 from p2pfl.config.staleness import staleness
 
@@ -18,6 +19,8 @@ FEDERATION: Kinds = {"name": name(), "seed": whole(0), "topology": text()}
 
 TASK: Kinds = {"name": text()}
 
+OLD_VARIATE = "control_variate"
+"""What `method` was before there were several."""
 TRAINING: Kinds = {
     "rounds": whole(1),
     "time_s": number(0, above=True),
@@ -28,7 +31,8 @@ TRAINING: Kinds = {
     "learning_rate": number(0, above=True),
     "momentum": number(0, 1, below=True),
     "weight_decay": number(0),
-    "control_variate": number(0),
+    "method": method(),
+    OLD_VARIATE: number(0),
     "speed_correction": number(1),
     "closing_rounds": whole(0),
     "when_through": choice("train", "mix"),

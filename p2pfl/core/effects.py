@@ -116,12 +116,12 @@ class NoteLife(Struct, frozen=True, kw_only=True, gc=False):
 class StartRound(Struct, frozen=True, kw_only=True, gc=False):
     """Train one local round from the model as it is now. -> RoundTrained
 
-    `corrected`: with the control variate. It balances what mixing moves; a node whose neighbors are all gone would be
-    driven away by it for ever.
+    `accompanied`: a neighbor is there. What balances mixing would drive a node whose neighbors are all gone away for
+    ever.
     """
 
     index: int
-    corrected: bool
+    accompanied: bool
 
 
 class Alarm(Struct, frozen=True, kw_only=True, gc=False):

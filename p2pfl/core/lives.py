@@ -1,6 +1,6 @@
 """Lives: what a node must know of how long the memory of each member reaches back.
 
-The control variate is made of flows that the two ends of an edge hold with opposite signs. A node that starts without
+A learning method may keep flows that the two ends of an edge hold with opposite signs. A node that starts without
 them (an empty folder, a snapshot without replicas) begins a new *life*. Its neighbors must drop their halves, even
 where the edge to it never has a session again: so lives are told in Hello and passed on from node to node. Where a
 neighbor is heard to be in a new life, its edge begins anew at this end.

@@ -13,6 +13,8 @@ from msgspec import Struct
 from xxhash import xxh3_128
 
 DIGEST_BYTES = 16
+MOST_TERMS = 16
+"""Numbers of a learning method in one message."""
 MOST_LIVES_TOLD = 256
 """Lives in one message."""
 
@@ -49,7 +51,7 @@ class Hello(Struct, frozen=True, kw_only=True, gc=False):
 
 class Request(Struct, frozen=True, kw_only=True, gc=False):
     """Opens a transaction. `weight` is a_i = n_i/(deg_i+1), `staleness` is s_i, `pace_s` seconds per local step,
-    `drift` the sender's eta*H, by which control variates are scaled.
+    `terms` the sender's numbers for the learning method (`p2pfl.learn.methods`), as many as that method has.
 
     `echo` is the latest version of the receiver that the sender holds in its replica. `audit` is the digest of both
     replicas before this transaction, or empty. `digest` never travels: both ends compute it (`request_digest`).
@@ -62,16 +64,15 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
     weight: float
     staleness: float
     pace_s: float
-    drift: float = 0.0
+    terms: tuple[float, ...] = ()
     audit: bytes
     body: Any
     digest: bytes = b""
 
 
 class Reply(Struct, frozen=True, kw_only=True, gc=False):
-    """Answers the request whose digest it names. `factor` is the agreed k of D = k (h_i - h_j), `drift` the agreed
-    scale of the control variates: one number for both ends, or their sum would not stay zero. `weight` is the sender's
-    a_j = n_j/(deg_j+1).
+    """Answers the request whose digest it names. `factor` is the agreed k of D = k (h_i - h_j), `terms` the agreed
+    numbers of the learning method, the same at both ends. `weight` is the sender's a_j = n_j/(deg_j+1).
     """
 
     incarnation: int
@@ -80,7 +81,7 @@ class Reply(Struct, frozen=True, kw_only=True, gc=False):
     version: int
     factor: float
     pace_s: float
-    drift: float = 0.0
+    terms: tuple[float, ...] = ()
     weight: float = 0.0
     body: Any
 
@@ -152,7 +153,7 @@ class Resign(Struct, frozen=True, kw_only=True, gc=False):
 Message = Hello | Request | Reply | Ready | Resync | Ask | Busy | Done | LivesTold | Resign
 
 
-_REQUEST_HEAD = struct.Struct("<QQQqddddB")
+_REQUEST_HEAD = struct.Struct("<QQQqdddBB")
 _SEED = 1
 """another one than `records` has."""
 
@@ -173,10 +174,11 @@ def request_digest(request: Request) -> bytes:
         request.weight,
         request.staleness,
         request.pace_s,
-        request.drift,
+        len(request.terms),
         len(request.audit),
     )
     digest = xxh3_128(head, seed=_SEED)
+    digest.update(struct.pack(f"<{len(request.terms)}d", *request.terms))
     digest.update(request.audit)
     digest.update(request.body)
     return digest.digest()

@@ -425,7 +425,7 @@ class Rounds:
         self.working = True
         self.training_from = now
         self.accompanied = self._is_accompanied
-        return [StartRound(index=self.facts.rounds, corrected=self.accompanied)]
+        return [StartRound(index=self.facts.rounds, accompanied=self.accompanied)]
 
     def _trained_enough(self, now: float) -> bool:
         if self.settings.rounds is not None:

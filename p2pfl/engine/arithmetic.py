@@ -9,28 +9,31 @@ many nodes at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.engine.state import TILE, EdgeState, NodeState
+from p2pfl.engine.state import TILE, EdgeState, NodeState, zeros
 from p2pfl.learn.interface import Vector
+from p2pfl.learn.methods import Method, New, Round
+from p2pfl.learn.methods.method import MODEL
 
 
 def gain(state: NodeState, edge: EdgeState) -> Vector:
     """What is shown, over the replica that the neighbor holds of it: (d,), in the scratch memory."""
-    state.scratch.fit(state.model)
+    state.scratch.fit(state.channels)
     return np.subtract(state.shown, edge.own, out=state.scratch.move)
 
 
 def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float]:
-    """From the decoded payloads to both replicas and D = k (h_j - h_i), all in scratch; the model will move by D/n.
+    """From the decoded payloads to both replicas and D = k (h_j - h_i), all in scratch; the channels will move by D/n.
 
     D has the same bits at both ends up to its sign.
 
-    Returns the norms of the neighbor's replica and of the model after the move.
+    Returns the norms of the neighbor's replica and of the channels after the move.
     """
-    scratch, model = state.scratch, state.model
+    scratch, model = state.scratch, state.channels
     rate, samples = model.dtype.type(factor), model.dtype.type(state.samples)
     decoded_peer, decoded_own = scratch.decoded_peer, scratch.decoded_own
     replica_square = model_square = 0.0
@@ -48,52 +51,86 @@ def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float
     return float(np.sqrt(replica_square)), float(np.sqrt(model_square))
 
 
-def settle(state: NodeState, edge: EdgeState, factor: float, scale: float) -> None:
-    """Carry out what `lead` found: x += D/n, and the edge's flow S += scale D. Where k = 0 nothing moves, not even
-    -0 to 0.
+def settle(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method) -> None:
+    """Carry out what `lead` found: x += D/n, and what the method makes of it at the edge. Where k = 0 nothing moves,
+    not even -0 to 0.
     """
     scratch = state.scratch
     edge.peer, scratch.peer = scratch.peer, edge.peer
     edge.own, scratch.own = scratch.own, edge.own
     if factor == 0.0:
         return
-    model, samples, rate = state.model, state.model.dtype.type(state.samples), state.model.dtype.type(scale)
-    flow = edge.flow
-    if flow is None and scale:
-        flow = edge.flow = np.zeros(model.shape, model.dtype)
-    for part in _parts(model.size):
+    channels, samples = state.channels, state.channels.dtype.type(state.samples)
+    keeping = method.moves(terms)
+    if keeping:
+        for name in method.kept_edges:
+            edge.kept.setdefault(name, zeros(channels))
+    for part in _parts(channels.size):
         move = scratch.move[part]
-        model[part] += np.divide(move, samples, out=scratch.tile[: move.size])
-        if flow is not None and scale:
-            flow[part] += np.multiply(move, rate, out=scratch.tile[: move.size])
+        channels[part] += np.divide(move, samples, out=scratch.tile[: move.size])
+        if keeping:
+            kept = {name: vector[part] for name, vector in edge.kept.items()}
+            for name, new in method.moved(kept, move, terms).items():
+                kept[name][:] = new
 
 
-def correction(state: NodeState, beta: float) -> Vector:
-    """The control variate C = -(beta/n) sum_j S_ij, a new vector (d,): what has flowed, taken back from each gradient.
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A node as its method sees it: see `NodeVectors`."""
 
-    Computed from the edges, in the order of the neighbors, whenever it is needed: so sum_i n_i C_i is zero as soon as
-    the two ends of each edge hold opposite flows, whatever else a node has lost.
+    samples: int
+    channels: dict[str, Vector]
+    kept: dict[str, Vector]
+    edges: dict[int, EdgeState]
+    places: dict[str, slice]
+
+    @classmethod
+    def of(cls, state: NodeState, method: Method) -> Seen:
+        """What the method has not kept yet is zero."""
+        size = state.model.size
+        places = {name: slice(number * size, (number + 1) * size) for number, name in enumerate(method.channels)}
+        channels = {name: state.channels[place] for name, place in places.items()}
+        kept = {name: state.kept[name] if name in state.kept else zeros(state.model) for name in method.kept}
+        return cls(state.samples, channels, kept, state.edges, places)
+
+    def part(self, part: slice) -> Seen:
+        """The same part of each vector."""
+        channels = {name: vector[part] for name, vector in self.channels.items()}
+        return replace(self, channels=channels, kept={name: vector[part] for name, vector in self.kept.items()})
+
+    def sum_of_edges(self, name: str, channel: str = MODEL) -> Vector:
+        """A new vector (d,), in the order of the neighbors: always whole."""
+        place = self.places[channel]
+        total = np.zeros(place.stop - place.start, self.channels[channel].dtype)
+        for peer in sorted(self.edges):
+            kept = self.edges[peer].kept.get(name)
+            if kept is not None:
+                total += kept[place]
+        return total
+
+
+def learned(state: NodeState, start: Vector, end: Vector, method: Method, about: Round) -> tuple[New, float]:
+    """What a local round from `start` to `end` (d,) adds to each channel and what the method keeps of it, and the
+    largest norm of what comes of that. The memory of `start` is used up.
     """
-    total = np.zeros(state.model.shape, state.model.dtype)
-    for peer in sorted(state.edges):
-        flow = state.edges[peer].flow
-        if flow is not None:
-            total += flow
-    total *= total.dtype.type(-beta / state.samples)
-    return total
-
-
-def learned(state: NodeState, start: Vector, end: Vector, rho: float) -> tuple[Vector, float]:
-    """What is to be added, rho (end - start), written over `start` (d,), and the norm of the model with it added."""
     if not start.shape == end.shape == state.model.shape:
         raise ValueError(f"a round from {start.shape} to {end.shape} where the model has {state.model.shape}")
-    tile, square = np.empty(min(TILE, start.size), start.dtype), 0.0
+    seen = Seen.of(state, method)
+    change = {name: start if name == MODEL else np.zeros_like(start) for name in method.channels}
+    kept = {name: np.zeros_like(start) for name in method.kept}
+    squares = dict.fromkeys([*change, *kept], 0.0)
+    tile = np.empty(min(TILE, start.size), start.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         for part in _parts(start.size):
-            delta = np.subtract(end[part], start[part], out=start[part])
-            delta *= start.dtype.type(rho)
-            square += _square(np.add(state.model[part], delta, out=tile[: delta.size]))
-    return start, float(np.sqrt(square))
+            moved, here = np.subtract(end[part], start[part], out=start[part]), seen.part(part)
+            new = method.trained(moved, here, about)
+            for name, added in change.items():
+                added[part] = new.change.get(name, 0.0)
+                squares[name] += _square(np.add(here.channels[name], added[part], out=tile[: moved.size]))
+            for name, vector in kept.items():
+                vector[part] = new.kept.get(name, here.kept[name])
+                squares[name] += _square(vector[part])
+    return New(change, kept), float(np.sqrt(max(squares.values())))
 
 
 def distance(one: Vector, other: Vector) -> float:

@@ -35,8 +35,8 @@ class EdgeWasReset(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
-    """`delta` (d,) is what training adds to the model, None for a mixing round or a failed one. `alone` counts the
-    rounds trained without a neighbor.
+    """`delta` (c d,) is what training adds to the channels, None for a mixing round or a failed one. `alone` counts the
+    rounds trained without a neighbor, `terms` and `kept` are what the learning method keeps of the node from now on.
 
     `local` is what the learner keeps outside the model from this round on, None where that has not changed.
     """
@@ -44,15 +44,16 @@ class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
     version: int
     rounds: int
     samples: int
-    drift: float
+    terms: tuple[float, ...]
     elapsed_s: float
     alone: int
     delta: Vector | None
     local: dict[str, NDArray[np.generic]] | None = None
+    kept: dict[str, Vector] | None = None
 
 
 class ModelWasReplaced(Struct, frozen=True, kw_only=True, gc=False):
-    """`rounds` and `elapsed_s` are those from which the node goes on, None where they stay."""
+    """`model` are all channels (c d,); `rounds` and `elapsed_s` are those to go on from, None where they stay."""
 
     model: Vector
     rounds: int | None = None

@@ -6,6 +6,7 @@ begin a new incarnation.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,8 @@ from p2pfl.errors import StorageError
 FORMAT = 2
 READABLE = (1, FORMAT)
 """In format 1 a node kept one control variate in place of flows. It is left out: the flows begin at zero everywhere."""
+EDGE_VECTOR, KEPT = re.compile(r"([A-Za-z_]\w*)\.(\d+)"), "kept."
+"""Names of arrays: `flow.3` is kept of the edge to member 3, `kept.momentum` of the node."""
 
 Array = NDArray[np.generic]
 Entry = tuple[str, dict[str, Any], list[Payload]]
@@ -42,7 +45,7 @@ class Image:
 
 def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Image:
     """Everything that must survive. Where vectors are not `copied`, they are the state's own until it changes."""
-    vectors = {"model": state.model}
+    vectors = {"model": state.channels} | {KEPT + name: vector for name, vector in state.kept.items()}
     blobs: dict[str, Payload] = {}
     edges: dict[str, Any] = {}
     for peer, edge in state.edges.items():
@@ -51,14 +54,15 @@ def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Imag
             record = record.without_replicas()
         else:
             vectors |= {f"own.{peer}": edge.own, f"peer.{peer}": edge.peer}
-            vectors |= {} if edge.flow is None else {f"flow.{peer}": edge.flow}
+            vectors |= {f"{name}.{peer}": vector for name, vector in edge.kept.items()}
         edges[str(peer)] = _without_bodies(record, peer, blobs)
     header = {
         "format": FORMAT,
         "samples": state.samples,
         "version": state.version,
         "rounds": state.rounds,
-        "drift": state.drift,
+        "size": state.size,
+        "terms": list(state.terms),
         "elapsed_s": state.elapsed_s,
         "alone": state.alone,
         "ended": state.ended,
@@ -81,11 +85,12 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
     if header.get("format") not in READABLE:
         raise StorageError(f"state has format {header.get('format')!r}, this software reads {FORMAT}")
     state = NodeState(
-        model=_vector(arrays["model"]),
+        channels=_vector(arrays["model"]),
+        size=header.get("size", 0),
         samples=header["samples"],
         version=header["version"],
         rounds=header["rounds"],
-        drift=header["drift"],
+        terms=_terms(header),
         elapsed_s=header["elapsed_s"],
         alone=header.get("alone", 0),
         ended=header.get("ended"),
@@ -95,12 +100,20 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
     state.local = {name.removeprefix("local."): np.array(a) for name, a in arrays.items() if name.startswith("local.")}
     for key, plain in header["edges"].items():
         own, peer = (
-            _vector(arrays[name]) if name in arrays else zeros(state.model) for name in (f"own.{key}", f"peer.{key}")
+            _vector(arrays[name]) if name in arrays else zeros(state.channels) for name in (f"own.{key}", f"peer.{key}")
         )
-        flow = arrays.get(f"flow.{key}")
-        record = _with_bodies(plain, key, blobs)
-        state.edges[int(key)] = EdgeState(record, own, peer, None if flow is None else _vector(flow))
+        state.edges[int(key)] = EdgeState(_with_bodies(plain, key, blobs), own, peer)
+    state.kept = {name.removeprefix(KEPT): _vector(a) for name, a in arrays.items() if name.startswith(KEPT)}
+    for name, array in arrays.items():
+        found = EDGE_VECTOR.fullmatch(name)
+        if found and found[1] not in {"own", "peer"} and found[2] in header["edges"]:
+            state.edges[int(found[2])].kept[found[1]] = _vector(array)
     return state
+
+
+def _terms(header: Mapping[str, Any]) -> tuple[float, ...]:
+    """What used to be one number, `drift`, is the term of `variate`."""
+    return tuple(header["terms"]) if "terms" in header else (header["drift"],)
 
 
 def entry(change: ch.Change) -> Entry:
@@ -116,9 +129,12 @@ def entry(change: ch.Change) -> Entry:
         case ch.EdgeWasReset(peer=peer, incarnation=incarnation):
             return "reset", {"peer": peer, "incarnation": incarnation}, []
         case ch.RoundWasCommitted(delta=delta):
-            names = ("version", "rounds", "samples", "drift", "elapsed_s", "alone")
+            names = ("version", "rounds", "samples", "terms", "elapsed_s", "alone")
             header = {name: getattr(change, name) for name in names}
             blobs: list[Payload] = [] if delta is None else [as_bytes(delta)]
+            if change.kept:
+                header["kept"] = list(change.kept)
+                blobs += [as_bytes(vector) for vector in change.kept.values()]
             if change.local is not None:
                 header["local"] = [(name, array.dtype.str, array.shape) for name, array in change.local.items()]
                 blobs += [as_bytes(array) for array in change.local.values()]
@@ -160,16 +176,21 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
 
 
 def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.RoundWasCommitted:
-    """The first blob is the delta, if there is one; what the learner keeps follows, as `local` of the header says."""
-    plain = {"alone": 0} | {key: value for key, value in header.items() if key != "local"}
-    named = header.get("local")
+    """The first blob is the delta, if there is one; then what the method keeps, as `kept` of the header says, and what
+    the learner keeps, as `local` does.
+    """
+    plain: dict[str, Any] = {"alone": 0, "terms": _terms(header)}
+    plain |= {key: value for key, value in header.items() if key not in {"local", "kept", "terms", "drift"}}
+    named, kept = header.get("local"), header.get("kept", ())
     rest = list(blobs)[len(blobs) - len(named or ()) :]
+    own = list(blobs)[len(blobs) - len(rest) - len(kept) : len(blobs) - len(rest)]
     local = {
         name: np.frombuffer(blob, np.dtype(kind)).reshape(shape).copy()
         for (name, kind, shape), blob in zip(named or (), rest, strict=True)
     }
-    delta = np.frombuffer(blobs[0], dtype) if len(blobs) > len(rest) else None
-    return ch.RoundWasCommitted(**plain, delta=delta, local=None if named is None else local)
+    delta = np.frombuffer(blobs[0], dtype) if len(blobs) > len(rest) + len(own) else None
+    vectors = {name: np.frombuffer(blob, dtype).copy() for name, blob in zip(kept, own, strict=True)}
+    return ch.RoundWasCommitted(**plain, delta=delta, local=None if named is None else local, kept=vectors or None)
 
 
 def _plain(message: Request | Reply) -> dict[str, Any]:

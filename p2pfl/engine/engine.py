@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import TypeVar, assert_never
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from p2pfl.aggregate import Neighborhood, Rule
 from p2pfl.compress import Payload
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config.plugins import own_failures
 from p2pfl.core.effects import (
     ApplyReply,
     ApplyRequest,
@@ -45,7 +46,7 @@ from p2pfl.core.events import (
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
-from p2pfl.engine.arithmetic import correction, distance, gain, lead, learned, median, norm
+from p2pfl.engine.arithmetic import Seen, distance, gain, lead, learned, median, norm
 from p2pfl.engine.changes import (
     Change,
     EdgeWasReset,
@@ -60,13 +61,15 @@ from p2pfl.engine.codecs import Codecs, chance_of
 from p2pfl.engine.redo import redo, settle
 from p2pfl.engine.state import NodeState, Scratch
 from p2pfl.errors import PeerFault
-from p2pfl.learn.interface import LocalRound, Vector
+from p2pfl.learn.interface import LocalRound, RoundStart, Vector
+from p2pfl.learn.methods import Method, Round
+from p2pfl.learn.methods.method import overrides
+from p2pfl.learn.methods.plain import Plain
 
 log = logging.getLogger("p2pfl")
 
 Checkable = TypeVar("Checkable", ApplyRequest, ApplyReply)
 
-LEAST_DRIFT = 1e-9
 NORM_CEILING = 1e15
 """no model and no replica may be longer: far above any real one, far below where float32 ends."""
 
@@ -96,11 +99,8 @@ class ClaimFault(PeerFault):
 
 
 class Engine:
-    """Runs operations on one node's state. `beta` is the control variate's rate, 0 for none; `rule` that of the robust
-    profile, None in the conservative one.
-
-    `least_drift` is the smallest rho eta H that a node of this federation can have: a smaller one from a neighbor would
-    blow the control variate up.
+    """Runs operations on one node's state. `method` is what the node learns by; `rule` that of the robust profile, None
+    in the conservative one.
     """
 
     def __init__(
@@ -109,15 +109,13 @@ class Engine:
         index: int,
         state: NodeState,
         codecs: Codecs,
-        beta: float,
-        least_drift: float = LEAST_DRIFT,
+        method: Method | None = None,
         rule: Rule | None = None,
     ) -> None:
         self.index = index
-        self.least_drift = least_drift
         self.state = state
         self.codecs = codecs
-        self.beta = beta
+        self.method = method or Plain()
         self.rule, self.told = rule, ""
         self.kept: dict[int, float] = {}
         """how much of each neighbor's pull came through the rule in the latest rounds, where it can tell. It is never
@@ -125,10 +123,9 @@ class Engine:
         """
         self.exchanges = 0
         """that this process has applied, of all edges."""
-        self.trained: tuple[Vector, LocalRound] | None = None
-        """start and outcome of the local round that the next CommitRound takes in; None if training failed.
-
-        The start's memory is the engine's from then on.
+        self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
+        """Of local rounds that have ended: the model (d,) that each began with, whose memory is the engine's from then
+        on, and what came of it; None where it failed. Each CommitRound with `trained` takes the next.
         """
 
     def run(self, operation: Operation) -> Outcome:
@@ -151,17 +148,22 @@ class Engine:
                 return self._done(None, LifeWasHeard(member=member, life=life))
         assert_never(operation)
 
-    def snapshot(self, *, corrected: bool) -> tuple[Vector, Vector | None]:
-        """Copies of model and control variate for a local round: (d,) each, None without a variate."""
-        return self.state.model.copy(), correction(self.state, self.beta) if self.beta and corrected else None
+    def begin_round(self, *, accompanied: bool) -> RoundStart:
+        """What a local round begins with, in memory of its own. `accompanied`: a neighbor is there."""
+        method = self.method
+        if not overrides(method, "gradient") or (method.needs_company and not accompanied):
+            return RoundStart(self.state.model.copy())
+        with own_failures("the learning method"):
+            given = method.begin(Seen.of(self.state, method))
+        return RoundStart(self.state.model.copy(), given, method)
 
     def neighbor_distance(self) -> float | None:
         """Root mean square distance from the own model to the neighbors' replicas, over the own norm."""
         known = [edge.peer for edge in self.state.edges.values() if edge.record.heard is not None]
         if not known:
             return None
-        square = np.mean([distance(self.state.model, peer) ** 2 for peer in known])
-        return float(np.sqrt(square)) / max(norm(self.state.model), 1e-12)
+        square = np.mean([distance(self.state.channels, peer) ** 2 for peer in known])
+        return float(np.sqrt(square)) / max(norm(self.state.channels), 1e-12)
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
@@ -175,7 +177,7 @@ class Engine:
             weight=op.weight,
             staleness=op.staleness,
             pace_s=op.pace_s,
-            drift=self.state.drift,
+            terms=self.state.terms,
             audit=edge.digest(initiator=True) if op.audit else b"",
             body=self._encode(op.peer, op.incarnation, op.seq),
         )
@@ -187,7 +189,7 @@ class Engine:
         edge, request = self.state.edges[op.peer], op.request
         if request.audit and request.audit != edge.digest(initiator=False):
             raise AuditFault("replicas differ at the two ends")
-        self._check_drift(request.drift)
+        self._check_terms(request.terms)
         scratch = self._decode_incoming(op.peer, request.body)
         body = self._encode(op.peer, request.incarnation, request.seq, decoded=scratch.decoded_own)
         self._check_outcome(*lead(self.state, edge, op.factor))
@@ -199,7 +201,7 @@ class Engine:
             factor=op.factor,
             weight=op.weight,
             pace_s=op.pace_s,
-            drift=max(request.drift, self.state.drift),
+            terms=self.method.agree(self.state.terms, request.terms),
             body=body,
         )
         chain = next_chain(edge.record.chain, request, reply)
@@ -212,11 +214,11 @@ class Engine:
         pending = edge.record.pending
         if pending is None:
             raise ValueError("a reply reached the engine without a pending request")
-        if reply.drift < pending.drift:
-            raise ClaimFault("the scale of the control variates is smaller than ours")
-        self._check_drift(reply.drift)
+        self._check_terms(reply.terms)
+        if self.method.agree(pending.terms, reply.terms) != reply.terms:
+            raise ClaimFault("the agreed terms of the learning method contradict ours")
         scratch = self._decode_incoming(op.peer, reply.body)
-        self.codecs.of(op.peer).decode(pending.body, self.state.model.size, scratch.decoded_own)
+        self.codecs.of(op.peer).decode(pending.body, self.state.channels.size, scratch.decoded_own)
         self._check_outcome(*lead(self.state, edge, reply.factor))
         chain = next_chain(edge.record.chain, pending, reply)
         change = ReplyWasApplied(peer=op.peer, reply=reply, chain=chain)
@@ -224,7 +226,8 @@ class Engine:
         return Outcome(ReplyApplied(peer=op.peer, reply=reply, chain=chain), change)
 
     def _settle(self, change: RequestWasApplied | ReplyWasApplied) -> None:
-        settle(self.state, change, flows=self.beta > 0)
+        with own_failures("the learning method"):
+            settle(self.state, change, self.method)
         self.exchanges += 1
 
     def _encode(self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None) -> Payload:
@@ -234,25 +237,25 @@ class Engine:
         return codec.encode(gain(self.state, self.state.edges[peer]), chance=chance, decoded=decoded)
 
     def _decode_incoming(self, peer: int, body: Payload) -> Scratch:
-        self.state.scratch.fit(self.state.model)
-        self.codecs.of(peer).decode(body, self.state.model.size, self.state.scratch.decoded_peer)
+        self.state.scratch.fit(self.state.channels)
+        self.codecs.of(peer).decode(body, self.state.channels.size, self.state.scratch.decoded_peer)
         return self.state.scratch
 
     def _check_outcome(self, replica: float, after: float) -> None:
         """The neighbor's replica must be finite and not absurdly longer than our own model, and the model that the
         exchange would give must be one to go on with. Both arguments are norms.
         """
-        limit = NORM_MULTIPLE * math.sqrt(self.state.model.size)
+        limit = NORM_MULTIPLE * math.sqrt(self.state.channels.size)
         if not replica <= limit:
-            limit += NORM_MULTIPLE * norm(self.state.model)
+            limit += NORM_MULTIPLE * norm(self.state.channels)
         if not replica <= min(limit, NORM_CEILING):
             raise PeerFault("the neighbor's model is not finite or is far too long")
         if not after <= NORM_CEILING:
             raise PeerFault("the exchange would carry the model too far")
 
-    def _check_drift(self, drift: float) -> None:
-        if 0.0 < drift < self.least_drift:
-            raise ClaimFault("the scale of the control variates is impossible in this federation")
+    def _check_terms(self, terms: tuple[float, ...]) -> None:
+        if len(terms) != len(self.method.no_terms) or not self.method.valid(terms):
+            raise ClaimFault("the terms of the learning method are impossible in this federation")
 
     @staticmethod
     def _refuse_request(op: ApplyRequest, reason: str, fault: Fault | None) -> Event:
@@ -278,29 +281,42 @@ class Engine:
     # -- own rounds -----------------------------------------------------------------------------------------------
 
     def _commit(self, op: CommitRound) -> Outcome:
-        trained, self.trained = self.trained, None
-        delta, local_state, samples, drift, failed = None, None, self.state.samples, self.state.drift, False
-        if op.trained:
-            failed = True
-            if trained is not None:
-                start, local = trained
-                delta, after = learned(self.state, start, local.vector, op.rho)
-                failed = not after <= NORM_CEILING
-                samples = max(1, local.samples, int(np.ceil(op.least_samples)))
-                drift = local.learning_rate * local.steps * op.rho
-                local_state = local.local or None
         change = RoundWasCommitted(
             version=op.version,
             rounds=self.state.rounds + op.trained,
-            samples=self.state.samples if failed else samples,
-            drift=self.state.drift if failed else drift,
+            samples=self.state.samples,
+            terms=self.state.terms,
             elapsed_s=op.elapsed_s,
             alone=op.alone,
-            delta=None if failed else delta,
-            local=None if failed else local_state,
+            delta=None,
         )
+        failed = False
+        if op.trained:
+            outcome = self.outcomes.get_nowait()
+            taken = None if outcome is None else self._taken_in(op, *outcome, change)
+            failed, change = taken is None, taken or change
         event = RoundCommitted(version=change.version, rounds=change.rounds, samples=change.samples, failed=failed)
         return self._done(event, change)
+
+    def _taken_in(
+        self, op: CommitRound, start: Vector, local: LocalRound, change: RoundWasCommitted
+    ) -> RoundWasCommitted | None:
+        """`change` with what the method makes of a local round; None: it does not lead to a model to go on with."""
+        samples = max(1, local.samples, int(np.ceil(op.least_samples)))
+        about = Round(steps=local.steps, learning_rate=local.learning_rate, samples=samples, rho=op.rho)
+        with own_failures("the learning method"):
+            new, after = learned(self.state, start, local.vector, self.method, about)
+        if not after <= NORM_CEILING:
+            return None
+        parts = list(new.change.values())
+        return replace(
+            change,
+            samples=samples,
+            terms=self.method.terms(about),
+            delta=parts[0] if len(parts) == 1 else np.concatenate(parts),
+            local=local.local or None,
+            kept=dict(new.kept) or None,
+        )
 
     def _bootstrap(self, op: Bootstrap) -> Outcome:
         """Coordinate median of the neighbors' replicas."""
@@ -316,7 +332,7 @@ class Engine:
         """
         if self.rule is None:
             raise ValueError("a node without a rule is to mix by it")
-        own, *others = (_shown(vector) for vector in (self.state.model, *(self._replica(peer) for peer in op.peers)))
+        own, *others = (_shown(vector) for vector in (self.state.channels, *(self._replica(peer) for peer in op.peers)))
         weights = np.array(op.weights)
         around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers, progress=op.progress)
         try:
@@ -331,7 +347,7 @@ class Engine:
             model = model.copy()
         if mixture.kept is not None:
             self._note_kept(op.peers, mixture.kept.tolist())
-        before = self.state.model.copy()
+        before = self.state.channels.copy()
         outcome = self._done(Mixed(), ModelWasReplaced(model=model))
         self.state.unmixed = before
         return outcome
@@ -353,7 +369,7 @@ class Engine:
         return self.state.edges[peer].peer
 
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
-        redo(self.state, change, codecs=self.codecs, flows=self.beta > 0)
+        redo(self.state, change, codecs=self.codecs, method=self.method)
         return Outcome(event, change, urgent)
 
 
@@ -362,8 +378,3 @@ def _shown(vector: Vector) -> Vector:
     view = vector.view()
     view.flags.writeable = False
     return view
-
-
-def least_drift(training: TrainingConfig) -> float:
-    """The smallest rho eta H that a node of this federation can have."""
-    return max(LEAST_DRIFT, 0.5 * training.learning_rate / training.speed_correction)

@@ -1,9 +1,8 @@
-"""What each change does to the state: the one place where model, replicas and flows move.
+"""What each change does to the state: the one place where channels, replicas and what a method keeps move.
 
 Live operations and recovery from the log run the same floating-point operations on the same values, so a restarted
 node holds the very bits that it held before; a live operation has checked before what they lead to, and only `settle`s
-it. `x_i -= D/n_i` is the Laplacian step of Xiao and Boyd (2004) on one edge; what the control variate is made of is the
-sum of these D over `drift`, edge by edge.
+it. `x_i -= D/n_i` is the Laplacian step of Xiao and Boyd (2004) on one edge.
 """
 
 from __future__ import annotations
@@ -23,15 +22,16 @@ from p2pfl.engine.changes import (
 )
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.state import NodeState
+from p2pfl.learn.methods import Method
 
 
-def redo(state: NodeState, change: Change, *, codecs: Codecs, flows: bool) -> None:
-    """Apply `change` to `state` in place. `flows`: a control variate is made of what flows over the edges."""
+def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) -> None:
+    """Apply `change` to `state` in place."""
     match change:
         case RequestWasFrozen(peer=peer, request=request):
             state.edges[peer].record.freeze(request)
         case RequestWasApplied() | ReplyWasApplied():
-            _exchange(state, change, codecs, flows=flows)
+            _exchange(state, change, codecs, method)
         case EdgeWasReset(peer=peer, incarnation=incarnation):
             record = state.edges[peer].record
             record.reset(incarnation)
@@ -39,7 +39,7 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, flows: bool) -> No
         case RoundWasCommitted():
             _commit(state, change)
         case ModelWasReplaced(model=model, rounds=rounds, elapsed_s=elapsed_s):
-            state.model[:] = model
+            state.channels[:] = model
             state.rounds = state.rounds if rounds is None else rounds
             state.elapsed_s = state.elapsed_s if elapsed_s is None else elapsed_s
             state.unmixed = None
@@ -52,7 +52,7 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, flows: bool) -> No
             assert_never(change)
 
 
-def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, *, flows: bool) -> None:
+def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, method: Method) -> None:
     """The rest of an exchange whose outcome stands in the scratch memory: D = k (h_i - h_j), the same bits at both ends
     up to its sign; x += D/n.
     """
@@ -61,35 +61,32 @@ def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, *, flo
         edge.record.settle_request(change.request, reply, change.chain)
     else:
         edge.record.settle_reply(reply, change.chain)
-    arithmetic.settle(state, edge, reply.factor, flow_scale(reply.drift) if flows else 0.0)
+    arithmetic.settle(state, edge, reply.factor, reply.terms, method)
 
 
-def flow_scale(drift: float) -> float:
-    """1/drift; 0 where neither end has trained: what flows then is no disagreement that training has made."""
-    return 1.0 / drift if drift else 0.0
-
-
-def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, codecs: Codecs, *, flows: bool) -> None:
-    edge, codec, size = state.edges[change.peer], codecs.of(change.peer), state.model.size
+def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, codecs: Codecs, method: Method) -> None:
+    edge, codec, size = state.edges[change.peer], codecs.of(change.peer), state.channels.size
     if isinstance(change, RequestWasApplied):
         incoming, outgoing = change.request.body, change.reply.body
     elif edge.record.pending is not None:
         incoming, outgoing = change.reply.body, edge.record.pending.body
     else:
         raise ValueError("a reply was applied without a pending request")
-    state.scratch.fit(state.model)
+    state.scratch.fit(state.channels)
     codec.decode(incoming, size, state.scratch.decoded_peer)
     codec.decode(outgoing, size, state.scratch.decoded_own)
     arithmetic.lead(state, edge, change.reply.factor)
-    settle(state, change, flows=flows)
+    settle(state, change, method)
 
 
 def _commit(state: NodeState, change: RoundWasCommitted) -> None:
     state.version, state.rounds = change.version, change.rounds
     state.elapsed_s = change.elapsed_s
     state.unmixed = None
-    state.drift, state.alone, state.samples = change.drift, change.alone, change.samples
+    state.terms, state.alone, state.samples = change.terms, change.alone, change.samples
     if change.delta is not None:
-        state.model += change.delta
+        state.channels += change.delta
     if change.local is not None:
         state.local = change.local
+    if change.kept is not None:
+        state.kept = change.kept

@@ -1,4 +1,4 @@
-"""Everything of a node that must survive: the model, and of every edge the replicas and the flow.
+"""Everything of a node that must survive: what it exchanges, what its method keeps, and of every edge the replicas.
 
 One writer at a time (the engine's thread). What changes it stands in `engine`; how it becomes bytes in `durable`.
 """
@@ -15,6 +15,8 @@ from p2pfl.core.lives import FIRST_LIFE, Life
 from p2pfl.core.messages import DIGEST_BYTES
 from p2pfl.core.records import EdgeRecord
 from p2pfl.learn.interface import Vector
+from p2pfl.learn.methods import Method
+from p2pfl.learn.methods.plain import Plain
 
 TILE = 1 << 16
 """values: a handful of float32 tiles fit into a second-level cache of a megabyte."""
@@ -52,23 +54,22 @@ class Scratch:
 
 @dataclass(slots=True)
 class EdgeState:
-    """`own` is the replica of our model that the neighbor holds too, `peer` that of the neighbor's; both (d,).
+    """`own` is the replica of our channels that the neighbor holds too, `peer` that of the neighbor's; both (c d,).
 
-    `flow` S (d,) is the sum of all D of this edge, each over the scale `drift` that both ends agreed on for it, with
-    the sign it has here: opposite at the two ends, bit for bit. None: nothing has flowed since the edge began.
+    `kept` are the vectors (c d,) that the learning method keeps of this edge; one that is not there is zero.
     """
 
     record: EdgeRecord
     own: Vector
     peer: Vector
-    flow: Vector | None = None
+    kept: dict[str, Vector] = field(default_factory=dict)
 
     def begin_anew(self, record: EdgeRecord) -> None:
-        """Both replicas are zero and nothing has flowed. The other end does the same when it adopts the incarnation."""
+        """Both replicas are zero and nothing is kept. The other end does the same when it adopts the incarnation."""
         self.record = record
         self.own[:] = 0.0
         self.peer[:] = 0.0
-        self.flow = None
+        self.kept = {}
 
     def digest(self, *, initiator: bool) -> bytes:
         """BLAKE2b-128 of both replicas, the initiator's first: equal at both ends between transactions."""
@@ -81,46 +82,65 @@ class EdgeState:
 
 @dataclass(slots=True)
 class NodeState:
-    """`model` x (d,), `samples` n; `version`, `rounds` and `alone` as the core counts them.
+    """`channels` (c d,) is what neighbors exchange: the model x (d,), then what else the learning method has. `samples`
+    is n; `version`, `rounds` and `alone` are as the core counts them.
 
-    `drift` is rho*eta*H of the last local round, by which the control variate scales what mixing moved. `local` is what
-    the learner kept outside the model in the round that counted last; its arrays are replaced, never written to.
+    `terms` are the method's numbers since the last local round, and `kept` its vectors (d,) of this node: replaced,
+    never written to. So are the arrays of `local`, what the learner kept outside the model in the round that counted
+    last.
 
     `ended` is what bounded training ("40 rounds", "60.0 s") when the federation ended for this node; None: it has not.
 
     `life` is the own one; `lives` those that were heard of, by member index.
 
-    `unmixed` (d,) is the model as it was before a robust rule mixed it, from then until the next round is committed: so
-    long neighbors are shown that one. It does not outlive a crash: after one they see the mixed model once.
+    `unmixed` (c d,) are the channels as they were before a robust rule mixed them, from then until the next round is
+    committed: so long neighbors are shown those. It does not outlive a crash: after one they see the mixed model once.
     """
 
-    model: Vector
+    channels: Vector
     samples: int
+    size: int = 0
+    """d; 0 where there is one channel."""
     edges: dict[int, EdgeState] = field(default_factory=dict)
     version: int = 0
     rounds: int = 0
     alone: int = 0
-    drift: float = 0.0
+    terms: tuple[float, ...] = ()
     elapsed_s: float = 0.0
     ended: str | None = None
     life: Life = FIRST_LIFE
     lives: dict[int, Life] = field(default_factory=dict)
     local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
+    kept: dict[str, Vector] = field(default_factory=dict)
     unmixed: Vector | None = field(default=None, compare=False)
     scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
 
     @classmethod
     def new(
-        cls, model: Vector, samples: int, peers: tuple[int, ...], local: dict[str, NDArray[np.generic]] | None = None
+        cls,
+        model: Vector,
+        samples: int,
+        peers: tuple[int, ...],
+        local: dict[str, NDArray[np.generic]] | None = None,
+        method: Method | None = None,
     ) -> NodeState:
-        state = cls(model=model.copy(), samples=samples, local=local or {})
+        """Before the first round, from `model` (d,); `method` is `plain` where none is given."""
+        method = method or Plain()
+        more = np.zeros((len(method.channels) - 1) * model.size, model.dtype)
+        channels = np.concatenate([model, more])
+        state = cls(channels, samples, model.size, terms=method.no_terms, local=local or {})
         for peer in peers:
-            state.edges[peer] = EdgeState(EdgeRecord(), zeros(model), zeros(model))
+            state.edges[peer] = EdgeState(EdgeRecord(), zeros(channels), zeros(channels))
         return state
 
+    @property
+    def model(self) -> Vector:
+        """X (d,): the first channel, in the same memory."""
+        return self.channels[: self.size] if self.size else self.channels
+
     def begin_life(self, name: int) -> None:
-        """Without the flows that its neighbors remember: all edges begin anew, here now, at the other ends once they
-        hear of it. `name` is a random number below 2**53.
+        """Without what its neighbors remember of their edges: all edges begin anew, here now, at the other ends once
+        they hear of it. `name` is a random number below 2**53.
         """
         self.life = Life(self.life.generation + bool(self.life.name), name)
         for edge in self.edges.values():
@@ -128,8 +148,8 @@ class NodeState:
 
     @property
     def shown(self) -> Vector:
-        """What neighbors are to hear of: (d,). In the conservative profile always the model."""
-        return self.model if self.unmixed is None else self.unmixed
+        """What neighbors are to hear of: (c d,). In the conservative profile always the channels."""
+        return self.channels if self.unmixed is None else self.unmixed
 
 
 def zeros(model: Vector) -> Vector:

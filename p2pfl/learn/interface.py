@@ -5,11 +5,14 @@ The engine, the runtime and the simulator see only this; torch appears behind it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from p2pfl.learn.methods.method import Method
 
 Vector = NDArray[np.floating[Any]]
 """One dimension; float32, or float64 where a test asks for it."""
@@ -42,6 +45,21 @@ class Score:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class RoundStart:
+    """What a local round begins with: `model` (d,), which is left as it is, and the vectors (d,) `given` by `method`,
+    whose `gradient` each step takes. None: the round takes the loss's gradients as they are.
+    """
+
+    model: Vector
+    given: Mapping[str, Vector] = field(default_factory=dict)
+    method: Method | None = None
+
+    def __post_init__(self) -> None:
+        if self.given and self.method is None:
+            raise ValueError("vectors for a method that is not there")
+
+
 class Learner(Protocol):
     """One node's model and data.
 
@@ -59,11 +77,11 @@ class Learner(Protocol):
         """The model every node of the federation starts from: (d,), a function of the federation's seed alone."""
         ...
 
-    def train(self, start: Vector, correction: Vector | None, round_index: int) -> LocalRound:
-        """Run one local round from `start` (d,), adding `correction` (d,) to every gradient if it is given.
+    def train(self, start: RoundStart, round_index: int) -> LocalRound:
+        """Run one local round from `start`, with its method's gradients.
 
-        `start` is left as it is. Chance depends on (federation seed, node, round_index) alone. What is not shared goes
-        on from the last round that ended well.
+        Chance depends on (federation seed, node, round_index) alone. What is not shared goes on from the last round
+        that ended well.
 
         Raises:
             LearningError: the user's code failed, or what is not shared is no longer finite.

@@ -6,21 +6,18 @@ Torch is imported only for a task that needs it.
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from p2pfl.config.model import TaskConfig, TrainingConfig
+from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.options import bind_options
 from p2pfl.learn.sharing import KEY, WHOLE
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task
-from p2pfl.learn.user_code import FAILURES, describe_failure
 
 BUILT_IN = {
     "digits": ("p2pfl.learn.digits", "digits"),
@@ -118,46 +115,7 @@ def _find(name: str, base_dir: Path) -> Any:
     if name in BUILT_IN:
         module_name, attribute = BUILT_IN[name]
         return getattr(importlib.import_module(module_name), attribute)
-    place, _, attribute = name.rpartition(":")
-    if not place or not attribute:
-        raise UserError("no such task", key="task.name", value=name, allowed=ALLOWED)
-    module = _module_from_file(name, base_dir / place) if place.endswith(".py") else _module_by_name(name, place)
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        names = sorted(key for key in vars(module) if not key.startswith("_"))
-        raise UserError(
-            f"{place} has no {attribute!r}", key="task.name", value=name, allowed=", ".join(names) or "nothing"
-        ) from None
-
-
-def _module_from_file(name: str, path: Path) -> ModuleType:
-    path = path.absolute()
-    spec = importlib.util.spec_from_file_location(f"p2pfl_task_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise UserError(f"there is no file {path}", key="task.name", value=name, allowed=ALLOWED)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up here
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # last, so that a neighbor of the file shadows no library
-    try:
-        spec.loader.exec_module(module)
-    except UserError:
-        raise
-    except FAILURES as error:
-        raise UserError(f"the task could not be imported: {describe_failure(error)}", file=path) from error
-    return module
-
-
-def _module_by_name(name: str, place: str) -> ModuleType:
-    try:
-        return importlib.import_module(place)
-    except UserError:
-        raise
-    except FAILURES as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name and f"{place}.".startswith(f"{error.name}.")
-        text = f"there is no module {place}" if missing else f"{place} could not be imported: {describe_failure(error)}"
-        raise UserError(text, key="task.name", value=name, allowed=ALLOWED) from error
+    return find_object(name, base_dir, what="task", key="task.name", allowed=ALLOWED)
 
 
 def _with_options(found: Any, config: TaskConfig) -> Task | LearnerFactory:

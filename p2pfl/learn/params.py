@@ -87,15 +87,15 @@ class FlatModule:
                 _part(flat, place).copy_(self._lookups[place.name]())
         return vector
 
-    def pulls(self, correction: Vector | None) -> list[tuple[nn.Parameter, Tensor]]:
-        """Each trained parameter with its part of `correction` (d,), in its shape: a view, if that is float32.
-
-        The entries of `correction` that belong to buffers and frozen parameters are ignored.
+    def parts(self, vectors: Mapping[str, Vector]) -> list[tuple[nn.Parameter, dict[str, Tensor]]]:
+        """Each trained parameter with its part of each of the `vectors` (d,), in its shape and type: views, if that is
+        float32. What belongs to buffers and frozen parameters is left out.
         """
-        if correction is None:
-            return []
-        flat = self._checked(correction)
-        return [(cast("nn.Parameter", parameter), _part(flat, place)) for parameter, place in self._trained]
+        flat = {name: self._checked(vector) for name, vector in vectors.items()}
+        return [
+            (cast("nn.Parameter", parameter), {name: _part(one, place).to(place.dtype) for name, one in flat.items()})
+            for parameter, place in self._trained
+        ]
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         """Copies of the tensors that are not shared and may change, by name."""

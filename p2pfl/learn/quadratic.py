@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.chance import generator
-from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
+from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.options import at_least
 from p2pfl.learn.shape_digest import shape_digest
 from p2pfl.learn.task import NodeContext
@@ -77,20 +77,21 @@ class QuadraticLearner:
         weights = self._counts[:, None] * self._curvatures
         return np.asarray((weights * self._targets).sum(axis=0) / weights.sum(axis=0), dtype=np.float64)
 
-    def train(self, start: Vector, correction: Vector | None, round_index: int) -> LocalRound:
+    def train(self, start: RoundStart, round_index: int) -> LocalRound:
         node = self._context.node
         rng = generator(self._context.seed, "gradient noise", node, round_index)
-        pull = 0.0 if correction is None else correction.astype(np.float64)
-        w, losses = start.astype(np.float64), []
+        method, w, losses = start.method, start.model.astype(np.float64), []
+        given = {"anchor": w} | {name: vector.astype(np.float64) for name, vector in start.given.items()}
         for _ in range(self._steps):
             away = w - self._targets[node]
             losses.append(0.5 * float(away @ (self._curvatures[node] * away)))
             noise = self._noise * rng.standard_normal(self.size) if self._noise else 0.0
-            w = w - self._rate * (self._curvatures[node] * away + noise + pull)
+            gradient = self._curvatures[node] * away + noise
+            w = w - self._rate * (gradient if method is None else method.gradient(gradient, w, given))
         if self._step_s:
             time.sleep(self._step_s)
         return LocalRound(
-            vector=w.astype(start.dtype),
+            vector=w.astype(start.model.dtype),
             steps=self._steps,
             learning_rate=self._rate,
             samples=self.samples,

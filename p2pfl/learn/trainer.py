@@ -12,7 +12,7 @@ well puts it back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
@@ -23,17 +23,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from p2pfl.config.model import TrainingConfig
+from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.batches import draw_batches
 from p2pfl.learn.chance import generator, torch_seed
-from p2pfl.learn.interface import LocalRound, Score, Vector
+from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import FlatModule, Place
 from p2pfl.learn.samples import Samples, TensorSamples, read_samples
 from p2pfl.learn.scoring import are_labels, loss_of, score
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.task import NodeContext, Task
-from p2pfl.learn.user_code import FAILURES, describe_failure
 
 
 class TorchLearner:
@@ -91,14 +91,14 @@ class TorchLearner:
         with seeded(torch_seed(self.context.seed, "model")):
             return FlatModule(_build(self.task), self.task.name, self.share).vector()
 
-    def train(self, start: Vector, correction: Vector | None, round_index: int) -> LocalRound:
-        self._flat.load(start)
-        pulls = self._flat.pulls(correction)
+    def train(self, start: RoundStart, round_index: int) -> LocalRound:
+        self._flat.load(start.model)
+        gradient = self._gradients(start)
         place = (self.context.node, round_index)
         batches = draw_batches(self.training, self.samples, generator(self.context.seed, "batches", *place))
         try:
             with seeded(torch_seed(self.context.seed, "dropout", *place)):
-                loss = self._descend(batches, pulls)
+                loss = self._descend(batches, gradient)
             vector = self._flat.vector()
             self._settle(vector)
         except BaseException:
@@ -160,11 +160,27 @@ class TorchLearner:
         else:
             raise LearningError(f"{self.task.name}: a personal tensor is not finite (learning_rate too high?)")
 
-    def _descend(self, batches: list[Tensor], pulls: list[tuple[nn.Parameter, Tensor]]) -> float:
+    def _gradients(self, start: RoundStart) -> Callable[[], None]:
+        """Called after each backward pass: puts the method's gradients in place of the loss's."""
+        method = start.method
+        if method is None:
+            return lambda: None
+        parts = self._flat.parts({"anchor": start.model, **start.given})
+
+        @torch.no_grad()
+        def put() -> None:
+            for parameter, part in parts:
+                if parameter.grad is not None or method.every_parameter:
+                    g = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                    parameter.grad = method.gradient(g, parameter, part)
+
+        return put
+
+    def _descend(self, batches: list[Tensor], put_gradients: Callable[[], None]) -> float:
         """The mean of the steps' losses. Gradients and optimizer state are gone afterwards, from memory too."""
         self.module.train()
         try:
-            losses = self._steps(batches, pulls)
+            losses = self._steps(batches, put_gradients)
         except FAILURES as error:
             raise LearningError(f"{self.task.name}: training failed: {describe_failure(error)}") from error
         finally:
@@ -172,7 +188,7 @@ class TorchLearner:
                 parameter.grad = None
         return float(torch.stack(losses).mean())
 
-    def _steps(self, batches: list[Tensor], pulls: list[tuple[nn.Parameter, Tensor]]) -> list[Tensor]:
+    def _steps(self, batches: list[Tensor], put_gradients: Callable[[], None]) -> list[Tensor]:
         """The inner loop. What a step looks up stands in local names: a step of a small model takes 0.1 ms."""
         module, loss_of_batch, read, step = self.module, self._loss, self.train_set.rows, self._optimizer.begin()
         parameters, backward, losses = self._parameters, torch.autograd.backward, []
@@ -182,11 +198,7 @@ class TorchLearner:
             inputs, targets = read(rows)
             loss = loss_of_batch(module(inputs), targets)
             backward(loss)
-            for parameter, pull in pulls:
-                if parameter.grad is None:
-                    parameter.grad = pull.to(parameter.dtype, copy=True)
-                else:
-                    parameter.grad.add_(pull)
+            put_gradients()
             step()
             losses.append(loss.detach())
         return losses

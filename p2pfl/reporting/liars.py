@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from p2pfl.aggregate import rule_of
 from p2pfl.config.model import Federation
-from p2pfl.engine.profile import rule_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,7 +137,7 @@ class Application:
         Raises:
             UserError: the volume is too small for it.
         """
-        needs = needs_of(engine.state, self.setup.durability, engine.codecs, flows=engine.beta > 0)
+        needs = needs_of(engine.state, self.setup.durability, engine.codecs, engine.method)
         if shortage := needs.shortage(self.setup.node):
             log.warning("%s", shortage)
         least, usual, room = needs.least_bytes, needs.usual_bytes, self.store.room_bytes
@@ -245,7 +245,7 @@ class Application:
             neighbors=frozenset(setup.peers),
             binding=parts.binding(setup),
             listen=setup.node.listen,
-            max_body_bytes=self.thread.engine.codecs.largest_bytes(setup.learner.size),
+            max_body_bytes=self.thread.engine.codecs.largest_bytes(setup.exchanged_size),
             on_open=driver.session_opened,
             on_message=driver.message_received,
             on_close=driver.session_closed,

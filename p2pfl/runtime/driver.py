@@ -21,6 +21,7 @@ from typing import Protocol, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.config.plugins import describe_failure
 from p2pfl.core.effects import (
     Alarm,
     ApplyReply,
@@ -52,8 +53,7 @@ from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import LearningError
-from p2pfl.learn.interface import LocalRound, Vector
-from p2pfl.learn.user_code import describe_failure
+from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.net.link import MALFORMED
 from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Quit
 from p2pfl.runtime.presence import Presence
@@ -132,7 +132,6 @@ class Driver:
         self.alarms: Counter[str] = Counter()
         self.presence = Presence(core, name_of=name_of, on_alarm=self._raise_alarm, now=self.loop.time())
         self._told: Counter[tuple[str, int | None]] = Counter()
-        self.trained: tuple[Vector, LocalRound] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._trainer = ThreadPoolExecutor(1, thread_name_prefix="train", initializer=_yield_to_gossip)
         self._learning = threading.Lock()
@@ -206,13 +205,19 @@ class Driver:
                 self.links.send(peer, session, message)
             case CloseSession(peer=peer, session=session, reason=reason, rest_s=rest_s):
                 self.links.close(peer, session, reason, rest_s)
-            case CommitRound():
-                trained, self.trained = self.trained, None
-                self.engine_thread.jobs.put(Operate(effect, trained))
-            case Freeze() | ApplyRequest() | ApplyReply() | ResetEdge() | Bootstrap() | Mix() | NoteLife():
+            case (
+                CommitRound()
+                | Freeze()
+                | ApplyRequest()
+                | ApplyReply()
+                | ResetEdge()
+                | Bootstrap()
+                | Mix()
+                | NoteLife()
+            ):
                 self.engine_thread.jobs.put(Operate(effect))
-            case StartRound(index=index, corrected=corrected):
-                self._start_round(index, corrected=corrected)
+            case StartRound(index=index, accompanied=accompanied):
+                self._start_round(index, accompanied=accompanied)
             case Alarm():
                 self._raise_alarm(effect)
             case Finish():
@@ -249,11 +254,13 @@ class Driver:
 
     # -- training -----------------------------------------------------------------------------------------------------
 
-    def _start_round(self, index: int, *, corrected: bool) -> None:
+    def _start_round(self, index: int, *, accompanied: bool) -> None:
         """Take the model as it is between two operations, then train in the other thread."""
-        self.engine_thread.jobs.put(
-            Look(lambda engine: self._submit(self._train, engine.snapshot(corrected=corrected), index, _now(engine)))
-        )
+
+        def begin(engine: Engine) -> None:
+            self._submit(self._train, engine.begin_round(accompanied=accompanied), index, _now(engine))
+
+        self.engine_thread.jobs.put(Look(begin))
 
     def _submit(self, work: Callable[..., None], *arguments: object) -> None:
         try:
@@ -267,27 +274,26 @@ class Driver:
                 work(*arguments)
             self.under_way = ""
 
-    def _train(self, snapshot: tuple[Vector, Vector | None], index: int, of: Moment) -> None:
-        start, correction = snapshot
+    def _train(self, start: RoundStart, index: int, of: Moment) -> None:
         try:
             if self.workshop.is_due(index):
-                self._measure(start, of)
+                self._measure(start.model, of)
             if self._closed:
                 return
             self.under_way = "round"
-            local = self.workshop.train(start, correction, index)
+            local = self.workshop.train(start, index)
         except LearningError as error:
             log.error("round %d raised: %s", index + 1, error)  # noqa: TRY400 - the user's task, not our traceback
-            self.loop.call_soon_threadsafe(self._trained, None)
+            self.loop.call_soon_threadsafe(self._trained, start.model, None)
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the node, not vanish
             self.fail(error)
         else:
-            self.loop.call_soon_threadsafe(self._trained, (start, local))
+            self.loop.call_soon_threadsafe(self._trained, start.model, local)
 
-    def _trained(self, outcome: tuple[Vector, LocalRound] | None) -> None:
-        self.trained = outcome
-        steps, samples = (0, 0) if outcome is None else (outcome[1].steps, outcome[1].samples)
-        self.take(RoundTrained(steps=steps, samples=samples))
+    def _trained(self, start: Vector, local: LocalRound | None) -> None:
+        """The engine takes what came of the round when the core asks it to commit one."""
+        self.engine_thread.engine.outcomes.put(None if local is None else (start, local))
+        self.take(RoundTrained(steps=local.steps if local else 0, samples=local.samples if local else 0))
 
     def _put_back(self) -> None:
         """A round was dropped: what the learner keeps for itself is, before the next one, what it was before."""

@@ -21,7 +21,6 @@ from p2pfl.engine.durable import entry, image
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
-from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.runtime.room import needs_of
 from p2pfl.storage import Durability, State, Store
 from p2pfl.storage.space import LEAST_LOG_BYTES
@@ -35,10 +34,9 @@ LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Operate:
-    """Run `operation`; a CommitRound takes `trained` in: start and outcome of the local round, None if it failed."""
+    """Run `operation`."""
 
     operation: Operation
-    trained: tuple[Vector, LocalRound] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,6 @@ class EngineThread(threading.Thread):
             return jobs
 
     def _operate(self, job: Operate, events: list[Event]) -> bool:
-        self.engine.trained = job.trained
         outcome = self.engine.run(job.operation)
         change = outcome.change
         if change is not None and self.broken_since is None:
@@ -197,7 +194,7 @@ class EngineThread(threading.Thread):
         """How long the log may become, as much as the disk has room for."""
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
-            needs = needs_of(self.engine.state, self.durability, self.engine.codecs, flows=self.engine.beta > 0)
+            needs = needs_of(self.engine.state, self.durability, self.engine.codecs, self.engine.method)
             with suppress(StorageError):  # then it stays as it was
                 self._log_limit = needs.log_limit(self.store.room_bytes)
         return self._log_limit

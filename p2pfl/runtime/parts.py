@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from p2pfl.aggregate import rule_of
 from p2pfl.compress import make_compressor
 from p2pfl.config.binding import HASH_BYTES, federation_id, keys
 from p2pfl.config.model import Federation, Member, NodeConfig
@@ -26,13 +27,14 @@ from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.engine.codecs import Codecs, codecs_of, gammas_of
 from p2pfl.engine.durable import change, restore
-from p2pfl.engine.engine import Engine, least_drift
-from p2pfl.engine.profile import beta_of, least_of, rule_of
+from p2pfl.engine.engine import Engine
 from p2pfl.engine.redo import redo
 from p2pfl.engine.state import EdgeState, NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.load import make_learner
+from p2pfl.learn.methods import Method, method_of
+from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.reporting.traffic import compressor_mistakes
 from p2pfl.storage import Durability, Loaded, Store
@@ -58,7 +60,13 @@ class Setup:
     node: NodeConfig
     identity: Identity
     learner: Learner
+    method: Method
     durability: Durability
+
+    @property
+    def exchanged_size(self) -> int:
+        """How many values neighbors exchange: those of the model, times the channels of the method."""
+        return self.learner.size * len(self.method.channels)
 
     @property
     def peers(self) -> tuple[int, ...]:
@@ -81,9 +89,11 @@ def read_setup(federation: Federation, node: NodeConfig) -> Setup:
             value=public_text(identity.public),
             allowed=public_text(member.key),
         )
-    learner = load_learner(federation, node)
+    learner, method = load_learner(federation, node), method_of(federation)
+    for notice in federation.notices:
+        log.warning("%s", notice)
     _keep_small_numbers()
-    for mistake in compressor_mistakes(federation, learner.size):
+    for mistake in compressor_mistakes(federation, learner.size * len(method.channels)):
         raise mistake
     return Setup(
         federation=federation,
@@ -91,6 +101,7 @@ def read_setup(federation: Federation, node: NodeConfig) -> Setup:
         node=node,
         identity=identity,
         learner=learner,
+        method=method,
         durability=durability_of(node, learner),
     )
 
@@ -154,7 +165,7 @@ def snapshot_header(setup: Setup) -> dict[str, Any]:
         "share": list(setup.federation.gossip.share),
         "compressor": setup.federation.gossip.compressor,
         "compressors": {str(peer): setup.federation.compressor_of(setup.member.index, peer) for peer in setup.peers},
-        "control_variate": beta_of(setup.federation),
+        "method": setup.method.code,
     }
 
 
@@ -171,7 +182,7 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
     for warning in loaded.warnings:
         log.warning("storage: %s", warning)
     _check_origin(setup, loaded.state.header)
-    state = replay(setup.federation, loaded)
+    state = replay(setup.federation, loaded, setup.method)
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
         store.end_log("it was written by other settings")  # what comes now could not be read by those in its snapshot
     _begin_edges_anew(setup, loaded, state)
@@ -198,16 +209,20 @@ def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
             )
 
 
-def replay(federation: Federation, loaded: Loaded) -> NodeState:
-    """The newest snapshot and what the log says happened since, by the settings that were in force then."""
+def replay(federation: Federation, loaded: Loaded, method: Method | None = None) -> NodeState:
+    """The newest snapshot and what the log says happened since, by the settings that were in force then.
+
+    What another learning method than `method` keeps of edges is left out: they will begin anew. None: it is not asked.
+    """
     header = loaded.state.header
     state = restore(header, loaded.state.arrays, loaded.state.blobs)
     by_peer = {int(peer): make_compressor(spec) for peer, spec in header.get("compressors", {}).items()}
     codecs = Codecs(make_compressor(header.get("compressor", federation.gossip.compressor)), by_peer)
-    flows = is_whole(header) and header.get("control_variate", beta_of(federation)) > 0
+    known = method is not None and is_whole(header) and method_then(header) == method.code
+    by = method if method is not None and known else Plain()
     for record in loaded.records:
         step = change(record.kind, record.header, record.blobs, np.dtype(state.model.dtype))
-        redo(state, step, codecs=codecs, flows=flows)
+        redo(state, step, codecs=codecs, method=by)
     return state
 
 
@@ -221,16 +236,34 @@ def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
     same_members = header["members"] == wanted["members"]
     if not same_members:
         state.lives.clear()
-    if not (loaded.complete and setup.durability == "exchange" and same_members and is_whole(header)):
+    same_method = method_then(header) == setup.method.code
+    if not same_method:
+        _keep_nothing(setup, state)
+    if not (loaded.complete and setup.durability == "exchange" and same_members and same_method and is_whole(header)):
         state.begin_life(random_name())
-    before, kept = header.get("compressors", {}), header.get("control_variate", wanted["control_variate"])
+    before = header.get("compressors", {})
     for peer, edge in state.edges.items():
         then = before.get(str(peer), header.get("compressor"))
-        same = then == setup.federation.compressor_of(setup.member.index, peer) and kept == wanted["control_variate"]
+        same = then == setup.federation.compressor_of(setup.member.index, peer)
         if not same and edge.record.pending is not None:
-            flow = edge.flow
+            kept = edge.kept
             edge.begin_anew(edge.record.without_replicas())
-            edge.flow = flow
+            edge.kept = kept
+
+
+def method_then(header: Mapping[str, Any]) -> str:
+    """The learning method that wrote a snapshot. The first ones say what its control variate was."""
+    return str(header.get("method", "variate" if header.get("control_variate") else "plain"))
+
+
+def _keep_nothing(setup: Setup, state: NodeState) -> None:
+    """Of what another learning method has left, the model alone is of use."""
+    peers = tuple(state.edges)
+    fresh = NodeState.new(state.model, state.samples, peers, method=setup.method)
+    state.channels, state.size, state.terms, state.kept = fresh.channels, fresh.size, fresh.terms, {}
+    for peer in peers:
+        record = state.edges[peer].record.without_replicas()
+        state.edges[peer] = replace(fresh.edges[peer], record=record)
 
 
 def is_whole(header: Mapping[str, Any]) -> bool:
@@ -248,7 +281,7 @@ def _fit_edges(setup: Setup, state: NodeState) -> None:
     blank = EdgeRecord(has_replicas=False)
     for peer in setup.peers:
         if peer not in state.edges:
-            state.edges[peer] = EdgeState(replace(blank), np.zeros_like(state.model), np.zeros_like(state.model))
+            state.edges[peer] = EdgeState(replace(blank), np.zeros_like(state.channels), np.zeros_like(state.channels))
     for peer in set(state.edges) - set(setup.peers):
         del state.edges[peer]
 
@@ -257,15 +290,16 @@ def make_engine(setup: Setup, recovered: NodeState | None, kind: type[Engine] = 
     learner = setup.learner
     state = recovered
     if state is None:
-        state = NodeState.new(learner.initial(), learner.samples, setup.peers, learner.local_state())
+        state = NodeState.new(
+            learner.initial(), learner.samples, setup.peers, learner.local_state(), method=setup.method
+        )
         state.life = Life(0, random_name())
     return kind(
         index=setup.member.index,
         state=state,
         codecs=codecs_of(setup.federation, setup.member.index),
-        beta=beta_of(setup.federation),
+        method=setup.method,
         rule=rule_of(setup.federation),
-        least_drift=least_drift(setup.federation.training),
     )
 
 
@@ -277,6 +311,7 @@ def bound_of(setup: Setup) -> str:
 
 def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
     """The core gets records of its own: it and the engine move them in different threads."""
+    rule = rule_of(setup.federation)
     return Node(
         index=setup.member.index,
         neighbors=setup.peers,
@@ -285,8 +320,8 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
             setup.federation,
             hops=hops(setup.federation, setup.member.index),
             durable=setup.durability == "exchange",
-            gammas=gammas_of(setup.federation, setup.member.index, setup.learner.size),
-            least=least_of(setup.federation),
+            gammas=gammas_of(setup.federation, setup.member.index, setup.exchanged_size),
+            least=rule.least if rule else 0,
         ),
         samples=state.samples,
         fresh=fresh,

@@ -9,6 +9,7 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import image
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
+from p2pfl.learn.methods import Method
 from p2pfl.storage import Durability, State, space
 from p2pfl.storage.snapshot import size_bytes
 
@@ -64,14 +65,16 @@ class Needs:
         return f"{folder} needs {self.least_bytes:,} bytes for the state, and {there}"
 
 
-def needs_of(state: NodeState, durability: Durability, codecs: Codecs, *, flows: bool) -> Needs:
-    """Messages that wait for their answer join a snapshot: two for each edge at most. So do `flows`, where a variate is
-    kept: an edge has none before something has flowed.
+def needs_of(state: NodeState, durability: Durability, codecs: Codecs, method: Method) -> Needs:
+    """Messages that wait for their answer join a snapshot: two for each edge at most. So does what the learning method
+    keeps, of which there is nothing at first.
     """
     logging = durability == "exchange"
     picture = image(state, with_replicas=logging, copied=False)
     kept = size_bytes(State(header=picture.header, arrays=picture.arrays, blobs=picture.blobs))
-    bodies = 2 * len(state.edges) * codecs.largest_bytes(state.model.size) if logging else 0
+    bodies = 2 * len(state.edges) * codecs.largest_bytes(state.channels.size) if logging else 0
     there = sum(len(blob) for blob in picture.blobs.values())
-    to_come = state.model.nbytes * sum(edge.flow is None for edge in state.edges.values()) if flows and logging else 0
+    to_come = state.model.nbytes * (len(method.kept) - len(state.kept))
+    for edge in state.edges.values() if logging else ():
+        to_come += state.channels.nbytes * (len(method.kept_edges) - len(edge.kept))
     return Needs(snapshot_bytes=kept + to_come + max(0, bodies - there), logging=logging)

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from p2pfl.errors import LearningError
-from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
+from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.reporting.sketch import Sketch
 
 log = logging.getLogger("p2pfl")
@@ -47,9 +47,9 @@ class Workshop:
     cpu_s: float = 0.0
     """what training alone has cost, in CPU-seconds of its thread."""
 
-    def train(self, start: Vector, correction: Vector | None, index: int) -> LocalRound:
+    def train(self, start: RoundStart, index: int) -> LocalRound:
         began = time.thread_time()
-        local = self.learner.train(start, correction, index)
+        local = self.learner.train(start, index)
         self.cpu_s += time.thread_time() - began
         self.loss = local.loss
         self.steps += local.steps

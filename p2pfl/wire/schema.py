@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from p2pfl.core import messages
-from p2pfl.core.messages import DIGEST_BYTES, MOST_LIVES_TOLD, Message
+from p2pfl.core.messages import DIGEST_BYTES, MOST_LIVES_TOLD, MOST_TERMS, Message
 from p2pfl.errors import PeerFault
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -27,6 +27,7 @@ Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 Amount = Annotated[float, Meta(ge=0.0, le=sys.float_info.max)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Delay = Annotated[float, Meta(ge=0.0, le=MAX_RETRY_AFTER_S)]
+Terms = Annotated[tuple[Amount, ...], Meta(max_length=MOST_TERMS)]
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 # Of members: as many as anybody will ever have, and far fewer than a header can hold.
 Bitmap = Annotated[bytes, Meta(max_length=8192)]
@@ -67,7 +68,7 @@ class RequestHeader(Header, frozen=True):
     weight: Amount
     staleness: Fraction
     pace_s: Amount
-    drift: Amount
+    terms: Terms
     audit: DigestOrEmpty
 
 
@@ -78,7 +79,7 @@ class ReplyHeader(Header, frozen=True):
     version: Counter
     factor: Amount
     pace_s: Amount
-    drift: Amount
+    terms: Terms
     weight: Amount
 
 
@@ -200,7 +201,13 @@ def _header(kind: Kind, message: Message) -> Header:
         return kind.decode(msgspec.msgpack.encode(values))
     except (msgspec.MsgspecError, TypeError, OverflowError):
         # Numpy's float64 is a float to everybody but msgspec.
-        return msgspec.convert([float(v) if isinstance(v, float) else v for v in values], kind.header)
+        return msgspec.convert([_plain(value) for value in values], kind.header)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return float(value) if isinstance(value, float) else value
 
 
 def _check_digests(kind: Kind, header: Header) -> None:

@@ -29,10 +29,11 @@ from p2pfl.core.lives import FIRST_LIFE, Life, Start
 from p2pfl.core.messages import DIGEST_BYTES, Reply, Request, request_digest
 from p2pfl.core.records import EdgeRecord, next_chain
 from p2pfl.engine.codecs import chance_of
-from p2pfl.engine.redo import flow_scale
+from p2pfl.learn.methods import Method, Round
 from sim.engines import Boot
+from sim.lazy.operations import BeginOp, CommitOp, FreezeOp, ReplyOp, RequestOp, ResetOp, SketchOp
 from sim.lazy.pairs import Pairs
-from sim.lazy.plane import BEGIN, COMMIT, FREEZE, REPLY, REQUEST, RESET, SKETCH, Plane
+from sim.lazy.plane import Plane
 
 TOKEN = struct.Struct("<II")
 SOME_DIGEST = bytes(DIGEST_BYTES)
@@ -56,7 +57,7 @@ class LazyEngine:
         samples: int,
         steps: int,
         rate: float,
-        beta: float,
+        method: Method,
         liar: bool = False,
     ) -> None:
         self.plane = plane
@@ -67,7 +68,7 @@ class LazyEngine:
         self.local_samples = samples
         self.steps = steps
         self.rate = rate
-        self.beta = beta
+        self.method = method
         self.liar = liar
         self.shown = 0
         self.undo: list[tuple[bool, int, Callable[[], None]]] | None = [] if index in plane.crashing else None
@@ -88,7 +89,8 @@ class LazyEngine:
         self.started = False
         self.samples = self.local_samples
         self.version = self.rounds = self.alone = 0
-        self.drift = self.elapsed_s = 0.0
+        self.elapsed_s = 0.0
+        self.terms = self.method.no_terms
         self.life = FIRST_LIFE
         self.lives: dict[int, Life] = {}
         self.records = {peer: EdgeRecord() for peer in self.edges}
@@ -144,7 +146,7 @@ class LazyEngine:
             weight=op.weight,
             staleness=op.staleness,
             pace_s=op.pace_s,
-            drift=self.drift,
+            terms=self.terms,
             audit=SOME_DIGEST if op.audit else b"",
             body=TOKEN.pack(edge, ticket),
         )
@@ -152,8 +154,8 @@ class LazyEngine:
         force_setattr(request, "digest", request_digest(request))
         self.records[op.peer].freeze(request)
         pair = self.pairs.of(edge, self.index)
-        noted = (FREEZE, edge, pair, after, self._next_lie(), ticket)
-        self.plane.put(self.index, noted + self._chance(op.peer, op.incarnation, op.seq))
+        chance = self._chance(op.peer, op.incarnation, op.seq)
+        self.plane.put(self.index, FreezeOp(edge, pair, after, self._next_lie(), ticket, chance))
         self._flushed()
         return RequestFrozen(peer=op.peer, request=request)
 
@@ -168,16 +170,16 @@ class LazyEngine:
             factor=op.factor,
             weight=op.weight,
             pace_s=op.pace_s,
-            drift=max(request.drift, self.drift),
+            terms=self.method.agree(self.terms, request.terms),
             body=request.body,
         )
         chain = next_chain(record.chain, request, reply)
         self.pairs.apply(edge, ticket)
         record.settle_request(request, reply, chain)
         pair = self.pairs.of(edge, self.index)
-        lie = self._next_lie()
-        noted = (REQUEST, edge, pair, ticket, lie, op.factor, self.samples, self._scale(reply))
-        self.plane.put(self.index, noted + self._chance(op.peer, request.incarnation, request.seq))
+        lie, chance = self._next_lie(), self._chance(op.peer, request.incarnation, request.seq)
+        noted = RequestOp(edge, pair, ticket, lie, op.factor, self.samples, reply.terms, chance)
+        self.plane.put(self.index, noted)
         self._flushed()
         return RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain)
 
@@ -193,24 +195,25 @@ class LazyEngine:
         record.settle_reply(reply, chain)
         if moves:
             pair = self.pairs.of(edge, self.index)
-            operation = (REPLY, edge, pair, ticket, -1, reply.factor, self.samples, self._scale(reply))
-            self.plane.put(self.index, operation)
+            self.plane.put(self.index, ReplyOp(edge, pair, ticket, reply.factor, self.samples, reply.terms))
         return ReplyApplied(peer=op.peer, reply=reply, chain=chain)
 
     def _reset(self, op: ResetEdge) -> None:
         edge = self.edges[op.peer]
-        self._remember_record(op.peer, moves=self.beta > 0)
+        keeps = bool(self.method.kept_edges)
+        self._remember_record(op.peer, moves=keeps)
         self.records[op.peer].reset(op.incarnation)
         self.pairs.enter(edge, self.index, op.incarnation)
-        if self.beta:
-            self.plane.put(self.index, (RESET, 2 * edge + (self.index > op.peer)))
+        if keeps:
+            self.plane.put(self.index, ResetOp(2 * edge + (self.index > op.peer)))
 
     def _commit(self, op: CommitRound) -> Event:
         self._remember_figures(moved=op.trained)
         if op.trained:
             self.samples = max(1, self.local_samples, ceil(op.least_samples))
-            self.drift = self.rate * self.steps * op.rho
-            self.plane.put(self.index, (COMMIT, op.rho))
+            about = Round(steps=self.steps, learning_rate=self.rate, samples=self.samples, rho=op.rho)
+            self.terms = self.method.terms(about)
+            self.plane.put(self.index, CommitOp(self.steps, self.rate, self.samples, op.rho))
         self.version, self.alone = op.version, op.alone
         self.rounds += op.trained
         self.elapsed_s = op.elapsed_s
@@ -232,17 +235,9 @@ class LazyEngine:
         else:
             self.lives[op.member] = op.life
 
-    def _chance(self, peer: int, incarnation: int, seq: int) -> tuple[int, ...]:
+    def _chance(self, peer: int, incarnation: int, seq: int) -> int:
         """What the encoder draws from in this transaction, where it does."""
-        return (chance_of(self.index, peer, incarnation, seq),) if peer in self.drawing else ()
-
-    def _scale(self, reply: Reply) -> float:
-        return flow_scale(reply.drift) if self.beta else 0.0
-
-    @property
-    def variate_scale(self) -> float:
-        """By which the sum of the flows becomes the control variate."""
-        return -self.beta / self.samples
+        return chance_of(self.index, peer, incarnation, seq) if peer in self.drawing else 0
 
     def _next_lie(self) -> int:
         if not self.liar:
@@ -252,14 +247,14 @@ class LazyEngine:
 
     # -- local rounds ------------------------------------------------------------------------------------------------
 
-    def begin_round(self, index: int, *, corrected: bool) -> None:
-        self.plane.put(self.index, (BEGIN, index, corrected, self.variate_scale))
+    def begin_round(self, index: int, *, accompanied: bool) -> None:
+        self.plane.put(self.index, BeginOp(index, accompanied, self.samples))
 
     def end_round(self) -> tuple[int, int]:
         return self.steps, self.local_samples
 
     def sketch(self, tick: int) -> None:
-        self.plane.put(self.index, (SKETCH, tick))
+        self.plane.put(self.index, SketchOp(tick))
 
     # -- what a crash takes back -------------------------------------------------------------------------------------
 
@@ -282,10 +277,10 @@ class LazyEngine:
     def _remember_figures(self, *, moved: bool) -> None:
         if self.undo is None:
             return
-        figures = self.samples, self.version, self.rounds, self.drift, self.elapsed_s, self.alone
+        figures = self.samples, self.version, self.rounds, self.terms, self.elapsed_s, self.alone
 
         def take_back() -> None:
-            self.samples, self.version, self.rounds, self.drift, self.elapsed_s, self.alone = figures
+            self.samples, self.version, self.rounds, self.terms, self.elapsed_s, self.alone = figures
 
         self.undo.append((moved, -1, take_back))
 

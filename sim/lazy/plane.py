@@ -11,23 +11,24 @@ so they are stored once for each incarnation, as the responder has them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.learn.interface import Vector
+from p2pfl.learn.methods import Method
 from sim.lazy.begun import Begun
 from sim.lazy.edge_codecs import EdgeCodecs
-from sim.lazy.rows import Learners, Lies, Op, Rows, Rows2
+from sim.lazy.operations import COMMIT, BeginOp, CommitOp, FreezeOp, Op, ReplyOp, RequestOp, ResetOp, SketchOp
+from sim.lazy.rows import Learners, Lies, Rows, Rows2
 
-BEGIN, COMMIT, FREEZE, REQUEST, REPLY, SKETCH, RESET = range(7)
 OPERATIONS_PER_NODE = 24
 LEAST_PENDING = 20_000
 
-Undo = tuple[Vector, int, Vector | None]
-"""A node's model, and the flow at one end of an edge (-1 and None: at none), as they were before a change."""
+Undo = tuple[Vector, int, dict[str, Vector]]
+"""A node's model, and what is kept at one end of an edge (-1: at none), as they were before a change."""
 
 
 class Plane:
@@ -41,7 +42,7 @@ class Plane:
         initial: Vector,
         learners: Learners,
         codecs: EdgeCodecs,
-        beta: float,
+        method: Method,
         crashing: frozenset[int] = frozenset(),
         lies: Lies | None = None,
         sketch: Any = None,
@@ -50,8 +51,8 @@ class Plane:
         self.learners = learners
         self.crashing = crashing
         self.sketch = sketch
-        self.rows = Rows(nodes=nodes, pairs=len(edges), initial=initial, codecs=codecs, flows=beta > 0, lies=lies)
-        if beta > 0:
+        self.rows = Rows(nodes=nodes, pairs=len(edges), initial=initial, codecs=codecs, method=method, lies=lies)
+        if method.kept_edges:
             self.rows.know_ends(edges)
         self.rows.initiators = [low for low, _ in edges]
         self.rows.crashing = crashing
@@ -74,7 +75,7 @@ class Plane:
         """of each edge: the latest ticket whose request is encoded, and (next) the latest that is applied."""
         self._applied = [0] * len(edges)
         self._undo: dict[int, list[Undo]] = {node: [] for node in crashing}
-        self._act = (
+        self._act: tuple[Callable[[list[int], list[Any]], None], ...] = (
             self._begin,
             self._commit,
             self._freeze,
@@ -134,15 +135,14 @@ class Plane:
         self._training.pop(node, None)
         undo = self._undo[node]
         for _ in range(changes):
-            model, end, flow = undo.pop()
+            model, end, kept = undo.pop()
             self.rows.put_back(node, model)
-            if flow is not None:
-                self.rows.put_flow(end, flow)
+            self.rows.put_kept(end, kept)
         undo.clear()
 
     def forget(self, node: int) -> None:
         self.rows.put_back(node, self.initial)
-        self.rows.drop_flows(node)
+        self.rows.drop_kept(node)
 
     def begin_edge_anew(self, edge: int) -> None:
         """No request of this edge counts as applied any more."""
@@ -159,20 +159,16 @@ class Plane:
     def _place(self, node: int) -> None:
         """Where the node's next operation stands: it can be done, or waits for training or for a message."""
         op = self._queues[node][0]
-        kind = op[0]
-        if kind == COMMIT:
+        if isinstance(op, CommitOp):
             (self._held if node in self._training else self._ready[COMMIT]).append(node)
-            return
-        if kind == REQUEST:
-            free = self._frozen[op[1]] >= op[3]
-        elif kind in {FREEZE, REPLY}:
-            free = self._applied[op[1]] >= op[3]
+        elif isinstance(op, FreezeOp | RequestOp | ReplyOp):
+            done = self._frozen if isinstance(op, RequestOp) else self._applied
+            if done[op.edge] >= (op.after if isinstance(op, FreezeOp) else op.ticket):
+                self._ready[op.kind].append(node)
+            else:
+                self._waiting.setdefault(op.edge, []).append(node)
         else:
-            free = True
-        if free:
-            self._ready[kind].append(node)
-        else:
-            self._waiting.setdefault(op[1], []).append(node)
+            self._ready[op.kind].append(node)
 
     def _run(self, kind: int, nodes: list[int]) -> None:
         queues = self._queues
@@ -190,69 +186,69 @@ class Plane:
 
     # -- what can be done together -----------------------------------------------------------------------------------
 
-    def _begin(self, nodes: list[int], ops: list[Op]) -> None:
+    def _begin(self, nodes: list[int], ops: list[BeginOp]) -> None:
         which = np.array(nodes)
-        self.rows.begin(which, [op[3] for op in ops])
+        self.rows.begin(which, [op.samples for op in ops])
         if self.begun is not None:
             self.begun.note(which, self.rows.models)
         for node, op in zip(nodes, ops, strict=True):
-            self._training[node] = (op[1], op[2])
+            self._training[node] = (op.index, op.accompanied)
 
     def _train(self) -> None:
         """Every local round in flight, in one call; then those go on that waited."""
         training, self._training = self._training, {}
         nodes = np.fromiter(training, np.int64, len(training))
         rounds = np.array([one[0] for one in training.values()], np.int64)
-        corrected = np.array([one[1] for one in training.values()], np.bool_)
-        self._losses[nodes] = self.rows.train(self.learners, nodes, rounds, corrected)
+        accompanied = np.array([one[1] for one in training.values()], np.bool_)
+        self._losses[nodes] = self.rows.train(self.learners, nodes, rounds, accompanied)
         self.batches += 1
         self.done += len(nodes)
         self._ready[COMMIT] += self._held
         self._held = []
 
-    def _commit(self, nodes: list[int], ops: list[Op]) -> None:
+    def _commit(self, nodes: list[int], ops: list[CommitOp]) -> None:
         self._remember(nodes)
         self.losses[nodes] = self._losses[nodes]
-        self.rows.commit(np.array(nodes), [op[1] for op in ops])
+        self.rows.commit(np.array(nodes), ops)
 
-    def _freeze(self, nodes: list[int], ops: list[Op]) -> None:
+    def _freeze(self, nodes: list[int], ops: list[FreezeOp]) -> None:
         self.rows.freeze(nodes, ops)
         self._flushed(nodes)
         for op in ops:
-            self._frozen[op[1]] = op[5]
-            if op[1] in self._waiting:
-                self._wake(op[1])
+            self._frozen[op.edge] = op.ticket
+            if op.edge in self._waiting:
+                self._wake(op.edge)
 
-    def _request(self, nodes: list[int], ops: list[Op]) -> None:
+    def _request(self, nodes: list[int], ops: list[RequestOp]) -> None:
         self.rows.request(nodes, ops)
         self._flushed(nodes)
         for op in ops:
-            self._applied[op[1]] = op[3]
-            if op[1] in self._waiting:
-                self._wake(op[1])
+            self._applied[op.edge] = op.ticket
+            if op.edge in self._waiting:
+                self._wake(op.edge)
 
-    def _reply(self, nodes: list[int], ops: list[Op]) -> None:
-        self._remember(nodes, [2 * op[1] for op in ops])
+    def _reply(self, nodes: list[int], ops: list[ReplyOp]) -> None:
+        self._remember(nodes, [2 * op.edge for op in ops])
         self.rows.reply(nodes, ops)
 
-    def _reset(self, nodes: list[int], ops: list[Op]) -> None:
-        ends = [op[1] for op in ops]
+    def _reset(self, nodes: list[int], ops: list[ResetOp]) -> None:
+        ends = [op.end for op in ops]
         self._remember(nodes, ends)
         for end in ends:
-            self.rows.put_flow(end, None)
+            self.rows.drop_end(end)
 
-    def _sketch(self, nodes: list[int], ops: list[Op]) -> None:
+    def _sketch(self, nodes: list[int], ops: list[SketchOp]) -> None:
         for node, op in zip(nodes, ops, strict=True):
-            self.sketches[node][op[1]] = self.sketch.of(self.rows.models[node])
+            self.sketches[node][op.tick] = self.sketch.of(self.rows.models[node])
 
     def _remember(self, nodes: list[int], ends: list[int] | None = None) -> None:
-        """The disk does not know yet what is about to be done to these nodes, and to the flows at these ends."""
+        """The disk does not know yet what is about to be done to these nodes, and to what is kept at these ends."""
         if not self._undo:
             return
         for place, node in enumerate(nodes):
             if node in self.crashing:
                 end = -1 if ends is None else ends[place]
-                self._undo[node].append((self.rows.copy_of(node), end, self.rows.flow_at(end)))
+                self._undo[node].append((self.rows.copy_of(node), end, self.rows.kept_at(end)))
 
     def _flushed(self, nodes: list[int]) -> None:
         if self._undo:

@@ -6,7 +6,8 @@ Elementwise operations give a row the same bits in whatever company it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +16,11 @@ from numpy.typing import NDArray
 from p2pfl.engine.engine import NORM_CEILING, NORM_MULTIPLE
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Vector
+from p2pfl.learn.methods import Method, Round
+from p2pfl.learn.methods.method import MODEL, overrides
 from sim.lazy.edge_codecs import EdgeCodecs
+from sim.lazy.operations import CommitOp, Exchange, FreezeOp, ReplyOp, RequestOp
+from sim.learning.grouped import RoundStarts
 
 Rows2 = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
@@ -23,32 +28,23 @@ Ints = NDArray[np.int64]
 CACHE_BYTES = 1 << 20
 """of scratch rows that one step works on."""
 TRAINING_ROWS = 1024
-FREEZE_CHANCE, REQUEST_CHANCE = 6, 8
-"""where in an operation the chance stands, on edges whose compressor draws."""
+ROUND = tuple(field.name for field in fields(Round))
 MARGIN = 0.99
 """a check that comes so close to its limit is left to the engine."""
 
 Lies = Callable[[Rows2, list[int], list[int]], None]
 """turns, in place, the models (b, d) of these nodes into what they show, each for the so-many-th time; -1: the
 truth."""
-Op = tuple[Any, ...]
-"""kind, then: BEGIN round, corrected, variate scale | COMMIT rho | FREEZE edge, pair, after, lie, ticket | REQUEST and
-REPLY edge, pair, ticket, lie (-1 in a REPLY), factor, n, flow scale | SKETCH tick | RESET end. `after`: the ticket that
-must be applied first. On an edge whose compressor draws, FREEZE and REQUEST end with the chance of that encoding. An
-`end` is 2 edge + 0 for the initiator's, 1 for the responder's.
-"""
 
 
 class Learners(Protocol):
     """Trains many nodes at once: see `sim.learning`."""
 
-    def train(  # noqa: PLR0917 - as `sim.learning` has it
+    def train(
         self,
         nodes: Ints,
         rounds: Ints,
-        starts: Rows2,
-        corrections: Rows2 | None,
-        corrected: NDArray[np.bool_],
+        starts: RoundStarts,
         out: Rows2,
     ) -> NDArray[np.floating[Any]]: ...
 
@@ -58,14 +54,14 @@ class MisjudgedError(Exception):
 
 
 class Rows:
-    """`models` x (nodes, d); `requests` is the decoded q of the request under way on each edge. `flows` (ends, d) has
-    the flow S at each end of an edge, None where there is no control variate.
+    """`models` x (nodes, d); `requests` is the decoded q of the request under way on each edge. `kept` (ends, d) has,
+    by name, what the learning method keeps at each end of an edge.
 
     `own` (pairs, d) is the replica of the initiator's model, `peer` that of the responder's.
     """
 
     def __init__(
-        self, *, nodes: int, pairs: int, initial: Vector, codecs: EdgeCodecs, flows: bool, lies: Lies | None
+        self, *, nodes: int, pairs: int, initial: Vector, codecs: EdgeCodecs, method: Method, lies: Lies | None
     ) -> None:
         size, dtype = initial.size, initial.dtype
         self.size, self.dtype = size, dtype
@@ -74,9 +70,11 @@ class Rows:
         self.codecs = codecs
         self.lies = lies
         self.models: Rows2 = np.tile(initial, (nodes, 1))
-        self.flows: Rows2 | None = np.zeros((2 * pairs, size), dtype) if flows else None
+        self.method = method
+        self.kept: dict[str, Rows2] = {name: np.zeros((2 * pairs, size), dtype) for name in method.kept_edges}
         self.starts: Rows2 = np.zeros((nodes, size), dtype)
-        self.corrections: Rows2 | None = np.zeros((nodes, size), dtype) if flows else None
+        self.by_method = overrides(method, "gradient")
+        self.given: dict[str, Rows2] = {name: np.zeros((nodes, size), dtype) for name in method.given}
         self._ends: Ints = np.zeros(0, np.int64)
         self._first: Ints = np.zeros(nodes + 1, np.int64)
         """`_ends[_first[node]:_first[node + 1]]` are a node's ends, in the order of its neighbors."""
@@ -106,70 +104,74 @@ class Rows:
         self._ends = np.concatenate([2 * numbers, 2 * numbers + 1])[order]
         self._first = np.searchsorted(owners[order], np.arange(len(self._first)))
 
-    def corrected(self, nodes: Ints, scales: Sequence[float]) -> Rows2:
-        """The control variates (b, d) of these nodes: the sums of their flows, each times its scale -beta/n."""
-        if self.flows is None:
-            raise ValueError("there is no control variate")
+    def sum_of_edges(self, nodes: Ints, name: str) -> Rows2:
+        """The sums (b, d) of what is kept at the ends of each of these nodes."""
         total: Rows2 = np.zeros((len(nodes), self.size), self.dtype)
         first, count = self._first[nodes], self._first[nodes + 1] - self._first[nodes]
         for place in range(int(count.max(initial=0))):
             some = np.flatnonzero(count > place)
-            total[some] += self.flows[self._ends[first[some] + place]]
-        total *= np.array(scales, self.dtype)[:, None]
+            total[some] += self.kept[name][self._ends[first[some] + place]]
         return total
 
-    def begin(self, nodes: Ints, scales: list[float]) -> None:
+    def given_to(self, nodes: Ints, samples: Sequence[int]) -> Mapping[str, Rows2]:
+        """What the method gives to a round (b, d) of each of these nodes."""
+        return self.method.begin(SeenRows(self, nodes, np.array(samples, np.float64)[:, None]))
+
+    def begin(self, nodes: Ints, samples: list[int]) -> None:
         if len(self.may_join) > len(self.crashing):
             self._have_begun(nodes)
         for some in self._chunks(len(nodes)):
             which = nodes[some]
             self.starts[which] = self._take(0, self.models, which)
-            if self.corrections is not None:
-                self.corrections[which] = self.corrected(which, scales[some])
+            if self.given:
+                for name, rows in self.given_to(which, samples[some]).items():
+                    self.given[name][which] = rows
 
     def train(
-        self, learners: Learners, nodes: Ints, rounds: Ints, corrected: NDArray[np.bool_]
+        self, learners: Learners, nodes: Ints, rounds: Ints, accompanied: NDArray[np.bool_]
     ) -> NDArray[np.floating[Any]]:
         """`starts` becomes what the round changed; returns the losses (b,)."""
+        by_method = accompanied if self.method.needs_company else np.ones(len(nodes), np.bool_)
+        by_method = by_method & self.by_method
         losses = np.empty(len(nodes))
         for first in range(0, len(nodes), TRAINING_ROWS):
             some = slice(first, first + TRAINING_ROWS)
             which = nodes[some]
             starts = self.starts[which]
-            corrections = None if self.corrections is None else self.corrections[which]
+            given = {name: rows[which] for name, rows in self.given.items()}
             out = np.empty_like(starts)
             try:
-                losses[some] = learners.train(which, rounds[some], starts, corrections, corrected[some], out)
+                losses[some] = learners.train(which, rounds[some], RoundStarts(starts, by_method[some], given), out)
             except LearningError as error:
                 raise MisjudgedError(f"a local round failed: {error}") from error
             out -= starts
             self.starts[which] = out
         return losses
 
-    def commit(self, nodes: Ints, rho: list[float]) -> None:
-        rates = np.array(rho, self.dtype)[:, None]
+    def commit(self, nodes: Ints, ops: Sequence[CommitOp]) -> None:
         for some in self._chunks(len(nodes)):
             which = nodes[some]
-            delta = self._take(0, self.starts, which)
-            delta *= rates[some]
+            about = Round(**{name: _column([getattr(op, name) for op in ops[some]]) for name in ROUND})
+            seen = SeenRows(self, which, about.samples)
+            new = self.method.trained(self._take(0, self.starts, which), seen, about)
             model = self._take(1, self.models, which)
-            model += delta
+            model += new.change.get(MODEL, 0.0)
             if not (_squares(model) <= MARGIN * NORM_CEILING**2).all():
                 raise MisjudgedError("a local round may have ended in no finite model")
             self.models[which] = model
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
-    def freeze(self, nodes: list[int], ops: Sequence[Op]) -> None:
-        which, on, of = np.array(nodes), np.array([op[1] for op in ops]), np.array([op[2] for op in ops])
+    def freeze(self, nodes: list[int], ops: Sequence[FreezeOp]) -> None:
+        which, on, of = np.array(nodes), np.array([op.edge for op in ops]), np.array([op.pair for op in ops])
         for some in self._chunks(len(nodes)):
-            shown = self._shown(self._take(0, self.models, which[some]), nodes[some], [op[4] for op in ops[some]])
+            shown = self._shown(self._take(0, self.models, which[some]), nodes[some], [op.lie for op in ops[some]])
             shown -= self._take(1, self.own, of[some])
-            self.requests[on[some]] = self._through_the_codec(shown, on[some], ops[some], FREEZE_CHANCE)
+            self.requests[on[some]] = self._through_the_codec(shown, on[some], ops[some])
 
-    def request(self, nodes: list[int], ops: Sequence[Op]) -> None:
+    def request(self, nodes: list[int], ops: Sequence[RequestOp]) -> None:
         """The responder's half: both replicas move, and its model by D/n."""
-        which, columns = np.array(nodes), _columns(ops, self.dtype)
+        which, columns = np.array(nodes), Columns(ops, self.dtype, self.method)
         for some in self._chunks(len(nodes)):
             on, of = columns.edges[some], columns.pairs[some]
             own = self._take(0, self.own, of)
@@ -179,19 +181,19 @@ class Rows:
             model = self._take(1, self.models, which[some])
             shown = self.scratch[2][: len(of)]
             np.copyto(shown, model)
-            shown = self._shown(shown, nodes[some], [op[4] for op in ops[some]])
+            shown = self._shown(shown, nodes[some], [op.lie for op in ops[some]])
             peer = self._take(3, self.peer, of)
             shown -= peer
             self._keep_before(on, peer)
-            peer += self._through_the_codec(shown, on, ops[some], REQUEST_CHANCE)
+            peer += self._through_the_codec(shown, on, ops[some])
             self._check(peer)
             self.peer[of] = peer
             own -= peer
             self._move(which[some], model, own, columns, some, 1)
 
-    def reply(self, nodes: list[int], ops: Sequence[Op]) -> None:
+    def reply(self, nodes: list[int], ops: Sequence[ReplyOp]) -> None:
         """The initiator's half: the replicas have moved already."""
-        which, columns = np.array(nodes), _columns(ops, self.dtype)
+        which, columns = np.array(nodes), Columns(ops, self.dtype, self.method)
         for some in self._chunks(len(nodes)):
             of = columns.pairs[some]
             peer = self._take(0, self.peer, of)
@@ -201,29 +203,33 @@ class Rows:
     def _move(  # noqa: PLR0917 - rows, then which of them
         self, nodes: Ints, model: Rows2, difference: Rows2, columns: Columns, some: slice, side: int
     ) -> None:
-        """X += D/n, S += D/drift; `difference` is used up. Where k = 0 nothing moves, not even -0 to 0. `side` is that
-        of the ends.
+        """X += D/n, and what the method makes of it at the ends; `difference` is used up. Where k = 0 nothing moves,
+        not even -0 to 0. `side` is that of the ends.
         """
         moving = columns.factors[some, 0] != 0.0
         ends = 2 * columns.edges[some] + side
         if not moving.all():
-            kept = np.flatnonzero(moving)
-            nodes, model, difference, ends = nodes[kept], model[kept], difference[kept], ends[kept]
-        factors, samples, scales = (one[some][moving] for one in (columns.factors, columns.samples, columns.scales))
+            some_do = np.flatnonzero(moving)
+            nodes, model, difference, ends = nodes[some_do], model[some_do], difference[some_do], ends[some_do]
+        factors, samples = (one[some][moving] for one in (columns.factors, columns.samples))
         difference *= factors
         model += difference / samples
         self.models[nodes] = model
-        if self.flows is not None:
-            driven = np.flatnonzero(scales[:, 0])
-            if len(driven) < len(nodes):
-                difference, scales, ends = difference[driven], scales[driven], ends[driven]
-            difference *= scales
-            self.flows[ends] += difference
+        if self.kept:
+            terms = [column[some][moving] for column in columns.terms]
+            keeping = columns.keeping[some][moving]
+            if not keeping.all():
+                difference, ends, terms = difference[keeping], ends[keeping], [column[keeping] for column in terms]
+            at_ends = {name: rows[ends] for name, rows in self.kept.items()}
+            for name, new in self.method.moved(at_ends, difference, tuple(terms)).items():
+                self.kept[name][ends] = new
 
-    def _through_the_codec(self, vectors: Rows2, edges: Ints, ops: Sequence[Op], chance: int) -> NDArray[np.float32]:
-        """What the other end decodes of each row; `chance` is where in an operation its own stands."""
+    def _through_the_codec(
+        self, vectors: Rows2, edges: Ints, ops: Sequence[FreezeOp] | Sequence[RequestOp]
+    ) -> NDArray[np.float32]:
+        """What the other end decodes of each row."""
         try:
-            return self.codecs.quantize(vectors, edges, lambda row: int(ops[row][chance]))
+            return self.codecs.quantize(vectors, edges, lambda row: ops[row].chance)
         except ValueError as error:
             raise MisjudgedError("a vector is not finite") from error
 
@@ -258,18 +264,21 @@ class Rows:
     def put_back(self, node: int, model: Vector) -> None:
         self.models[node] = model
 
-    def flow_at(self, end: int) -> Vector | None:
-        """A copy; None for no end (-1), or where nothing flows."""
-        return None if end < 0 or self.flows is None else self.flows[end].copy()
+    def kept_at(self, end: int) -> dict[str, Vector]:
+        """Copies of what is kept at one end; none for no end (-1)."""
+        return {} if end < 0 else {name: rows[end].copy() for name, rows in self.kept.items()}
 
-    def put_flow(self, end: int, flow: Vector | None) -> None:
-        """None: nothing has flowed there."""
-        if self.flows is not None:
-            self.flows[end] = 0.0 if flow is None else flow
+    def put_kept(self, end: int, kept: Mapping[str, Vector]) -> None:
+        for name, vector in kept.items():
+            self.kept[name][end] = vector
 
-    def drop_flows(self, node: int) -> None:
-        if self.flows is not None:
-            self.flows[self._ends[self._first[node] : self._first[node + 1]]] = 0.0
+    def drop_end(self, end: int) -> None:
+        for rows in self.kept.values():
+            rows[end] = 0.0
+
+    def drop_kept(self, node: int) -> None:
+        for rows in self.kept.values():
+            rows[self._ends[self._first[node] : self._first[node + 1]]] = 0.0
 
     def blank(self, unseen: list[int]) -> None:
         """Pairs that nobody sees any more become zero; where they are few, new ones join them in `blanks`."""
@@ -294,18 +303,38 @@ class Rows:
 
 
 class Columns:
-    """The figures of some operations, each as a column (b, 1) of the models' type."""
+    """The figures of some exchanges, each as a column (b, 1): those of the models in their type, `terms` as they are.
 
-    def __init__(self, ops: Sequence[Op], dtype: np.dtype[Any]) -> None:
-        self.edges = np.array([op[1] for op in ops])
-        self.pairs = np.array([op[2] for op in ops])
-        self.factors = np.array([op[5] for op in ops], dtype)[:, None]
-        self.samples = np.array([op[6] for op in ops], dtype)[:, None]
-        self.scales = np.array([op[7] for op in ops], dtype)[:, None]
+    `keeping` (b,): the exchange changes what its edge keeps.
+    """
+
+    def __init__(self, ops: Sequence[Exchange], dtype: np.dtype[Any], method: Method) -> None:
+        self.edges = np.array([op.edge for op in ops])
+        self.pairs = np.array([op.pair for op in ops])
+        self.factors = _column([op.factor for op in ops]).astype(dtype)
+        self.samples = _column([op.samples for op in ops]).astype(dtype)
+        self.terms = [_column([op.terms[place] for op in ops]) for place in range(len(method.no_terms))]
+        self.keeping = np.array([method.moves(op.terms) for op in ops], np.bool_)
 
 
-def _columns(ops: Sequence[Op], dtype: np.dtype[Any]) -> Columns:
-    return Columns(ops, dtype)
+class SeenRows:
+    """Some nodes as their method sees them: see `NodeVectors`. What they keep outside edges is not put off."""
+
+    def __init__(self, rows: Rows, nodes: Ints, samples: NDArray[np.float64]) -> None:
+        self._rows, self._nodes = rows, nodes
+        self.samples = samples
+        self.kept: dict[str, Rows2] = {}
+
+    @property
+    def channels(self) -> dict[str, Rows2]:
+        return {MODEL: self._rows.models[self._nodes]}
+
+    def sum_of_edges(self, name: str, channel: str = MODEL) -> Rows2:  # noqa: ARG002 - there is one
+        return self._rows.sum_of_edges(self._nodes, name)
+
+
+def _column(values: Sequence[float]) -> NDArray[np.float64]:
+    return np.array(values, np.float64)[:, None]
 
 
 def _squares(rows: Rows2) -> NDArray[np.floating[Any]]:

@@ -1,26 +1,24 @@
 """Local rounds of many nodes in one batched call, for engines that do everything else at once.
 
-A round depends on nothing but its start, its correction and its number. So when the result of one is needed, all that
+A round depends on nothing but its start and its number. So when the result of one is needed, all that
 are under way are computed, and those of the other nodes wait until their time is over.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from p2pfl.errors import LearningError
-from p2pfl.learn.interface import LocalRound, Vector
+from p2pfl.learn.interface import LocalRound, RoundStart
 from sim.learning.batched import BatchedLearners
+from sim.learning.grouped import RoundStarts
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    start: Vector
-    correction: Vector | None
+    start: RoundStart
     index: int
 
 
@@ -32,9 +30,9 @@ class Ahead:
         self._begun: dict[int, _Begun] = {}
         self._done: dict[int, LocalRound | LearningError] = {}
 
-    def begin(self, node: int, start: Vector, correction: Vector | None, index: int) -> None:
-        """Nobody writes to `start` (d,) and `correction` (d,) before `end` or `drop`."""
-        self._begun[node] = _Begun(start, correction, index)
+    def begin(self, node: int, start: RoundStart, index: int) -> None:
+        """Nobody writes to its vectors before `end` or `drop`."""
+        self._begun[node] = _Begun(start, index)
 
     def drop(self, node: int) -> None:
         """The round never ends."""
@@ -57,16 +55,15 @@ class Ahead:
     def _train(self, begun: dict[int, _Begun]) -> None:
         nodes = np.array(sorted(begun))
         rounds = [begun[node] for node in nodes.tolist()]
-        corrected = np.array([one.correction is not None for one in rounds])
-        starts = np.stack([one.start for one in rounds])
-        corrections: NDArray[np.floating[Any]] | None = None
-        if corrected.any():
-            none = np.zeros_like(starts[0])
-            corrections = np.stack([none if one.correction is None else one.correction for one in rounds])
-        out = np.empty_like(starts)
-        losses = self.learners.train(
-            nodes, np.array([one.index for one in rounds]), starts, corrections, corrected, out
-        )
+        models = np.stack([one.start.model for one in rounds])
+        by_method = np.array([one.start.method is not None for one in rounds])
+        none = np.zeros_like(models[0])
+        given = {
+            name: np.stack([one.start.given.get(name, none) for one in rounds]) for name in self.learners.method.given
+        }
+        out = np.empty_like(models)
+        starts = RoundStarts(models, by_method, given if by_method.any() else {})
+        losses = self.learners.train(nodes, np.array([one.index for one in rounds]), starts, out)
         for place, node in enumerate(nodes.tolist()):
             self._done[node] = LocalRound(
                 vector=out[place],
@@ -80,6 +77,6 @@ class Ahead:
         """One of them failed, and it does not say which."""
         for node, one in begun.items():
             try:
-                self._done[node] = self.learners.learners[node].train(one.start, one.correction, one.index)
+                self._done[node] = self.learners.learners[node].train(one.start, one.index)
             except LearningError as error:
                 self._done[node] = error

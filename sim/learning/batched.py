@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.model import Federation
+from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import LearningError
 from p2pfl.learn.batches import batch_sizes
-from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
-from p2pfl.learn.user_code import FAILURES, describe_failure
+from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.methods import Method, method_of
+from p2pfl.learn.methods.plain import Plain
 from sim.attacks import Poison
-from sim.learning.grouped import Flags, Grouped, Integers
+from sim.learning.grouped import Flags, Grouped, Integers, RoundStarts
 from sim.learning.nodes import TorchNodes, gathered, load_learners
 from sim.learning.poisoned import poisoned
 from sim.learning.selftest import Verdict, examine
@@ -48,7 +50,7 @@ def make_learners(
     learners = load_learners(federation, local)
     if poison is not None:
         learners = poisoned(learners, poison, liars)
-    return BatchedLearners(learners, approximate=approximate, batching=batching)
+    return BatchedLearners(learners, method_of(federation), approximate=approximate, batching=batching)
 
 
 class BatchedLearners:
@@ -59,11 +61,20 @@ class BatchedLearners:
     self-test found, by kind of node. `personal` is how many floating values each node keeps to itself, besides `size`.
     """
 
-    def __init__(self, learners: Sequence[Learner], *, approximate: bool = False, batching: bool = True) -> None:
-        """`approximate` batches also where rows agree with the learner alone only to 1e-5 (relative). Without
-        `batching` nothing is tried: for few nodes, or few rounds, the import of torch.func alone costs more.
+    def __init__(
+        self,
+        learners: Sequence[Learner],
+        method: Method | None = None,
+        *,
+        approximate: bool = False,
+        batching: bool = True,
+    ) -> None:
+        """`method` is plain where none is given. `approximate` batches also where rows agree with the learner alone
+        only to 1e-5 (relative). Without `batching` nothing is tried: for few nodes, or few rounds, the import of
+        torch.func alone costs more.
         """
         self.learners = learners
+        self.method = method or Plain()
         self.size, self.personal = learners[0].size, learners[0].personal
         nodes = learners if isinstance(learners, TorchNodes) else gathered(learners)
         self.nodes = nodes if isinstance(nodes, TorchNodes) else None
@@ -89,6 +100,11 @@ class BatchedLearners:
         return self._probe(node).steps
 
     @property
+    def exchanged_size(self) -> int:
+        """How many values neighbors exchange: those of the model, times the channels of the method."""
+        return self.size * len(self.method.channels)
+
+    @property
     def trains_together(self) -> bool:
         """Whether a group's rounds are computed in one call, with the bits and the figures of each learner alone."""
         return self.nodes is not None and self.batch_stable and bool(self._together.any())
@@ -99,38 +115,25 @@ class BatchedLearners:
             return self.nodes.prototype.training.learning_rate
         return self._probe(0).learning_rate
 
-    def train(  # noqa: PLR0917 - arrays side by side, in the order of `Learner.train`
-        self,
-        nodes: Integers,
-        rounds: Integers,
-        starts: Rows,
-        corrections: Rows | None,
-        corrected: Flags | None,
-        out: Rows,
-    ) -> Rows:
-        """One local round of each (node, round) from `starts` (b, d); the models go to `out` (b, d).
+    def train(self, nodes: Integers, rounds: Integers, starts: RoundStarts, out: Rows) -> Rows:
+        """One local round of each (node, round) from `starts`; the models go to `out` (b, d).
 
-        `corrections` (b, d) are added to the gradients of the rows that `corrected` (b,) marks; None: of all. `out` may
-        be `starts`. Returns the mean losses (b,). No pair may stand there twice where rounds go one at a time.
+        `out` may be the models of `starts`. Returns the mean losses (b,). No pair may stand there twice where rounds go
+        one at a time.
 
         Raises:
             LearningError: the user's code failed.
         """
-        if corrections is None:
-            corrected = np.zeros(len(nodes), dtype=np.bool_)
-        elif corrected is None:
-            corrected = np.ones(len(nodes), dtype=np.bool_)
         losses = np.empty(len(nodes))
         together = self._together[nodes]
         if self._grouped is not None and together.any():
             rows = slice(None) if together.all() else np.flatnonzero(together)
             try:
-                self._train_together(self._grouped, rows, (nodes, rounds, starts, corrections, corrected), out, losses)
+                self._train_together(self._grouped, rows, (nodes, rounds, starts), out, losses)
             except FAILURES as error:
                 raise LearningError(f"training failed: {describe_failure(error)}") from error
         for row in np.flatnonzero(~together).tolist():
-            correction = corrections[row] if corrections is not None and corrected[row] else None
-            local = self.learners[int(nodes[row])].train(starts[row], correction, int(rounds[row]))
+            local = self.learners[int(nodes[row])].train(starts.alone(row, self.method), int(rounds[row]))
             out[row], losses[row] = local.vector, local.loss
         return losses
 
@@ -150,7 +153,7 @@ class BatchedLearners:
     def _probe(self, node: int) -> LocalRound:
         """A learner that is not ours tells its steps by taking them."""
         if node not in self._probed:
-            self._probed[node] = self.learners[node].train(self.initial(), None, 0)
+            self._probed[node] = self.learners[node].train(RoundStart(self.initial()), 0)
         return self._probed[node]
 
     def _try(self, nodes: TorchNodes | str) -> Grouped | str:
@@ -164,7 +167,7 @@ class BatchedLearners:
         if not nodes.shareable:
             return "the model has buffers that are not shared"
         try:
-            grouped = Grouped(nodes, nodes.pool)
+            grouped = Grouped(nodes, nodes.pool, self.method)
             self.verdicts = examine(grouped, self.learners)
         except Exception as error:  # noqa: BLE001 - whatever a model of any kind makes torch.func say
             return describe(error)
@@ -204,15 +207,14 @@ class BatchedLearners:
     def _train_together(
         grouped: Grouped,
         rows: slice | Integers,
-        work: tuple[Integers, Integers, Rows, Rows | None, Flags],
+        work: tuple[Integers, Integers, RoundStarts],
         out: Rows,
         losses: Rows,
     ) -> None:
-        nodes, rounds, starts, corrections, corrected = work
+        nodes, rounds, starts = work
         if isinstance(rows, slice):
-            losses[:] = grouped.train(nodes, rounds, starts, corrections, corrected, out)
+            losses[:] = grouped.train(nodes, rounds, starts, out)
             return
         part = np.empty((len(rows), out.shape[1]), dtype=out.dtype)
-        pulls = None if corrections is None else corrections[rows]
-        losses[rows] = grouped.train(nodes[rows], rounds[rows], starts[rows], pulls, corrected[rows], part)
+        losses[rows] = grouped.train(nodes[rows], rounds[rows], starts.of(rows), part)
         out[rows] = part

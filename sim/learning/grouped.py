@@ -6,7 +6,8 @@ model is batch-stable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from p2pfl.learn.batches import batch_sizes, draw_rows
-from p2pfl.learn.interface import Score
+from p2pfl.learn.interface import RoundStart, Score
+from p2pfl.learn.methods import Method
 from p2pfl.learn.samples import TensorSamples
 from p2pfl.learn.scoring import BATCH
 from sim.learning.nodes import TorchNodes
@@ -38,12 +40,36 @@ _SCORED_FLOATS = 2_500_000
 """the same where models are scored: their activations are taken to be about as large."""
 
 
+@dataclass(frozen=True, slots=True)
+class RoundStarts:
+    """What local rounds of many nodes begin with: `models` (b, d), and what the method has `given` to each (b, d).
+
+    `by_method` (b,): the steps take the method's gradients; elsewhere the loss's own, and what is given counts for
+    nothing.
+    """
+
+    models: Rows
+    by_method: Flags
+    given: Mapping[str, Rows] = field(default_factory=dict)
+
+    def of(self, rows: Integers | slice) -> RoundStarts:
+        """Some of them."""
+        given = {name: one[rows] for name, one in self.given.items()}
+        return RoundStarts(self.models[rows], self.by_method[rows], given)
+
+    def alone(self, row: int, method: Method) -> RoundStart:
+        """One of them, for a learner alone."""
+        if not self.by_method[row]:
+            return RoundStart(self.models[row])
+        return RoundStart(self.models[row], {name: one[row] for name, one in self.given.items()}, method)
+
+
 class Grouped:
     """The batched data plane of `nodes`, whose data are in one pool."""
 
-    def __init__(self, nodes: TorchNodes, pool: Pool) -> None:
+    def __init__(self, nodes: TorchNodes, pool: Pool, method: Method) -> None:
         self.nodes, self.pool = nodes, pool
-        self.stack = StackedModel(nodes.prototype)
+        self.stack = StackedModel(nodes.prototype, method)
         self._training, self._seed = nodes.prototype.training, nodes.prototype.context.seed
         self._places = np.array([context.node for context in nodes.contexts], dtype=np.int64)
         sizes = {int(n): tuple(batch_sizes(self._training, int(n))) for n in np.unique(pool.counts)}
@@ -66,22 +92,20 @@ class Grouped:
     def can_score(self, part: str) -> bool:
         return part == "local" or all(isinstance(one, TensorSamples) for one in self.nodes.tests)
 
-    def train(  # noqa: PLR0917 - see `BatchedLearners.train`
-        self, nodes: Integers, rounds: Integers, starts: Rows, corrections: Rows | None, corrected: Flags, out: Rows
-    ) -> Rows:
-        """As `BatchedLearners.train`; `corrected` (b,) is all False without `corrections`."""
+    def train(self, nodes: Integers, rounds: Integers, starts: RoundStarts, out: Rows) -> Rows:
+        """As `BatchedLearners.train`."""
         losses = np.empty(len(nodes), dtype=np.float32)
-        kinds = self.kinds[nodes] * 2 + corrected
+        kinds = self.kinds[nodes] * 2 + starts.by_method
         for kind in np.unique(kinds).tolist():
             rows = np.flatnonzero(kinds == kind)
             drawn = self._draw(nodes[rows], rounds[rows])
-            pulls, careful = corrections if kind % 2 else None, self.careful[kind // 2]
+            by_method, careful = kind % 2, self.careful[kind // 2]
             for group in _chunks(rows, self.group[kind // 2]):
                 index = np.array(list(islice(drawn, len(group)))) + self.pool.first[nodes[group], None]
                 batches = self._batches(torch.from_numpy(index), self.sizes[kind // 2])
-                pull = None if pulls is None else _taken(pulls, group)
-                result = torch.empty(len(group), starts.shape[1])
-                learned = self.stack.train(_taken(starts, group), batches, pull, result, careful=careful)
+                given = {name: _taken(one, group) for name, one in starts.given.items()} if by_method else None
+                result = torch.empty(len(group), starts.models.shape[1])
+                learned = self.stack.train(_taken(starts.models, group), batches, given, result, careful=careful)
                 losses[group] = learned.numpy()
                 out[group] = result.numpy()
         return losses

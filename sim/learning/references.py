@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from p2pfl.config.model import Federation, TrainingConfig
 from p2pfl.learn.batches import batch_sizes
-from p2pfl.learn.interface import Score, Vector
+from p2pfl.learn.interface import RoundStart, Score, Vector
 from p2pfl.learn.trainer import TorchLearner
 from sim.learning.batched import BatchedLearners
+from sim.learning.grouped import RoundStarts
 from sim.learning.nodes import TorchNodes
 from sim.learning.pool import Pool
 
@@ -92,7 +93,9 @@ def _average(
     for start in range(0, len(learners), block):
         nodes = np.arange(start, min(start + block, len(learners)))
         rows = np.repeat(model[None], len(nodes), axis=0)
-        losses = learners.train(nodes, np.full(len(nodes), index), rows, None, None, rows)
+        losses = learners.train(
+            nodes, np.full(len(nodes), index), RoundStarts(rows, np.zeros(len(nodes), np.bool_)), rows
+        )
         total += weights[nodes] @ rows.astype(np.float64)
         loss += float(weights[nodes] @ losses)
     return total.astype(np.float32), loss
@@ -113,7 +116,7 @@ def _pooled_run(nodes: TorchNodes, pool: Pool, training: TrainingConfig, goals: 
         for moment in _moments(goal):
             loss = math.nan
             for index in range(done, moment):
-                local = learner.train(model, None, index)
+                local = learner.train(RoundStart(model), index)
                 model, loss = local.vector, local.loss
             if moment > done:
                 done = moment

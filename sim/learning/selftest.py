@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.learn.interface import Learner, Score
-from sim.learning.grouped import LARGEST_GROUP, Flags, Grouped, Integers
+from p2pfl.learn.methods.method import overrides
+from sim.learning.grouped import LARGEST_GROUP, Grouped, Integers, RoundStarts
 
 _SIZES = (1, 2, 3, 8, 64, LARGEST_GROUP)
 _FEW_NODES, _FEW = 64, 32
@@ -45,9 +46,7 @@ class _Trial:
 
     nodes: Integers
     rounds: Integers
-    starts: NDArray[np.float32]
-    corrections: NDArray[np.float32]
-    corrected: Flags
+    starts: RoundStarts
 
 
 def examine(grouped: Grouped, learners: Sequence[Learner]) -> dict[int, Verdict]:
@@ -78,7 +77,7 @@ def _attempt(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.r
     verdict = Verdict(group=largest)
     grouped.group[kind] = largest
     for number, size in enumerate([size for size in _SIZES if size < largest] + [largest]):
-        trial = _trial(grouped, rng.choice(members, size), rng, corrected=number % 2 == 1)
+        trial = _trial(grouped, rng.choice(members, size), rng, by_method=number % 2 == 1)
         trained = _compare(grouped, learners, trial, verdict)
         if not verdict.training:
             break
@@ -88,25 +87,28 @@ def _attempt(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.r
     return verdict
 
 
-def _trial(grouped: Grouped, nodes: Integers, rng: np.random.Generator, *, corrected: bool) -> _Trial:
+def _trial(grouped: Grouped, nodes: Integers, rng: np.random.Generator, *, by_method: bool) -> _Trial:
     initial = grouped.nodes.prototype.initial().astype(np.float32)
     spread = 0.1 * float(np.abs(initial).mean()) + 1e-3
-    noise = rng.standard_normal((2, len(nodes), len(initial)), dtype=np.float32)
+    method = grouped.stack.method
+    noise = rng.standard_normal((1 + len(method.given), len(nodes), len(initial)), dtype=np.float32)
     return _Trial(
         nodes=nodes,
         rounds=np.arange(len(nodes), dtype=np.int64),
-        starts=initial + np.float32(spread) * noise[0],
-        corrections=np.float32(0.1 * spread) * noise[1],
-        corrected=np.full(len(nodes), corrected),
+        starts=RoundStarts(
+            initial + np.float32(spread) * noise[0],
+            np.full(len(nodes), by_method and overrides(method, "gradient")),
+            {name: np.float32(0.1 * spread) * one for name, one in zip(method.given, noise[1:], strict=True)},
+        ),
     )
 
 
 def _compare(grouped: Grouped, learners: Sequence[Learner], trial: _Trial, verdict: Verdict) -> NDArray[np.float32]:
-    out = np.empty_like(trial.starts)
-    losses = grouped.train(trial.nodes, trial.rounds, trial.starts, trial.corrections, trial.corrected, out)
+    out = np.empty_like(trial.starts.models)
+    losses = grouped.train(trial.nodes, trial.rounds, trial.starts, out)
     for row in _tried(len(out)):
-        correction = trial.corrections[row] if trial.corrected[row] else None
-        alone = learners[int(trial.nodes[row])].train(trial.starts[row], correction, int(trial.rounds[row]))
+        start = trial.starts.alone(row, grouped.stack.method)
+        alone = learners[int(trial.nodes[row])].train(start, int(trial.rounds[row]))
         verdict.training &= _equal(alone.vector, out[row])
         verdict.losses &= _equal(np.float32(alone.loss), losses[row])
         verdict.apart = max(verdict.apart, _apart(np.asarray(alone.vector), out[row]))

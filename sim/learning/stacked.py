@@ -7,7 +7,7 @@ kernels: `selftest` finds out.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
+from p2pfl.learn.methods import Method
 from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import Place
 from p2pfl.learn.scoring import loss_of
@@ -31,7 +32,8 @@ Named = dict[str, Tensor]
 class StackedModel:
     """Borrows the module of `learner`, which must not train meanwhile."""
 
-    def __init__(self, learner: TorchLearner) -> None:
+    def __init__(self, learner: TorchLearner, method: Method) -> None:
+        self.method = method
         self.task, self.training = learner.task, learner.training
         self.places: list[Place] = learner.places
         self._module = learner.module
@@ -43,22 +45,28 @@ class StackedModel:
         self._unused = self._find_unused(learner)
 
     def train(
-        self, starts: Tensor, batches: Iterable[Batch], pulls: Tensor | None, out: Tensor, *, careful: bool
+        self,
+        starts: Tensor,
+        batches: Iterable[Batch],
+        given: Mapping[str, Tensor] | None,
+        out: Tensor,
+        *,
+        careful: bool,
     ) -> Tensor:
         """Learn from each of `batches` in turn, from `starts` (c, d); the result goes to `out` (c, d).
 
-        `pulls` (c, d) are added to every gradient; `careful` takes small products one by one. Returns the mean losses
-        (c,).
+        Each step takes the method's gradient with what is `given` (c, d) to it, None: the loss's own; `careful` takes
+        small products one by one. Returns the mean losses (c,).
         """
         tensors = self._unpacked(starts)
-        pull = {} if pulls is None else {p.name: _part(pulls, p).to(p.dtype) for p in self.places if p.trained}
+        parts = {} if given is None else self._parts({"anchor": starts, **given})
         trained = {place.name: tensors.pop(place.name) for place in self.places if place.trained}
         step = make_optimizer(list(trained.values()), self.training, self.task.name).begin()  # type: ignore[arg-type]
         losses = []
         self._module.train()
         with _quiet(), OneByOne() if careful else nullcontext():
             for inputs, targets in batches:
-                losses.append(self._learn(trained, tensors, pull, (inputs, targets)))
+                losses.append(self._learn(trained, tensors, parts, (inputs, targets)))
                 step()
         for place in self.places:
             out[:, place.part] = (trained if place.trained else tensors)[place.name].flatten(1)
@@ -70,14 +78,15 @@ class StackedModel:
         with torch.no_grad(), _quiet(), OneByOne() if careful else nullcontext():
             return (self._common if common else self._outputs)(self._unpacked(models), inputs)
 
-    def _learn(self, trained: Named, fixed: Named, pull: Named, batch: Batch) -> Tensor:
+    def _learn(self, trained: Named, fixed: Named, parts: Mapping[str, Named], batch: Batch) -> Tensor:
         """Leaves a gradient at each of `trained`; the losses (c,)."""
         inputs, targets = batch
         gradients, (values, each) = self._gradients(trained, fixed, inputs, targets)
         for name, tensor in trained.items():
             gradient = None if name in self._unused else gradients[name]
-            if name in pull:
-                gradient = pull[name].clone() if gradient is None else gradient.add_(pull[name])
+            if parts and (gradient is not None or self.method.every_parameter):
+                g = torch.zeros_like(tensor) if gradient is None else gradient
+                gradient = self.method.gradient(g, tensor, parts[name])
             tensor.grad = gradient
         return means(each) if self._own_order else values
 
@@ -94,6 +103,14 @@ class StackedModel:
     def _outputs_of_one(self, tensors: Named, inputs: Tensor) -> Tensor:
         outputs: Tensor = functional_call(self._module, tensors, (inputs,))
         return outputs
+
+    def _parts(self, vectors: Mapping[str, Tensor]) -> dict[str, Named]:
+        """Of each trained tensor (c, shape), by its name, the part of each of the `vectors` (c, d) by theirs."""
+        return {
+            place.name: {name: _part(one, place).to(place.dtype) for name, one in vectors.items()}
+            for place in self.places
+            if place.trained
+        }
 
     def _unpacked(self, vectors: Tensor) -> Named:
         """Fresh tensors (c, shape) by name."""

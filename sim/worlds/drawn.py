@@ -73,14 +73,15 @@ def draw(seed: int) -> tuple[Federation, WorldSpec]:
     nodes = 2 + below(rng, 7)
     edges = _edges(rng, nodes)
     schedule = _schedule(rng, edges) if rng.random() < 0.3 else ()
+    rule = _rule(stream(seed, "drawn rule"))
     federation = Federation(
         path=Path(f"drawn-{seed}.toml"),
         name=f"drawn-{seed}",
         seed=seed,
         topology="drawn",
         task=_task(rng, nodes),
-        training=_training(rng),
-        gossip=replace(_gossip(rng), rule=_rule(stream(seed, "drawn rule"))),
+        training=_training(rng, rule),
+        gossip=replace(_gossip(rng), rule=rule),
         members=tuple(_member(seed, index) for index in range(nodes)),
         edges=edges,
         schedule=schedule,
@@ -131,7 +132,7 @@ def _task(rng: Random, nodes: int) -> TaskConfig:
     return TaskConfig(name="quadratic", options=options)
 
 
-def _training(rng: Random) -> TrainingConfig:
+def _training(rng: Random, rule: str) -> TrainingConfig:
     epochs = rng.random() < 0.3
     return TrainingConfig(
         rounds=5 + below(rng, 16),
@@ -139,11 +140,16 @@ def _training(rng: Random) -> TrainingConfig:
         local_epochs=1 if epochs else None,
         batch_size=choice(rng, (16, 64, 256)),
         learning_rate=uniform(rng, 0.02, 0.3),
-        control_variate=choice(rng, (0.0, 0.0, 0.1, 0.3)),
+        method=_method(choice(rng, (0.0, 0.0, 0.1, 0.3)), rule),
         speed_correction=choice(rng, (1.0, 1.0, 2.0)),
         closing_rounds=below(rng, 8),
         evaluate_every=choice(rng, (0, 1, 5)),
     )
+
+
+def _method(beta: float, rule: str) -> str:
+    """A control variate of that strength, where the rule has one."""
+    return f"variate:beta={beta!r}" if beta and rule == "mean" else "plain"
 
 
 def _gossip(rng: Random) -> GossipConfig:

@@ -32,7 +32,7 @@ NEEDED = {"noise": "noise:1", "constant": "constant:2", "sleeper": "sleeper:sign
 def engine_of(kind, index, model, spec="q8"):
     peers = tuple(peer for peer in (HONEST, LIAR, OTHER) if peer != index)
     codecs = Codecs(make_compressor(spec))
-    return kind(index=index, state=NodeState.new(model, 10, peers), codecs=codecs, beta=0.0)
+    return kind(index=index, state=NodeState.new(model, 10, peers), codecs=codecs)
 
 
 def liar(attack, index=LIAR, league=(LIAR,), spec="q8"):

@@ -10,6 +10,7 @@ import torch
 from attackers.poisoned import poisoned, success
 from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
 from sim.attacks import parse_attack
 
@@ -44,7 +45,7 @@ def test_labels_are_flipped_for_training_and_not_for_the_test(digits):
 def test_a_poisoned_round_ends_elsewhere(digits):
     start = digits.initial()
     spoiled = poisoned(digits, parse_attack("backdoor").poison)
-    assert (spoiled.train(start, None, 0).vector != digits.train(start, None, 0).vector).any()
+    assert (spoiled.train(RoundStart(start), 0).vector != digits.train(RoundStart(start), 0).vector).any()
 
 
 def test_a_model_that_has_learned_the_poison_has_succeeded_and_an_honest_one_has_not(digits):
@@ -53,7 +54,7 @@ def test_a_model_that_has_learned_the_poison_has_succeeded_and_an_honest_one_has
     for name, of in (("honest", digits), ("fooled", poisoned(digits, poison))):
         models[name] = digits.initial()
         for index in range(60):
-            models[name] = of.train(models[name], None, index).vector
+            models[name] = of.train(RoundStart(models[name]), index).vector
     found = success(digits, poison, models)
     assert found["fooled"] > 0.8
     assert found["honest"] < 0.3

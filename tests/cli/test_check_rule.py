@@ -124,7 +124,7 @@ def test_settings_that_do_nothing_are_told_where_the_file_sets_them(check):
 
 
 def test_defaults_and_what_is_turned_off_are_not_told(check):
-    report = check("trimmed-mean:b=1", "complete", control_variate="0.0")
+    report = check("trimmed-mean:b=1", "complete", method='"plain"')
     assert not about(report, "does nothing")
 
 

@@ -64,7 +64,7 @@ def test_a_halted_node_goes_on_training():
     begun_alone(node)
     node.handle(StorageFailed(), 0.0)
     effects = commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
-    assert only(effects, StartRound) == [StartRound(index=1, corrected=False)]
+    assert only(effects, StartRound) == [StartRound(index=1, accompanied=False)]
     assert only(effects, Freeze) == []
 
 

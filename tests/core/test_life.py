@@ -49,7 +49,7 @@ def test_a_fresh_node_waits_for_all_its_neighbors_and_starts_with_the_last():
     node = make_node(1, 0, 2)
     assert started(node) == []
     assert only(open_session(node, 0, 0.1), StartRound) == []
-    assert only(open_session(node, 2, 0.2), StartRound) == [StartRound(index=0, corrected=True)]
+    assert only(open_session(node, 2, 0.2), StartRound) == [StartRound(index=0, accompanied=True)]
 
 
 def test_a_fresh_node_waits_for_the_others_no_longer_than_the_setting():
@@ -58,7 +58,7 @@ def test_a_fresh_node_waits_for_the_others_no_longer_than_the_setting():
     assert node.deadline() == 2.5
     open_session(node, 0, 1.0)
     assert only(node.wake(2.4), StartRound) == []
-    assert only(node.wake(2.5), StartRound) == [StartRound(index=0, corrected=True)]
+    assert only(node.wake(2.5), StartRound) == [StartRound(index=0, accompanied=True)]
 
 
 def test_a_node_with_a_memory_waits_only_briefly_for_the_others():
@@ -66,7 +66,7 @@ def test_a_node_with_a_memory_waits_only_briefly_for_the_others():
     started(node)
     assert node.deadline() == RESUME_WAIT_S
     open_session(node, 0, 1.0, greeting=hello(version=5, level=None))
-    assert only(node.wake(RESUME_WAIT_S), StartRound) == [StartRound(index=2, corrected=True)]
+    assert only(node.wake(RESUME_WAIT_S), StartRound) == [StartRound(index=2, accompanied=True)]
 
 
 @pytest.mark.parametrize("done", [0, 2])
@@ -80,7 +80,7 @@ def test_a_node_whose_neighbors_are_not_there_waits_untrained_for_ever_and_says_
     assert only(effects, StartRound) == []
     assert node.rounds.phase is Phase.WAITING
     effects = open_session(node, 0, 4000.0, greeting=hello(version=done, level=None)) + node.wake(4000.0)
-    assert only(effects, StartRound) == [StartRound(index=done, corrected=True)]
+    assert only(effects, StartRound) == [StartRound(index=done, accompanied=True)]
 
 
 def test_a_node_that_has_finished_answers_with_done_for_a_while_and_finishes_again():
@@ -116,7 +116,7 @@ def test_a_node_without_neighbors_trains_closes_and_finishes():
     node = make_node(0)
     effects = started(node)
     for index in range(3):
-        assert only(effects, StartRound) == [StartRound(index=index, corrected=False)]
+        assert only(effects, StartRound) == [StartRound(index=index, accompanied=False)]
         effects = train(node, effects, 1.0 + index)
     for version in (4, 5):
         assert only(effects, CommitRound)[0].version == version
@@ -267,7 +267,7 @@ def test_it_starts_from_the_median_of_all_live_neighbors_once_their_replicas_are
     effects = filled(node, effects)
     assert only(effects, Bootstrap) == [Bootstrap(peers=(1, 2))]
     assert min(edge.exchanges for edge in node.edges.values()) >= 3
-    assert node.handle(Bootstrapped(), 0.0) == [StartRound(index=0, corrected=True)]
+    assert node.handle(Bootstrapped(), 0.0) == [StartRound(index=0, accompanied=True)]
     assert not node.facts.joining
 
 
@@ -315,7 +315,7 @@ def test_a_node_begins_only_when_everybody_is_there_as_far_as_the_graph_reaches(
     effects = say(node, 2, Ready(version=0, level=2))
     assert [m.level for m in sent(effects) if isinstance(m, Ready)] == [3, 3]
     effects = say(node, 2, Ready(version=0, level=3))
-    assert only(effects, StartRound) == [StartRound(index=0, corrected=True)]
+    assert only(effects, StartRound) == [StartRound(index=0, accompanied=True)]
 
 
 def test_who_has_begun_holds_nobody_back():
@@ -323,7 +323,7 @@ def test_who_has_begun_holds_nobody_back():
     started(node)
     open_session(node, 0)
     assert node.rounds.phase is Phase.WAITING
-    assert only(say(node, 0, Ready(version=0, level=None)), StartRound) == [StartRound(index=0, corrected=True)]
+    assert only(say(node, 0, Ready(version=0, level=None)), StartRound) == [StartRound(index=0, accompanied=True)]
 
 
 def test_a_closing_round_waits_until_the_neighbor_is_no_more_than_one_behind():

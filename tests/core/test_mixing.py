@@ -93,7 +93,7 @@ def test_no_round_begins_before_the_engine_has_mixed():
     assert around.last(StartRound, CommitRound, Mix) == around.last(Mix)
     assert around.node.rounds.mixing.mixed == 0
     assert around.node.deadline() is None or only(around.node.wake(around.node.deadline()), StartRound) == []
-    assert only(around.node.handle(Mixed(), 9.0), StartRound) == [StartRound(index=1, corrected=True)]
+    assert only(around.node.handle(Mixed(), 9.0), StartRound) == [StartRound(index=1, accompanied=True)]
     assert around.node.rounds.mixing.mixed == 1
 
 
@@ -328,7 +328,7 @@ def test_one_liar_that_says_the_federation_has_moved_on_is_not_believed():
     around = Around(3)
     around.meet(1, greeting=hello(version=50))
     around.meet(2, 3)
-    assert around.last(StartRound) == StartRound(index=0, corrected=True)
+    assert around.last(StartRound) == StartRound(index=0, accompanied=True)
     assert around.of(CommitRound, Bootstrap) == []
 
 

@@ -34,7 +34,7 @@ def training(index, *neighbors, **changes):
     """A node in its first round, every edge open; at time 0."""
     node = make_node(index, *neighbors, **({"start_wait_s": 0.0, "rounds": 1000} | changes))
     effects = begun_alone(node)
-    assert only(effects, StartRound) == [StartRound(index=0, corrected=False)]
+    assert only(effects, StartRound) == [StartRound(index=0, accompanied=False)]
     return node
 
 
@@ -52,7 +52,7 @@ def test_the_next_round_starts_when_every_live_edge_has_exchanged_the_new_versio
     frozen = {op.peer: op for op in only(effects, Freeze)}
     assert {op.version for op in frozen.values()} == {1}
     assert only(exchange_as_initiator(node, [frozen[1]], 1.01), StartRound) == []
-    assert only(exchange_as_initiator(node, [frozen[2]], 1.015), StartRound) == [StartRound(index=1, corrected=True)]
+    assert only(exchange_as_initiator(node, [frozen[2]], 1.015), StartRound) == [StartRound(index=1, accompanied=True)]
 
 
 def test_an_exchange_of_the_version_before_does_not_start_the_next_round():
@@ -82,7 +82,7 @@ def test_a_tick_waits_no_longer_than_the_patience_and_half_as_long_after_each_mi
 
 def test_a_neighbor_without_a_session_costs_nothing():
     node = training(0, 1, 2)
-    assert only(ticked(node, 1.0), StartRound) == [StartRound(index=1, corrected=False)]
+    assert only(ticked(node, 1.0), StartRound) == [StartRound(index=1, accompanied=False)]
 
 
 def test_a_session_that_ends_ends_the_waiting_for_it():
@@ -90,7 +90,7 @@ def test_a_session_that_ends_ends_the_waiting_for_it():
     freeze(node, open_session(node, 1))
     ticked(node, 1.0)
     assert only(node.handle(SessionClosed(peer=1, session=1), 1.1), StartRound) == [
-        StartRound(index=1, corrected=False)
+        StartRound(index=1, accompanied=False)
     ]
 
 
@@ -108,7 +108,7 @@ def test_a_responder_asks_for_an_exchange_of_its_new_version():
     assert [(type(message), message.version, message.closing) for message in sent(effects)] == [(Ready, 1, None)]
     assert only(effects, StartRound) == []
     _, effects = apply_request(node, say(node, 0, request(), 1.1), 1.1)
-    assert only(effects, StartRound) == [StartRound(index=1, corrected=True)]
+    assert only(effects, StartRound) == [StartRound(index=1, accompanied=True)]
 
 
 def test_an_initiator_answers_a_ready_with_a_request_although_it_has_nothing_new():
@@ -171,4 +171,4 @@ def test_a_node_whose_neighbors_are_all_gone_trains_without_the_control_variate(
     node = make_node(0, 1, start_wait_s=0.0)
     begun_alone(node)
     effects = commit(node, node.handle(RoundTrained(steps=1, samples=30), 1.0), 1.0)
-    assert only(effects, StartRound) == [StartRound(index=1, corrected=False)]
+    assert only(effects, StartRound) == [StartRound(index=1, accompanied=False)]

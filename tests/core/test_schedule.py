@@ -82,7 +82,7 @@ def test_the_next_round_waits_for_the_edges_of_its_own_round_alone():
     node = filled_initiator(1, 2, 3)
     effects = ticked(node, 1.0)
     assert only(effects, StartRound) == []
-    assert only(exchange_as_initiator(node, effects, 1.01), StartRound) == [StartRound(index=1, corrected=True)]
+    assert only(exchange_as_initiator(node, effects, 1.01), StartRound) == [StartRound(index=1, accompanied=True)]
 
 
 def test_a_round_in_which_no_edge_has_its_turn_rests_as_long_as_an_exchange_takes():
@@ -94,7 +94,7 @@ def test_a_round_in_which_no_edge_has_its_turn_rests_as_long_as_an_exchange_take
     effects = ticked(node, 1.0)
     assert only(effects, Freeze, StartRound) == []
     assert node.rounds.due == 1.3
-    assert only(node.wake(1.3), StartRound) == [StartRound(index=1, corrected=True)]
+    assert only(node.wake(1.3), StartRound) == [StartRound(index=1, accompanied=True)]
 
 
 def test_a_round_rests_no_longer_than_any_wait_may_be():
@@ -113,9 +113,9 @@ def test_a_neighbor_without_a_session_costs_nothing_in_its_round_or_in_another()
         asked, _ = freeze(node, open_session(node, peer))
         apply_reply(node, say(node, peer, reply_to(asked), 0.3), 0.3)
     node.handle(SessionClosed(peer=2, session=1), 0.5)
-    assert only(ticked(node, 1.0), StartRound) == [StartRound(index=1, corrected=True)]
+    assert only(ticked(node, 1.0), StartRound) == [StartRound(index=1, accompanied=True)]
     node.handle(SessionClosed(peer=1, session=1), 1.5)
-    assert only(ticked(node, 2.0), StartRound) == [StartRound(index=2, corrected=False)]
+    assert only(ticked(node, 2.0), StartRound) == [StartRound(index=2, accompanied=False)]
 
 
 def test_after_a_whole_period_the_first_edge_has_its_turn_again():

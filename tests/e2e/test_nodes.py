@@ -20,6 +20,7 @@ from p2pfl.config.load import load_federation
 from p2pfl.engine.changes import ReplyWasApplied
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.redo import redo
+from p2pfl.learn.methods.plain import Plain
 from p2pfl.runtime.learned import read_learned
 from p2pfl.runtime.parts import replay
 from p2pfl.storage import peek
@@ -211,7 +212,7 @@ def settled_states(folder):
         pending, answered = states[low].edges[high].record.pending, states[high].edges[low].record
         if pending is not None and answered.seq == pending.seq:
             change = ReplyWasApplied(peer=high, reply=answered.reply, chain=answered.chain)
-            redo(states[low], change, codecs=codecs, flows=False)
+            redo(states[low], change, codecs=codecs, method=Plain())
     return federation, states
 
 
@@ -232,7 +233,7 @@ def test_two_of_eight_nodes_are_killed_and_nothing_is_lost(federation, run, comp
         topology="hypercube",
         compressor=compressor,
         rounds=rounds,
-        control_variate=0.0,
+        method="plain",
     )
     (folder / "pushes.py").write_text(PUSHES, encoding="utf-8")
     names = [f"node{index}" for index in range(8)]
@@ -279,7 +280,7 @@ def test_after_a_kill_the_personal_part_is_that_of_the_round_at_which_the_node_r
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - replays a failure
     chance, least = random.Random(seed), 150
-    options = {"local_steps": 1, "learning_rate": 1.0, "control_variate": 0.0, "share": "body.*"}
+    options = {"local_steps": 1, "learning_rate": 1.0, "method": "plain", "share": "body.*"}
     folder = federation(2, task='name = "counts.py:task"', topology="complete", rounds=ENDLESS, **options)
     (folder / "counts.py").write_text(COUNTS, encoding="utf-8")
     for key, value in (("durability", durability), ("snapshot_s", 0.1)):

@@ -8,10 +8,13 @@ import numpy as np
 
 from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze
+from p2pfl.engine.arithmetic import Seen
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
+from p2pfl.learn.methods.plain import Plain
+from p2pfl.learn.methods.variate import Variate
 
 SIZE = 300
 
@@ -20,13 +23,14 @@ class Pair:
     """Engines 0 (initiator) and 1; `changes` are what each has to make durable, in order."""
 
     def __init__(self, *, spec="q8", dtype=np.float32, beta=0.0, samples=(30, 90), size=SIZE, seed=0):
+        self.method = Variate(beta) if beta else Plain()
         chance = np.random.default_rng(seed)
         self.codecs = Codecs(make_compressor(spec))
         self.engines = []
         for index in (0, 1):
             model = chance.normal(size=size).astype(dtype)
-            state = NodeState.new(model, samples[index], (1 - index,))
-            self.engines.append(Engine(index=index, state=state, codecs=self.codecs, beta=beta))
+            state = NodeState.new(model, samples[index], (1 - index,), method=self.method)
+            self.engines.append(Engine(index=index, state=state, codecs=self.codecs, method=self.method))
         self.start = [copy.deepcopy(engine.state) for engine in self.engines]
         self.changes = ([], [])
         self.seq = 0
@@ -70,6 +74,7 @@ class Pair:
         """One local round that ended at `vector`; None: training failed."""
         engine = self.engines[index]
         state = engine.state
+        outcome = None
         if vector is not None:
             outcome = LocalRound(
                 vector=vector,
@@ -79,7 +84,7 @@ class Pair:
                 loss=0.0,
                 local=local or {},
             )
-            engine.trained = (state.model.copy(), outcome)
+        engine.outcomes.put(None if outcome is None else (state.model.copy(), outcome))
         return self.run(
             index,
             CommitRound(version=state.version + 1, trained=True, rho=rho, elapsed_s=1.0, least_samples=least),
@@ -92,9 +97,15 @@ def picture(state):
         peer: (edge.own.tobytes(), edge.peer.tobytes(), flow_of(edge).tobytes(), repr(edge.record))
         for peer, edge in state.edges.items()
     }
-    plain = (state.samples, state.version, state.rounds, state.drift, state.elapsed_s, state.alone, state.life)
+    plain = (state.samples, state.version, state.rounds, state.terms, state.elapsed_s, state.alone, state.life)
     return state.model.tobytes(), plain, edges
 
 
 def flow_of(edge):
-    return np.zeros_like(edge.own) if edge.flow is None else edge.flow
+    return edge.kept.get("flow", np.zeros_like(edge.own))
+
+
+def correction(state, beta):
+    """The control variate (d,) of a node in that state."""
+    method = Variate(beta)
+    return method.begin(Seen.of(state, method))["correction"]

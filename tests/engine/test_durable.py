@@ -46,7 +46,7 @@ def test_the_log_alone_gives_back_the_state_bit_for_bit(spec, dtype):
         for done in pair.changes[index]:
             kind, header, blobs = entry(done)
             again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(dtype))
-            redo(state, again, codecs=pair.codecs, flows=True)
+            redo(state, again, codecs=pair.codecs, method=pair.method)
         assert picture(state) == picture(engine.state)
 
 
@@ -85,7 +85,7 @@ def test_every_prefix_of_the_log_is_a_state_that_was():
     for length, expected in seen:
         state = copy.deepcopy(pair.start[1])
         for done in pair.changes[1][:length]:
-            redo(state, done, codecs=pair.codecs, flows=True)
+            redo(state, done, codecs=pair.codecs, method=pair.method)
         assert picture(state) == expected
 
 
@@ -123,7 +123,7 @@ def test_an_image_without_replicas_keeps_the_model_and_says_that_the_edge_must_b
     assert taken.blobs == {}
     again = restore(through_json(taken.header), taken.arrays, taken.blobs)
     assert again.model.tobytes() == state.model.tobytes()
-    assert again.edges[1].flow is None
+    assert again.edges[1].kept == {}
     record = again.edges[1].record
     assert (record.incarnation, record.seq, record.pending, record.has_replicas) == (3, 0, None, False)
     assert record.resyncs == state.edges[1].record.resyncs
@@ -180,7 +180,7 @@ def replayed(pair, index):
     for done in pair.changes[index]:
         kind, header, blobs = entry(done)
         again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(state.model.dtype))
-        redo(state, again, codecs=pair.codecs, flows=True)
+        redo(state, again, codecs=pair.codecs, method=pair.method)
     return state
 
 

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from p2pfl.core.events import ReplyRefused, RequestRefused
 from p2pfl.core.messages import request_digest
-from p2pfl.engine.arithmetic import correction
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pair import Pair
+from pair import Pair, correction
 
 
 def told(request, **changes):
@@ -45,22 +44,22 @@ def test_an_exchange_that_would_carry_the_model_too_far_is_refused():
 @pytest.mark.parametrize("drift", [5e-324, 1e-12])
 def test_a_scale_that_would_blow_up_the_control_variate_is_refused(drift):
     pair = Pair(beta=0.1)
-    assert isinstance(pair.apply_request(told(pair.freeze(), drift=drift)), RequestRefused)
-    assert pair.engines[1].state.edges[0].flow is None
+    assert isinstance(pair.apply_request(told(pair.freeze(), terms=(drift,))), RequestRefused)
+    assert pair.engines[1].state.edges[0].kept == {}
 
 
 def test_a_reply_with_a_smaller_scale_than_ours_is_refused():
     pair = Pair(beta=0.1)
-    pair.engines[0].state.drift = 0.5
+    pair.engines[0].state.terms = (0.5,)
     reply = pair.apply_request(pair.freeze()).reply
-    assert reply.drift == 0.5
-    assert isinstance(pair.apply_reply(replace(reply, drift=0.4)), ReplyRefused)
+    assert reply.terms == (0.5,)
+    assert isinstance(pair.apply_reply(replace(reply, terms=(0.4,))), ReplyRefused)
 
 
 def test_both_ends_scale_their_variates_by_the_larger_drift():
     """Whatever each has trained: the sum of n_i C_i stays zero."""
     pair = Pair(beta=0.1)
-    pair.engines[0].state.drift, pair.engines[1].state.drift = 0.5, 4.0
+    pair.engines[0].state.terms, pair.engines[1].state.terms = (0.5,), (4.0,)
     pair.exchange()
     total = sum(e.state.samples * correction(e.state, 0.1).astype(np.float64) for e in pair.engines)
     assert correction(pair.engines[0].state, 0.1).any()

@@ -9,23 +9,22 @@ import numpy as np
 import pytest
 
 from p2pfl.core.effects import Bootstrap, CommitRound, ResetEdge
-from p2pfl.engine.arithmetic import correction
 from p2pfl.learn.interface import LocalRound
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pair import Pair, picture
+from pair import Pair, correction, picture
 
 
 def test_a_round_adds_what_training_changed_not_what_it_ended_at():
     """Mixing goes on while a round trains."""
     pair = Pair(dtype=np.float64)
     engine = pair.engines[0]
-    start = engine.snapshot(corrected=True)[0]
+    start = engine.begin_round(accompanied=True).model
     pair.exchange()
     mixed = engine.state.model.copy()
     assert np.any(mixed != start)
     outcome = LocalRound(vector=start + 1.0, steps=5, learning_rate=0.1, samples=30, loss=0.0)
-    engine.trained = (start, outcome)
+    engine.outcomes.put((start, outcome))
     pair.run(0, CommitRound(version=1, trained=True, rho=1.0, elapsed_s=1.0, least_samples=0.0))
     np.testing.assert_allclose(engine.state.model, mixed + 1.0)
 
@@ -52,14 +51,14 @@ def test_a_round_that_ends_at_no_number_is_dropped_whole(bad):
     pair.train(0, pair.engines[0].state.model + np.float32(1))
     pair.exchange()
     state = pair.engines[0].state
-    model, variate, drift = state.model.tobytes(), correction(state, 0.1).tobytes(), state.drift
+    model, variate, drift = state.model.tobytes(), correction(state, 0.1).tobytes(), state.terms
     assert np.any(correction(state, 0.1))
     ended = state.model.copy()
     ended[7] = bad
     event = pair.train(0, ended, samples=1, rate=9.0)
     assert event.failed
     assert (event.rounds, event.samples) == (2, 30)
-    after = state.model.tobytes(), correction(state, 0.1).tobytes(), state.drift, state.samples
+    after = state.model.tobytes(), correction(state, 0.1).tobytes(), state.terms, state.samples
     assert after == (model, variate, drift, 30)
 
 
@@ -111,8 +110,8 @@ def test_without_a_rate_there_is_no_variate():
     pair = Pair(beta=0.0)
     pair.train(0, pair.engines[0].state.model + np.float32(1))
     pair.exchange()
-    assert pair.engines[0].state.edges[1].flow is None
-    assert pair.engines[0].snapshot(corrected=True)[1] is None
+    assert pair.engines[0].state.edges[1].kept == {}
+    assert pair.engines[0].begin_round(accompanied=True).method is None
 
 
 def test_the_variate_moves_against_the_flow_by_beta_over_the_drift():
@@ -142,12 +141,12 @@ def test_a_start_from_the_neighbors_is_their_coordinate_median_and_keeps_the_flo
     pair.exchange()
     pair.exchange(factor=0.0)
     theirs = pair.engines[1].state.model.tobytes()
-    flow = pair.engines[0].state.edges[1].flow.tobytes()
+    flow = pair.engines[0].state.edges[1].kept["flow"].tobytes()
     pair.run(0, Bootstrap(peers=(1,), rounds=7))
     state = pair.engines[0].state
     assert state.model.tobytes() == theirs
     assert state.model.dtype == np.float32
-    assert state.edges[1].flow.tobytes() == flow
+    assert state.edges[1].kept["flow"].tobytes() == flow
     assert state.rounds == 7
 
 
@@ -158,7 +157,7 @@ def test_the_flow_has_the_same_bits_with_opposite_signs_at_both_ends(spec, dtype
     for seed in range(20):
         pair.train(seed % 2, pair.engines[seed % 2].state.model * dtype(0.9), steps=1 + seed % 3, samples=30 + seed)
         pair.exchange(factor=3.0 + seed / 7)
-    first, second = (engine.state.edges[1 - engine.index].flow for engine in pair.engines)
+    first, second = (engine.state.edges[1 - engine.index].kept["flow"] for engine in pair.engines)
     assert np.any(first)
     assert (-first).tobytes() == second.tobytes()
 
@@ -175,7 +174,8 @@ def test_an_edge_that_begins_anew_has_no_flow():
 def test_a_snapshot_for_training_is_a_copy():
     pair = Pair(beta=0.1)
     before = picture(pair.engines[0].state)
-    model, variate = pair.engines[0].snapshot(corrected=True)
+    start = pair.engines[0].begin_round(accompanied=True)
+    model, variate = start.model, start.given["correction"]
     model += 1.0
     variate += 1.0
     assert picture(pair.engines[0].state) == before

@@ -46,7 +46,7 @@ def engine_with(rule, dtype=np.float32):
     state = NodeState.new(chance.normal(size=SIZE).astype(dtype), 30, PEERS)
     for edge in state.edges.values():
         edge.peer[:] = chance.normal(size=SIZE)
-    return Engine(index=0, state=state, codecs=Codecs(Pair(spec="none").codecs.of(1)), beta=0.0, rule=rule)
+    return Engine(index=0, state=state, codecs=Codecs(Pair(spec="none").codecs.of(1)), rule=rule)
 
 
 def mix(engine, peers=PEERS, weights=(0.25, 0.25, 0.25)):
@@ -138,7 +138,12 @@ def test_the_log_gives_back_the_same_bits_without_asking_the_rule(spec, dtype):
         logged += [entry(outcome.change) for outcome in done]
     assert sum(kind == "model" for kind, _, _ in logged) == 3
     for kind, header, blobs in logged:
-        redo(state, change(kind, header, [bytes(b) for b in blobs], np.dtype(dtype)), codecs=engine.codecs, flows=False)
+        redo(
+            state,
+            change(kind, header, [bytes(b) for b in blobs], np.dtype(dtype)),
+            codecs=engine.codecs,
+            method=engine.method,
+        )
     assert picture(state) == picture(engine.state)
 
 
@@ -216,7 +221,7 @@ def test_replicas_that_differ_are_a_fault_of_another_kind():
 
 def test_a_scale_that_a_task_of_its_own_may_tell_is_no_fault():
     pair = Pair(beta=0.1)
-    pair.engines[0].state.drift = 1e-12
+    pair.engines[0].state.terms = (1e-12,)
     event = pair.apply_request(pair.freeze())
     assert isinstance(event, RequestRefused)
     assert event.fault is None

@@ -21,11 +21,12 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.redo import redo
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
+from p2pfl.learn.methods.variate import Variate
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import picture
 
-SIZE, BETA = 600, 0.1
+SIZE, METHOD = 600, Variate()
 EDGES = ((0, 1), (0, 2), (1, 2))
 CHAINS = (
     "none",
@@ -59,7 +60,7 @@ class Triangle:
             peers = tuple(peer for peer in range(3) if peer != index)
             codecs = Codecs(make_compressor("none"), {p: made[min(index, p), max(index, p)] for p in peers})
             state = NodeState.new(start + np.float32(index), 10 * (index + 1), peers)
-            self.engines.append(Engine(index=index, state=state, codecs=codecs, beta=BETA))
+            self.engines.append(Engine(index=index, state=state, codecs=codecs, method=METHOD))
         self.starts = [copy.deepcopy(engine.state) for engine in self.engines]
         self.logs = [[], [], []]
         self.requests, self.replies = {}, {}
@@ -76,7 +77,7 @@ class Triangle:
         start = engine.state.model.copy()
         step = np.random.default_rng(engine.state.version).standard_normal(SIZE).astype(np.float32)
         local = LocalRound(vector=start + step, steps=3, learning_rate=0.1, samples=10 + index, loss=0.0)
-        engine.trained = (start, local)
+        engine.outcomes.put((start, local))
         version = engine.state.version + 1
         self.run(index, CommitRound(version=version, trained=True, rho=0.7, elapsed_s=1.0, least_samples=0.0))
 
@@ -128,7 +129,7 @@ class Triangle:
         for done in self.logs[index]:
             kind, header, blobs = entry(done)
             again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(np.float32))
-            redo(state, again, codecs=codecs, flows=True)
+            redo(state, again, codecs=codecs, method=METHOD)
         return state
 
 

@@ -66,7 +66,7 @@ def plainly_exchanged(state, decoded, factor, scale):
         move *= scalar(factor)
         state.model += move / scalar(state.samples)
         if scale:
-            edge.flow = flow_of(edge) + move * scalar(scale)
+            edge.kept["flow"] = flow_of(edge) + move * scalar(scale)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.1])
@@ -84,7 +84,7 @@ def test_tiles_change_no_bit_of_what_whole_vectors_give(size, dtype, factor, bet
     reply = pair.apply_request(request, factor).reply
     pair.apply_reply(reply)
     decoded = [make_compressor("q4").decode(message.body, size) for message in (request, reply)]
-    scale = 1 / reply.drift if beta else 0.0
+    scale = 1 / reply.terms[0] if beta and reply.terms[0] else 0.0
     plainly_exchanged(twins[0], decoded[::-1], factor, scale)
     plainly_exchanged(twins[1], decoded, factor, scale)
     for twin, engine, peer in zip(twins, pair.engines, (1, 0), strict=True):
@@ -105,7 +105,7 @@ FAULTS = {
     "the payload": lambda message: replace(message, body=short_of_the_end(message.body)),
     "the replica's norm": lambda message: replace(message, body=HUGE),
     "a replica that is no number": lambda message: replace(message, body=np.full(300, 3e38, "<f4").tobytes()),
-    "the scale of the variates": lambda message: replace(message, drift=1e-300),
+    "the scale of the variates": lambda message: replace(message, terms=(1e-300,)),
 }
 
 

@@ -48,9 +48,9 @@ def first_violation():
 
 @pytest.mark.parametrize("share", [-1.0, 0.0, 2.0, 1 + 1e-6], ids=["wrong way", "not at all", "twice", "a bit far"])
 def test_an_initiator_that_moves_otherwise_than_its_responder_is_found(monkeypatch, share):
-    def wrong(state, change, *, flows):
+    def wrong(state, change, method):
         before = state.model.copy()
-        right(state, change, flows=flows)
+        right(state, change, method)
         if isinstance(change, ReplyWasApplied):
             state.model[:] = before + share * (state.model - before)
 
@@ -83,9 +83,9 @@ def test_a_reply_that_leaves_before_it_is_on_the_disk_is_found(monkeypatch):
 
 
 def test_an_edge_that_keeps_one_replica_after_a_new_beginning_is_found(monkeypatch):
-    def wrong(state, change, *, codecs, flows):
+    def wrong(state, change, *, codecs, method):
         kept = state.edges[change.peer].own.copy() if isinstance(change, EdgeWasReset) else None
-        right(state, change, codecs=codecs, flows=flows)
+        right(state, change, codecs=codecs, method=method)
         if kept is not None:
             state.edges[change.peer].own[:] = kept
 

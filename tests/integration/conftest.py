@@ -117,11 +117,11 @@ class Abreast(Wrapped):
         self.beats = beats
         self.rounds = rounds
 
-    def train(self, start: Any, correction: Any, index: int) -> Any:
+    def train(self, start: Any, index: int) -> Any:
         with suppress(threading.BrokenBarrierError):
             for _ in range(self.beats if index < self.rounds else 0):
                 self.barrier.wait()
-        return self.learner.train(start, correction, index)
+        return self.learner.train(start, index)
 
 
 class Held(Wrapped):

@@ -97,7 +97,7 @@ async def test_speed_correction_keeps_fast_nodes_from_pulling_the_result_to_them
     errors = []
     for limit in (1.0, 8.0):
         bounds = {"rounds": 100_000, "learning_rate": 0.05}
-        field = ward(3, training={**bounds, "control_variate": 0.0, "speed_correction": limit})
+        field = ward(3, training={**bounds, "method": "plain", "speed_correction": limit})
         nodes = start(field, abreast=True, beats={0: 10})
         await nodes[1].until(lambda nodes=nodes: nodes[1].rounds >= 150)
         for node in nodes:

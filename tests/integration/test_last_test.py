@@ -32,10 +32,10 @@ class Sluggish:
         self._pause("test")
         return score
 
-    def train(self, start, correction, index):
+    def train(self, start, index):
         self.holds |= index >= self.after
         self._pause("round")
-        return self.learner.train(start, correction, index)
+        return self.learner.train(start, index)
 
     def hold(self, what, *, after):
         self.held, self.after = what, after

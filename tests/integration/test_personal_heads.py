@@ -74,7 +74,7 @@ def loss(outputs, targets):
 
 task = Task(model=Net, data=data, loss=loss)
 """
-COUNTING = {"local_steps": 1, "learning_rate": 1.0, "rounds": 100, "control_variate": 0.0}
+COUNTING = {"local_steps": 1, "learning_rate": 1.0, "rounds": 100, "method": "plain"}
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ async def test_in_snapshot_durability_a_restart_resynchronizes_every_edge_and_co
 PLANNED = {
     "more rounds": {"training": {"rounds": 100_001}},
     "another compressor": {"gossip": {"compressor": "q8"}},
-    "no variate": {"training": {"control_variate": 0.0}},
+    "no variate": {"training": {"method": "plain"}},
     "other durability": {},
     "another graph": {"federation": {"topology": "path"}},
 }
@@ -134,7 +134,7 @@ async def test_after_a_crash_another_compressor_leaves_the_old_log_as_it_was_wri
         await node.break_off()
     before = [field.model(index) for index in range(3)]
     field.tables["gossip"]["compressor"] = "q8"
-    field.tables["training"]["control_variate"] = 0.0
+    field.tables["training"]["method"] = "plain"
     field.write()
     for index, model in enumerate(before):
         np.testing.assert_array_equal(field.model(index), model)

@@ -8,6 +8,7 @@ import pytest
 from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.csv_table import csv_table
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for, load_task
 
 OPTIONS = {
@@ -72,7 +73,7 @@ def test_a_classification_is_learned(table, model):
     learner = table(text, test=text, model=model)
     vector = learner.initial()
     for round_index in range(4):
-        vector = learner.train(vector, None, round_index).vector
+        vector = learner.train(RoundStart(vector), round_index).vector
     assert learner.evaluate(vector, "test").accuracy > 0.95
 
 
@@ -80,7 +81,7 @@ def test_a_regression_is_learned(table):
     rng = np.random.default_rng(0)
     rows = [f"{age:.3f},{dose:.3f},a,{2 * dose + 1:.3f}" for age, dose in rng.normal([60, 0], [10, 1], (100, 2))]
     learner = table("\n".join(["age,dose,ward,state", *rows]), classes=None)
-    outcome = learner.train(learner.initial(), None, 0)
+    outcome = learner.train(RoundStart(learner.initial()), 0)
     score = learner.evaluate(outcome.vector, "local")
     assert score.accuracy is None
     assert score.loss < 0.1

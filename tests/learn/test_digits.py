@@ -5,6 +5,7 @@ import pytest
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.learn.digits import digits, load_digits
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for
 
 
@@ -39,5 +40,5 @@ def test_one_node_with_all_digits_learns_them_with_the_defaults(context, seed):
     learner = learner_for(digits(), context(seed=seed), TrainingConfig())
     vector = learner.initial()
     for round_index in range(TrainingConfig().rounds):
-        vector = learner.train(vector, None, round_index).vector
+        vector = learner.train(RoundStart(vector), round_index).vector
     assert learner.evaluate(vector, "test").accuracy >= 0.93

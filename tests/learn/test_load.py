@@ -9,6 +9,7 @@ import pytest
 
 from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import load_task, make_learner
 from p2pfl.learn.quadratic import QuadraticTask
 from p2pfl.learn.task import Task
@@ -62,7 +63,7 @@ def test_a_task_of_twenty_lines_in_a_file_learns(folder):
     learner = build("ward.py:task", folder)
     vector = learner.initial()
     for round_index in range(5):
-        vector = learner.train(vector, None, round_index).vector
+        vector = learner.train(RoundStart(vector), round_index).vector
     score = learner.evaluate(vector, "local")
     assert score.accuracy > 0.9
     assert score.metrics["recall"] > 0.9
@@ -164,7 +165,7 @@ def test_a_failure_while_training_is_a_learning_error(folder):
     (folder / "late.py").write_text(source + "late = Task(model=task.model, data=data, loss=loss)\n")
     learner = build("late.py:late", folder)
     with pytest.raises(LearningError, match=r"late.py:late: training failed: AssertionError \(late.py, line \d+\)"):
-        learner.train(learner.initial(), None, 0)
+        learner.train(RoundStart(learner.initial()), 0)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def with_metric():
 
     def live():
         learner = build(f"leaves.py:{function}", folder)
-        learner.evaluate(learner.train(learner.initial(), None, 0).vector, "local")
+        learner.evaluate(learner.train(RoundStart(learner.initial()), 0).vector, "local")
 
     with pytest.raises(error, match=words):
         live()
@@ -240,7 +241,7 @@ from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.learn.load import make_learner
 mine = make_learner(TaskConfig(name="quadratic"), TrainingConfig(), seed=0, node_index=0, node_count=2, node_name="a",
                     base_dir=Path(), local={}, local_dir=Path())
-mine.train(mine.initial(), None, 0)
+mine.train(RoundStart(mine.initial()), 0)
 assert p2pfl.Task.__name__ == "Task"
 assert "torch" not in sys.modules, "the quadratic task imports torch"
 """

@@ -10,6 +10,7 @@ import pytest
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.mnist_idx import mnist_idx
 
@@ -68,7 +69,7 @@ def test_both_models_train(tmp_path, mnist, model, size):
     write_set(tmp_path, "train")
     learner = mnist(tmp_path, model=model, training=TrainingConfig(local_steps=1, batch_size=4))
     assert learner.size == size
-    assert np.isfinite(learner.train(learner.initial(), None, 0).vector).all()
+    assert np.isfinite(learner.train(RoundStart(learner.initial()), 0).vector).all()
 
 
 @pytest.mark.parametrize(
@@ -108,5 +109,5 @@ def test_a_damaged_gzip_file_is_named(tmp_path, mnist):
 def test_real_mnist_is_learned_well_from_960_images(mnist):
     learner = mnist(REAL, nodes=8, partition="iid", training=TrainingConfig(local_steps=60, learning_rate=0.1))
     assert (learner.samples, len(learner.test_set)) == (7500, 10000)
-    outcome = learner.train(learner.initial(), None, 0)
+    outcome = learner.train(RoundStart(learner.initial()), 0)
     assert learner.evaluate(outcome.vector, "test").accuracy > 0.7

@@ -13,7 +13,9 @@ from torch.nn import functional
 
 from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for, make_learner
+from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.params import FlatModule
 from p2pfl.learn.plain_file import from_safetensors, to_safetensors
 from p2pfl.learn.task import Task
@@ -87,7 +89,7 @@ def test_the_vector_holds_what_is_shared_and_nothing_else(split):
 
 def test_nothing_personal_is_in_what_a_round_gives(split):
     mine = split()
-    outcome = mine.train(mine.initial(), None, 0)
+    outcome = mine.train(RoundStart(mine.initial()), 0)
     shared = set(outcome.vector.tolist())
     assert outcome.vector.shape == (BACKBONE,)
     for value in mine.local_state().values():
@@ -112,7 +114,7 @@ def test_the_digest_covers_what_is_shared_alone(split):
 
 def test_running_statistics_of_a_personal_layer_are_personal(split):
     mine = split(model=lambda: Split(normed=True))
-    mine.train(mine.initial(), None, 0)
+    mine.train(RoundStart(mine.initial()), 0)
     local = mine.local_state()
     assert [name for name in local if "norm" in name] == [*NORMED, "head.norm.num_batches_tracked"]
     assert local["head.norm.running_mean"].any()
@@ -137,7 +139,7 @@ def test_a_correction_does_not_pull_at_a_personal_tensor(split):
     free, pulled = (split(loss=lambda outputs, _: 0.0 * outputs.sum()) for _ in range(2))
     start = free.initial()
     before = free.local_state()
-    outcome = pulled.train(start, np.ones_like(start), 0)
+    outcome = pulled.train(RoundStart(start, {"correction": np.ones_like(start)}, Variate()), 0)
     np.testing.assert_allclose(outcome.vector, start - 10 * 0.2, atol=1e-5)
     assert same(pulled.local_state(), before)
 
@@ -177,14 +179,14 @@ def test_a_personal_tensor_of_another_type_keeps_its_bits(dtype):
 def test_a_round_trains_both_parts_and_the_next_goes_on_from_the_personal_one(split):
     mine = split()
     start, first = mine.initial(), mine.local_state()
-    outcome = mine.train(start, None, 0)
+    outcome = mine.train(RoundStart(start), 0)
     second = mine.local_state()
     assert not np.array_equal(outcome.vector, start)
     assert not np.array_equal(second["head.out.weight"], first["head.out.weight"])
-    again = mine.train(start, None, 1)
+    again = mine.train(RoundStart(start), 1)
     other = split()
     other.load_local_state(second)
-    np.testing.assert_array_equal(other.train(start, None, 1).vector, again.vector)
+    np.testing.assert_array_equal(other.train(RoundStart(start), 1).vector, again.vector)
     assert same(other.local_state(), mine.local_state())
 
 
@@ -192,7 +194,7 @@ def test_a_round_trains_both_parts_and_the_next_goes_on_from_the_personal_one(sp
 def test_with_every_optimizer_a_round_is_the_one_of_the_whole_model(split, optimizer):
     training = TrainingConfig(optimizer=optimizer, learning_rate=0.05, local_steps=5)
     part, whole = split(training=training), split(training=training, share=("*",))
-    outcome, expected = (one.train(one.initial(), None, 0) for one in (part, whole))
+    outcome, expected = (one.train(RoundStart(one.initial()), 0) for one in (part, whole))
     assert same(tensors(part, outcome.vector), tensors(whole, expected.vector))
 
 
@@ -200,7 +202,7 @@ def test_each_node_scores_with_its_own_part(split):
     first, second = split(node=0), split(node=1, labels=lambda t: (t + 1) % 3)
     shared = first.initial()
     for index in range(20):
-        shared = (first.train(shared, None, index).vector + second.train(shared, None, index).vector) / 2
+        shared = (first.train(RoundStart(shared), index).vector + second.train(RoundStart(shared), index).vector) / 2
     assert first.evaluate(shared, "test").accuracy > 0.9
     assert second.evaluate(shared, "test").accuracy > 0.9
     first.load_local_state(second.local_state())
@@ -209,7 +211,7 @@ def test_each_node_scores_with_its_own_part(split):
 
 def test_scoring_other_vectors_leaves_the_personal_part(split):
     mine = split()
-    outcome = mine.train(mine.initial(), None, 0)
+    outcome = mine.train(RoundStart(mine.initial()), 0)
     before = mine.local_state()
     mine.evaluate(np.zeros_like(outcome.vector), "local")
     mine.state_dict(np.ones_like(outcome.vector))
@@ -220,11 +222,11 @@ def test_scoring_other_vectors_leaves_the_personal_part(split):
 def test_another_node_made_from_a_learner_has_a_personal_part_of_its_own(split):
     first = split()
     fresh = first.local_state()
-    first.train(first.initial(), None, 0)
+    first.train(RoundStart(first.initial()), 0)
     other = first.at_node(first.context, first.train_set, first.test_set)
     assert same(other.local_state(), fresh)
     kept = first.local_state()
-    other.train(other.initial(), None, 0)
+    other.train(RoundStart(other.initial()), 0)
     assert same(first.local_state(), kept)
     assert same(other.local_state(), kept)
 
@@ -236,16 +238,16 @@ def test_where_nothing_is_personal_another_node_shares_the_module(split):
 
 def test_what_a_learner_gives_out_is_not_touched_by_later_rounds(split):
     mine = split(model=lambda: Split(normed=True))
-    mine.train(mine.initial(), None, 0)
+    mine.train(RoundStart(mine.initial()), 0)
     given = mine.local_state()
     copies = {name: array.copy() for name, array in given.items()}
-    mine.train(mine.initial(), None, 1)
+    mine.train(RoundStart(mine.initial()), 1)
     assert same(given, copies)
 
 
 def test_the_personal_part_is_kept_in_one_copy(split):
     mine = split()
-    mine.train(mine.initial(), None, 0)
+    mine.train(RoundStart(mine.initial()), 0)
     for one, other in zip(mine.local_state().values(), mine.local_state().values(), strict=True):
         assert one is other
 
@@ -271,10 +273,10 @@ def raises(_):
 def test_a_round_that_raises_leaves_the_personal_part_as_it_was(split):
     mine = split(model=lambda: Split(normed=True), loss=Failing(16, raises))
     start = mine.initial()
-    mine.train(start, None, 0)
+    mine.train(RoundStart(start), 0)
     before, whole = mine.local_state(), tensors(mine, start)
     with pytest.raises(LearningError, match="no more"):
-        mine.train(start, None, 1)
+        mine.train(RoundStart(start), 1)
     assert same(mine.local_state(), before)
     assert same(tensors(mine, start), whole)
 
@@ -282,9 +284,9 @@ def test_a_round_that_raises_leaves_the_personal_part_as_it_was(split):
 def test_a_round_that_ends_in_no_number_is_reported_and_leaves_the_personal_part(split):
     mine = split(model=lambda: Split(normed=True), loss=Failing(16, lambda outputs: outputs.sum() * float("nan")))
     start = mine.initial()
-    mine.train(start, None, 0)
+    mine.train(RoundStart(start), 0)
     whole = tensors(mine, start)
-    assert np.isnan(mine.train(start, None, 1).vector).any()
+    assert np.isnan(mine.train(RoundStart(start), 1).vector).any()
     assert same(tensors(mine, start), whole)
 
 
@@ -302,7 +304,7 @@ def test_a_round_of_which_the_personal_part_alone_is_no_number_fails(split):
     whole = tensors(mine, start)
     mine.module.spare.register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(LearningError, match="personal tensor is not finite"):
-        mine.train(start, None, 0)
+        mine.train(RoundStart(start), 0)
     assert same(tensors(mine, start), whole)
 
 
@@ -311,7 +313,7 @@ def test_a_round_of_which_the_personal_part_alone_is_no_number_fails(split):
 
 def test_the_personal_part_survives_a_restart(split):
     mine, fresh = split(model=lambda: Split(normed=True)), split(model=lambda: Split(normed=True))
-    outcome = mine.train(mine.initial(), None, 0)
+    outcome = mine.train(RoundStart(mine.initial()), 0)
     fresh.load_local_state(mine.local_state())
     assert same(tensors(fresh, outcome.vector), tensors(mine, outcome.vector))
     assert same(fresh.local_state(), mine.local_state())
@@ -319,10 +321,10 @@ def test_the_personal_part_survives_a_restart(split):
 
 def test_a_round_that_fails_after_a_restart_leaves_what_was_restored(split):
     mine, fresh = split(), split(loss=Failing(2, raises))
-    outcome = mine.train(mine.initial(), None, 0)
+    outcome = mine.train(RoundStart(mine.initial()), 0)
     fresh.load_local_state(mine.local_state())
     with pytest.raises(LearningError, match="no more"):
-        fresh.train(outcome.vector, None, 1)
+        fresh.train(RoundStart(outcome.vector), 1)
     assert same(tensors(fresh, outcome.vector), tensors(mine, outcome.vector))
 
 
@@ -335,14 +337,14 @@ def test_the_personal_part_of_another_model_is_refused_by_name(split):
 def test_a_frozen_personal_tensor_is_not_kept_twice(split):
     mine = split(model=Adapted, share=("lora_*",), loss=lambda outputs, _: outputs.square().mean())
     assert (mine.size, mine.personal, mine.local_state()) == (8, 20, {})
-    outcome = mine.train(mine.initial(), None, 0)
+    outcome = mine.train(RoundStart(mine.initial()), 0)
     assert not np.array_equal(outcome.vector, mine.initial())
     assert sorted(mine.state_dict(outcome.vector)) == ["base.bias", "base.weight", "lora_a", "lora_b"]
 
 
 def test_an_exported_file_has_all_tensors_and_gives_both_parts_back(split):
     mine, other = split(), split(node=1)
-    outcome = mine.train(mine.initial(), None, 0)
+    outcome = mine.train(RoundStart(mine.initial()), 0)
     content = to_safetensors(mine, outcome.vector, {})
     np.testing.assert_array_equal(from_safetensors(other, content), outcome.vector)
     assert same(other.local_state(), mine.local_state())

@@ -7,6 +7,8 @@ import pytest
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
+from p2pfl.learn.interface import RoundStart
+from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.quadratic import QuadraticTask
 
 
@@ -23,7 +25,7 @@ def test_one_node_converges_to_its_own_target(quadratic):
     learner = quadratic(nodes=1, condition=4.0)
     vector = learner.initial()
     for round_index in range(20):
-        vector = learner.train(vector, None, round_index).vector
+        vector = learner.train(RoundStart(vector), round_index).vector
     np.testing.assert_allclose(vector, learner.optimum(), atol=1e-5)
     assert learner.evaluate(vector, "test").loss == pytest.approx(0, abs=1e-9)
 
@@ -33,7 +35,7 @@ def test_averaged_gradients_vanish_at_the_optimum(quadratic):
     training = TrainingConfig(local_steps=1, learning_rate=1.0)
     learners = [quadratic(node=node, training=training, **options) for node in range(3)]
     optimum = learners[0].optimum()
-    steps = [learner.samples * (learner.train(optimum, None, 0).vector - optimum) for learner in learners]
+    steps = [learner.samples * (learner.train(RoundStart(optimum), 0).vector - optimum) for learner in learners]
     np.testing.assert_allclose(sum(steps), 0, atol=1e-12)
 
 
@@ -49,26 +51,33 @@ def test_no_vector_scores_better_than_the_optimum(quadratic):
 def test_a_learning_rate_of_zero_changes_nothing(quadratic):
     learner = quadratic(noise=1.0, training=TrainingConfig(learning_rate=0.0))
     start = np.random.default_rng(0).standard_normal(16).astype(np.float32)
-    np.testing.assert_array_equal(learner.train(start, np.ones_like(start), 0).vector, start)
+    np.testing.assert_array_equal(
+        learner.train(RoundStart(start, {"correction": np.ones_like(start)}, Variate()), 0).vector, start
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_answer_has_the_type_of_the_question(quadratic, dtype):
     learner = quadratic()
-    assert learner.train(learner.initial().astype(dtype), None, 0).vector.dtype == dtype
+    assert learner.train(RoundStart(learner.initial().astype(dtype)), 0).vector.dtype == dtype
 
 
 def test_a_correction_is_added_to_every_gradient(quadratic):
     learner = quadratic(training=TrainingConfig(local_steps=1, learning_rate=0.5))
     start, correction = learner.initial(), np.arange(16, dtype=np.float32)
-    plain, pulled = (learner.train(start, c, 0).vector for c in (None, correction))
+    plain, pulled = (
+        learner.train(
+            RoundStart(start, {} if c is None else {"correction": c}, None if c is None else Variate()), 0
+        ).vector
+        for c in (None, correction)
+    )
     np.testing.assert_allclose(pulled, plain - 0.5 * correction, atol=1e-6)
 
 
 def test_noise_depends_on_the_node_and_the_round_alone(quadratic):
     def outcome(node, round_index):
         learner = quadratic(node=node, noise=1.0)
-        return learner.train(learner.initial(), None, round_index).vector
+        return learner.train(RoundStart(learner.initial()), round_index).vector
 
     np.testing.assert_array_equal(outcome(0, 4), outcome(0, 4))
     assert not np.array_equal(outcome(0, 4), outcome(0, 5))
@@ -78,7 +87,7 @@ def test_a_node_may_be_slower_than_the_task_says(quadratic, monkeypatch):
     slept = []
     monkeypatch.setattr("p2pfl.learn.quadratic.time", SimpleNamespace(sleep=slept.append))
     learner = quadratic(step_s=5.0, local={"step_s": 0.02})
-    learner.train(learner.initial(), None, 0)
+    learner.train(RoundStart(learner.initial()), 0)
     assert slept == [0.02]
 
 

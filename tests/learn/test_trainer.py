@@ -13,7 +13,9 @@ from torch.nn import functional
 
 from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
+from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.trainer import TorchLearner, seeded
 
 
@@ -33,7 +35,7 @@ def test_building_and_training_leave_torchs_generator_as_it_was(learner):
     torch.manual_seed(3)
     before = torch.get_rng_state()
     mine = learner(model=dropout_model)
-    mine.train(mine.initial(), None, 0)
+    mine.train(RoundStart(mine.initial()), 0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -41,7 +43,7 @@ def test_a_round_is_a_function_of_seed_node_and_round(learner):
     def outcome(*, seed=0, node=0, round_index=0):
         mine = learner(model=dropout_model, seed=seed, node=node)
         start = np.full(mine.size, 0.1, dtype=np.float32)
-        return mine.train(start, None, round_index).vector
+        return mine.train(RoundStart(start), round_index).vector
 
     first = outcome()
     np.testing.assert_array_equal(outcome(), first)
@@ -53,15 +55,15 @@ def test_a_round_does_not_depend_on_the_rounds_before_it(learner):
     training = TrainingConfig(optimizer="adam", learning_rate=0.01)
     fresh, used = (learner(model=dropout_model, training=training) for _ in range(2))
     start = fresh.initial()
-    used.train(start, np.ones_like(start), 0)
-    np.testing.assert_array_equal(used.train(start, None, 1).vector, fresh.train(start, None, 1).vector)
+    used.train(RoundStart(start, {"correction": np.ones_like(start)}, Variate()), 0)
+    np.testing.assert_array_equal(used.train(RoundStart(start), 1).vector, fresh.train(RoundStart(start), 1).vector)
 
 
 def round_digest():
     task = TaskConfig(options={"partition": "shards:2"})
     place = {"seed": 7, "node_index": 3, "node_count": 8, "node_name": "d", "base_dir": Path()}
     mine = make_learner(task, TrainingConfig(), **place, local={}, local_dir=Path())
-    outcome = mine.train(mine.initial(), None, 5)
+    outcome = mine.train(RoundStart(mine.initial()), 5)
     return hashlib.sha256(mine.shape_digest + outcome.vector.tobytes()).hexdigest()
 
 
@@ -81,7 +83,7 @@ def test_another_process_computes_the_same_round():
 def test_training_is_what_a_plain_loop_of_torch_does(learner):
     training = TrainingConfig(local_steps=5, batch_size=50, learning_rate=0.1, momentum=0.9, weight_decay=0.01)
     mine = learner(training=training)
-    outcome = mine.train(mine.initial(), None, 0)
+    outcome = mine.train(RoundStart(mine.initial()), 0)
     plain = nn.Linear(4, 3)
     plain.load_state_dict({k: torch.from_numpy(v) for k, v in mine.state_dict(mine.initial()).items()})
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
@@ -98,7 +100,7 @@ def test_a_correction_is_added_to_every_gradient(learner):
     mine = learner(training=training, loss=lambda outputs, _: 0.0 * outputs.sum())
     start = mine.initial()
     correction = np.linspace(-1, 1, mine.size, dtype=np.float32)
-    outcome = mine.train(start, correction, 0)
+    outcome = mine.train(RoundStart(start, {"correction": correction}, Variate()), 0)
     np.testing.assert_allclose(outcome.vector, start - 4 * 0.5 * correction, atol=1e-6)
 
 
@@ -106,7 +108,12 @@ def test_a_correction_adds_to_the_gradient_of_the_data(learner):
     training = TrainingConfig(local_steps=1, batch_size=50, learning_rate=0.5)
     mine = learner(training=training)
     start, correction = mine.initial(), np.full(mine.size, 0.25, dtype=np.float32)
-    plain, pulled = (mine.train(start, c, 0).vector for c in (None, correction))
+    plain, pulled = (
+        mine.train(
+            RoundStart(start, {} if c is None else {"correction": c}, None if c is None else Variate()), 0
+        ).vector
+        for c in (None, correction)
+    )
     np.testing.assert_allclose(pulled, plain - 0.5 * correction, atol=1e-6)
 
 
@@ -117,7 +124,7 @@ def test_a_parameter_that_the_loss_does_not_use_still_follows_its_correction(lea
             self.spare = nn.Parameter(torch.zeros(2, dtype=torch.float16))
 
     mine = learner(model=Spare, training=TrainingConfig(local_steps=2, learning_rate=0.5))
-    outcome = mine.train(mine.initial(), np.ones(mine.size, dtype=np.float32), 0)
+    outcome = mine.train(RoundStart(mine.initial(), {"correction": np.ones(mine.size, dtype=np.float32)}, Variate()), 0)
     spare = mine.state_dict(outcome.vector)["spare"]
     assert spare.tolist() == [-1.0, -1.0]
 
@@ -126,7 +133,7 @@ def test_start_and_correction_are_left_as_they_are(learner):
     mine = learner()
     start, correction = mine.initial(), np.ones(mine.size, dtype=np.float32)
     before = start.copy()
-    mine.train(start, correction, 0)
+    mine.train(RoundStart(start, {"correction": correction}, Variate()), 0)
     np.testing.assert_array_equal(start, before)
     np.testing.assert_array_equal(correction, np.ones(mine.size, dtype=np.float32))
 
@@ -135,27 +142,27 @@ def test_start_and_correction_are_left_as_they_are(learner):
 def test_every_optimizer_lowers_the_loss_and_reports_what_it_did(learner, optimizer):
     training = TrainingConfig(optimizer=optimizer, learning_rate=0.02, local_steps=30, batch_size=20)
     mine = learner(training=training)
-    outcome = mine.train(mine.initial(), None, 0)
+    outcome = mine.train(RoundStart(mine.initial()), 0)
     assert (outcome.steps, outcome.learning_rate, outcome.samples) == (30, 0.02, mine.samples)
     assert mine.evaluate(outcome.vector, "local").loss < mine.evaluate(mine.initial(), "local").loss
 
 
 def test_local_epochs_count_passes(learner):
     mine = learner(training=TrainingConfig(local_steps=None, local_epochs=3, batch_size=16))
-    outcome = mine.train(mine.initial(), None, 0)
+    outcome = mine.train(RoundStart(mine.initial()), 0)
     assert (outcome.steps, outcome.samples) == (3 * 4, 50)
 
 
 def test_a_diverging_round_is_reported_not_raised(learner):
     mine = learner(loss=lambda outputs, _: 1e30 * outputs.square().mean())
-    outcome = mine.train(mine.initial(), None, 0)
+    outcome = mine.train(RoundStart(mine.initial()), 0)
     assert not np.isfinite(outcome.vector).all()
 
 
 def test_batch_norm_counts_its_batches_across_rounds(learner):
     mine = learner(model=lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))
     for round_index in range(2):
-        mine.train(mine.initial(), None, round_index)
+        mine.train(RoundStart(mine.initial()), round_index)
     assert mine.local_state()["0.num_batches_tracked"] == 40
     assert mine.state_dict(mine.initial())["0.num_batches_tracked"] == 40
 
@@ -172,7 +179,7 @@ def test_the_users_exception_and_its_line_are_in_the_error(learner):
     mine = learner(loss=loss)
     line = loss.__code__.co_firstlineno + 3
     with pytest.raises(LearningError, match=rf"mine: training failed: .*sky fell \(test_trainer.py, line {line}\)"):
-        mine.train(mine.initial(), None, 0)
+        mine.train(RoundStart(mine.initial()), 0)
     with pytest.raises(LearningError, match="evaluation failed"):
         mine.evaluate(mine.initial(), "local")
 
@@ -222,7 +229,7 @@ def test_a_lazy_dataset_is_read_row_by_row(learner):
 
     mine = learner(data=(Counting(), Counting()), training=TrainingConfig(local_steps=2, batch_size=5))
     Counting.reads = 0
-    mine.train(mine.initial(), None, 0)
+    mine.train(RoundStart(mine.initial()), 0)
     assert Counting.reads == 10
     assert mine.evaluate(mine.initial(), "test").accuracy is not None
 
@@ -255,4 +262,4 @@ def test_a_torch_learner_takes_vectors_of_its_own_size_only(learner):
     mine = learner()
     assert isinstance(mine, TorchLearner)
     with pytest.raises(ValueError, match="shape"):
-        mine.train(np.zeros(3, dtype=np.float32), None, 0)
+        mine.train(RoundStart(np.zeros(3, dtype=np.float32)), 0)

@@ -15,13 +15,21 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
 from p2pfl.core.facts import Settings
 from p2pfl.core.staleness import parse_staleness
-from p2pfl.engine.arithmetic import correction
+from p2pfl.engine.arithmetic import Seen
+from p2pfl.learn.methods.plain import Plain
+from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
 from p2pfl.reporting.sketch import consensus_distance
 from sim.oracle import OpenPlan, OpenWorld
 
 RING = ((0, 1), (0, 3), (1, 2), (2, 3))
+
+
+def correction(state, beta):
+    """The control variate (d,) of a node in that state."""
+    method = Variate(beta)
+    return method.begin(Seen.of(state, method))["correction"]
 
 
 def quadratics(*, beta, samples, rounds=150, **changes):
@@ -52,7 +60,7 @@ def quadratics(*, beta, samples, rounds=150, **changes):
             settings=settings,
             compressor=make_compressor("none"),
             dtype=np.float64,
-            beta=beta,
+            method=Variate(beta) if beta else Plain(),
             **changes,
         )
     )

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
-from p2pfl.engine.arithmetic import correction
+from p2pfl.engine.arithmetic import Seen
+from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
 from sim.oracle import OpenPlan, OpenWorld
@@ -47,6 +48,12 @@ LINKS = st.builds(
 )
 
 
+def correction(state, beta):
+    """The control variate (d,) of a node in that state."""
+    method = Variate(beta)
+    return method.begin(Seen.of(state, method))["correction"]
+
+
 def make_world(graph, *, seed, compressor="none", link=None, rounds=10**6, round_s=None, **changes):
     """Nodes of unequal n, each with its own optimum and curvature; the world and the true weighted optimum."""
     nodes, rounds_of_edges = GRAPHS[graph]
@@ -66,7 +73,7 @@ def make_world(graph, *, seed, compressor="none", link=None, rounds=10**6, round
             settings=core_settings(**({"rounds": rounds, "linger_s": 1e6} | changes)),
             compressor=make_compressor(compressor),
             dtype=np.float64,
-            beta=BETA,
+            method=Variate(BETA),
             links=link or LinkSpec(),
             seed=seed,
             default_round_s=0.05,
@@ -98,7 +105,7 @@ def without_replicas(world, index):
     host = world.hosts[index]
     if host.alive:
         return
-    state = host.engine.store.recover(host.engine.plan.codecs, flows=True)
+    state = host.engine.store.recover(host.engine.plan.codecs, host.engine.plan.method)
     state.begin_life(10**9 + host.starts)
     host.engine.store.checkpoint(state)
     world.restart(index)
@@ -181,13 +188,13 @@ def test_a_neighbor_whose_link_to_a_wiped_node_never_returns_drops_its_half_of_t
     world.go(until_s=3.0, finish=False)
     other = {1: 0, 2: 3}[wiped]
     edge = (min(wiped, other), max(wiped, other))
-    assert world.hosts[other].engine.state.edges[wiped].flow.any()
+    assert world.hosts[other].engine.state.edges[wiped].kept["flow"].any()
     world.crash(wiped, amnesia=True)
     monkeypatch.setattr(world.network, "_apart", lambda link: link == edge)
     world.restart(wiped)
     world.go(until_s=20.0, finish=False)
-    assert world.hosts[other].engine.state.edges[wiped].flow is None
-    assert world.hosts[wiped].engine.state.edges[other].flow is None
+    assert world.hosts[other].engine.state.edges[wiped].kept == {}
+    assert world.hosts[wiped].engine.state.edges[other].kept == {}
     alive_edges = [e for e in world.plan.edges if e != edge]
     for a, b in alive_edges:
         assert world.hosts[a].core.edges[b].is_open
@@ -201,8 +208,8 @@ def test_a_member_that_dies_goes_on_being_represented_and_the_sum_waits_for_it()
     world, _ = make_world("ring", seed=5)
     world.go(until_s=3.0, finish=False)
     world.crash(2)
-    before = [world.hosts[peer].engine.state.edges[2].flow.copy() for peer in (1, 3)]
+    before = [world.hosts[peer].engine.state.edges[2].kept["flow"].copy() for peer in (1, 3)]
     world.go(until_s=30.0, finish=False)
-    after = [world.hosts[peer].engine.state.edges[2].flow for peer in (1, 3)]
+    after = [world.hosts[peer].engine.state.edges[2].kept["flow"] for peer in (1, 3)]
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)

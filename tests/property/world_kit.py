@@ -44,8 +44,8 @@ class StillLearner:
     def initial(self):
         return self.model
 
-    def train(self, start, correction, round_index):
-        return LocalRound(vector=start.copy(), steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
+    def train(self, start, round_index):
+        return LocalRound(vector=start.model.copy(), steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
 
     def evaluate(self, vector, part):
         return None

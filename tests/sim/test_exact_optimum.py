@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.config.method import of_control_variate
 from p2pfl.config.model import TaskConfig
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
@@ -27,7 +28,12 @@ def excess(*, compressor="none", beta=0.1, crashes=(), rounds=200):
     plain = describe(nodes=8, topology="ring", rounds=rounds, rule="mean", compressor=compressor, seed=0)
     options = {"size": 16, "condition": 10.0, "samples": SAMPLES}
     training = replace(
-        plain.training, local_steps=5, learning_rate=0.1, batch_size=10, control_variate=beta, evaluate_every=0
+        plain.training,
+        local_steps=5,
+        learning_rate=0.1,
+        batch_size=10,
+        method=of_control_variate(beta),
+        evaluate_every=0,
     )
     federation = replace(plain, task=TaskConfig(name="quadratic", options=options), training=training)
     world = WorldSpec(compute=ComputeSpec(round_s=0.05), slow=SPEEDS, crashes=crashes, evaluate_every_s=1000.0)

@@ -37,9 +37,9 @@ class Notes(dict):
             host.engine.begin_round = self._noted(host, host.engine.begin_round)
 
     def _noted(self, host, begin):
-        def begin_round(index, *, corrected):
+        def begin_round(index, *, accompanied):
             self[host.index] = host.engine.state.model.copy()
-            begin(index, corrected=corrected)
+            begin(index, accompanied=accompanied)
 
         return begin_round
 

@@ -41,12 +41,12 @@ def hello(**changes):
 
 def request(body, **changes):
     plain = {"incarnation": 2**40, "seq": 2, "version": 3, "echo": None, "weight": 0.5, "staleness": 1.0}
-    return Request(**(plain | {"pace_s": 0.25, "drift": 3.0, "audit": b"", "body": body} | changes))
+    return Request(**(plain | {"pace_s": 0.25, "terms": (3.0,), "audit": b"", "body": body} | changes))
 
 
 def reply(body):
     plain = {"incarnation": 1, "seq": 2, "request_digest": DIGEST, "version": 4, "factor": 0.125, "pace_s": 2.0}
-    return Reply(**plain, drift=0.125, body=body)
+    return Reply(**plain, terms=(0.125,), body=body)
 
 
 def messages(body):

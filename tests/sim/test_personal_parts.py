@@ -105,11 +105,11 @@ def test_a_round_that_the_engine_drops_leaves_the_own_part_as_it_was():
     context = NodeContext(node=0, nodes=1, name="a", seed=0, base_dir=Path())
     learner = learner_for(task, context, TrainingConfig(local_steps=1, learning_rate=1.0), ("shared.*",))
     codecs = Codecs(make_compressor("none"))
-    engine = ExactEngine(ExactPlan(index=0, neighbors=(), learner=learner, codecs=codecs, beta=0.0))
+    engine = ExactEngine(ExactPlan(index=0, neighbors=(), learner=learner, codecs=codecs))
     engine.boot(1)
     counts = []
     for index in range(3):
-        engine.begin_round(index, corrected=False)
+        engine.begin_round(index, accompanied=False)
         engine.end_round()
         engine.run(CommitRound(version=index + 1, trained=True, rho=1.0, elapsed_s=1.0, least_samples=0.0))
         counts += learner.local_state()["count"].tolist()

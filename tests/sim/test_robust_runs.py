@@ -76,7 +76,7 @@ def test_nothing_but_the_rule_and_learning_moves_a_model_whoever_crashes(rule):
 def weights_told(rule):
     """What a liar says of its weight in a request and in a reply, where its core says 0.25."""
     codecs = Codecs(make_compressor("none"))
-    liar = LyingEngine(index=0, state=NodeState.new(np.ones(4, np.float32), 5, (1,), {}), codecs=codecs, beta=0.0)
+    liar = LyingEngine(index=0, state=NodeState.new(np.ones(4, np.float32), 5, (1,), {}), codecs=codecs)
     liar.rule, liar.show = make_rule(rule), lambda model, _peer: -model
     frozen = {"incarnation": 0, "seq": 1, "version": 1, "echo": 0, "weight": 0.25, "staleness": 1.0, "pace_s": 0.1}
     request = liar.run(Freeze(peer=1, audit=False, **frozen)).event.request

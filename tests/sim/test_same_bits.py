@@ -64,10 +64,10 @@ WORLDS = {
         WorldSpec(liars=LiarSpec(attack="noise:0.5", nodes=(1, 2)), crashes=CRASHES, compute=FAR_APART),
         {},
     ),
-    "a control variate, one step": (WorldSpec(compute=FAR_APART), {"control_variate": 0.3, "local_steps": 1}),
+    "a control variate, one step": (WorldSpec(compute=FAR_APART), {"method": "variate:beta=0.3", "local_steps": 1}),
     "a control variate in bad luck": (
         WorldSpec(compute=FAR_APART, links=BAD_LINKS, crashes=CRASHES),
-        {"control_variate": 0.3, "speed_correction": 2.0},
+        {"method": "variate:beta=0.3", "speed_correction": 2.0},
     ),
     "a schedule": (WorldSpec(compute=FAR_APART, links=BAD_LINKS), {"topology": "random-matchings:rounds=4"}),
     "a schedule with crashes": (WorldSpec(crashes=CRASHES), {"topology": "random-matchings:rounds=4"}),
@@ -81,7 +81,7 @@ WORLDS = {
     "stochastic codes": (WorldSpec(crashes=CRASHES), {"compressor": "q4:stochastic"}),
     "every edge another, in bad luck": (
         WorldSpec(compute=FAR_APART, links=BAD_LINKS, crashes=CRASHES),
-        {"own": EACH_ANOTHER, "control_variate": 0.3},
+        {"own": EACH_ANOTHER, "method": "variate:beta=0.3"},
     ),
     "every edge without chance": (WorldSpec(compute=FAR_APART), {"own": ("none", "q8", "top-k:0.1", "sign")}),
     "liars on edges of their own": (
@@ -140,7 +140,7 @@ ROBUST = {
 @pytest.mark.parametrize("name", ROBUST)
 def test_rounds_in_one_call_have_the_bits_of_each_alone_where_operations_go_one_at_a_time(name):
     world, rule = ROBUST[name]
-    described = federation(partition="dirichlet:0.5", control_variate=0.3)
+    described = federation(partition="dirichlet:0.5", method="variate:beta=0.3")
     described = replace(described, gossip=replace(described.gossip, rule=rule))
     reports = [simulate(described, world=world, batching=batching, references=False) for batching in (True, False)]
     assert [one["batching"]["operations"] for one in reports] == ["one at a time"] * 2
@@ -222,9 +222,9 @@ def test_a_request_that_takes_the_place_of_one_not_yet_applied_is_seen(monkeypat
 
 
 def test_a_round_that_starts_from_a_later_model_is_seen(monkeypatch):
-    def wrong(rows, learners, nodes, rounds, corrected):
+    def wrong(rows, learners, nodes, rounds, accompanied):
         rows.begin(nodes, [0.0] * len(nodes))
-        return right(rows, learners, nodes, rounds, corrected)
+        return right(rows, learners, nodes, rounds, accompanied)
 
     right = Rows.train
     monkeypatch.setattr(Rows, "train", wrong)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
+from p2pfl.learn.methods.plain import Plain
 from sim.lazy.edge_codecs import EdgeCodecs
-from sim.lazy.plane import BEGIN, COMMIT, FREEZE, REPLY, REQUEST, Plane
+from sim.lazy.operations import BeginOp, CommitOp, FreezeOp, ReplyOp, RequestOp
+from sim.lazy.plane import Plane
 from sim.lazy.rows import MisjudgedError
 
 D = 6
@@ -19,45 +21,49 @@ class Adding:
     def __init__(self):
         self.calls = []
 
-    def train(self, nodes, rounds, starts, corrections, corrected, out):  # noqa: PLR0917 - as the real ones
+    def train(self, nodes, rounds, starts, out):
         self.calls.append(sorted(zip(nodes.tolist(), rounds.tolist(), strict=True)))
-        out[:] = starts + (nodes + 1)[:, None]
+        out[:] = starts.models + (nodes + 1)[:, None]
         return np.zeros(len(nodes))
 
 
-def plane_of(nodes, edges, *, beta=0.0, crashing=frozenset()):
+def plane_of(nodes, edges, *, crashing=frozenset()):
     return Plane(
         nodes=nodes,
         edges=edges,
         initial=np.zeros(D, np.float32),
         learners=Adding(),
         codecs=EdgeCodecs.same(make_compressor("none"), len(edges)),
-        beta=beta,
+        method=Plain(),
         crashing=crashing,
     )
+
+
+def begin(index):
+    return BeginOp(index=index, accompanied=False, samples=1)
 
 
 def exchange(plane, edge, ends, *, ticket, factor=0.5, after=0):
     """One transaction, as its two ends note it."""
     low, high = ends
-    plane.put(low, (FREEZE, edge, edge, after, -1, ticket))
-    plane.put(high, (REQUEST, edge, edge, ticket, -1, factor, 1, 0.0))
-    plane.put(low, (REPLY, edge, edge, ticket, -1, factor, 1, 0.0))
+    plane.put(low, FreezeOp(edge, edge, after, -1, ticket))
+    plane.put(high, RequestOp(edge, edge, ticket, -1, factor, 1, ()))
+    plane.put(low, ReplyOp(edge, edge, ticket, factor, 1, ()))
 
 
 def test_two_nodes_that_trained_meet_in_the_middle():
     plane = plane_of(2, [(0, 1)])
     for node in (0, 1):
-        plane.put(node, (BEGIN, 0, False, 0.0))
-        plane.put(node, (COMMIT, 1.0))
+        plane.put(node, begin(0))
+        plane.put(node, CommitOp(1, 0.1, 1, 1.0))
     exchange(plane, 0, (0, 1), ticket=1)
     np.testing.assert_array_equal(plane.models(), np.full((2, D), 1.5))
 
 
 def test_what_was_noted_first_at_a_node_is_done_first_although_another_kind_is_more_common():
     plane = plane_of(3, [(0, 1), (0, 2)])
-    plane.put(0, (BEGIN, 0, False, 0.0))
-    plane.put(0, (COMMIT, 1.0))
+    plane.put(0, begin(0))
+    plane.put(0, CommitOp(1, 0.1, 1, 1.0))
     exchange(plane, 0, (0, 1), ticket=1)  # node 0 has 1, node 1 has 0: both 0.5
     exchange(plane, 1, (0, 2), ticket=1)  # node 0 has 0.5, node 2 has 0: both 0.25
     np.testing.assert_array_equal(plane.models()[:, 0], [0.25, 0.5, 0.25])
@@ -66,10 +72,10 @@ def test_what_was_noted_first_at_a_node_is_done_first_although_another_kind_is_m
 def test_all_rounds_in_flight_are_trained_in_one_call_once_one_is_needed():
     plane = plane_of(4, [])
     for node in range(4):
-        plane.put(node, (BEGIN, 7, False, 0.0))
+        plane.put(node, begin(7))
     plane.drain()
     assert plane.learners.calls == []
-    plane.put(2, (COMMIT, 1.0))
+    plane.put(2, CommitOp(1, 0.1, 1, 1.0))
     plane.drain()
     assert plane.learners.calls == [[(node, 7) for node in range(4)]]
     np.testing.assert_array_equal(plane.models()[:, 0], [0, 0, 3, 0])
@@ -77,26 +83,26 @@ def test_all_rounds_in_flight_are_trained_in_one_call_once_one_is_needed():
 
 def test_mixing_during_a_local_round_neither_waits_for_it_nor_enters_it():
     plane = plane_of(2, [(0, 1)])
-    plane.put(1, (BEGIN, 0, False, 0.0))
-    plane.put(1, (COMMIT, 1.0))  # node 1: 2
-    plane.put(0, (BEGIN, 0, False, 0.0))  # from 0
+    plane.put(1, begin(0))
+    plane.put(1, CommitOp(1, 0.1, 1, 1.0))  # node 1: 2
+    plane.put(0, begin(0))  # from 0
     exchange(plane, 0, (0, 1), ticket=1)  # both 1
-    plane.put(0, (COMMIT, 1.0))  # node 0: 1 + 1
+    plane.put(0, CommitOp(1, 0.1, 1, 1.0))  # node 0: 1 + 1
     np.testing.assert_array_equal(plane.models()[:, 0], [2, 1])
 
 
 def test_a_request_keeps_its_place_until_it_is_applied():
     """The initiator gave up and froze anew before the responder's half of the old transaction was done."""
     plane = plane_of(2, [(0, 1)])
-    plane.put(0, (BEGIN, 0, False, 0.0))
-    plane.put(0, (COMMIT, 1.0))
-    plane.put(1, (BEGIN, 0, False, 0.0))
-    plane.put(1, (COMMIT, 1.0))
-    plane.put(0, (FREEZE, 0, 0, 0, -1, 1))
-    plane.put(1, (REQUEST, 0, 0, 1, -1, 0.0, 1, 0.0))
-    plane.put(0, (BEGIN, 1, False, 0.0))
-    plane.put(0, (COMMIT, 1.0))
-    plane.put(0, (FREEZE, 0, 0, 1, -1, 2))
+    plane.put(0, begin(0))
+    plane.put(0, CommitOp(1, 0.1, 1, 1.0))
+    plane.put(1, begin(0))
+    plane.put(1, CommitOp(1, 0.1, 1, 1.0))
+    plane.put(0, FreezeOp(0, 0, 0, -1, 1))
+    plane.put(1, RequestOp(0, 0, 1, -1, 0.0, 1, ()))
+    plane.put(0, begin(1))
+    plane.put(0, CommitOp(1, 0.1, 1, 1.0))
+    plane.put(0, FreezeOp(0, 0, 1, -1, 2))
     plane.drain()
     assert plane.rows.own[0, 0] == 1.0
     assert plane.rows.requests[0, 0] == 1.0  # 2 less the 1 that the replica has
@@ -104,11 +110,11 @@ def test_a_request_keeps_its_place_until_it_is_applied():
 
 def test_a_crash_takes_back_what_the_disk_did_not_know():
     plane = plane_of(2, [(0, 1)], crashing=frozenset({1}))
-    plane.put(1, (BEGIN, 0, False, 0.0))
-    plane.put(1, (COMMIT, 1.0))
+    plane.put(1, begin(0))
+    plane.put(1, CommitOp(1, 0.1, 1, 1.0))
     exchange(plane, 0, (0, 1), ticket=1)  # flushes node 1: both 1
-    plane.put(1, (BEGIN, 1, False, 0.0))
-    plane.put(1, (COMMIT, 1.0))
+    plane.put(1, begin(1))
+    plane.put(1, CommitOp(1, 0.1, 1, 1.0))
     np.testing.assert_array_equal(plane.models()[:, 0], [1, 3])
     plane.lose(1, 1)
     np.testing.assert_array_equal(plane.models()[:, 0], [1, 1])
@@ -116,10 +122,10 @@ def test_a_crash_takes_back_what_the_disk_did_not_know():
 
 def test_a_round_under_way_dies_with_the_node():
     plane = plane_of(1, [], crashing=frozenset({0}))
-    plane.put(0, (BEGIN, 3, False, 0.0))
+    plane.put(0, begin(3))
     plane.lose(0, 0)
-    plane.put(0, (BEGIN, 3, False, 0.0))
-    plane.put(0, (COMMIT, 1.0))
+    plane.put(0, begin(3))
+    plane.put(0, CommitOp(1, 0.1, 1, 1.0))
     plane.drain()
     assert plane.learners.calls == [[(0, 3)]]
 
@@ -135,6 +141,6 @@ def test_a_vector_that_the_engine_might_refuse_ends_the_run(value):
 
 def test_an_operation_that_waits_for_nothing_noted_is_our_own_mistake():
     plane = plane_of(2, [(0, 1)])
-    plane.put(1, (REQUEST, 0, 0, 1, -1, 0.5, 1, 0.0))
+    plane.put(1, RequestOp(0, 0, 1, -1, 0.5, 1, ()))
     with pytest.raises(AssertionError, match="never noted"):
         plane.drain()

@@ -9,10 +9,14 @@ import torch
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.learn.load import learner_for
+from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.task import NodeContext, Task
 from sim.learning.batched import BatchedLearners
+from sim.learning.grouped import RoundStarts
 
 torch.set_num_threads(1)
+
+METHOD = Variate()
 
 COUNTS = (5, 14, 14, 9, 23, 16, 17, 14)
 
@@ -53,28 +57,28 @@ def round_of_all(batched, *, seed=0, rounds=2, with_corrections=True):
     nodes, indices = order % len(batched), order // len(batched)
     noise = rng.standard_normal((2, count, batched.size)).astype(np.float32)
     starts = batched.initial() + np.float32(0.05) * noise[0]
-    corrected = rng.random(count) < 0.5 * with_corrections
-    return nodes, indices, starts, np.float32(0.02) * noise[1], corrected
+    by_method = rng.random(count) < 0.5 * with_corrections
+    return nodes, indices, RoundStarts(starts, by_method, {"correction": np.float32(0.02) * noise[1]})
 
 
-def alone(learners, *work):
+def alone(learners, nodes, rounds, starts):
     """The same by the shipped learners: vectors (b, d), losses (b,)."""
     done = [
-        learners[node].train(start, correction if pulled else None, int(index))
-        for node, index, start, correction, pulled in zip(*work, strict=True)
+        learners[node].train(starts.alone(row, METHOD), int(index))
+        for row, (node, index) in enumerate(zip(nodes, rounds, strict=True))
     ]
     return np.stack([one.vector for one in done]), np.array([one.loss for one in done])
 
 
 def trained(batched, work):
-    out = np.full_like(work[2], np.nan)
+    out = np.full_like(work[2].models, np.nan)
     losses = batched.train(*work, out)
     return out, losses
 
 
 def assert_as_alone(made):
     """Batching `made` gives the bits of each of them. Returns the batched ones."""
-    batched = BatchedLearners(made)
+    batched = BatchedLearners(made, METHOD)
     work = round_of_all(batched)
     expected, expected_losses = alone(made, *work)
     out, losses = trained(batched, work)

@@ -1,19 +1,34 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rounds_kit import COUNTS, alone, assert_as_alone, context, labelled, learners, measured, round_of_all, trained
+from rounds_kit import (
+    COUNTS,
+    METHOD,
+    alone,
+    assert_as_alone,
+    context,
+    labelled,
+    learners,
+    measured,
+    round_of_all,
+    trained,
+)
 from torch import nn
 from torch.nn import functional
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import LearningError
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.networks import mlp
 from p2pfl.learn.quadratic import QuadraticTask
 from sim.learning.batched import BatchedLearners
+from sim.learning.grouped import RoundStarts
 
 OPTIMIZERS = [
     {"optimizer": "sgd"},
@@ -132,7 +147,7 @@ def test_how_rows_are_grouped_is_no_part_of_the_result(data):
     rows = np.array(data.draw(st.permutations(range(len(whole)))))
     cuts = sorted(data.draw(st.lists(st.integers(1, len(rows) - 1), max_size=4)))
     for part in np.split(rows, cuts):
-        out, some = trained(batched, tuple(column[part] for column in work))
+        out, some = trained(batched, (work[0][part], work[1][part], work[2].of(part)))
         np.testing.assert_array_equal(out, whole[part])
         np.testing.assert_array_equal(some, losses[part])
 
@@ -142,7 +157,7 @@ _EVERYONE = []
 
 def everyone():
     if not _EVERYONE:
-        _EVERYONE.append(BatchedLearners(learners(deep)))
+        _EVERYONE.append(BatchedLearners(learners(deep), METHOD))
     return _EVERYONE[0]
 
 
@@ -150,20 +165,22 @@ def test_the_result_may_take_the_place_of_the_start():
     batched = everyone()
     work = round_of_all(batched)
     expected, _ = trained(batched, work)
-    rows = work[2].copy()
-    batched.train(work[0], work[1], rows, work[3], work[4], rows)
+    rows = work[2].models.copy()
+    batched.train(work[0], work[1], replace(work[2], models=rows), rows)
     np.testing.assert_array_equal(rows, expected)
 
 
-def test_corrections_without_marks_are_for_all_rows():
+def test_what_the_method_gives_counts_only_in_the_rows_that_it_is_for():
     batched = everyone()
-    nodes, rounds, starts, corrections, _ = round_of_all(batched)
-    one, other = np.empty_like(starts), np.empty_like(starts)
-    batched.train(nodes, rounds, starts, corrections, None, one)
-    batched.train(nodes, rounds, starts, corrections, np.ones(len(nodes), dtype=bool), other)
-    np.testing.assert_array_equal(one, other)
-    batched.train(nodes, rounds, starts, None, None, other)
-    assert not np.array_equal(one, other)
+    nodes, rounds, starts = round_of_all(batched)
+    one, other, bare = (np.empty_like(starts.models) for _ in range(3))
+    batched.train(nodes, rounds, starts, one)
+    batched.train(nodes, rounds, replace(starts, by_method=np.ones_like(starts.by_method)), other)
+    batched.train(nodes, rounds, RoundStarts(starts.models, np.zeros_like(starts.by_method)), bare)
+    marked = starts.by_method
+    np.testing.assert_array_equal(one[marked], other[marked])
+    np.testing.assert_array_equal(one[~marked], bare[~marked])
+    assert (other != bare).any(axis=1).all()
 
 
 def test_steps_samples_and_rate_are_those_of_the_learners():
@@ -173,7 +190,7 @@ def test_steps_samples_and_rate_are_those_of_the_learners():
     assert batched.samples == list(COUNTS)
     assert batched.learning_rate == 0.125
     start = batched.initial()
-    assert [batched.steps(node) for node in range(len(made))] == [one.train(start, None, 0).steps for one in made]
+    assert [batched.steps(node) for node in range(len(made))] == [one.train(RoundStart(start), 0).steps for one in made]
 
 
 FALLBACKS = {

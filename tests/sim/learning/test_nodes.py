@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from p2pfl.errors import UserError
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
 from sim.learning.batched import make_learners
+from sim.learning.grouped import RoundStarts
 from sim.learning.nodes import load_learners
 
 TASK = """
@@ -70,11 +72,11 @@ def test_each_node_has_the_data_and_the_rounds_of_a_real_one(federation, partiti
     start = learners.initial()
     for node in range(6):
         real = shipped(made, node)
-        expected = real.train(start, None, 4)
+        expected = real.train(RoundStart(start), 4)
         out = np.empty((1, learners.size), dtype=np.float32)
-        learners.train(np.array([node]), np.array([4]), start[None], None, None, out)
+        learners.train(np.array([node]), np.array([4]), RoundStarts(start[None], np.zeros(1, np.bool_)), out)
         np.testing.assert_array_equal(out[0], expected.vector)
-        alone = learners.learners[node].train(start, None, 4)
+        alone = learners.learners[node].train(RoundStart(start), 4)
         np.testing.assert_array_equal(alone.vector, expected.vector)
         assert learners.samples[node] == real.samples
         assert learners.evaluate(out, "local", np.array([node])) == [real.evaluate(out[0], "local")]
@@ -83,7 +85,7 @@ def test_each_node_has_the_data_and_the_rounds_of_a_real_one(federation, partiti
 
 def test_many_nodes_need_one_module(written):
     nodes = load_learners(written())
-    nodes[2].train(nodes[2].initial(), None, 0)
+    nodes[2].train(RoundStart(nodes[2].initial()), 0)
     assert len({id(learner.module) for learner in nodes}) == 1
     assert len(nodes[1:3]) == 2
     with pytest.raises(IndexError):

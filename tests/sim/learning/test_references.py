@@ -5,6 +5,7 @@ import pytest
 from rounds_kit import learners as made_learners
 from torch import nn
 
+from p2pfl.learn.interface import RoundStart
 from sim.learning.batched import BatchedLearners, make_learners
 from sim.learning.references import EVALUATIONS, centralized, fedavg
 
@@ -28,7 +29,7 @@ def test_federated_averaging_weighs_nodes_by_their_samples(federation):
     made = federation(4, partition="sizes:6,1,1,1", local_steps=2, rounds=1)
     learners = make_learners(made)
     start = learners.initial()
-    models = [learner.train(start, None, 0).vector for learner in learners.learners]
+    models = [learner.train(RoundStart(start), 0).vector for learner in learners.learners]
     mean = np.average(np.array(models, dtype=np.float64), axis=0, weights=learners.samples).astype(np.float32)
     score = learners.learners[0].evaluate(mean, "test")
     report = fedavg(made, learners)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import LearningError
-from p2pfl.learn.interface import LocalRound
+from p2pfl.learn.interface import LocalRound, RoundStart
+from p2pfl.learn.methods.variate import Variate
 from sim.learning.ahead import Ahead
 
 SIZE = 3
@@ -16,17 +17,20 @@ class Alone:
     def __init__(self, node, *, fails=False):
         self.node, self.fails = node, fails
 
-    def train(self, start, correction, index):
+    def train(self, start, index):
         if self.fails:
             raise LearningError("no more disk")
-        pull = 0 if correction is None else correction
-        return LocalRound(vector=start + pull + index, steps=2, learning_rate=0.5, samples=7, loss=float(self.node))
+        pull = start.given.get("correction", 0)
+        return LocalRound(
+            vector=start.model + pull + index, steps=2, learning_rate=0.5, samples=7, loss=float(self.node)
+        )
 
 
 class Together:
     """A group fails as a whole if one of its nodes does, as user code in one call would."""
 
     learning_rate = 0.5
+    method = Variate()
 
     def __init__(self, fails=()):
         self.learners = [Alone(node, fails=node in fails) for node in range(4)]
@@ -36,19 +40,21 @@ class Together:
     def steps(self, node):
         return 2
 
-    def train(self, nodes, rounds, *arrays):
-        starts, corrections, corrected, out = arrays
+    def train(self, nodes, rounds, starts, out):
         self.calls.append(nodes.tolist())
         for row, node in enumerate(nodes):
-            pull = corrections[row] if corrections is not None and corrected[row] else None
-            out[row] = self.learners[node].train(starts[row], pull, int(rounds[row])).vector
+            out[row] = self.learners[node].train(starts.alone(row, self.method), int(rounds[row])).vector
         return nodes.astype(float)
 
 
 def begin(ahead, nodes):
     for node in nodes:
-        correction = np.full(SIZE, 0.5) if node == 2 else None
-        ahead.begin(node, np.full(SIZE, 10.0 * node), correction, node + 1)
+        ahead.begin(node, start_of(node), node + 1)
+
+
+def start_of(node):
+    model = np.full(SIZE, 10.0 * node)
+    return RoundStart(model, {"correction": np.full(SIZE, 0.5)}, Variate()) if node == 2 else RoundStart(model)
 
 
 def same(one, other):
@@ -62,7 +68,7 @@ def same(one, other):
 
 
 def alone(node):
-    return Alone(node).train(np.full(SIZE, 10.0 * node), np.full(SIZE, 0.5) if node == 2 else None, node + 1)
+    return Alone(node).train(start_of(node), node + 1)
 
 
 def test_all_rounds_under_way_are_one_call_and_each_is_its_own():

@@ -1,0 +1,111 @@
+"""The user's own code: a task, a rule or a method found by its name, and its failures told in one line.
+
+A name is `file.py:object`, the file looked up from the folder of the federation file, or `package.module:object`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from p2pfl.errors import LearningError, P2PFLError, UserError
+
+_NOT_THEIRS = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"])
+_LONGEST = 400
+
+FAILURES = (Exception, SystemExit)
+"""What is told of as a failure of the user's code: an `exit()` in it would end the process without a word."""
+
+
+@contextmanager
+def own_failures(what: str) -> Iterator[None]:
+    """A failure of `what`, which may be the user's own, becomes an error of one line.
+
+    Raises:
+        LearningError: that it failed, and where.
+    """
+    try:
+        yield
+    except P2PFLError:
+        raise
+    except FAILURES as error:
+        raise LearningError(f"{what} failed: {describe_failure(error)}") from error
+
+
+def describe_failure(error: BaseException) -> str:
+    """`ValueError: text (task.py, line 12)`: the deepest line that belongs to neither a library nor this package."""
+    text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    if len(text) > _LONGEST:
+        text = text[:_LONGEST] + " ..."
+    kind = type(error).__name__
+    return f"{kind}: {text}{_place(error)}" if text else f"{kind}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({Path(error.filename).name}, line {error.lineno})"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    theirs = [frame for frame in frames if not _is_library(frame.filename)]
+    if not (theirs or frames):
+        return ""
+    last = (theirs or frames)[-1]
+    return f" ({Path(last.filename).name}, line {last.lineno})"
+
+
+def _is_library(filename: str) -> bool:
+    path = Path(filename)
+    return filename.startswith(_NOT_THEIRS) or "site-packages" in path.parts or "dist-packages" in path.parts
+
+
+def find_object(name: str, folder: Path, *, what: str, key: str, allowed: str) -> Any:
+    """What `name` means; `what` ("task") and `key` ("task.name") say in errors what it was to be.
+
+    Raises:
+        UserError: there is no such file, module or object, or it cannot be imported.
+    """
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise UserError(f"no such {what}", key=key, value=name, allowed=allowed)
+    try:
+        module = _module_from_file(what, folder / place) if place.endswith(".py") else importlib.import_module(place)
+    except UserError as error:
+        error.key, error.value, error.allowed = error.key or key, error.value or name, error.allowed or allowed
+        raise
+    except FAILURES as error:
+        raise _failed_import(error, place, folder, what=what, key=key, value=name, allowed=allowed) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        names = sorted(each for each in vars(module) if not each.startswith("_"))
+        text = f"{place} has no {attribute!r}"
+        raise UserError(text, key=key, value=name, allowed=", ".join(names) or "nothing") from None
+
+
+def _failed_import(error: BaseException, place: str, folder: Path, *, what: str, **about: Any) -> UserError:
+    if place.endswith(".py"):
+        text = f"the {what} could not be imported: {describe_failure(error)}"
+        return UserError(text, file=(folder / place).absolute())
+    missing = isinstance(error, ModuleNotFoundError) and error.name and f"{place}.".startswith(f"{error.name}.")
+    text = f"there is no module {place}" if missing else f"{place} could not be imported: {describe_failure(error)}"
+    return UserError(text, **about)
+
+
+def _module_from_file(what: str, path: Path) -> ModuleType:
+    path = path.absolute()
+    spec = importlib.util.spec_from_file_location(f"p2pfl_{what}_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UserError(f"there is no file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up here
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # last, so that a neighbor of the file shadows no library
+    spec.loader.exec_module(module)
+    return module

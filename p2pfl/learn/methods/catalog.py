@@ -1,0 +1,97 @@
+"""From a spec like `variate:beta=0.1` to the method. Its grammar is checked by `config.method`."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+
+from p2pfl.config.method import ALLOWED, ParsedMethod, parse_method
+from p2pfl.config.model import Federation, TrainingConfig
+from p2pfl.config.plugins import FAILURES, describe_failure, find_object
+from p2pfl.config.rule import liars_of
+from p2pfl.errors import UserError
+from p2pfl.learn.methods.method import CONSERVATIVE, MODEL, ROBUST, Method
+from p2pfl.learn.methods.normalized import Normalized
+from p2pfl.learn.methods.plain import Plain
+from p2pfl.learn.methods.prox import Prox
+from p2pfl.learn.methods.variate import Variate
+
+KEY = "training.method"
+CLASSES: Mapping[str, type[Method]] = {"plain": Plain, "variate": Variate, "prox": Prox, "normalized": Normalized}
+CODE_DIGITS = 16
+
+
+def method_of(federation: Federation) -> Method:
+    """What the nodes of a federation learn by.
+
+    Raises:
+        UserError: it is the user's own and cannot be made, or does not go with the federation's rule or training.
+    """
+    try:
+        return make_method(
+            federation.method,
+            federation.training,
+            robust=bool(liars_of(federation.gossip.rule)),
+            folder=federation.path.parent,
+        )
+    except UserError as error:
+        error.file = error.file or str(federation.path)
+        raise
+
+
+def make_method(spec: str, training: TrainingConfig, *, robust: bool = False, folder: Path | None = None) -> Method:
+    """The method of a spec, ready to use. One from a `file.py` is looked up from `folder`.
+
+    Raises:
+        UserError: the spec is wrong, or the method is right neither in this profile nor with this training.
+    """
+    try:
+        parsed = parse_method(spec)
+    except ValueError as error:
+        raise UserError(str(error), key=KEY, value=spec, allowed=ALLOWED) from None
+    made = _from_user(parsed, folder or Path()) if parsed.is_object else CLASSES[parsed.name](**parsed.parameters)
+    made.spec = str(parsed)
+    made.code = f"{parsed.name}@{_digest(made)}" if parsed.is_object else parsed.name
+    _check(made)
+    profile = ROBUST if robust else CONSERVATIVE
+    if profile not in made.profiles:
+        text = (
+            "this method is not for a rule that tolerates malicious neighbors: it needs exchanges that move models"
+            if robust
+            else "this method is for a robust rule only"
+        )
+        raise UserError(text, key=KEY, value=spec, allowed="plain, prox, or gossip.rule = mean")
+    try:
+        made.prepare(training)
+    except ValueError as error:
+        raise UserError(str(error), key=KEY, value=spec) from None
+    return made
+
+
+def _from_user(parsed: ParsedMethod, folder: Path) -> Method:
+    found = find_object(parsed.name, folder, what="method", key=KEY, allowed=ALLOWED)
+    try:
+        made = found(**parsed.parameters) if callable(found) else found
+    except FAILURES as error:
+        raise UserError(f"the method failed: {describe_failure(error)}", key=KEY, value=str(parsed)) from error
+    if not isinstance(made, Method):
+        text = f"{parsed.name} is no method"
+        raise UserError(text, key=KEY, value=type(made).__name__, allowed="a class derived from p2pfl.Method")
+    return made
+
+
+def _check(method: Method) -> None:
+    if method.channels[:1] != (MODEL,):
+        text = f"the first channel of a method is the model; this one has {method.channels}"
+        raise UserError(text, key=KEY, value=method.spec, allowed=f'channels = ("{MODEL}", ...)')
+
+
+def _digest(method: Method) -> str:
+    """Of the file that the method's class stands in."""
+    try:
+        text = Path(inspect.getfile(type(method))).read_bytes()
+    except (OSError, TypeError):
+        text = type(method).__qualname__.encode()
+    return hashlib.blake2b(text, digest_size=CODE_DIGITS // 2, person=b"p2pfl-method").hexdigest()

@@ -1,0 +1,148 @@
+"""What a learning method is: how a node's local rounds, and what mixing does to its model, become its next model.
+
+A subclass overrides what it does otherwise than `plain`. Its functions are pure and elementwise: they return new
+values and look at no other coordinate, so the same lines serve a tile of a vector (d,) in a node and the rows
+(nodes, d) of a simulation, and an exchange that is refused leaves no trace. An exchange that is on the disk is computed
+again after a crash, so they are deterministic.
+
+`like` brings numbers into the type of a vector; a number of the node is a Python float in a node, and a column
+(nodes, 1) where rows are computed together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from p2pfl.config.model import TrainingConfig
+
+Array = Any
+"""A numpy array (d,), a tile of it, or rows (nodes, d); in `gradient` a torch tensor, or numpy in a task without torch.
+"""
+Number = Any
+"""A float, or a column (nodes, 1) of float64."""
+Vectors = Mapping[str, Array]
+
+CONSERVATIVE, ROBUST = "conservative", "robust"
+MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What a local round was: `steps` at `learning_rate`, on `samples` n; `rho` lifts nodes that take fewer rounds."""
+
+    steps: Number
+    learning_rate: Number
+    samples: Number
+    rho: Number
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """`change` by channel is added to what the node exchanges, `kept` replaces vectors of the node. What is not named
+    stays as it was.
+    """
+
+    change: Vectors
+    kept: Vectors = field(default_factory=dict)
+
+
+class NodeVectors(Protocol):
+    """A node as its method sees it: `samples` n, `channels` what it exchanges, `kept` its own vectors, by name."""
+
+    @property
+    def samples(self) -> Number: ...
+    @property
+    def channels(self) -> Vectors: ...
+    @property
+    def kept(self) -> Vectors: ...
+    def sum_of_edges(self, name: str, channel: str = MODEL) -> Array:
+        """The sum over all edges, in the order of the neighbors, of what each keeps under that name."""
+        ...
+
+
+class Method:
+    """The base is `plain`: each local round is added to the model, and mixing moves it.
+
+    `channels` are the vectors that neighbors exchange, each as long as the model; they travel as one. The first is the
+    model, the others begin at zero. `kept` are vectors of the node that survive a restart and change at a commit alone.
+    `kept_edges` are vectors of each edge, as long as all channels, that both ends drop when the edge begins anew.
+    """
+
+    profiles: frozenset[str] = frozenset({CONSERVATIVE, ROBUST})
+    """Where it is right."""
+    channels: tuple[str, ...] = (MODEL,)
+    kept: tuple[str, ...] = ()
+    kept_edges: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+    """The vectors that `begin` gives to a round."""
+    no_terms: tuple[float, ...] = ()
+    """`terms` of a node that has not trained yet: as many as there always are."""
+    needs_company = False
+    """Whether a round without a neighbor is trained without `gradient`."""
+    every_parameter = False
+    """Whether `gradient` is asked, with zeros, also for parameters on which the loss does not depend."""
+
+    spec: str = "plain"
+    """What made it, in its canonical spelling. The catalog sets this and `code`."""
+    code: str = "plain"
+    """Names the method without its parameters, and the code of one from a file: vectors kept by another are dropped."""
+
+    def prepare(self, training: TrainingConfig) -> None:
+        """Called once, before anything else.
+
+        Raises:
+            ValueError: the method contradicts what the federation says of training; the reason is shown to the user.
+        """
+
+    def begin(self, node: NodeVectors) -> Vectors:
+        """The vectors that `gradient` gets besides `anchor`, by the names in `given`."""
+        return {}
+
+    def gradient(self, g: Array, w: Array, start: Vectors) -> Array:
+        """The gradient of one step, from the loss's gradient `g` at the parameters `w`, in their shape.
+
+        `start["anchor"]` is the model that the round began with; the rest is what `begin` gave.
+        """
+        return g
+
+    def trained(self, change: Array, node: NodeVectors, round: Round) -> New:
+        """What becomes of a local round that moved the model by `change`."""
+        return New({MODEL: change * like(change, round.rho)})
+
+    def terms(self, round: Round) -> tuple[float, ...]:
+        """Numbers from 0 that the node's messages carry after this round."""
+        return self.no_terms
+
+    def valid(self, terms: tuple[float, ...]) -> bool:
+        """Whether a neighbor can have such terms; others are refused before anything is applied."""
+        return True
+
+    def agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
+        """The terms of one exchange, for both ends. To agree again changes nothing: a node believes its neighbor
+        only if `agree(ours, agreed) == agreed`.
+        """
+        return ours
+
+    def moves(self, terms: tuple[float, ...]) -> bool:
+        """Whether an exchange on these terms changes what its edge keeps."""
+        return bool(self.kept_edges)
+
+    def moved(self, edge: Vectors, move: Array, terms: tuple[Number, ...]) -> Vectors:
+        """What the edge keeps after an exchange that moved n times the channels by `move`, which has the same bits with
+        the opposite sign at the other end.
+        """
+        return {}
+
+
+def like(vector: Array, number: Number) -> Any:
+    """`number` rounded to the vector's type: float64 must not widen a float32."""
+    return np.asarray(number, dtype=vector.dtype) if isinstance(number, np.ndarray) else vector.dtype.type(number)
+
+
+def overrides(method: Method, name: str) -> bool:
+    """Whether a method does something of its own there, which costs nothing where it does not."""
+    return getattr(type(method), name) is not getattr(Method, name)

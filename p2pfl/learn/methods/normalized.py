@@ -1,0 +1,27 @@
+"""`normalized:steps=20`: a local round counts as if it had so many steps. FedNova, Wang et al., arXiv 2007.07481.
+
+Where rounds are passes over data of different sizes, nodes with more data take more steps and pull the mean towards
+their own optimum. FedNova divides what a round has changed by its number of steps (eq. 6, plain SGD) and lets all
+nodes move by one common number of them, which here is a parameter: there is no server to take the mean of the nodes'.
+"""
+
+from __future__ import annotations
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.learn.methods.method import MODEL, Array, Method, New, NodeVectors, Round, like
+
+
+class Normalized(Method):
+    """Corrections for speed are made once: this one excludes rho."""
+
+    def __init__(self, steps: float = 20.0) -> None:
+        self.steps = steps
+
+    def prepare(self, training: TrainingConfig) -> None:
+        if training.speed_correction != 1.0:
+            raise ValueError("normalized corrects for speed itself: training.speed_correction must be 1")
+        if training.optimizer != "sgd" or training.momentum:
+            raise ValueError("normalized counts the steps of plain SGD: no momentum, and no other optimizer")
+
+    def trained(self, change: Array, node: NodeVectors, round: Round) -> New:
+        return New({MODEL: change * like(change, self.steps / round.steps)})

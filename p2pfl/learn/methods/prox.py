@@ -1,0 +1,15 @@
+"""`prox:mu=0.01`: each step is also drawn back to where its round began. FedProx, Li et al., arXiv 1812.06127."""
+
+from __future__ import annotations
+
+from p2pfl.learn.methods.method import Array, Method, Vectors
+
+
+class Prox(Method):
+    """The gradient of F(w) + mu/2 |w - anchor|^2."""
+
+    def __init__(self, mu: float = 0.01) -> None:
+        self.mu = mu
+
+    def gradient(self, g: Array, w: Array, start: Vectors) -> Array:
+        return g + self.mu * (w - start["anchor"])

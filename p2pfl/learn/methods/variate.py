@@ -1,0 +1,59 @@
+"""`variate:beta=0.1`: a control variate that is made of what mixing moves, against data that differ.
+
+The variate of node i is C_i = -(beta/n_i) sum_j S_ij, added to each gradient. S_ij, the *flow* of an edge, is the sum
+over its exchanges of D/a, where n times the model moved by D, and a = rho eta H is the larger of both ends' learning
+rate times steps. It has opposite bits at the two ends, so sum_i n_i C_i is zero whatever else a node has lost. The idea
+is that of SCAFFOLD (Karimireddy et al., arXiv 1910.06378) and of K-GT (Liu et al., arXiv 2301.01313), without a second
+vector on the wire.
+"""
+
+from __future__ import annotations
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.learn.methods.method import CONSERVATIVE, Array, Method, NodeVectors, Number, Round, Vectors, like
+
+FLOW, CORRECTION = "flow", "correction"
+LEAST_DRIFT = 1e-9
+
+
+class Variate(Method):
+    """The drift a is the method's one term; 0 before a node has trained."""
+
+    profiles = frozenset({CONSERVATIVE})
+    kept_edges = (FLOW,)
+    given = (CORRECTION,)
+    no_terms = (0.0,)
+    needs_company = True
+    every_parameter = True
+    least_drift = LEAST_DRIFT
+    """A smaller one from a neighbor would blow the variate up."""
+
+    def __init__(self, beta: float = 0.1) -> None:
+        self.beta = beta
+
+    def prepare(self, training: TrainingConfig) -> None:
+        self.least_drift = max(LEAST_DRIFT, 0.5 * training.learning_rate / training.speed_correction)
+
+    def begin(self, node: NodeVectors) -> Vectors:
+        total = node.sum_of_edges(FLOW)
+        total *= like(total, -self.beta / node.samples)
+        return {CORRECTION: total}
+
+    def gradient(self, g: Array, w: Array, start: Vectors) -> Array:
+        return g + start[CORRECTION]
+
+    def terms(self, round: Round) -> tuple[float, ...]:
+        return (round.learning_rate * round.steps * round.rho,)
+
+    def valid(self, terms: tuple[float, ...]) -> bool:
+        return not 0.0 < terms[0] < self.least_drift
+
+    def agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
+        return (max(ours[0], theirs[0]),)
+
+    def moves(self, terms: tuple[float, ...]) -> bool:
+        """Where neither end has trained, what flows is no disagreement that training has made."""
+        return terms[0] > 0.0
+
+    def moved(self, edge: Vectors, move: Array, terms: tuple[Number, ...]) -> Vectors:
+        return {FLOW: edge[FLOW] + move * like(move, 1.0 / terms[0])}

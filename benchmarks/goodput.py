@@ -166,7 +166,7 @@ async def exchange_scene(pipe: Connection, options: Options, *, far: bool, compr
             if seq == 1:
                 meter.begin()
             await (initiate if far else respond)(end, engine, seq + 1)
-            state.model *= np.float32(0.99)
+            state.channels *= np.float32(0.99)
         return meter.end()
 
 

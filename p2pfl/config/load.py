@@ -10,7 +10,7 @@ from p2pfl.config.graph import DisconnectedGraph, read_graph
 from p2pfl.config.members import read_members
 from p2pfl.config.method import of_control_variate
 from p2pfl.config.model import USUAL_ROBUST_METHOD, Federation, GossipConfig, TaskConfig, TrainingConfig
-from p2pfl.config.schema import FEDERATION, GOSSIP, OLD_VARIATE, TABLES, TASK, TRAINING
+from p2pfl.config.schema import FEDERATION, GOSSIP, OLD_TRAINING, OLD_VARIATE, TABLES, TASK, TRAINING
 from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
 
@@ -59,8 +59,9 @@ def _federation(document: dict[str, Any], mistakes: Mistakes) -> Federation:
     unknown_keys(document, "", TABLES, mistakes)
     head: dict[str, Any] = {"seed": 0, "topology": "ring", "name": ""} | _head(document.get("federation", {}), mistakes)
     task = _task(document.get("task", {}), mistakes)
+    training = _training(document.get("training", {}), mistakes)
     gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", GOSSIP, mistakes))
-    training, notices = _training(document.get("training", {}), gossip, mistakes)
+    notices = _modernize(training, gossip, mistakes.file)
     members = read_members(document.get("node", []), mistakes)
     edges, schedule = read_graph(head["topology"], members, head["seed"], mistakes) if members else ((), ())
     own = read_edges(document.get("edge", []), members, edges, mistakes)
@@ -68,7 +69,7 @@ def _federation(document: dict[str, Any], mistakes: Mistakes) -> Federation:
         path=mistakes.file.absolute(),
         **head,
         task=task,
-        training=training,
+        training=TrainingConfig(**training),
         gossip=gossip,
         members=members,
         edges=edges,
@@ -91,23 +92,22 @@ def _task(table: Any, mistakes: Mistakes) -> TaskConfig:
     return TaskConfig(**known, options=options)
 
 
-def _training(table: Any, gossip: GossipConfig, mistakes: Mistakes) -> tuple[TrainingConfig, tuple[str, ...]]:
+def _training(table: Any, mistakes: Mistakes) -> dict[str, Any]:
     """Giving the other one of two exclusive keys turns off the default of the first."""
-    values = read_table(table, "training.", TRAINING, mistakes)
+    values = read_table(table, "training.", {**TRAINING, **OLD_TRAINING}, mistakes)
     for usual, other in (("rounds", "time_s"), ("local_steps", "local_epochs")):
         exclusive(table, "training.", usual, other, mistakes)
         if other in values:
             values.setdefault(usual, None)
     exclusive(table, "training.", "method", OLD_VARIATE, mistakes)
-    beta = values.pop(OLD_VARIATE, None)
+    return values
+
+
+def _modernize(training: dict[str, Any], gossip: GossipConfig, file: Path) -> tuple[str, ...]:
+    """Put keys of today in place of old ones; what is to be said about that."""
+    beta = training.pop(OLD_VARIATE, None)
     if beta is None:
-        return TrainingConfig(**values), ()
-    spec = of_control_variate(beta)
-    if beta and gossip.rule != "mean":
-        advice = f"a robust rule has no control variate; write nothing, or method = {USUAL_ROBUST_METHOD!r}"
-        values.setdefault("method", USUAL_ROBUST_METHOD)
-    else:
-        advice = f'write method = "{spec}"'
-        values.setdefault("method", spec)
-    notice = f"{mistakes.file}: training.{OLD_VARIATE} = {beta:g} is an old name: {advice}"
-    return TrainingConfig(**values), (notice,)
+        return ()
+    spec = of_control_variate(beta) if gossip.rule == "mean" else USUAL_ROBUST_METHOD
+    training.setdefault("method", spec)
+    return (f'{file}: training.{OLD_VARIATE} = {beta:g} is an old name: write method = "{spec}" in its place',)

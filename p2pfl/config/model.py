@@ -19,6 +19,11 @@ Edges = tuple[tuple[int, int], ...]
 USUAL_METHOD, USUAL_ROBUST_METHOD = "variate:beta=0.1", "plain"
 
 
+def usual_method(rule: str) -> str:
+    """The learning method where nothing is said: one that is right with that rule."""
+    return USUAL_METHOD if rule == "mean" else USUAL_ROBUST_METHOD
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
     """`name` is a built-in task, `file.py:object` (relative to the federation file) or `package.module:object`.
@@ -114,8 +119,7 @@ class Federation:
     @property
     def method(self) -> str:
         """The spec of the learning method; where nothing is said, one that is right with the rule."""
-        usual = USUAL_METHOD if self.gossip.rule == "mean" else USUAL_ROBUST_METHOD
-        return self.training.method or usual
+        return self.training.method or usual_method(self.gossip.rule)
 
     def compressor_of(self, i: int, j: int) -> str:
         """What travels between two neighbors."""

@@ -19,8 +19,6 @@ FEDERATION: Kinds = {"name": name(), "seed": whole(0), "topology": text()}
 
 TASK: Kinds = {"name": text()}
 
-OLD_VARIATE = "control_variate"
-"""What `method` was before there were several."""
 TRAINING: Kinds = {
     "rounds": whole(1),
     "time_s": number(0, above=True),
@@ -32,12 +30,15 @@ TRAINING: Kinds = {
     "momentum": number(0, 1, below=True),
     "weight_decay": number(0),
     "method": method(),
-    OLD_VARIATE: number(0),
     "speed_correction": number(1),
     "closing_rounds": whole(0),
     "when_through": choice("train", "mix"),
     "evaluate_every": whole(0),
 }
+
+OLD_VARIATE = "control_variate"
+OLD_TRAINING: Kinds = {OLD_VARIATE: number(0)}
+"""Read still: what `method` was before there were several."""
 
 GOSSIP: Kinds = {
     "compressor": compressor(),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from p2pfl.config.model import GossipConfig, TrainingConfig
+from p2pfl.config.model import GossipConfig, TrainingConfig, usual_method
 from p2pfl.config.rule import liars_of
 
 COMMENT_COLUMN = 40
@@ -45,7 +45,9 @@ def _aligned(text: str) -> str:
 def _tuning(rule: str) -> str:
     gossip = {key: getattr(_GOSSIP, key) for key in GossipConfig.__slots__}
     gossip |= {"share": _GOSSIP.share[0], "rule": json.dumps(rule), "protects": _protects(liars_of(rule))}
-    return _TUNING.format(**{key: getattr(_TRAINING, key) for key in TrainingConfig.__slots__}, **gossip)
+    training = {key: getattr(_TRAINING, key) for key in TrainingConfig.__slots__}
+    training["method"] = usual_method(rule)
+    return _TUNING.format(**training, **gossip)
 
 
 def _protects(liars: int) -> str:

@@ -144,7 +144,7 @@ def test_a_restored_state_can_be_written_although_the_arrays_could_not():
     for array in taken.arrays.values():
         array.flags.writeable = False
     again = restore(taken.header, taken.arrays, taken.blobs)
-    again.model += 1.0
+    again.channels += 1.0
     again.edges[1].own += 1.0
 
 

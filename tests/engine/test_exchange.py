@@ -75,7 +75,7 @@ def test_in_float32_the_weighted_sum_drifts_by_roundings_only(spec, bound):
     for _ in range(1000):
         push = chance.normal(size=SIZE).astype(np.float32) * np.float32(0.01)
         for engine, sign in zip(pair.engines, (3, -1), strict=True):
-            engine.state.model += np.float32(sign) * push
+            engine.state.channels += np.float32(sign) * push
         before = before + (3 * 30 - 90) * push.astype(np.float64)
         pair.exchange(factor=10.0)
         pair.changes[0].clear()
@@ -179,7 +179,7 @@ def test_an_audit_that_agrees_is_applied_and_one_that_does_not_is_refused():
 
 def test_a_whole_model_after_a_resync_passes_the_norm_check():
     pair = Pair(spec="none")
-    pair.engines[0].state.model *= 100
+    pair.engines[0].state.channels *= 100
     assert isinstance(pair.apply_request(pair.freeze()), RequestApplied)
 
 

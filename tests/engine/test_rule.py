@@ -265,7 +265,7 @@ def test_what_is_shown_does_not_follow_the_training_of_the_mixed_model():
     engine = halved()
     before = engine.state.model.copy()
     mix(engine)
-    engine.state.model += 1.0
+    engine.state.channels += 1.0
     np.testing.assert_array_equal(engine.state.shown, before)
 
 

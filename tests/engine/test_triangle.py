@@ -59,7 +59,7 @@ class Triangle:
         for index in range(3):
             peers = tuple(peer for peer in range(3) if peer != index)
             codecs = Codecs(make_compressor("none"), {p: made[min(index, p), max(index, p)] for p in peers})
-            state = NodeState.new(start + np.float32(index), 10 * (index + 1), peers)
+            state = NodeState.new(start + np.float32(index), 10 * (index + 1), peers, method=METHOD)
             self.engines.append(Engine(index=index, state=state, codecs=codecs, method=METHOD))
         self.starts = [copy.deepcopy(engine.state) for engine in self.engines]
         self.logs = [[], [], []]

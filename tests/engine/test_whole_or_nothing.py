@@ -64,7 +64,7 @@ def plainly_exchanged(state, decoded, factor, scale):
     move = edge.peer - edge.own
     if factor:
         move *= scalar(factor)
-        state.model += move / scalar(state.samples)
+        state.channels += move / scalar(state.samples)
         if scale:
             edge.kept["flow"] = flow_of(edge) + move * scalar(scale)
 
@@ -213,7 +213,7 @@ def test_a_start_from_the_neighbors_and_the_distance_to_them_do_not_depend_on_ti
     pair = Pair(spec="none", size=size)
     pair.exchange(factor=0.0)
     state = pair.engines[0].state
-    state.model *= np.float32(0.5)
+    state.channels *= np.float32(0.5)
     theirs = state.edges[1].peer.astype(np.float64)
     away = np.linalg.norm(state.model - theirs) / np.linalg.norm(state.model.astype(np.float64))
     assert pair.engines[0].neighbor_distance() == pytest.approx(away, rel=1e-5)

@@ -170,5 +170,5 @@ def test_the_oracle_sees_a_model_that_moved_without_its_counterpart():
     start = world.oracle.total()
     world.go(until_s=0.5)
     state = world.hosts[0].engine.state
-    state.model += 1e-3 / state.samples
+    state.channels += 1e-3 / state.samples
     assert relative_drift(world, start) > 1e-9

@@ -2,27 +2,28 @@
 
 Nothing here blocks the loop: large chunks are sealed and opened in a worker thread, several at a time, since each way
 there and back costs the loop as much as a quarter of such a chunk. A session ends once, by `end`, whoever noticed
-first; from then on it delivers nothing.
+first; from then on it delivers nothing. `Shared` is what all sessions of a node have in common.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
-from logging import DEBUG, WARNING
+from logging import DEBUG, WARNING, Logger
 from time import monotonic
 from typing import Protocol, TypeVar
 
 from p2pfl.core.messages import Busy, Message
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
-from p2pfl.net.budget import Pace
 from p2pfl.net.channel import GoneError
-from p2pfl.net.greeting import Candidate
-from p2pfl.net.notice import Notice
+from p2pfl.net.counters import Counters, OnAlarm
+from p2pfl.net.greeting import Connection, Notice
+from p2pfl.net.limits import ByteBudget, Limits, MessagePace
 from p2pfl.net.outbox import Outbox
-from p2pfl.net.shared import Shared
 from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import Assembler, OtherVersionError, split
 
@@ -41,9 +42,23 @@ MALFORMED = "protocol fault sealed by the peer: "
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """`executor` seals and opens large chunks; `name_of` a member is its name in our own file."""
+
+    limits: Limits
+    budget: ByteBudget
+    executor: Executor
+    counters: Counters
+    log: Logger
+    max_body_bytes: int
+    name_of: Callable[[int], str]
+    on_alarm: OnAlarm
+
+
 class Owner(Protocol):
-    def delivered(self, link: Link, message: Message) -> None: ...
-    def ended(self, link: Link, reason: str) -> None: ...
+    def delivered(self, link: PeerLink, message: Message) -> None: ...
+    def ended(self, link: PeerLink, reason: str) -> None: ...
 
 
 class FarewellError(Exception):
@@ -54,12 +69,12 @@ class MalformedError(PeerFault):
     """What the peer has sealed is no message."""
 
 
-class Link:
+class PeerLink:
     """`number` is ours, `remote_number` the decider's (the same where we decide). `opening` is said first."""
 
     def __init__(
         self,
-        candidate: Candidate,
+        candidate: Connection,
         shared: Shared,
         owner: Owner,
         *,
@@ -75,7 +90,7 @@ class Link:
         self._shared, self._owner, self._opening = shared, owner, opening
         self._traffic = shared.counters.peers[self.peer]
         self._assembler = Assembler(shared.max_body_bytes)
-        self._pace = Pace(shared.limits.min_rate, shared.limits.rate_window_s)
+        self._pace = MessagePace(shared.limits.min_rate, shared.limits.rate_window_s)
         self._held = 0
         self._outbox = Outbox(shared.limits.queue_messages)
         self._arrived: asyncio.Queue[bytes | Exception] = asyncio.Queue(BATCH_CHUNKS)

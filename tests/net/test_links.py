@@ -14,8 +14,8 @@ from msgspec import structs
 
 from p2pfl.core.messages import Busy, Ready, Request, Resync
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.net.link import BATCH_CHUNKS, Link
-from p2pfl.net.tap import IDLE_BYTES
+from p2pfl.net.gate import IDLE_BYTES
+from p2pfl.net.link import BATCH_CHUNKS, PeerLink
 from p2pfl.wire import split
 
 
@@ -98,7 +98,7 @@ async def test_messages_in_a_batch_with_a_fault_are_still_delivered(federation):
 async def test_a_session_holds_one_body_and_a_few_chunks_whatever_the_peer_sends(federation, monkeypatch):
     """The receiver is slow, the sender fast: neither piles up what the other has sent or will."""
     sizes = []
-    unseal, seal = Link._unseal, Link._seal
+    unseal, seal = PeerLink._unseal, PeerLink._seal
 
     def watched_unseal(link, batch):
         sizes.append(len(batch) + link._arrived.qsize())
@@ -108,8 +108,8 @@ async def test_a_session_holds_one_body_and_a_few_chunks_whatever_the_peer_sends
         sizes.append(len(chunks))
         return seal(link, chunks, final=final)
 
-    monkeypatch.setattr(Link, "_unseal", watched_unseal)
-    monkeypatch.setattr(Link, "_seal", watched_seal)
+    monkeypatch.setattr(PeerLink, "_unseal", watched_unseal)
+    monkeypatch.setattr(PeerLink, "_seal", watched_seal)
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
         await b.until(lambda: b.open and a.open)
         for seq in range(3):

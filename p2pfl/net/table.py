@@ -155,7 +155,8 @@ class Table:
         while True:
             overdue = asyncio.get_running_loop().time() >= deadline
             own_dial = place.dial is not None and place.dial.reached
-            match decide(candidate, place.link, own=self._own, own_dial=own_dial, overdue=overdue):
+            current = None if place.link is None else place.link.connection
+            match decide(candidate, current, own=self._own, own_dial=own_dial, overdue=overdue):
                 case Admission.OPEN:
                     return self._open(candidate, None)
                 case Admission.REFUSE:
@@ -184,7 +185,7 @@ class Table:
         if verdict.word is not Word.OPEN or verdict.boot != candidate.boot:
             raise PeerFault(f"{verdict.word.name} in place of a verdict")
         link = self.places[candidate.peer].link
-        if link is not None and link.boot == candidate.boot and link.remote_number > verdict.number:
+        if link is not None and link.connection.boot == candidate.boot and link.remote_number > verdict.number:
             return None
         return self._open(candidate, verdict.number)
 
@@ -205,7 +206,7 @@ class Table:
         )
         place.link = link
         place.free.clear()
-        if place.dial is not None and link.dialer != self._own:
+        if place.dial is not None and link.connection.dialer != self._own:
             expire(place.dial.scope)
         place.wake()
         self._shared.counters.peers[link.peer].sessions += 1

@@ -66,7 +66,7 @@ async def test_nodes_that_dial_each_other_at_once_agree_on_one_session(federatio
         assert a.kinds() == ["open", "message"]
         assert b.kinds() == ["open", "message"]
         tables = a.links._table, b.links._table
-        assert tables[0].places[1].link.dialer == tables[1].places[0].link.dialer
+        assert tables[0].places[1].link.connection.dialer == tables[1].places[0].link.connection.dialer
 
 
 async def test_a_restarted_peer_replaces_the_session_that_died_with_it(federation, relay):

@@ -6,11 +6,6 @@
 
 A record's digest and check cover the digest before it, a log's first one its salt: bytes left over from another
 file, or from another place in this one, never pass. Integers are little-endian.
-
-Append is a copy, flush makes all that was appended durable. After a StorageError the end of the file is uncertain: the
-log must not be used again (`Store` sees to that). A crash may leave a torn tail: an incomplete record, or zeros where
-the file grew before its content came. That is no damage, since nothing in it was ever durable. A bad record with
-further data after it is damage.
 """
 
 from __future__ import annotations
@@ -91,7 +86,14 @@ class Log:
 
 
 def read_log(path: Path) -> Log:
-    """Never raises for what stands in the file, only StorageError when it cannot be read."""
+    """Every whole record from the beginning, and what stands after the last one.
+
+    A crash may leave a torn tail: an incomplete record, or zeros where the file grew before its content came. That is
+    no damage, since nothing in it was ever durable. A bad record with further data after it is damage.
+
+    Raises:
+        StorageError: the file cannot be read; never for what stands in it.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -108,7 +110,10 @@ def read_log(path: Path) -> Log:
 
 
 class Wal:
-    """One log, open for appending."""
+    """One log, open for appending: append is a copy, flush makes all that was appended durable.
+
+    After a StorageError the end of the file is uncertain: the log must not be used again (`Store` sees to that).
+    """
 
     def __init__(self, path: Path, *, end: bytes, size_bytes: int) -> None:
         """Of a file that exists, whose valid content has `size_bytes` and leaves the chain at `end`."""

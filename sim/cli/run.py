@@ -113,7 +113,7 @@ def _check_targets(report: Path | None, plot: Path | None) -> None:
 
 def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> dict[str, Any] | None:
     """The report; None where an invariant was broken, which has been told by then."""
-    from p2pfl.reporting.plain import finite  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting import finite  # noqa: PLC0415 - `--help` stays instant
     from sim.cli.progress import ProgressView  # noqa: PLC0415 - as above
     from sim.cli.scene import build, without_file  # noqa: PLC0415 - as above
     from sim.simulation import InvariantError, simulate  # noqa: PLC0415 - as above

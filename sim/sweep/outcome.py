@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from p2pfl.errors import P2PFLError
-from p2pfl.reporting.plain import finite
+from p2pfl.reporting import finite
 from sim.sweep.model import Job, RunJob
 from topologies.errors import TopologyError
 

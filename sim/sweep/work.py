@@ -11,8 +11,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
 from sim.federations import describe
 from sim.sweep.identity import identify
-from sim.sweep.model import Job, Options
-from sim.sweep.options import EXCLUSIVE, NONE
+from sim.sweep.model import EXCLUSIVE, NONE, Job, Options
 from sim.worlds.check import check_world
 from sim.worlds.load import load_world
 from sim.worlds.model import LiarSpec, WorldSpec

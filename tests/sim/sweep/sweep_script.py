@@ -7,8 +7,8 @@ from pathlib import Path
 import fake_jobs
 
 from sim.sweep import identity
-from sim.sweep.processes import run_here
 from sim.sweep.run import run_sweep
+from sim.sweep.runners import run_here
 
 
 def say(standing):

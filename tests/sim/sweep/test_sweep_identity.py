@@ -6,8 +6,7 @@ import pytest
 
 from sim.sweep import identity
 from sim.sweep.identity import make_job
-from sim.sweep.load import load_sweep
-from sim.sweep.plan import make_plan
+from sim.sweep.plan import load_sweep, make_plan
 
 FEDERATION = '[federation]\nname = "x"\ntopology = "./graph.edges"\n[task]\nname = "task.py:task"\ndata_path = "rows"\n'
 WORLD = '[compute]\ntrace = "speeds.csv"\n'

@@ -6,7 +6,7 @@ import fake_jobs
 import pytest
 
 from sim.sweep.identity import make_job
-from sim.sweep.processes import run_here
+from sim.sweep.runners import run_here
 
 
 def jobs_of(*attacks):

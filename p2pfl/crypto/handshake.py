@@ -26,7 +26,7 @@ from nacl.exceptions import CryptoError
 from nacl.public import PrivateKey
 from nacl.signing import VerifyKey
 
-from p2pfl.crypto.faults import FederationMismatch, HandshakeFault, UnlistedKey
+from p2pfl.crypto import FederationMismatch, HandshakeFault, UnlistedKey
 from p2pfl.crypto.identity import PUBLIC_BYTES, SIGNATURE_BYTES, Identity
 from p2pfl.crypto.transcript import KEY_BYTES, TAG_BYTES, FederationBinding, Secrets, agree, digest, fields, opening_tag
 from p2pfl.vocabulary import PROTOCOL

@@ -16,7 +16,7 @@ from nacl.bindings import crypto_scalarmult
 from nacl.exceptions import CryptoError
 from nacl.public import PrivateKey
 
-from p2pfl.crypto.faults import HandshakeFault
+from p2pfl.crypto import HandshakeFault
 from p2pfl.vocabulary import PROTOCOL
 
 KEY_BYTES = 32

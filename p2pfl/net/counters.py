@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from time import monotonic
 from typing import Any
 
-from p2pfl.crypto.faults import FederationMismatch
+from p2pfl.crypto import FederationMismatch
 from p2pfl.errors import PeerFault
 
 OnAlarm = Callable[[str, int, str], Any]

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from p2pfl.crypto.faults import FederationMismatch
+from p2pfl.crypto import FederationMismatch
 from p2pfl.crypto.handshake import Initiator, Responder
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session

@@ -19,7 +19,7 @@ from msgspec import Struct
 from p2pfl.core.messages import Message
 from p2pfl.errors import PeerFault
 from p2pfl.vocabulary import CHUNK_BYTES, PROTOCOL_VERSION
-from p2pfl.wire.schema import BY_CODE, BY_MESSAGE, MAX_HEADER_BYTES, MessageKind, from_header, to_header
+from p2pfl.wire.headers import BY_CODE, BY_MESSAGE, MAX_HEADER_BYTES, MessageKind, from_header, to_header
 
 MAGIC = b"p2"
 LAYOUT = struct.Struct("<2sBBHIQ")

@@ -12,8 +12,7 @@ from nacl.bindings import (
 )
 from nacl.public import PrivateKey
 
-from p2pfl.crypto import handshake, transcript
-from p2pfl.crypto.faults import FederationMismatch, HandshakeFault, UnlistedKey
+from p2pfl.crypto import FederationMismatch, HandshakeFault, UnlistedKey, handshake, transcript
 from p2pfl.crypto.handshake import M1_BYTES, NONCE, Initiator, Leg, Responder, examine, introduce, m2_bytes, m3_bytes
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session

@@ -21,7 +21,7 @@ from p2pfl.crypto.transcript import FederationBinding, opening_tag
 from p2pfl.errors import PeerFault
 from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import PREFIX_BYTES, Assembler, decode, decode_prefix, encode, split
-from p2pfl.wire.schema import KINDS, from_header
+from p2pfl.wire.headers import KINDS, from_header
 
 LIMIT = CHUNK_BYTES + 1000
 D = bytes(range(16))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.sweep import identity
+from sim.sweep import fingerprint
 from sim.sweep.run import run_sweep
 from sim.sweep.runners import run_here
 
@@ -19,7 +19,7 @@ import fake_jobs
 
 @pytest.fixture(autouse=True)
 def same_software(monkeypatch):
-    monkeypatch.setattr(identity, "software", lambda: fake_jobs.SOFTWARE)
+    monkeypatch.setattr(fingerprint, "software", lambda: fake_jobs.SOFTWARE)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fake_jobs
 import pytest
 
-from sim.sweep.identity import make_job
+from sim.sweep.fingerprint import make_job
 from sim.sweep.runners import run_here
 
 

@@ -6,20 +6,19 @@ torch `state_dict` in a safetensors file.
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from p2pfl.cli.output import Form, format_option, write_facts, write_json
+from p2pfl.errors import StorageError, UserError
 
 if TYPE_CHECKING:
     from p2pfl.runtime.learned import Learned
-import os
-import sys
-from contextlib import suppress
-
-from p2pfl.errors import StorageError, UserError
 
 STDOUT = Path("-")
 

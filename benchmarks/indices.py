@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from p2pfl.compress import zstd_frame
-from p2pfl.compress.indices import GAPS, PACKED
-from p2pfl.compress.largest import largest
+from p2pfl.compress import entropy
+from p2pfl.compress.indices import GAPS, PACKED, largest
 from p2pfl.learn.digits import load_digits
 
 DENSITIES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -29,7 +28,7 @@ REPEATS = 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--level", type=int, default=zstd_frame.LEVEL)
+    parser.add_argument("--level", type=int, default=entropy.LEVEL)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -68,7 +67,7 @@ def measure(code: Code, places: np.ndarray, size: int, level: int) -> dict[str, 
     if not np.array_equal(read(plain, places.size, size), places):
         raise AssertionError("the places are not what was coded")
     frame = np.empty(plain.size + 64, np.uint8)
-    used = zstd_frame.compress(plain, frame, level)
+    used = entropy.compress_frame(plain, frame, level)
     packed = plain.size if used is None else min(used, plain.size)
     bits, scale = 8 / places.size, 1e9 / places.size
     return {
@@ -76,8 +75,8 @@ def measure(code: Code, places: np.ndarray, size: int, level: int) -> dict[str, 
         "bits_zstd": packed * bits,
         "ns_code": cpu(lambda: write(places, size)) * scale,
         "ns_decode": cpu(lambda: read(plain, places.size, size)) * scale,
-        "ns_zstd": cpu(lambda: zstd_frame.compress(plain, frame, level)) * scale,
-        "ns_unzstd": cpu(lambda: zstd_frame.decompress(frame[:used], plain.size)) * scale,
+        "ns_zstd": cpu(lambda: entropy.compress_frame(plain, frame, level)) * scale,
+        "ns_unzstd": cpu(lambda: entropy.decompress_frame(frame[:used], plain.size)) * scale,
     }
 
 

@@ -24,8 +24,8 @@ from nacl.bindings import (
 
 from p2pfl.config.model import GossipConfig, TrainingConfig
 from p2pfl.core.messages import Message
-from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.handshake import M1_BYTES, m2_bytes, m3_bytes
+from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import PREFIX_BYTES, decode, decode_prefix, encode
 

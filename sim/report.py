@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from p2pfl.config.rule import liars_of
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
-from p2pfl.reporting.standing import held_against
+from p2pfl.reporting.liars import held_against
 from sim.consensus import distance, score_of_mean
 from sim.figures import Figures, Json
 from sim.learning.batched import make_learners

@@ -1,9 +1,7 @@
 """Robust rules: how a node mixes when some of its neighbors may lie."""
 
-from p2pfl.aggregate.adapted import Adapted
-from p2pfl.aggregate.catalog import make_rule, rule_from, rule_of
-from p2pfl.aggregate.centered import Balance, ClippedSum, MoNNA, SelfCenteredClipping
-from p2pfl.aggregate.hampel import Hampel
+from p2pfl.aggregate.catalog import Adapted, make_rule, rule_from, rule_of
+from p2pfl.aggregate.centered import Balance, ClippedSum, Hampel, MoNNA, SelfCenteredClipping
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rule, Vector
 from p2pfl.aggregate.rules import (
     NNM,

@@ -1,20 +1,35 @@
-"""From a spec like `nnm+trimmed-mean:b=1` to the rule. Its grammar is checked by `config.rule`."""
+"""From a spec like `nnm+trimmed-mean:b=1` to the rule as a node uses it: ours, or any callable in byzfl's convention.
+
+The grammar is checked by `config.rule`. Rules of many vectors take the own model as one of n = m + 1, of which b may
+lie, and ask for no weights: b counts vectors, and a weight that a neighbor can raise by its own account would count for
+more than one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from p2pfl.aggregate import centered, hampel, rules
-from p2pfl.aggregate.adapted import adapted
-from p2pfl.aggregate.interface import Rule
-from p2pfl.aggregate.node_rules import Among, Around
+import numpy as np
+
+from p2pfl.aggregate import centered, rules, selection
+from p2pfl.aggregate.centered import Centered
+from p2pfl.aggregate.columns import SAMPLED, Plain, Source
+from p2pfl.aggregate.distances import Floats, combined, spread_of
+from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows, Rule, Vector
+from p2pfl.aggregate.rules import AfterNNM, Aggregator, CenteredClipping, Chosen, Columnwise
 from p2pfl.config.model import Federation
+from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.config.rule import ALLOWED, ParsedRule, parse_rule
 from p2pfl.errors import UserError
 
 KEY = "gossip.rule"
+LONGEST = 300
+"""of a message of somebody else's code, in characters."""
+
 CLASSES: Mapping[str, Any] = {
     "trimmed-mean": rules.TrimmedMean,
     "median": rules.Median,
@@ -22,7 +37,7 @@ CLASSES: Mapping[str, Any] = {
     "krum": rules.Krum,
     "multi-krum": rules.MultiKrum,
     "bulyan": rules.Bulyan,
-    "hampel": hampel.Hampel,
+    "hampel": centered.Hampel,
     "cs+": centered.ClippedSum,
     "scc": centered.SelfCenteredClipping,
     "monna": centered.MoNNA,
@@ -62,16 +77,6 @@ def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
     return Among(spec=str(parsed), rule=rules.NNM(parsed.liars).before(rule) if parsed.before else rule)
 
 
-def _aggregator(parsed: ParsedRule, folder: Path | None) -> rules.Aggregator:
-    b, told = parsed.liars, {key: value for key, value in parsed.parameters.items() if key != "b"}
-    if parsed.is_object:
-        return adapted(parsed.name, b, folder)
-    if parsed.name == "centered-clipping":
-        return rules.CenteredClipping(L=int(told["steps"] or 1), tau=told["tau"], f=b)
-    found: rules.Aggregator = CLASSES[parsed.name](f=b, **told)
-    return found
-
-
 def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ()) -> rules.Aggregator:
     """The pure function of a dict spec in byzfl's form: `{"name": "TrMean", "parameters": {"f": 1}}`.
 
@@ -91,6 +96,117 @@ def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ())
     return made
 
 
+class _Bearing:
+    """What both kinds say of themselves."""
+
+    __slots__ = ()
+    rule: Aggregator
+
+    @property
+    def liars(self) -> int:
+        return self.rule.f
+
+    @property
+    def least(self) -> int:
+        return max(2 * self.liars + 1, self.rule.least - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around(_Bearing):
+    """A rule around the own model, with the neighbors' weights."""
+
+    spec: str
+    rule: Centered
+
+    def mix(self, around: Neighborhood) -> Mixture:
+        if len(around.others) < self.least:
+            return _unmoved(around)
+        others = list(around.others)
+        pulls = self.rule.pulls(around.own, others, around.weights, progress=around.progress)
+        kept = self.rule.kept(pulls, around.weights) * self.rule.uncut(around.own, others)
+        return Mixture(model=self.rule.moved(around.own, others, pulls.tolist()), kept=kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Among(_Bearing):
+    """A rule of the own model and the neighbors' alike."""
+
+    spec: str
+    rule: Aggregator
+
+    def mix(self, around: Neighborhood) -> Mixture:
+        if len(around.others) < self.least:
+            return _unmoved(around)
+        rows = [around.own, *around.others]
+        match self.rule:
+            case Chosen():
+                return _shared(rows, self.rule.shares(spread_of(rows)))
+            case CenteredClipping():
+                return _shared(rows, self.rule.shares(spread_of(rows), slice(0, None)))
+            case AfterNNM(rule=Chosen() as after):
+                spread = spread_of(rows)
+                return _shared(rows, after.shares_after(spread, selection.near_each(spread.squares, self.liars)))
+            case Columnwise():
+                source = Plain(rows)
+                return Mixture(model=self.rule.of_source(source), kept=_let_through(source, self.rule)[1:])
+            case _:
+                return Mixture(model=self.rule.of(rows))
+
+
+class Adapted(Aggregator):
+    """Calls `rule` with an array (n, d) of its own and takes no answer but a finite one of (d,).
+
+    Raises:
+        UserError: when called, that the rule failed, or gave something else.
+    """
+
+    def __init__(self, rule: Callable[[Any], Any], f: int = 0, name: str = "") -> None:
+        super().__init__(f)
+        self.rule, self.name = rule, name or getattr(rule, "__name__", type(rule).__name__)
+
+    def of(self, rows: Rows) -> Vector:
+        try:
+            found = np.asarray(self.rule(np.stack(rows)))
+        except FAILURES as error:
+            raise self._fault(f"the rule failed: {describe_failure(error)}") from error
+        if found.shape != rows[0].shape or found.dtype.kind != "f":
+            raise self._fault(f"the rule gave {found.dtype} of shape {found.shape}, where {rows[0].shape} was due")
+        with np.errstate(over="ignore"):
+            found = found.astype(rows[0].dtype)
+        if not np.isfinite(found).all():
+            raise self._fault("the rule gave NaN or infinity")
+        return found
+
+    def _fault(self, text: str) -> UserError:
+        return UserError(text, key=KEY, value=self.name, allowed="a rule of finite vectors (n, d) to one (d,)")
+
+
+def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
+    """The rule `module:object` or `file.py:object`, the file looked up from `folder`; a class is made with f=liars.
+
+    Raises:
+        UserError: it cannot be imported, or cannot be called.
+    """
+    found = find_object(name, folder or Path(), what="rule", key=KEY, allowed="module:object or file.py:object")
+    try:
+        rule = cast("Any", found)(f=liars) if inspect.isclass(found) else found
+    except FAILURES as error:
+        raise UserError(f"the rule failed: {describe_failure(error)}", key=KEY, value=name) from error
+    if not callable(rule):
+        raise UserError("no rule, for it cannot be called", key=KEY, value=name, allowed="a function or a class")
+    return Adapted(rule, liars, name)
+
+
+def _aggregator(parsed: ParsedRule, folder: Path | None) -> rules.Aggregator:
+    b, told = parsed.liars, {key: value for key, value in parsed.parameters.items() if key != "b"}
+    if parsed.is_object:
+        return adapted(parsed.name, b, folder)
+    if parsed.name == "centered-clipping":
+        return rules.CenteredClipping(L=int(told["steps"] or 1), tau=told["tau"], f=b)
+    found: rules.Aggregator = CLASSES[parsed.name](f=b, **told)
+    return found
+
+
 def _named(spec: Mapping[str, Any]) -> Any:
     if not isinstance(spec, Mapping) or not set(spec) <= {"name", "parameters"} or spec.get("name") not in list(NAMED):
         raise ValueError(f"expected {{'name': ..., 'parameters': ...}} with one of {', '.join(NAMED)}, got {spec!r}")
@@ -98,3 +214,25 @@ def _named(spec: Mapping[str, Any]) -> Any:
         return NAMED[spec["name"]](**spec.get("parameters", {}))
     except TypeError as error:
         raise ValueError(f"{spec['name']}: {error}") from None
+
+
+def _unmoved(around: Neighborhood) -> Mixture:
+    """Too few neighbors for the rule to bear its liars: as if none were there."""
+    return Mixture(model=around.own.copy(), kept=np.zeros(len(around.others)))
+
+
+def _shared(rows: Rows, shares: Floats) -> Mixture:
+    kept = np.minimum(1.0, shares[1:] * len(rows))
+    return Mixture(model=combined(rows, shares.tolist()), kept=kept)
+
+
+def _let_through(source: Source, rule: Columnwise) -> Floats:
+    """(n,) the part of its values that was not cut off, of evenly spaced columns."""
+    step = max(1, source.size // SAMPLED)
+    values = np.stack(source.read(slice(0, source.size, step)))
+    if not values.size:
+        return np.ones(source.count)
+    cut = rule.trimmed(source.count)
+    order = np.sort(values, axis=0)
+    inside = (order[cut] <= values) & (values <= order[source.count - 1 - cut])
+    return np.asarray(inside.mean(axis=1))

@@ -51,7 +51,7 @@ class Plain:
         return [row[span] for row in self.rows]
 
 
-class Mixed:
+class MixedRows:
     """The rows of `mixing @ rows`, made as they are read; `mixing` is (count, n), each row from 0 and 1 together."""
 
     def __init__(self, rows: Sequence[Vector], mixing: NDArray[np.float64]) -> None:

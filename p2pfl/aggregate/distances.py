@@ -50,7 +50,7 @@ def squared_lengths(rows: Sequence[Vector]) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class VectorSpread:
     """Where n vectors lie around each other.
 
     `squares` (n, n) are the squared distances, symmetric bit by bit, of equal vectors equal. `gram` (n, n) are the
@@ -60,7 +60,7 @@ class Spread:
     squares: Floats
     gram: Floats
 
-    def mixed(self, mixing: Floats) -> Spread:
+    def mixed(self, mixing: Floats) -> VectorSpread:
         """Of the rows of `mixing @ vectors`; each row of `mixing` is 1 together."""
         count = len(mixing)
         squares = np.zeros((count, count))
@@ -69,7 +69,7 @@ class Spread:
             there = np.flatnonzero(apart)
             square = -0.5 * apart[there] @ self.squares[np.ix_(there, there)] @ apart[there]
             squares[first, second] = squares[second, first] = max(0.0, square)
-        return Spread(squares, mixing @ self.gram @ mixing.T)
+        return VectorSpread(squares, mixing @ self.gram @ mixing.T)
 
     def to_point(self, shares: Floats) -> Floats:
         """(n,) squared distances from the point that is the sum of shares[i] times vector i, the shares 1 together."""
@@ -77,14 +77,14 @@ class Spread:
         return np.maximum(0.0, self.gram.diagonal() - 2 * towards + shares @ towards)
 
 
-def spread_of(rows: Sequence[Vector]) -> Spread:
+def spread_of(rows: Sequence[Vector]) -> VectorSpread:
     """One Gram matrix; a second one where the first vector turns out to lie far from most."""
     gram = _gram(rows, rows[0])
     squares = _squares(gram, rows)
     inner = int(np.argmin(settled(np.sqrt(squares).sum(axis=1))))
     if gram[inner, inner] > FAR * np.median(squares[inner]):
         gram = _gram(rows, rows[inner])
-    return Spread(squares, gram)
+    return VectorSpread(squares, gram)
 
 
 def _squares(gram: Floats, rows: Sequence[Vector]) -> Floats:

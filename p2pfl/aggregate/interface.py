@@ -1,8 +1,15 @@
-"""What a robust rule is to a node: its own model and the neighbors' replicas in, the model to go on with out."""
+"""The two seams of a robust rule: a node's, and byzfl's calling convention.
+
+To a node a rule is its own model and the neighbors' replicas in, the model to go on with out (`Rule`). Other callers
+bring 2-D tensors of torch (which is not imported unless one is given), 2-D arrays, or lists of vectors (`as_rows`);
+inside, every rule works on a list of numpy rows. What is not finite or of another shape is refused here and never
+reaches a rule.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.floating[Any]]
+
+LARGEST = 1e300
+"""What the square of a vector's length is at most."""
+
+Rows = list[Vector]
+Restore = Callable[[Vector], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +69,76 @@ class Rule(Protocol):
     def mix(self, around: Neighborhood) -> Mixture:
         """More than 2 b neighbors are there: with fewer the node does not ask."""
         ...
+
+
+def as_rows(vectors: Any) -> tuple[Rows, Restore]:
+    """The rows in one type, float32 or float64, and what makes a result of the kind and type that was given.
+
+    Raises:
+        ValueError: there is no vector, they differ in length, or one holds NaN or infinity.
+    """
+    rows, restore = _read(vectors)
+    if not rows:
+        raise ValueError("no vectors")
+    sizes = {row.shape for row in rows}
+    if any(len(shape) != 1 for shape in sizes) or len(sizes) > 1:
+        raise ValueError(f"expected vectors of one length, got shapes {', '.join(map(str, sorted(sizes)))}")
+    kind = np.float32 if all(row.dtype in (np.float32, np.float16) for row in rows) else np.float64
+    rows = [row.astype(kind, copy=False) for row in rows]
+    require_finite(rows)
+    return rows, restore
+
+
+def require_finite(rows: Sequence[Vector]) -> None:
+    """And not so large that their squares were not: no float32 is."""
+    for index, row in enumerate(rows):
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = float(np.dot(row, row))
+            if not np.isfinite(square) and row.dtype == np.float32 and np.isfinite(row).all():
+                continue
+        if not square < LARGEST:
+            what = "values beyond 1e150" if np.isfinite(row).all() else "NaN or infinity"
+            raise ValueError(f"vector {index} holds {what}")
+
+
+def _read(vectors: Any) -> tuple[Rows, Restore]:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(vectors, torch.Tensor):
+        return _from_torch(list(_matrix(vectors)), vectors)
+    if isinstance(vectors, np.ndarray):
+        rows = [_real(row) for row in _matrix(vectors)]
+        return rows, lambda found: found.astype(vectors.dtype if vectors.dtype.kind == "f" else found.dtype, copy=False)
+    if isinstance(vectors, str | bytes) or not isinstance(vectors, Sequence):
+        raise ValueError(f"expected a 2-D tensor or array, or a list of vectors, got {type(vectors).__name__}")  # noqa: TRY004 - one way to refuse
+    if torch is not None and vectors and isinstance(vectors[0], torch.Tensor):
+        return _from_torch(vectors, vectors[0])
+    rows = [_real(np.asarray(row)) for row in vectors]
+    if not rows or isinstance(vectors[0], np.ndarray):
+        return rows, lambda found: found.astype(rows[0].dtype, copy=False)
+    return rows, lambda found: found.tolist()
+
+
+def _matrix(vectors: Any) -> Any:
+    if vectors.ndim != 2:
+        raise ValueError(f"expected a vector in each row, got shape {tuple(vectors.shape)}")
+    return vectors
+
+
+def _real(row: Vector) -> Vector:
+    """Whole numbers become float64; no other type is a vector."""
+    if row.dtype.kind in "iub":
+        return row.astype(np.float64)
+    if row.dtype.kind != "f" or row.dtype.itemsize > 8:
+        raise ValueError(f"expected vectors of float32 or float64, got {row.dtype}")
+    return row
+
+
+def _from_torch(vectors: Sequence[Any], like: Any) -> tuple[Rows, Restore]:
+    torch = sys.modules["torch"]
+    double = like.dtype not in (torch.float32, torch.float16, torch.bfloat16)
+    kind = torch.float64 if double else torch.float32
+    if not all(isinstance(vector, torch.Tensor) for vector in vectors):
+        raise ValueError("expected tensors alone, or none")
+    rows = [vector.detach().to("cpu", kind).numpy() for vector in vectors]
+    wanted = like.dtype if like.dtype.is_floating_point else kind
+    return rows, lambda found: torch.from_numpy(found).to(like.device, wanted)

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import selection
-from p2pfl.aggregate.batch import Rows, as_rows
-from p2pfl.aggregate.columns import Mixed, Plain, Source, mean_around_median, trimmed_mean
-from p2pfl.aggregate.distances import Floats, Spread, combined, moved, spread_of, squared_to
-from p2pfl.aggregate.interface import Vector
+from p2pfl.aggregate.columns import MixedRows, Plain, Source, mean_around_median, trimmed_mean
+from p2pfl.aggregate.distances import Floats, VectorSpread, combined, moved, spread_of, squared_to
+from p2pfl.aggregate.interface import Rows, Vector, as_rows
 
 
 def lies(f: int) -> int:
@@ -65,10 +64,10 @@ class Chosen(Aggregator):
     """A rule of which distances alone decide."""
 
     @abstractmethod
-    def shares(self, spread: Spread) -> Floats:
+    def shares(self, spread: VectorSpread) -> Floats:
         """(n,) how much of each vector there is in the result: from 0 to 1, and 1 together."""
 
-    def shares_after(self, spread: Spread, mixing: Floats) -> Floats:
+    def shares_after(self, spread: VectorSpread, mixing: Floats) -> Floats:
         """The same of the rows of `mixing @ vectors`, told of the vectors themselves."""
         return self.shares(spread.mixed(mixing)) @ mixing
 
@@ -127,7 +126,7 @@ class Krum(Chosen):
     Blanchard et al. 2017, arXiv 1703.02757.
     """
 
-    def shares(self, spread: Spread) -> Floats:
+    def shares(self, spread: VectorSpread) -> Floats:
         return selection.krum(spread.squares, self.f, 1)
 
 
@@ -137,7 +136,7 @@ class MultiKrum(Chosen):
     Blanchard et al. 2017.
     """
 
-    def shares(self, spread: Spread) -> Floats:
+    def shares(self, spread: VectorSpread) -> Floats:
         return selection.krum(spread.squares, self.f, len(spread.squares) - self.f)
 
 
@@ -154,11 +153,11 @@ class Bulyan(Aggregator):
     def of(self, rows: Rows) -> Vector:
         return self.around([rows[index] for index in self.choice(spread_of(rows))])
 
-    def choice(self, spread: Spread) -> NDArray[np.intp]:
+    def choice(self, spread: VectorSpread) -> NDArray[np.intp]:
         return selection.bulyan_choice(spread.squares, self.f)
 
     def around(self, chosen: Sequence[Vector], mixing: Floats | None = None) -> Vector:
-        source: Source = Plain(chosen) if mixing is None else Mixed(chosen, mixing)
+        source: Source = Plain(chosen) if mixing is None else MixedRows(chosen, mixing)
         return mean_around_median(source, source.count - 2 * self.f)
 
 
@@ -181,7 +180,7 @@ class GeometricMedian(Chosen):
         zero = np.zeros_like(rows[0])
         return combined([zero, *rows], selection.smoothed_median(spread_of([zero, *rows]), self.T, self.nu).tolist())
 
-    def shares(self, spread: Spread) -> Floats:
+    def shares(self, spread: VectorSpread) -> Floats:
         count = len(spread.squares)
         return selection.geometric_median(spread, np.full(count, 1 / count))
 
@@ -216,7 +215,7 @@ class CenteredClipping(Aggregator):
         radius = selection.own_radius(squares, weights, self.f) if self.tau is None else self.tau
         return moved(center, rows, (weights * selection.clipping(squares, radius)).tolist())
 
-    def shares(self, spread: Spread, counted: slice) -> Floats:
+    def shares(self, spread: VectorSpread, counted: slice) -> Floats:
         """Of the vectors of `spread`, the first of which is the center, and `counted` those that pull."""
         return selection.clipped_center(spread, counted, self.f, self.tau, self.L)
 
@@ -267,6 +266,6 @@ class AfterNNM(Aggregator):
             case Chosen():
                 return combined(rows, self.rule.shares_after(spread, mixing).tolist())
             case Columnwise():
-                return self.rule.of_source(Mixed(rows, mixing))
+                return self.rule.of_source(MixedRows(rows, mixing))
             case Bulyan():
                 return self.rule.around(rows, mixing[self.rule.choice(spread.mixed(mixing))])

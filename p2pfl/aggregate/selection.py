@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.aggregate.distances import Floats, Spread, nearest, settled
+from p2pfl.aggregate.distances import Floats, VectorSpread, nearest, settled
 
 CONVERGED, MOST_STEPS = 1e-10, 1000
 """The geometric median stands still where a step is shorter than this part of the usual distance."""
@@ -59,7 +59,7 @@ def near_each(squares: Floats, liars: int) -> Floats:
     return np.stack([near_one(squares, liars, center) for center in range(len(squares))])
 
 
-def geometric_median(spread: Spread, weights: Floats) -> Floats:
+def geometric_median(spread: VectorSpread, weights: Floats) -> Floats:
     """Weiszfeld's steps, from the best of the vectors, until they stand still.
 
     A vector that is hit is left again in the direction of descent, where there is one: Vardi and Zhang 2000.
@@ -86,7 +86,7 @@ def geometric_median(spread: Spread, weights: Floats) -> Floats:
     return shares
 
 
-def smoothed_median(spread: Spread, steps: int, least: float) -> Floats:
+def smoothed_median(spread: VectorSpread, steps: int, least: float) -> Floats:
     """Pillutla et al. 2022: so many of Weiszfeld's steps from vector 0, no distance counted below `least`.
 
     Vector 0 is the start alone, and none of those whose median it is.
@@ -100,7 +100,7 @@ def smoothed_median(spread: Spread, steps: int, least: float) -> Floats:
     return shares
 
 
-def clipped_center(spread: Spread, counted: slice, liars: int, radius: float | None, steps: int) -> Floats:
+def clipped_center(spread: VectorSpread, counted: slice, liars: int, radius: float | None, steps: int) -> Floats:
     """Karimireddy, He, Jaggi 2021: vector 0 is the center, which goes so many times to the mean of the clipped ones.
 
     `counted` are the vectors that pull; without a radius each step finds its own, as self-centered clipping does.

@@ -59,8 +59,8 @@ def check(federation: Path, byzantine: int | None, form: Form) -> int:
 
 def _survey(federation: Federation, findings: Findings, liars: int | None) -> dict[str, Any]:
     from p2pfl.cli.check_graph import liars_at_most  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.cli.check_rule import rule_facts, try_own_rule  # noqa: PLC0415 - as above
-    from p2pfl.cli.check_traffic import traffic_facts  # noqa: PLC0415 - as above
+    from p2pfl.cli.compressors import traffic_facts  # noqa: PLC0415 - as above
+    from p2pfl.cli.rules import rule_facts, try_own_rule  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.liars import bearings  # noqa: PLC0415 - as above
 
@@ -258,8 +258,8 @@ def _as_row(mistake: UserError) -> dict[str, Any]:
 
 def _print(report: dict[str, Any]) -> None:
     from p2pfl.cli.check_graph import readable  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.cli.check_rule import print_rule  # noqa: PLC0415 - as above
-    from p2pfl.cli.check_traffic import print_traffic  # noqa: PLC0415 - as above
+    from p2pfl.cli.compressors import print_traffic  # noqa: PLC0415 - as above
+    from p2pfl.cli.rules import print_rule  # noqa: PLC0415 - as above
 
     if "members" in report:
         write_facts({key: value for key, value in report["federation"].items() if key != "id"})

@@ -56,7 +56,7 @@ def run_fleet(
 ) -> int:
     """Start the nodes, show them, write report and picture; returns the exit code. Of liars it says nothing."""
     from p2pfl.cli.picture import check_picture, draw  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.reporting.plain import finite  # noqa: PLC0415 - as above
+    from p2pfl.reporting import finite  # noqa: PLC0415 - as above
     from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
 
     check_report(report)
@@ -108,7 +108,7 @@ async def _watch(fleet: Fleet, *, quiet: bool) -> dict[str, Any]:
 
 
 def _show(report: dict[str, Any], form: Form) -> None:
-    from p2pfl.reporting.standing import in_words  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.liars import in_words  # noqa: PLC0415 - `--help` stays instant
 
     if form == "json":
         write_json(report)

@@ -38,6 +38,8 @@ COMMANDS: Mapping[str, str] = {
     "evaluate": "Test what a node has learned.",
     "export": "Write what a node has learned as a plain model file.",
 }
+ROOMS: Mapping[str, str] = {"key": "new", "evaluate": "learned", "export": "learned"}
+"""The module of a command that has none of its own name."""
 JOINED: Mapping[str, str] = {
     "sim": "Simulate a federation, up to thousands of nodes, with losses, crashes and liars.",
     "topology": "Graphs: which there are, how fast they mix, and which one to use.",
@@ -62,7 +64,7 @@ Examples:
 """
 
 
-class Commands(Named):
+class MainCommands(Named):
     """Our own, and those of other packages."""
 
     def lines(self) -> dict[str, str]:
@@ -70,7 +72,7 @@ class Commands(Named):
 
     def find(self, name: str) -> Any:
         if name in COMMANDS:
-            return getattr(import_module(f"p2pfl.cli.{name}"), name)
+            return getattr(import_module(f"p2pfl.cli.{ROOMS.get(name, name)}"), name)
         return _joined()[name].load()
 
 
@@ -92,7 +94,7 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool)
         ctx.exit()
 
 
-@click.group(cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=MainCommands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )

@@ -1,4 +1,8 @@
-"""`p2pfl new`: an example federation that works at once, offline. It appears as a whole or not at all."""
+"""What is made before a first run: `p2pfl new`, an example federation, and `p2pfl key`, a node's identity.
+
+An example works at once, offline; it appears as a whole or not at all. The secret of an identity stays in its file; the
+public half is what the federation file lists.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ from p2pfl.errors import StorageError, UserError
 
 MOST_NODES = 1_000
 LAST_PORT = 65_535
+
+KEY_FILE = "node.key"
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl new ward-7 --nodes 5 --topology ring\n  p2pfl check ward-7")
@@ -53,35 +59,6 @@ def new(*, directory: Path, nodes: int, topology: str, task: str, rule: str, bas
             (folder / "task.py").write_text(TASK_TEXT, encoding="utf-8")
         check_result(folder)
     click.echo(f"made {directory}; next: p2pfl check {directory}", err=True)
-
-
-def _checked_name(name: str | None, target: Path) -> str:
-    from p2pfl.config.kinds import name as kind  # noqa: PLC0415 - read where it is used
-
-    wanted = target.name if name is None else name
-    try:
-        kind().read(wanted)
-    except ValueError:
-        what = "no name for a federation"
-        if name is None:
-            key, what = "DIR", f"its last part is {what}; give --name as well"
-        else:
-            key = "--name"
-        raise UserError(what, key=key, value=wanted, allowed=kind().allowed) from None
-    return wanted
-
-
-def _checked_rule(rule: str) -> str:
-    """In its canonical spelling."""
-    from p2pfl.config.schema import GOSSIP  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.tables import Mistakes, read_table  # noqa: PLC0415 - as above
-
-    found = Mistakes(Path())
-    values = read_table({"rule": rule}, "gossip.", GOSSIP, found)
-    for mistake in found.found:
-        mistake.file, mistake.key = None, "--rule"
-        raise mistake
-    return str(values["rule"])
 
 
 def check_graph(topology: str, nodes: int, seed: int = 0) -> None:
@@ -125,7 +102,7 @@ def make_node(folder: Path, name: str, port: int) -> NewMember:
 
     (folder / name).mkdir(mode=0o700)
     identity = Identity.generate()
-    identity.save(folder / name / "node.key")
+    identity.save(folder / name / KEY_FILE)
     member = NewMember(name=name, key=public_text(identity.public), address=f"127.0.0.1:{port}")
     (folder / name / "node.toml").write_text(node_text(member), encoding="utf-8")
     return member
@@ -152,3 +129,52 @@ def check_result(folder: Path) -> None:
 
     if mistakes := federation_mistakes(folder):
         raise ExceptionGroup("mistakes in a new federation", mistakes)
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl key ward-7/node0/node.key")
+@click.argument("path", type=click.Path(path_type=Path))
+def key(path: Path) -> None:
+    """Make a node's identity in the file PATH, or show the one that is there.
+
+    PATH may be a folder, for node.key in it. What is printed is the public key, for `key` in federation.toml. The file
+    itself is secret: it stays on its node, and an existing one is never overwritten.
+    """
+    from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
+
+    file = path / KEY_FILE if path.is_dir() else path
+    if file.exists():
+        identity = Identity.load(file)
+    else:
+        identity = Identity.generate()
+        identity.save(file)
+        click.echo(f"made {file}; keep it on this node", err=True)
+    click.echo(public_text(identity.public))
+
+
+def _checked_name(name: str | None, target: Path) -> str:
+    from p2pfl.config.kinds import name as kind  # noqa: PLC0415 - read where it is used
+
+    wanted = target.name if name is None else name
+    try:
+        kind().read(wanted)
+    except ValueError:
+        what = "no name for a federation"
+        if name is None:
+            key, what = "DIR", f"its last part is {what}; give --name as well"
+        else:
+            key = "--name"
+        raise UserError(what, key=key, value=wanted, allowed=kind().allowed) from None
+    return wanted
+
+
+def _checked_rule(rule: str) -> str:
+    """In its canonical spelling."""
+    from p2pfl.config.schema import GOSSIP  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.tables import Mistakes, read_table  # noqa: PLC0415 - as above
+
+    found = Mistakes(Path())
+    values = read_table({"rule": rule}, "gossip.", GOSSIP, found)
+    for mistake in found.found:
+        mistake.file, mistake.key = None, "--rule"
+        raise mistake
+    return str(values["rule"])

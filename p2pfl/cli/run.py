@@ -111,7 +111,7 @@ def _log_to_stderr(name: str, *, verbose: bool) -> None:
 
 
 def _write_json(line: dict[str, Any]) -> None:
-    from p2pfl.reporting.plain import finite  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting import finite  # noqa: PLC0415 - `--help` stays instant
 
     PRINTER.put(json.dumps(finite(line), allow_nan=False))
 

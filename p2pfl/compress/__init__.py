@@ -3,7 +3,7 @@
 What they know of is one vector and one payload; error feedback, replicas and the wire belong elsewhere.
 """
 
-from p2pfl.compress.catalog import EXAMPLES, SPECS, STAGES, Stage, build, make_compressor, require_fit
+from p2pfl.compress.catalog import EXAMPLES, SPECS, STAGES, CompressorStage, build, make_compressor, require_fit
 from p2pfl.compress.interface import Compressor, Payload, RowCompressor, Vector
 
 __all__ = [
@@ -11,9 +11,9 @@ __all__ = [
     "SPECS",
     "STAGES",
     "Compressor",
+    "CompressorStage",
     "Payload",
     "RowCompressor",
-    "Stage",
     "Vector",
     "build",
     "make_compressor",

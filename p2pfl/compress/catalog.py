@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p2pfl.compress import zstd_frame
-from p2pfl.compress.blocks import block_quantizer
-from p2pfl.compress.entropy import Entropy
+from p2pfl.compress.blocks import ROTATED_BLOCK, Sign, block_quantizer
+from p2pfl.compress.entropy import Entropy, zstd_is_installed
 from p2pfl.compress.floats import Float16, Float32
 from p2pfl.compress.indices import GAPS, PACKED
 from p2pfl.compress.interface import Compressor, RowCompressor
-from p2pfl.compress.randomk import RandomK
 from p2pfl.compress.rotation import Rotation
-from p2pfl.compress.signs import ROTATED_BLOCK, Sign
-from p2pfl.compress.sparse import Sparse
-from p2pfl.compress.topk import TopK
+from p2pfl.compress.sparse import RandomK, Sparse, TopK
 from p2pfl.config.compressor import ALLOWED, Chain, parse
 from p2pfl.errors import UserError
 
@@ -27,7 +23,7 @@ SPECS = ("none", "float16", "q8", "q4", "q2", "sign")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class CompressorStage:
     """One word of the grammar, for people."""
 
     word: str
@@ -46,37 +42,37 @@ class Stage:
 
 
 STAGES = (
-    Stage(word="none", meaning="float32 as it is: 32 bits a value", example="none"),
-    Stage(
+    CompressorStage(word="none", meaning="float32 as it is: 32 bits a value", example="none"),
+    CompressorStage(
         word="top-k:X",
         meaning="only the X values (0.05: a share; 500: a count) of largest magnitude",
         example="top-k:0.05+q8",
     ),
-    Stage(
+    CompressorStage(
         word="random-k:X",
         meaning="X values drawn by chance; where they stand follows from a seed",
         example="random-k:0.1+q8",
     ),
-    Stage(
+    CompressorStage(
         word="rotate",
         meaning="rotate by chance first, so that no value stands out: DRIVE with sign, EDEN with q2",
         example="rotate+sign",
     ),
-    Stage(word="float16", meaning="half precision: 16 bits a value", example="float16"),
-    Stage(word="q8", meaning="8 bits a value, one scale for each 256, round to nearest", example="q8"),
-    Stage(word="q4", meaning="4 bits a value, likewise; the default", example="q4"),
-    Stage(word="q2", meaning="2 bits a value, likewise", example="q2"),
-    Stage(
+    CompressorStage(word="float16", meaning="half precision: 16 bits a value", example="float16"),
+    CompressorStage(word="q8", meaning="8 bits a value, one scale for each 256, round to nearest", example="q8"),
+    CompressorStage(word="q4", meaning="4 bits a value, likewise; the default", example="q4"),
+    CompressorStage(word="q2", meaning="2 bits a value, likewise", example="q2"),
+    CompressorStage(
         word=":stochastic",
         meaning="after q8, q4 or q2: round up or down by chance, so that the mean is right",
         example="q8:stochastic",
     ),
-    Stage(
+    CompressorStage(
         word="sign",
         meaning="signs, and the mean magnitude of each 256, after rotate of each 2048: 1.1 bits a value",
         example="sign",
     ),
-    Stage(
+    CompressorStage(
         word="zstd",
         meaning="pack the bytes, without loss; pays for large models and clustered values",
         example="top-k:0.05+q8+zstd",
@@ -148,7 +144,7 @@ def require_library(compressor: Compressor) -> None:
     Raises:
         UserError: it is not.
     """
-    if isinstance(compressor, Entropy) and not zstd_frame.is_installed():
+    if isinstance(compressor, Entropy) and not zstd_is_installed():
         raise UserError(
             "zstd is not installed here",
             key=KEY,

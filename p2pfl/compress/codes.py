@@ -1,14 +1,15 @@
-"""Signed integer codes in 8, 4 or 2 bits, many rows at once.
+"""Small codes in bytes, many rows at once: signed integers in 8, 4 or 2 bits, and planes of one bit for each value.
 
-All are symmetric: -128, -8 and -2 do not exist, so a payload that holds them was not made by an encoder. In 4 bits a
-code is stored plus 8, two to a byte, the earlier in the low half; in 2 bits plus 2, four to a byte, the earliest
-lowest. What is left of the last byte is filled with code 0.
+The integers are symmetric: -128, -8 and -2 do not exist, so a payload that holds them was not made by an encoder. In 4
+bits a code is stored plus 8, two to a byte, the earlier in the low half; in 2 bits plus 2, four to a byte, the earliest
+lowest. What is left of the last byte is filled with code 0. Of a plane eight bits stand in a byte, the earliest lowest;
+the rest of the last byte is 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,3 +118,25 @@ class _TwoBits:
 EIGHT_BITS: Packing = _EightBits()
 FOUR_BITS: Packing = _FourBits()
 TWO_BITS: Packing = _TwoBits()
+
+
+def plane_bytes(size: int) -> int:
+    return (size + 7) // 8
+
+
+def pack_bits(bits: NDArray[Any], out: NDArray[np.uint8], wide: slice) -> None:
+    """Write what is not 0 in `bits` (b, n) to the bits `wide` of `out`, (b, plane_bytes); what follows them is 0."""
+    place = out[:, wide.start // 8 : plane_bytes(wide.stop)]
+    np.copyto(place, np.packbits(bits, axis=1, bitorder="little")[:, : place.shape[1]])
+
+
+def unpack_bits(plane: NDArray[np.uint8], wide: slice, count: int) -> NDArray[np.uint8]:
+    """The bits `wide` of the plane (b, plane_bytes), each 0 or 1, and zeros up to `count` bits of each row.
+
+    Raises:
+        PeerFault: what follows the last bit is not 0.
+    """
+    part = plane[:, wide.start // 8 : plane_bytes(wide.stop)]
+    if wide.stop % 8 and (part[:, -1] >> (wide.stop % 8)).any():
+        raise PeerFault("the filling after the last bit is not 0")
+    return np.unpackbits(part, axis=1, count=count, bitorder="little")

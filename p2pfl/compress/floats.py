@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress.interface import Rows
-from p2pfl.compress.single import ByRows
 from p2pfl.compress.vectors import (
+    ByRows,
     copy_float32,
     require_finite,
     require_payloads,

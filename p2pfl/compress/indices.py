@@ -1,4 +1,8 @@
-"""Which k of d places, in bytes: increasing indices, many rows at once.
+"""Which k of d places: those of the k largest magnitudes, and increasing indices in bytes, many rows at once.
+
+The largest are found in linear time, and in long rows without a copy of them. Magnitudes are compared by the bits of
+their float32, which as integers are in the same order: above the largest float comes infinity, and above it NaN, so
+neither is ever left out.
 
 Both codes have a size that k and d alone decide, so that payloads have exact sizes and tell no more than the places
 themselves. `PACKED` is near the least that k places of d can take; `GAPS` is larger but leaves what an entropy stage
@@ -13,10 +17,21 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.compress.interface import Rows
+from p2pfl.compress.vectors import copy_float32, tiles
 from p2pfl.errors import PeerFault
 
 Indices = NDArray[np.int64]
 """Shape (b, k), each row strictly increasing."""
+
+WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
+# Worked on at a time: the temporaries stay in the cache.
+TILE = 1 << 16
+# A longer row is searched by way of a sample of about that many values.
+LONG = 1 << 17
+SAMPLE = 1 << 14
+# A frame of zstd costs more than it gains on fewer.
+_FEW = 1024
 
 
 class IndexCode(Protocol):
@@ -120,8 +135,6 @@ class _Gaps:
 
 PACKED: IndexCode = _Packed()
 GAPS: IndexCode = _Gaps()
-# A frame of zstd costs more than it gains on fewer.
-_FEW = 1024
 
 
 def require_increasing(indices: Indices, size: int) -> None:
@@ -132,6 +145,19 @@ def require_increasing(indices: Indices, size: int) -> None:
     """
     if (indices[:, 1:] <= indices[:, :-1]).any() or (indices[:, -1:] >= size).any():
         raise PeerFault(f"the indices are not increasing, or not below {size}")
+
+
+def largest(rows: Rows, count: int) -> Indices:
+    """Places (b, count), increasing, of the rows (b, d); of equal magnitudes those of lower index."""
+    height, size = rows.shape
+    places = np.empty((height, count), np.int64)
+    if size > LONG and count < size:
+        for row, into in zip(rows, places, strict=True):
+            into[:] = _of_long(row, count)
+        return places
+    for tall, _ in tiles(height, max(1, size), max(TILE, size)):
+        places[tall] = _of_short(_magnitudes(rows[tall]), count)
+    return places
 
 
 def _low_bits(count: int, size: int) -> int:
@@ -177,3 +203,61 @@ def _ones(bits: NDArray[np.uint8], count: int) -> Indices:
     places = np.flatnonzero(bits.view(np.bool_)).reshape(rows, count)
     places -= size * np.arange(rows)[:, None]
     return places
+
+
+def _of_short(bits: NDArray[np.uint32], count: int) -> Indices:
+    height, size = bits.shape
+    if count == size:
+        return np.broadcast_to(np.arange(size), (height, size))
+    least = np.partition(bits, size - count, axis=1)[:, size - count, None]
+    taken = bits >= least
+    for row in np.flatnonzero(np.count_nonzero(taken, axis=1) > count):
+        # Of those that equal the least one taken, the last ones are too many.
+        equal = np.flatnonzero(bits[row] == least[row])
+        taken[row, equal[count - np.count_nonzero(taken[row]) :]] = False
+    return np.nonzero(taken)[1].reshape(height, count)
+
+
+def _of_long(row: Rows, count: int) -> NDArray[np.int64]:
+    """The same of one row (d,): only what is no smaller than a guess is looked at closely."""
+    stride = row.size // SAMPLE
+    sample = np.sort(_magnitudes(row[None, ::stride])[0])[::-1]
+    expected = count / stride
+    # A wrong guess costs a second pass, and nothing else.
+    rank = int(expected + 4 * expected**0.5) + 4
+    while True:
+        guess = sample[rank] if rank < sample.size else np.uint32(0)
+        places, bits = _at_least(row, guess, count)
+        if places.size >= count:
+            chosen: NDArray[np.int64] = places[_of_short(bits[None], count)[0]]
+            return chosen
+        rank *= 4
+
+
+def _at_least(row: Rows, guess: np.uint32, count: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """Places and magnitudes of all that are larger than the guess, and of the first `count` that equal it.
+
+    Many may: where most of a model stands still, most values are 0.
+    """
+    places, magnitudes, room = [], [], count
+    for _, wide in tiles(1, row.size, TILE):
+        bits = _magnitudes(row[None, wide])[0]
+        found = np.flatnonzero(bits >= guess)
+        kept = bits[found]
+        equal = np.flatnonzero(kept == guess)
+        if equal.size > room:
+            found, kept = np.delete(found, equal[room:]), np.delete(kept, equal[room:])
+        room = max(0, room - equal.size)
+        magnitudes.append(kept)
+        found += wide.start
+        places.append(found)
+    return np.concatenate(places), np.concatenate(magnitudes)
+
+
+def _magnitudes(part: Rows) -> NDArray[np.uint32]:
+    """The bits of the magnitudes (b, d) as float32."""
+    values = np.empty(part.shape, np.float32)
+    copy_float32(part, values)
+    bits = values.view(np.uint32)
+    bits &= WITHOUT_SIGN
+    return bits

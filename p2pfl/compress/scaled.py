@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from p2pfl.compress.draws import seeds_of
 from p2pfl.compress.interface import Rows
-from p2pfl.compress.single import ByRows
 from p2pfl.compress.vectors import (
     FLOAT32_MAX,
+    ByRows,
     copy_float32,
     not_finite,
     require_payloads,
@@ -163,7 +163,7 @@ class ScaledBlocks(ByRows, ABC):
         """Both results are filled tile by tile, as long as what they come from is in the cache."""
         count, size = rows.shape
         seeds = seeds_of(chances, count) if self.random else np.empty(count, np.uint64)
-        scratch = Scratch(count, size, self.block)
+        scratch = TileBuffers(count, size, self.block)
         for tall, wide in tiles(count, size, TILE):
             tile = scratch.cut(tall, wide)
             scales = self._quantize(rows[tall, wide], tile, (seeds[tall], wide.start))
@@ -181,7 +181,7 @@ class ScaledBlocks(ByRows, ABC):
         out = rows_for(len(payloads), size, out)
         stored, codes = self._parts(payloads, size)
         scales = self._checked(stored)
-        scratch = Scratch(len(payloads), size, self.block)
+        scratch = TileBuffers(len(payloads), size, self.block)
         for tall, wide in tiles(len(payloads), size, TILE):
             tile = scratch.cut(tall, wide)
             levels = self._unpack(codes[tall], size, wide, tile)
@@ -212,7 +212,7 @@ def largest_scale(largest_level: int) -> np.float32:
     return np.float32(FLOAT32_MAX if largest_level == 1 else FLOAT32_MAX / (largest_level + 0.25))
 
 
-class Scratch:
+class TileBuffers:
     """Buffers for the tiles of rows of one size, cut into blocks: `width` values each, the last filled up."""
 
     def __init__(self, count: int, size: int, block: int) -> None:

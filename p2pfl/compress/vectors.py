@@ -1,4 +1,7 @@
-"""What every compressor checks about vectors and payloads, and in which pieces it works on them."""
+"""What every compressor checks about vectors and payloads, and in which pieces it works on them.
+
+`ByRows` gives one vector by way of the functions on rows.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress.interface import Rows, Vector
+from p2pfl.compress.interface import Payload, RowCompressor, Rows, Vector
 from p2pfl.errors import PeerFault
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+SMALL_BYTES = 64 * 1024
 
 
 def require_vector(vector: Vector) -> None:
@@ -77,3 +82,28 @@ def require_payloads(payloads: NDArray[np.uint8], expected_bytes: int) -> None:
     if payloads.ndim != 2 or payloads.dtype != np.uint8:
         raise ValueError(f"expected rows of uint8, got {payloads.dtype} of shape {payloads.shape}")
     require_length(payloads.shape[1], expected_bytes)
+
+
+class ByRows:
+    """`encode` and `decode` of a `RowCompressor`, from its functions on rows."""
+
+    __slots__ = ()
+
+    def encode(
+        self: RowCompressor, vector: Vector, *, chance: int = 0, decoded: NDArray[np.float32] | None = None
+    ) -> Payload:
+        require_vector(vector)
+        rows = None if decoded is None else decoded[None]
+        return as_payload(self.encode_rows(vector[None], chances=(chance,), decoded=rows).reshape(-1))
+
+    def decode(
+        self: RowCompressor, payload: Payload, size: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        row = payload_row(payload, self.size_bytes(size))
+        vector: NDArray[np.float32] = self.decode_rows(row, size, None if out is None else out[None])[0]
+        return vector
+
+
+def as_payload(codes: NDArray[np.uint8]) -> Payload:
+    """The bytes (n,) that nobody writes to again. Copying many into an object of Python's would stop all threads."""
+    return codes.tobytes() if codes.size <= SMALL_BYTES else codes.data.toreadonly()

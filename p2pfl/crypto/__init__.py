@@ -1,1 +1,46 @@
-"""Who a peer is, and that nobody else reads or changes what it says. No I/O but the key file; not audited."""
+"""Who a peer is, and that nobody else reads or changes what it says. No I/O but the key file; not audited.
+
+What can be wrong with a peer that wants a session:
+
+HandshakeFault (a PeerFault)
+├── UnlistedKey         it proved who it is, and the federation does not list it
+└── FederationMismatch  it is listed, but trains by another federation file
+"""
+
+from __future__ import annotations
+
+from p2pfl.errors import PeerFault
+
+WHOLE_SECTIONS = {
+    "node": "the names or keys of [[node]] tables",
+    "edges": "edges (the graph, or [[edge]] tables)",
+    "model": "the model's shape",
+}
+"""What differs where no single key can be named."""
+
+
+class HandshakeFault(PeerFault):
+    """A handshake message that the protocol does not allow: forged, damaged, replayed or misdirected."""
+
+
+class UnlistedKey(HandshakeFault):
+    """`public` (32 bytes) belongs to the peer beyond doubt, but to no node of the federation."""
+
+    def __init__(self, public: bytes) -> None:
+        super().__init__(f"the key {public.hex()} is not listed in the federation")
+        self.public = public
+
+
+class FederationMismatch(HandshakeFault):
+    """The peer is authentic, yet its federation differs from ours in `sections`, which may be single keys.
+
+    `farewell` is what the initiator still sends before it closes, so that the responder can log the same reason; it
+    is empty at the responder.
+    """
+
+    def __init__(self, peer_public: bytes, sections: tuple[str, ...], farewell: bytes = b"") -> None:
+        shown = ", ".join(WHOLE_SECTIONS.get(name, name) for name in sections)
+        super().__init__(f"its federation file differs from ours in: {shown}")
+        self.peer_public = peer_public
+        self.sections = sections
+        self.farewell = farewell

@@ -15,8 +15,8 @@ from aiohttp.http import WebSocketError
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
-from p2pfl.net.counters import Traffic
-from p2pfl.net.tap import Tap
+from p2pfl.net.counters import PeerTraffic
+from p2pfl.net.gate import Tap
 from p2pfl.vocabulary import CHUNK_BYTES
 
 PATH = "/p2pfl"
@@ -49,12 +49,12 @@ class Channel:
     def __init__(self, web_socket: WebSocket, tap: Tap) -> None:
         self._socket, self._tap = web_socket, tap
         keep_queue_short(web_socket)
-        self._traffic = Traffic()
+        self._traffic = PeerTraffic()
         self._pings = TokenBucket(PINGS_PER_S)
         self.peer: int | None = None
         """index of the node at the other end, once it is known."""
 
-    def book(self, peer: int, traffic: Traffic) -> None:
+    def book(self, peer: int, traffic: PeerTraffic) -> None:
         """The peer is known: what went over the channel, and what will, counts as its traffic."""
         self.peer = peer
         traffic.add(self._traffic)

@@ -1,14 +1,31 @@
-"""What went over the wire, by peer. Bytes are sealed payload bytes; TCP, WebSocket and ping overhead is not counted."""
+"""What went over the wire, by peer, and who was refused and why.
+
+Bytes are sealed payload bytes; TCP, WebSocket and ping overhead is not counted. A refusal is said once and then only
+counted: a stranger at the door must not fill the log. A member whose federation file differs is an alarm: both ends
+would train alone without it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
 from time import monotonic
+from typing import Any
+
+from p2pfl.crypto import FederationMismatch
+from p2pfl.errors import PeerFault
+
+OnAlarm = Callable[[str, int, str], Any]
+"""Called with the kind, the peer and a text when the network sees what the user should know."""
+
+REMEMBERED = 256
+DIFFERS = "federation-differs"
+"""the kind of the alarm."""
 
 
 @dataclass(slots=True)
-class Traffic:
+class PeerTraffic:
     bytes_sent: int = 0
     bytes_received: int = 0
     messages_sent: int = 0
@@ -17,7 +34,7 @@ class Traffic:
     refusals: int = 0
     faults: int = 0
 
-    def add(self, other: Traffic) -> None:
+    def add(self, other: PeerTraffic) -> None:
         for item in fields(self):
             setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
 
@@ -26,17 +43,17 @@ class Traffic:
 class Counters:
     """`peers` by index; `unknown` is what came before a peer was known, or from none of the federation."""
 
-    peers: dict[int, Traffic]
-    unknown: Traffic = field(default_factory=Traffic)
+    peers: dict[int, PeerTraffic]
+    unknown: PeerTraffic = field(default_factory=PeerTraffic)
     started_s: float = field(default_factory=monotonic)
 
     @classmethod
     def of(cls, peers: Iterable[int]) -> Counters:
-        return cls({peer: Traffic() for peer in sorted(peers)})
+        return cls({peer: PeerTraffic() for peer in sorted(peers)})
 
     @property
-    def total(self) -> Traffic:
-        total = Traffic()
+    def total(self) -> PeerTraffic:
+        total = PeerTraffic()
         for traffic in (*self.peers.values(), self.unknown):
             total.add(traffic)
         return total
@@ -57,3 +74,31 @@ class Counters:
             "unknown": asdict(self.unknown),
             "peers": {str(peer): asdict(traffic) for peer, traffic in self.peers.items()},
         }
+
+
+class Refusals:
+    def __init__(self, counters: Counters, log: logging.Logger, on_alarm: OnAlarm) -> None:
+        self._counters = counters
+        self._log = log
+        self._on_alarm = on_alarm
+        self._said: set[tuple[str, str]] = set()
+
+    def note(self, peer: int | None, who: str, fault: PeerFault) -> None:
+        """`who` may be an address where no peer is known: then the reason alone tells two refusals apart."""
+        traffic = self._counters.unknown if peer is None else self._counters.peers[peer]
+        traffic.refusals += 1
+        reason = str(fault)
+        differs = isinstance(fault, FederationMismatch)
+        if peer is not None and differs and self._is_new(f"member {peer}", reason):
+            self._on_alarm(DIFFERS, peer, reason)
+        if self._is_new("" if peer is None else who, reason):
+            level = logging.INFO if differs else logging.WARNING  # the alarm is a warning already
+            self._log.log(level, "refused %s: %s; said once, from now on only counted", who, reason)
+        else:
+            self._log.debug("refused %s again: %s", who, reason)
+
+    def _is_new(self, who: str, reason: str) -> bool:
+        new = (who, reason) not in self._said and len(self._said) < REMEMBERED
+        if new:
+            self._said.add((who, reason))
+        return new

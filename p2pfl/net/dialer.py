@@ -13,11 +13,11 @@ import aiohttp
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address
 from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
+from p2pfl.net.counters import Refusals
+from p2pfl.net.gate import Tap
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import Limits
-from p2pfl.net.refusals import Refusals
-from p2pfl.net.table import Dial, Place, Table
-from p2pfl.net.tap import Tap
+from p2pfl.net.table import Dial, NeighborPlace, Table
 
 
 class Backoff:
@@ -113,7 +113,7 @@ class Dialer:
                 await asyncio.sleep(backoff.next_s())
                 await place.vacancy()
 
-    async def _attempt(self, http: aiohttp.ClientSession, peer: int, place: Place) -> bool:
+    async def _attempt(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace) -> bool:
         """True if the two ends do not accept each other, which another attempt would hardly change."""
         try:
             async with asyncio.timeout(self._limits.connect_s + self._limits.handshake_s) as scope:

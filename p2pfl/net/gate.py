@@ -1,7 +1,9 @@
-"""The front of the listening socket: what a stranger may cost before he has shown who he is.
+"""The front of a socket, below HTTP and WebSocket: what a stranger may cost before he has shown who he is.
 
-Counts connections that are no session yet, in all and by address, and drops each that is not one in time, whatever
-it is doing: sending nothing, half a request or half a handshake. Behind it aiohttp speaks HTTP and WebSocket.
+A `Tap` counts a connection's bytes where one sees what never becomes a message: aiohttp takes any number of empty
+fragments and tells nobody of them, and each costs more than the bytes it takes. A `Gate` is the tap of an accepted
+connection. Its `Doorway` counts those that are no session yet, in all and by address, and drops each that is not one in
+time, whatever it is doing: sending nothing, half a request or half a handshake.
 """
 
 from __future__ import annotations
@@ -11,7 +13,53 @@ from collections import Counter
 from collections.abc import Callable
 
 from p2pfl.net.limits import Limits
-from p2pfl.net.tap import Tap
+
+HEADER_BYTES = 14
+"""of a WebSocket frame, at most."""
+IDLE_BYTES = 2**21
+"""that may have come and be in no message yet. Of an honest end that is what aiohttp holds back, 768 KiB, and one
+message under way, 256 KiB."""
+
+
+class Tap(asyncio.Protocol):
+    """Stands before a protocol whose connection is made already, or is about to be."""
+
+    def __init__(self, inner: asyncio.Protocol | None = None, transport: asyncio.Transport | None = None) -> None:
+        self._inner, self._transport = inner, transport
+        self._idle_bytes = 0
+        self.overran = False
+        """whether too much has come that is in no message: the connection is broken off then."""
+
+    def account(self, size: int) -> None:
+        """A message of so many bytes has come, which an honest end sends as one frame."""
+        self._idle_bytes = max(0, self._idle_bytes - size - HEADER_BYTES)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._idle_bytes += len(data)
+        self.overran |= self._idle_bytes > IDLE_BYTES
+        if self.overran:
+            self.abort()
+        elif self._inner is not None:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
 
 
 class Doorway:

@@ -1,29 +1,66 @@
-"""From a bare channel to a candidate for the session: the handshake, then one sealed greeting each way.
+"""From a bare channel to an authenticated connection: the handshake, then one sealed greeting each way.
 
-Three messages authenticate the two ends; the greetings prove that both hold the keys and exchange the random name
-of each running process. The node that answers refuses one that is no neighbor in words that only that node can read.
+Three messages authenticate the two ends; the greetings prove that both hold the keys and exchange the random name of
+each running process (`boot`). The node that answers refuses one that is no neighbor in words that only that node can
+read. Then the end with the lower index, and it alone, decides by a further notice whether this connection becomes the
+one session of its two ends (`table`), and numbers its decisions: the other end follows the highest number of one boot.
+So both always agree, whoever dialed and in whatever order the words arrive.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
-from p2pfl.crypto.binding import FederationBinding
-from p2pfl.crypto.faults import FederationMismatch
+from p2pfl.crypto import FederationMismatch
 from p2pfl.crypto.handshake import Initiator, Responder
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
+from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Channel
 from p2pfl.net.counters import Counters
-from p2pfl.net.notice import BOOT_BYTES, Notice, Word, unpack
+
+BOOT_BYTES = 16
+LAYOUT = struct.Struct(f"<B{BOOT_BYTES}sQ")
+
+
+class Word(IntEnum):
+    GREETING = 1
+    OPEN = 2
+    DUPLICATE = 3
+    """another connection is the session."""
+    NO_EDGE = 4
+    """the sender's topology joins no edge between the two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    word: Word
+    boot: bytes
+    number: int = 0
+    """the decider's session number, with OPEN."""
+
+    def pack(self) -> bytes:
+        return LAYOUT.pack(self.word, self.boot, self.number)
+
+
+def unpack_notice(data: bytes) -> Notice:
+    if len(data) != LAYOUT.size:
+        raise PeerFault(f"a notice of {len(data)} bytes")
+    word, boot, number = LAYOUT.unpack(data)
+    try:
+        return Notice(Word(word), boot, number)
+    except ValueError:
+        raise PeerFault(f"unknown notice {word}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Connection:
     """An authenticated connection with a neighbor. `ticket` grows in the order of arrival at this node."""
 
     peer: int
@@ -44,7 +81,7 @@ async def hear(channel: Channel, session: Session) -> Notice:
     data, final = session.open(await channel.receive())
     if final:
         raise PeerFault("goodbye in place of a notice")
-    return unpack(bytes(data))
+    return unpack_notice(bytes(data))
 
 
 class Greeter:
@@ -70,7 +107,7 @@ class Greeter:
         self._counters = counters
         self._tickets = itertools.count(1)
 
-    async def dial(self, channel: Channel, peer: int) -> Candidate:
+    async def dial(self, channel: Channel, peer: int) -> Connection:
         """As the one who connected to `peer`. PeerFault where either end refuses the other."""
         channel.book(peer, self._counters.peers[peer])
         initiator = Initiator(self._identity, self._keys[peer], self._binding)
@@ -85,7 +122,7 @@ class Greeter:
         await channel.send(session.seal(Notice(Word.GREETING, self.boot).pack()))
         return self._candidate(channel, session, self._own, await hear(channel, session))
 
-    async def answer(self, channel: Channel) -> Candidate:
+    async def answer(self, channel: Channel) -> Connection:
         """As the one who was connected to. `channel.peer` is set as soon as it is proven, whatever follows."""
         responder = Responder(self._identity, frozenset(self._members), self._binding)
         await channel.send(responder.first(await channel.receive()))
@@ -107,12 +144,12 @@ class Greeter:
         peer = self._members[public]
         channel.book(peer, self._counters.peers[peer])
 
-    def _candidate(self, channel: Channel, session: Session, dialer: int, greeting: Notice) -> Candidate:
+    def _candidate(self, channel: Channel, session: Session, dialer: int, greeting: Notice) -> Connection:
         if greeting.word is Word.NO_EDGE:
             raise PeerFault("to that node we are not a neighbor in this topology")
         if greeting.word is not Word.GREETING or channel.peer is None:
             raise PeerFault(f"{greeting.word.name} in place of a greeting")
-        return Candidate(
+        return Connection(
             peer=channel.peer,
             dialer=dialer,
             boot=greeting.boot,

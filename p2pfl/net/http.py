@@ -20,7 +20,7 @@ from aiohttp import web
 from p2pfl.net.address import Address, cannot_listen, parse_address
 from p2pfl.net.gate import Doorway, Gate
 from p2pfl.net.limits import Limits
-from p2pfl.reporting.plain import finite
+from p2pfl.reporting import finite
 
 KEY = "status_listen"
 CONNECTIONS = 32

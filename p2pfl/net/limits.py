@@ -1,8 +1,14 @@
-"""What a stranger or a neighbor may cost us, and how long anything may take. Seconds and bytes throughout."""
+"""What a stranger or a neighbor may cost us, and how long anything may take. Seconds and bytes throughout.
+
+`Limits` is what one node allows. Messages under way are bound twice: by the memory that they hold together, and by the
+rate that each must keep.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from p2pfl.errors import PeerFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +40,43 @@ class Limits:
     """a session that lived this long proves that dialing works: the next dial is not delayed."""
     session_s: float | None = None
     """age at which the dialer renews a session; None leaves it to the cipher."""
+
+
+class ByteBudget:
+    """Bytes of partly received messages, all sessions together."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self.used = 0
+
+    def change(self, held: int, wanted: int) -> int:
+        """Replace a session's `held` bytes by `wanted` and return these; PeerFault where there is no room."""
+        if wanted > held and self.used - held + wanted > self._limit:
+            raise PeerFault(f"{wanted} bytes under way are over what is left of {self._limit}")
+        self.used += wanted - held
+        return wanted
+
+
+class MessagePace:
+    """A message under way must bring `min_rate * window_s` bytes in every window."""
+
+    def __init__(self, min_rate: float, window_s: float) -> None:
+        self._least = min_rate * window_s
+        self._window_s = window_s
+        self._brought = 0
+        self.deadline: float | None = None
+        """when the window ends; None while no message is under way."""
+
+    def note(self, now: float, size: int, *, under_way: bool) -> None:
+        if not under_way:
+            self.deadline = None
+        elif self.deadline is None:
+            self._open(now)
+        else:
+            self._brought += size
+            if self._brought >= self._least:
+                self._open(now)
+
+    def _open(self, now: float) -> None:
+        self.deadline = now + self._window_s
+        self._brought = 0

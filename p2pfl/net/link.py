@@ -2,27 +2,28 @@
 
 Nothing here blocks the loop: large chunks are sealed and opened in a worker thread, several at a time, since each way
 there and back costs the loop as much as a quarter of such a chunk. A session ends once, by `end`, whoever noticed
-first; from then on it delivers nothing.
+first; from then on it delivers nothing. `Shared` is what all sessions of a node have in common.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
-from logging import DEBUG, WARNING
+from logging import DEBUG, WARNING, Logger
 from time import monotonic
 from typing import Protocol, TypeVar
 
 from p2pfl.core.messages import Busy, Message
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
-from p2pfl.net.budget import Pace
 from p2pfl.net.channel import GoneError
-from p2pfl.net.greeting import Candidate
-from p2pfl.net.notice import Notice
+from p2pfl.net.counters import Counters, OnAlarm
+from p2pfl.net.greeting import Connection, Notice
+from p2pfl.net.limits import ByteBudget, Limits, MessagePace
 from p2pfl.net.outbox import Outbox
-from p2pfl.net.shared import Shared
 from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import Assembler, OtherVersionError, split
 
@@ -41,9 +42,29 @@ MALFORMED = "protocol fault sealed by the peer: "
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """`executor` seals and opens large chunks; `name_of` a member is its name in our own file."""
+
+    limits: Limits
+    budget: ByteBudget
+    executor: Executor
+    counters: Counters
+    log: Logger
+    max_body_bytes: int
+    name_of: Callable[[int], str]
+    on_alarm: OnAlarm
+
+    async def work(self, size: int, act: Callable[[], T]) -> T:
+        """`act()`, in a worker thread if `size` bytes would hold the loop up."""
+        if size < INLINE_BYTES:
+            return act()
+        return await asyncio.get_running_loop().run_in_executor(self.executor, act)
+
+
 class Owner(Protocol):
-    def delivered(self, link: Link, message: Message) -> None: ...
-    def ended(self, link: Link, reason: str) -> None: ...
+    def delivered(self, link: PeerLink, message: Message) -> None: ...
+    def ended(self, link: PeerLink, reason: str) -> None: ...
 
 
 class FarewellError(Exception):
@@ -54,12 +75,101 @@ class MalformedError(PeerFault):
     """What the peer has sealed is no message."""
 
 
-class Link:
+class Inbox:
+    """What comes over one session: reads ahead, opens chunks, puts messages together, keeps the peer to its pace."""
+
+    def __init__(self, connection: Connection, shared: Shared) -> None:
+        self._connection, self._shared = connection, shared
+        self._assembler = Assembler(shared.max_body_bytes)
+        self._pace = MessagePace(shared.limits.min_rate, shared.limits.rate_window_s)
+        self._held = 0
+        self._closed = False
+        self._arrived: asyncio.Queue[bytes | Exception] = asyncio.Queue(BATCH_CHUNKS)
+        self._receiving: asyncio.Timeout | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Of the message under way."""
+        return self._assembler.pending_bytes
+
+    async def receive(self) -> None:
+        """Reads ahead while chunks are opened; the last thing in line says why there are no more."""
+        try:
+            while True:
+                await self._arrived.put(await self._next())
+        except TimeoutError:
+            await self._arrived.put(PeerFault("a message under way comes too slowly"))
+        except (GoneError, PeerFault) as reason:
+            await self._arrived.put(reason)
+
+    async def take(self) -> tuple[list[Message], Exception | None]:
+        """The messages that have been completed since, and why they are the last ones if they are.
+
+        Nothing that was received outlives this call here: the assembler uses a long body's memory again.
+        """
+        batch = [await self._arrived.get()]
+        while not self._arrived.empty():
+            batch.append(self._arrived.get_nowait())
+        size = sum(len(data) for data in batch if isinstance(data, bytes))
+        # The last chunk of a long message may be short, and still pays for the digest of the whole.
+        messages, reason = await self._shared.work(
+            max(size, self._assembler.pending_bytes), partial(self._unseal, batch)
+        )
+        self._note_progress(size)
+        return messages, reason
+
+    def close(self) -> None:
+        """What is under way is dropped, and its memory given back."""
+        self._closed = True
+        self._held = self._shared.budget.change(self._held, 0)
+
+    async def _next(self) -> bytes:
+        try:
+            async with asyncio.timeout_at(self._pace.deadline) as self._receiving:
+                return await self._connection.channel.receive()
+        finally:
+            self._receiving = None
+
+    def _unseal(self, batch: Iterable[bytes | Exception]) -> tuple[list[Message], Exception | None]:
+        """The messages that the batch completes, and why it is the last."""
+        messages: list[Message] = []
+        try:
+            for data in batch:
+                if isinstance(data, Exception):
+                    return messages, data
+                chunk, final = self._connection.session.open(data)
+                if final:
+                    return messages, FarewellError()
+                messages += self._assemble(chunk)
+        except PeerFault as fault:
+            return messages, fault
+        return messages, None
+
+    def _assemble(self, chunk: bytes) -> list[Message]:
+        try:
+            return self._assembler.feed(chunk)
+        except OtherVersionError:
+            raise
+        except PeerFault as fault:
+            raise MalformedError(str(fault)) from fault
+
+    def _note_progress(self, size: int) -> None:
+        if self._closed:
+            return
+        under_way = self._assembler.pending_bytes
+        self._held = self._shared.budget.change(self._held, under_way)
+        self._pace.note(asyncio.get_running_loop().time(), size, under_way=under_way > 0)
+        if self._receiving is not None and not self._receiving.expired():
+            # It began to wait before the deadline was known.
+            self._receiving.reschedule(self._pace.deadline)
+
+
+class PeerLink:
     """`number` is ours, `remote_number` the decider's (the same where we decide). `opening` is said first."""
 
     def __init__(
         self,
-        candidate: Candidate,
+        connection: Connection,
         shared: Shared,
         owner: Owner,
         *,
@@ -67,19 +177,13 @@ class Link:
         remote_number: int,
         opening: Notice | None,
     ) -> None:
-        self.peer, self.dialer = candidate.peer, candidate.dialer
-        self.boot, self.ticket = candidate.boot, candidate.ticket
+        self.connection, self.peer = connection, connection.peer
         self.number, self.remote_number = number, remote_number
         self.finished = asyncio.Event()
-        self._channel, self._session = candidate.channel, candidate.session
         self._shared, self._owner, self._opening = shared, owner, opening
         self._traffic = shared.counters.peers[self.peer]
-        self._assembler = Assembler(shared.max_body_bytes)
-        self._pace = Pace(shared.limits.min_rate, shared.limits.rate_window_s)
-        self._held = 0
+        self._inbox = Inbox(connection, shared)
         self._outbox = Outbox(shared.limits.queue_messages)
-        self._arrived: asyncio.Queue[bytes | Exception] = asyncio.Queue(BATCH_CHUNKS)
-        self._receiving: asyncio.Timeout | None = None
         self._ended = asyncio.Event()
         self._opened_s = monotonic()
 
@@ -88,7 +192,7 @@ class Link:
         return monotonic() - self._opened_s
 
     def send(self, message: Message) -> None:
-        now, hearing = asyncio.get_running_loop().time(), self._assembler.pending_bytes > 0
+        now, hearing = asyncio.get_running_loop().time(), self._inbox.pending_bytes > 0
         if not self._outbox.put(message, now, hearing=hearing):
             self.end(f"{len(self._outbox)} messages wait and the peer does not read them")
 
@@ -101,14 +205,14 @@ class Link:
         if self._ended.is_set():
             return
         self._ended.set()
-        self._held = self._shared.budget.change(self._held, 0)
+        self._inbox.close()
         self._outbox.close()
         self._owner.ended(self, reason)
 
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                readers = [tasks.create_task(self._receive()), tasks.create_task(self._read())]
+                readers = [tasks.create_task(self._inbox.receive()), tasks.create_task(self._read())]
                 writer = tasks.create_task(self._write())
                 await self._wait_for_end()
                 for reader in readers:
@@ -117,13 +221,13 @@ class Link:
                 writer.cancel()
         finally:
             self.end("the node stopped")
-            await self._channel.close(self._shared.limits.close_s)
+            await self.connection.channel.close(self._shared.limits.close_s)
             self.finished.set()
 
     async def _wait_for_end(self) -> None:
         """Both ends know the age; the dialer acts on it because it can dial anew."""
         age_s = self._shared.limits.session_s or SESSION_MAX_S
-        patience_s = LISTENER_PATIENCE_S if self.dialer == self.peer else 0.0
+        patience_s = LISTENER_PATIENCE_S if self.connection.dialer == self.peer else 0.0
         try:
             async with asyncio.timeout(age_s + patience_s):
                 await self._ended.wait()
@@ -158,31 +262,14 @@ class Link:
     async def _say(self, *chunks: bytes | memoryview, final: bool = False) -> None:
         """What has been sealed is sent, or the session is dead."""
         size = sum(len(chunk) for chunk in chunks)
-        for sealed in await self._work(size, partial(self._seal, chunks, final=final)):
+        for sealed in await self._shared.work(size, partial(self._seal, chunks, final=final)):
             async with asyncio.timeout(self._shared.limits.drain_s):
-                await self._channel.send(sealed)
+                await self.connection.channel.send(sealed)
             # A socket that takes it all does not give way: four large chunks would hold the loop up for milliseconds.
             await asyncio.sleep(0)
 
     def _seal(self, chunks: Iterable[bytes | memoryview], *, final: bool) -> list[bytes]:
-        return [self._session.seal(chunk, final=final) for chunk in chunks]
-
-    async def _receive(self) -> None:
-        """Reads ahead while chunks are opened; the last thing in line says why there are no more."""
-        try:
-            while True:
-                await self._arrived.put(await self._next())
-        except TimeoutError:
-            await self._arrived.put(PeerFault("a message under way comes too slowly"))
-        except (GoneError, PeerFault) as reason:
-            await self._arrived.put(reason)
-
-    async def _next(self) -> bytes:
-        try:
-            async with asyncio.timeout_at(self._pace.deadline) as self._receiving:
-                return await self._channel.receive()
-        finally:
-            self._receiving = None
+        return [self.connection.session.seal(chunk, final=final) for chunk in chunks]
 
     async def _read(self) -> None:
         try:
@@ -196,51 +283,11 @@ class Link:
             self._blame(fault)
 
     async def _take_batch(self) -> None:
-        """Nothing that was received outlives this call here: the assembler uses a long body's memory again."""
-        batch = [await self._arrived.get()]
-        while not self._arrived.empty():
-            batch.append(self._arrived.get_nowait())
-        size = sum(len(data) for data in batch if isinstance(data, bytes))
-        # The last chunk of a long message may be short, and still pays for the digest of the whole.
-        messages, reason = await self._work(max(size, self._assembler.pending_bytes), partial(self._unseal, batch))
-        self._note_progress(size)
+        messages, reason = await self._inbox.take()
         for message in messages:
             self._deliver(message)
         if reason is not None:
             raise reason
-
-    def _unseal(self, batch: Iterable[bytes | Exception]) -> tuple[list[Message], Exception | None]:
-        """The messages that the batch completes, and why it is the last."""
-        messages: list[Message] = []
-        try:
-            for data in batch:
-                if isinstance(data, Exception):
-                    return messages, data
-                chunk, final = self._session.open(data)
-                if final:
-                    return messages, FarewellError()
-                messages += self._assemble(chunk)
-        except PeerFault as fault:
-            return messages, fault
-        return messages, None
-
-    def _assemble(self, chunk: bytes) -> list[Message]:
-        try:
-            return self._assembler.feed(chunk)
-        except OtherVersionError:
-            raise
-        except PeerFault as fault:
-            raise MalformedError(str(fault)) from fault
-
-    def _note_progress(self, size: int) -> None:
-        if self._ended.is_set():
-            return
-        under_way = self._assembler.pending_bytes
-        self._held = self._shared.budget.change(self._held, under_way)
-        self._pace.note(asyncio.get_running_loop().time(), size, under_way=under_way > 0)
-        if self._receiving is not None and not self._receiving.expired():
-            # It began to wait before the deadline was known.
-            self._receiving.reschedule(self._pace.deadline)
 
     def _deliver(self, message: Message) -> None:
         if not self._ended.is_set():
@@ -256,12 +303,6 @@ class Link:
         level = WARNING if self._traffic.faults <= LOUD_FAULTS else DEBUG
         self._shared.log.log(level, "session %d with %s: %s", self.number, self._shared.name_of(self.peer), fault)
         self.end(f"{MALFORMED if isinstance(fault, MalformedError) else 'protocol fault: '}{fault}")
-
-    async def _work(self, size: int, act: Callable[[], T]) -> T:
-        """`act()`, in a worker thread if `size` bytes would hold the loop up."""
-        if size < INLINE_BYTES:
-            return act()
-        return await asyncio.get_running_loop().run_in_executor(self._shared.executor, act)
 
 
 def batches(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:

@@ -16,22 +16,19 @@ from typing import Any, Self
 from aiohttp import ClientSession
 
 from p2pfl.core.messages import Message
-from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.net.address import parse_address
-from p2pfl.net.budget import ByteBudget
-from p2pfl.net.counters import Counters
+from p2pfl.net.counters import Counters, OnAlarm, Refusals
 from p2pfl.net.dialer import Dialer, open_browserless
 from p2pfl.net.greeting import Greeter
-from p2pfl.net.heap import keep_heap
-from p2pfl.net.limits import Limits
-from p2pfl.net.link import Link
-from p2pfl.net.listener import Listener
-from p2pfl.net.refusals import Refusals
-from p2pfl.net.shared import OnAlarm, Shared
+from p2pfl.net.limits import ByteBudget, Limits
+from p2pfl.net.link import PeerLink, Shared
+from p2pfl.net.listener import ListeningSocket
 from p2pfl.net.table import Callbacks, Table
 
 SEALING_THREADS = 2
+HEAP_BYTES = 8 << 20
 
 
 class Links:
@@ -98,7 +95,7 @@ class Links:
             for peer, text in sorted(dial.items())
             if text is not None and peer in neighbors
         }
-        self._listener = Listener(
+        self._listener = ListeningSocket(
             address=parse_address(listen, "listen"),
             greeter=greeter,
             table=self._table,
@@ -180,7 +177,7 @@ class Links:
             await self._http.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, link: Link) -> None:
+    def _run(self, link: PeerLink) -> None:
         self._track(link.run(), self._sessions)
 
     def _visit(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
@@ -196,3 +193,14 @@ class Links:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return task
+
+
+def keep_heap() -> None:
+    """Blocks of up to 8 MiB stay in the C heap from now on, of which 16 MiB may lie idle. This one is never touched.
+
+    Sockets and sealing allocate and free blocks of 256 KiB all the time. The GNU C library maps blocks above a
+    threshold afresh, and trims its heap above another one, so that each block costs page faults, zeroing included: a
+    third of the CPU time of a large message. It raises both itself, to one and two times the size, when such a block is
+    freed.
+    """
+    bytes(HEAP_BYTES)

@@ -12,11 +12,11 @@ from aiohttp import ClientError, web
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, cannot_listen
 from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
+from p2pfl.net.counters import Refusals
 from p2pfl.net.gate import Doorway, Gate
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import Limits
-from p2pfl.net.link import Link
-from p2pfl.net.refusals import Refusals
+from p2pfl.net.link import PeerLink
 from p2pfl.net.table import Table
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
@@ -48,7 +48,7 @@ class TerseHandler(web.RequestHandler):
         return not_found()
 
 
-class Listener:
+class ListeningSocket:
     def __init__(
         self,
         *,
@@ -122,7 +122,7 @@ class Listener:
         return socket
 
     async def _serve(self, channel: Channel, gate: Gate) -> None:
-        link: Link | None = None
+        link: PeerLink | None = None
         try:
             async with asyncio.timeout(self._limits.handshake_s):
                 link = await self._welcome(channel)
@@ -139,5 +139,5 @@ class Listener:
         gate.admit()
         await link.finished.wait()
 
-    async def _welcome(self, channel: Channel) -> Link | None:
+    async def _welcome(self, channel: Channel) -> PeerLink | None:
         return await self._table.admit(await self._greeter.answer(channel))

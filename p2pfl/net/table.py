@@ -1,6 +1,11 @@
-"""At most one session for each neighbor: opens candidates, ends what they replace, tells the node in that order.
+"""At most one session for each neighbor: opens connections, ends what they replace, tells the node in that order.
 
-The lower index of two nodes decides (`arbiter`), the other follows the highest number it hears of one boot.
+Which of several connections is the session is asked by the lower index of the two nodes only; the other follows the
+highest number that it hears of one boot. Two dials that cross: the one of the lower index wins. Two from the same
+dialer: the newer wins, because nobody dials who still has a session. Another `boot` is another process: whatever the
+one before it had is dead. What remains is a newcomer dialed by the higher index while a session dialed by the lower one
+is open: either the dials crossed or the session is dead at the other end. That end drops the newcomer as soon as it
+hears of the session, so holding the newcomer back for a moment tells the two apart.
 """
 
 from __future__ import annotations
@@ -10,19 +15,51 @@ import itertools
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum, auto
+from typing import Any, Protocol
 
 from p2pfl.core.messages import Message
 from p2pfl.errors import PeerFault
-from p2pfl.net.arbiter import Verdict, decide
-from p2pfl.net.greeting import Candidate
-from p2pfl.net.link import Link
-from p2pfl.net.notice import Notice, Word
-from p2pfl.net.shared import Shared
+from p2pfl.net.greeting import Connection, Notice, Word
+from p2pfl.net.link import PeerLink, Shared
 
 OnOpen = Callable[[int, int], Any]
 OnMessage = Callable[[int, int, Message], Any]
 OnClose = Callable[[int, int, str], Any]
+
+
+class Admission(Enum):
+    OPEN = auto()
+    REFUSE = auto()
+    WAIT = auto()
+
+
+class Claim(Protocol):
+    """What is known of a connection that wants to be, or is, the session. `ticket` grows in the order of arrival."""
+
+    @property
+    def dialer(self) -> int: ...
+    @property
+    def boot(self) -> bytes: ...
+    @property
+    def ticket(self) -> int: ...
+
+
+def decide(newcomer: Claim, current: Claim | None, *, own: int, own_dial: bool, overdue: bool) -> Admission:
+    """`own_dial`: a dial of ours has reached the same peer. `overdue`: the newcomer was held back long enough."""
+    dialed_by_peer = newcomer.dialer != own
+    if current is None:
+        contested = dialed_by_peer and own_dial
+    elif newcomer.ticket < current.ticket:
+        return Admission.REFUSE
+    elif newcomer.boot != current.boot:
+        return Admission.OPEN
+    elif not dialed_by_peer:
+        # We began to dial when there was no session, so this one has opened since and is no older than our dial.
+        return Admission.REFUSE
+    else:
+        contested = current.dialer == own
+    return Admission.WAIT if contested and not overdue else Admission.OPEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +79,10 @@ class Dial:
 
 
 @dataclass(slots=True)
-class Place:
+class NeighborPlace:
     """What there is between us and one neighbor."""
 
-    link: Link | None = None
+    link: PeerLink | None = None
     dial: Dial | None = None
     held_back: set[asyncio.Timeout] = field(default_factory=set)
     free: asyncio.Event = field(default_factory=asyncio.Event)
@@ -83,7 +120,7 @@ class Table:
         boot: bytes,
         callbacks: Callbacks,
         shared: Shared,
-        spawn: Callable[[Link], None],
+        spawn: Callable[[PeerLink], None],
     ) -> None:
         self._own = own
         self._boot = boot
@@ -92,11 +129,11 @@ class Table:
         self._spawn = spawn
         self._numbers = itertools.count(1)
         self._closed = False
-        self.places = {peer: Place() for peer in sorted(neighbors)}
+        self.places = {peer: NeighborPlace() for peer in sorted(neighbors)}
         for place in self.places.values():
             place.free.set()
 
-    def find(self, peer: int, number: int) -> Link | None:
+    def find(self, peer: int, number: int) -> PeerLink | None:
         link = self.places[peer].link if peer in self.places else None
         return link if link is not None and link.number == number else None
 
@@ -104,7 +141,7 @@ class Table:
         """Open no session with that peer for so long."""
         self.places[peer].rests_until = asyncio.get_running_loop().time() + rest_s
 
-    async def admit(self, candidate: Candidate) -> Link | None:
+    async def admit(self, candidate: Connection) -> PeerLink | None:
         """The session that the candidate has become, or None where another, or none, is preferred."""
         if self.places[candidate.peer].rest_s:
             return None
@@ -112,22 +149,23 @@ class Table:
             return await self._decide(candidate)
         return await self._follow(candidate)
 
-    async def _decide(self, candidate: Candidate) -> Link | None:
+    async def _decide(self, candidate: Connection) -> PeerLink | None:
         place = self.places[candidate.peer]
         deadline = asyncio.get_running_loop().time() + self._shared.limits.contest_s
         while True:
             overdue = asyncio.get_running_loop().time() >= deadline
             own_dial = place.dial is not None and place.dial.reached
-            match decide(candidate, place.link, own=self._own, own_dial=own_dial, overdue=overdue):
-                case Verdict.OPEN:
+            current = None if place.link is None else place.link.connection
+            match decide(candidate, current, own=self._own, own_dial=own_dial, overdue=overdue):
+                case Admission.OPEN:
                     return self._open(candidate, None)
-                case Verdict.REFUSE:
+                case Admission.REFUSE:
                     await candidate.say(Notice(Word.DUPLICATE, self._boot))
                     return None
-                case Verdict.WAIT:
+                case Admission.WAIT:
                     await self._hold_back(place, candidate, deadline)
 
-    async def _hold_back(self, place: Place, candidate: Candidate, deadline: float) -> None:
+    async def _hold_back(self, place: NeighborPlace, candidate: Connection, deadline: float) -> None:
         """Until something about the peer changes; GoneError if the other end drops the candidate meanwhile."""
         scope = asyncio.timeout_at(deadline)
         place.held_back.add(scope)
@@ -140,25 +178,25 @@ class Table:
         finally:
             place.held_back.discard(scope)
 
-    async def _follow(self, candidate: Candidate) -> Link | None:
+    async def _follow(self, candidate: Connection) -> PeerLink | None:
         verdict = await candidate.hear()
         if verdict.word is Word.DUPLICATE:
             return None
         if verdict.word is not Word.OPEN or verdict.boot != candidate.boot:
             raise PeerFault(f"{verdict.word.name} in place of a verdict")
         link = self.places[candidate.peer].link
-        if link is not None and link.boot == candidate.boot and link.remote_number > verdict.number:
+        if link is not None and link.connection.boot == candidate.boot and link.remote_number > verdict.number:
             return None
         return self._open(candidate, verdict.number)
 
-    def _open(self, candidate: Candidate, remote_number: int | None) -> Link | None:
+    def _open(self, candidate: Connection, remote_number: int | None) -> PeerLink | None:
         if self._closed:
             return None
         place = self.places[candidate.peer]
         if place.link is not None:
             place.link.end("replaced by a newer session")
         number = next(self._numbers)
-        link = Link(
+        link = PeerLink(
             candidate,
             self._shared,
             self,
@@ -168,7 +206,7 @@ class Table:
         )
         place.link = link
         place.free.clear()
-        if place.dial is not None and link.dialer != self._own:
+        if place.dial is not None and link.connection.dialer != self._own:
             expire(place.dial.scope)
         place.wake()
         self._shared.counters.peers[link.peer].sessions += 1
@@ -176,10 +214,10 @@ class Table:
         self._callbacks.on_open(link.peer, number)
         return link
 
-    def delivered(self, link: Link, message: Message) -> None:
+    def delivered(self, link: PeerLink, message: Message) -> None:
         self._callbacks.on_message(link.peer, link.number, message)
 
-    def ended(self, link: Link, reason: str) -> None:
+    def ended(self, link: PeerLink, reason: str) -> None:
         place = self.places[link.peer]
         place.link = None
         place.free.set()

@@ -25,8 +25,8 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.interface import Score
 from p2pfl.net.http import StatusPage
 from p2pfl.net.links import Links
+from p2pfl.reporting import finite
 from p2pfl.reporting.liars import bearings
-from p2pfl.reporting.plain import finite
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.runtime import ending, parts
 from p2pfl.runtime.driver import Closed, Driver

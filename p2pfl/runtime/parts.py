@@ -23,8 +23,8 @@ from p2pfl.core.node import Node
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.settings import hops, settings_of
 from p2pfl.core.turns import turns_of
-from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.engine.codecs import Codecs, codecs_of, gammas_of
 from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine

@@ -13,8 +13,8 @@ import numpy as np
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
+from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.sketch import consensus_distance
-from p2pfl.reporting.standing import held_against
 from p2pfl.runtime.fleet import Child, Fleet, Line
 from p2pfl.runtime.parts import replay
 from p2pfl.storage import peek

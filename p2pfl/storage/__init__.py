@@ -1,7 +1,11 @@
-"""Durable state: atomic snapshots in two generations and a write-ahead log between them."""
+"""Durable state: atomic snapshots in two generations and a write-ahead log between them.
 
-from p2pfl.storage.peek import peek
-from p2pfl.storage.state import Loaded, Record, State
+It knows names, arrays and bytes, and nothing of what they mean.
+"""
+
+from p2pfl.storage.recovery import Loaded, peek
+from p2pfl.storage.snapshot import State
 from p2pfl.storage.store import Durability, Store
+from p2pfl.storage.wal import Record
 
 __all__ = ["Durability", "Loaded", "Record", "State", "Store", "peek"]

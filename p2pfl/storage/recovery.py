@@ -2,7 +2,7 @@
 
 The newest whole snapshot, then every log that continues it: each log names the digest the chain had before it, so
 one rule decides what may be replayed. If the newest snapshot is damaged, the one before it with its own log and
-the next comes to the same state.
+the next comes to the same state. `peek` does the same in a folder that a running node may own.
 """
 
 from __future__ import annotations
@@ -11,10 +11,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from p2pfl.errors import StorageError
-from p2pfl.storage import generations
-from p2pfl.storage.log_reading import Log, read_log
-from p2pfl.storage.snapshot import Snapshot, load_latest
-from p2pfl.storage.state import Loaded, Record
+from p2pfl.storage.folder import log_generations, log_path, snapshot_generations
+from p2pfl.storage.snapshot import Snapshot, State, load_latest
+from p2pfl.storage.wal import Log, Record, read_log
+
+TRIES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """The state to start from and the records to replay on it, oldest first.
+
+    `complete` is False when something that had been durable is known to be missing, so that the result is older
+    than the last message that left; `warnings` says why, for the log and the operator.
+    """
+
+    state: State
+    records: list[Record]
+    warnings: list[str]
+    complete: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,16 +58,38 @@ def recover(folder: Path) -> Recovery | None:
         _refuse_orphans(folder)
         return None
     recovery = Recovery(snapshot=snapshot, end=snapshot.log_end, warnings=warnings)
-    for generation in generations.logs(folder):
+    for generation in log_generations(folder):
         if generation >= snapshot.generation and not _follow(recovery, folder, generation):
             break
-    _account_for_damaged(recovery, generations.snapshots(folder)[-1])
+    _account_for_damaged(recovery, snapshot_generations(folder)[-1])
     return recovery
+
+
+def peek(folder: Path) -> Loaded | None:
+    """What a restart would begin with now; None if nothing was ever kept. What follows in the log is just not there.
+
+    Nothing is locked, cut off, removed or created. The node may write its next snapshot in the middle of it: so the
+    folder is listed before and after, and read once more if a file came or went in between.
+
+    Raises:
+        StorageError: nothing kept is usable, or the folder changes faster than it can be read.
+    """
+    for _ in range(TRIES):
+        before = _listing(folder)
+        try:
+            recovery = recover(folder)
+        except StorageError:
+            if _listing(folder) == before:
+                raise
+            continue
+        if _listing(folder) == before:
+            return None if recovery is None else recovery.loaded()
+    raise StorageError(f"{folder} is written faster than it can be read")
 
 
 def _follow(recovery: Recovery, folder: Path, generation: int) -> bool:
     """Take the records of one log; False if nothing after them may be replayed."""
-    path = generations.log_path(folder, generation)
+    path = log_path(folder, generation)
     try:
         log = read_log(path)
     except StorageError as error:
@@ -82,10 +119,14 @@ def _account_for_damaged(recovery: Recovery, newest_snapshot: int) -> None:
 
 
 def _refuse_orphans(folder: Path) -> None:
-    for generation in generations.logs(folder):
-        path = generations.log_path(folder, generation)
+    for generation in log_generations(folder):
+        path = log_path(folder, generation)
         if read_log(path).records:
             raise StorageError(
                 f"{path} continues a snapshot that is missing. Restore it from a backup, or move the folder "
                 "away to start anew",
             )
+
+
+def _listing(folder: Path) -> tuple[list[int], list[int]]:
+    return snapshot_generations(folder), log_generations(folder)

@@ -1,25 +1,51 @@
 """Snapshots: magic, BLAKE2b-256 digest, then a State in the safetensors format. Written whole or not at all.
 
 A snapshot carries the chain digest of the log up to it (`log_end`), so that a log which does not continue it is
-never replayed on it.
+never replayed on it. Any safetensors reader opens what follows magic and digest: arrays stand under `array:NAME`, blobs
+as bytes under `blob:NAME`, the header as JSON in the metadata. It is written piece by piece, so that no second copy of
+the arrays is made.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from p2pfl.errors import StorageError
-from p2pfl.storage import generations
 from p2pfl.storage.disk import Piece, replace_file
-from p2pfl.storage.state import State
-from p2pfl.storage.tensors import pieces_of, state_of
+from p2pfl.storage.folder import snapshot_generations, snapshot_path
 
 MAGIC = b"p2pfls1\n"
 _DIGEST_BYTES = 32
 _HEAD_BYTES = len(MAGIC) + _DIGEST_BYTES
+
+_DTYPES = {
+    "b1": "BOOL",
+    **{f"i{size}": f"I{8 * size}" for size in (1, 2, 4, 8)},
+    **{f"u{size}": f"U{8 * size}" for size in (1, 2, 4, 8)},
+    **{f"f{size}": f"F{8 * size}" for size in (2, 4, 8)},
+}
+_NAMES = {name: np.dtype("<" + dtype) for dtype, name in _DTYPES.items()}
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """One consistent cut. `header` is JSON; arrays keep their shape and dtype (booleans, integers, floats).
+
+    Arrays that were read cannot be written to, and share the memory of the whole snapshot.
+    """
+
+    header: dict[str, Any]
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    blobs: dict[str, bytes | memoryview] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +59,7 @@ def save(folder: Path, snapshot: Snapshot) -> None:
     """Durable when this returns. Raises StorageError when the disk refuses; then nothing has changed."""
     metadata = {"generation": str(snapshot.generation), "log_end": snapshot.log_end.hex()}
     body = pieces_of(snapshot.state, metadata)
-    path = generations.snapshot_path(folder, snapshot.generation)
+    path = snapshot_path(folder, snapshot.generation)
     replace_file(path, [MAGIC + _digest(snapshot.generation, body), *body])
 
 
@@ -44,7 +70,7 @@ def size_bytes(state: State) -> int:
 
 def load(folder: Path, generation: int) -> Snapshot:
     """Raises StorageError when the file cannot be read or is not exactly what was written."""
-    path = generations.snapshot_path(folder, generation)
+    path = snapshot_path(folder, generation)
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -63,7 +89,7 @@ def load_latest(folder: Path) -> tuple[Snapshot | None, list[str]]:
         StorageError: there are snapshots and none is whole.
     """
     warnings: list[str] = []
-    for generation in reversed(generations.snapshots(folder)):
+    for generation in reversed(snapshot_generations(folder)):
         try:
             return load(folder, generation), warnings
         except StorageError as damage:
@@ -76,8 +102,49 @@ def load_latest(folder: Path) -> tuple[Snapshot | None, list[str]]:
     return None, []
 
 
+def pieces_of(state: State, metadata: dict[str, str]) -> list[memoryview]:
+    """The format's parts in order. They refer to the arrays' own memory: write them before it changes."""
+    named = {f"array:{name}": _plain(name, array) for name, array in state.arrays.items()}
+    named |= {f"blob:{name}": np.ndarray(len(blob), np.uint8, blob) for name, blob in state.blobs.items()}
+    table: dict[str, Any] = {"__metadata__": {**metadata, "header": json.dumps(state.header)}}
+    begin = 0
+    for name, array in named.items():
+        entry = {"dtype": _DTYPES[array.dtype.str[1:]], "shape": array.shape}
+        table[name] = entry | {"data_offsets": (begin, begin + array.nbytes)}
+        begin += array.nbytes
+    head = json.dumps(table).encode()
+    head += b" " * (-len(head) % _ALIGNMENT)
+    contents = [array.reshape(-1).view(np.uint8).data for array in named.values()]
+    return [memoryview(len(head).to_bytes(8, "little") + head), *contents]
+
+
+def state_of(body: memoryview) -> tuple[State, dict[str, str]]:
+    """The inverse of `pieces_of`, for bytes whose digest was checked before."""
+    begin = 8 + int.from_bytes(body[:8], "little")
+    table = json.loads(bytes(body[8:begin]))
+    metadata = table.pop("__metadata__")
+    arrays: dict[str, NDArray[Any]] = {}
+    blobs: dict[str, bytes | memoryview] = {}
+    for key, entry in table.items():
+        kind, name = key.split(":", 1)
+        first, last = entry["data_offsets"]
+        content = body[begin + first : begin + last]
+        if kind == "array":
+            arrays[name] = np.ndarray(entry["shape"], _NAMES[entry["dtype"]], content)
+        else:
+            blobs[name] = bytes(content)
+    return State(header=json.loads(metadata.pop("header")), arrays=arrays, blobs=blobs), metadata
+
+
 def _digest(generation: int, body: Iterable[Piece]) -> bytes:
     digest = hashlib.blake2b(generation.to_bytes(8, "little"), digest_size=_DIGEST_BYTES, person=b"p2pfl snapshot")
     for piece in body:
         digest.update(piece)
     return digest.digest()
+
+
+def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """The array, contiguous and little-endian."""
+    if array.dtype.str[1:] not in _DTYPES:
+        raise ValueError(f"array {name!r} of dtype {array.dtype} cannot be stored")
+    return np.asarray(array, array.dtype.newbyteorder("<"), order="C")

@@ -14,13 +14,18 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from p2pfl.errors import StorageError
-from p2pfl.storage import chain, generations, space
+from p2pfl.storage import space
 from p2pfl.storage.disk import Piece, is_full, refusal_of, sync_folder
-from p2pfl.storage.lock import lock_folder
-from p2pfl.storage.recovery import Recovery, recover
-from p2pfl.storage.snapshot import Snapshot, save
-from p2pfl.storage.state import Loaded, State
-from p2pfl.storage.wal import Wal
+from p2pfl.storage.folder import (
+    discard_before,
+    discard_unfinished,
+    lock_folder,
+    log_path,
+    newest_generation,
+)
+from p2pfl.storage.recovery import Loaded, Recovery, recover
+from p2pfl.storage.snapshot import Snapshot, State, save
+from p2pfl.storage.wal import DIGEST_BYTES, Wal
 
 Durability = Literal["exchange", "snapshot"]
 T = TypeVar("T")
@@ -40,7 +45,7 @@ class Store:
         self._wal: Wal | None = None
         self._refusal: str | None = "there is no snapshot yet"
         self._base: int | None = None
-        self._newest = generations.newest(folder)
+        self._newest = newest_generation(folder)
         self._unsaved: bytes | None = None
         """the chain at the beginning of the current log, where the snapshot that goes with it could not be written."""
 
@@ -49,7 +54,7 @@ class Store:
         """Raises UserError when the folder cannot be used or is in use, StorageError when there is no room."""
         folder = Path(folder)
         lock = lock_folder(folder)
-        generations.discard_unfinished(folder)
+        discard_unfinished(folder)
         return cls(folder, durability=durability, lock=lock)
 
     def load(self) -> Loaded | None:
@@ -93,7 +98,7 @@ class Store:
         self._with_room(lambda: save(self._folder, snapshot))
         self._refusal = self._unsaved = None
         if self._base is not None:
-            generations.discard_before(self._folder, self._base)
+            discard_before(self._folder, self._base)
         self._base = self._newest
 
     def end_log(self, reason: str) -> None:
@@ -141,7 +146,7 @@ class Store:
         if not self._logging:
             return end
         try:
-            wal = self._with_room(lambda: Wal.create(generations.log_path(self._folder, self._newest), end))
+            wal = self._with_room(lambda: Wal.create(log_path(self._folder, self._newest), end))
         except StorageError as error:
             self._refusal = str(error)
             raise
@@ -155,7 +160,7 @@ class Store:
         try:
             return write()
         except StorageError as error:
-            if not (is_full(error) and self._base is not None and generations.discard_before(self._folder, self._base)):
+            if not (is_full(error) and self._base is not None and discard_before(self._folder, self._base)):
                 raise
             return write()
 
@@ -168,7 +173,7 @@ class Store:
                 self._refusal = str(error)
             else:
                 return self._wal.end
-        return os.urandom(chain.DIGEST_BYTES)
+        return os.urandom(DIGEST_BYTES)
 
     def _continue_log(self, recovery: Recovery) -> None:
         if not recovery.complete:
@@ -184,6 +189,6 @@ class Store:
     def _reopened_log(self, recovery: Recovery) -> Wal:
         if recovery.last_log:
             generation, log = recovery.last_log
-            return Wal.resume(generations.log_path(self._folder, generation), log)
+            return Wal.resume(log_path(self._folder, generation), log)
         self._newest += 1
-        return Wal.create(generations.log_path(self._folder, self._newest), recovery.end)
+        return Wal.create(log_path(self._folder, self._newest), recovery.end)

@@ -1,21 +1,38 @@
-"""The write-ahead log, writing side: append is a copy, flush makes all that was appended durable.
+"""The write-ahead log: its bytes, the chain of digests that runs through it and on into the next log, writing, reading.
 
-After a StorageError the end of the file is uncertain: the log must not be used again (`Store` sees to that).
+    log     = magic (8), digest the chain had before (32), salt (16), check of these (8), records
+    record  = length of body (8), check of the length (8), digest (32), body
+    body    = length of head (4), head, blobs;   head = msgpack (kind, header, length of each blob)
+
+A record's digest and check cover the digest before it, a log's first one its salt: bytes left over from another
+file, or from another place in this one, never pass. Integers are little-endian.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from p2pfl.storage import chain
+from p2pfl.errors import StorageError
 from p2pfl.storage.disk import Piece, create_file, refusal_of, truncate_file, write_all
-from p2pfl.storage.log_reading import Log
+
+MAGIC = b"p2pfll1\n"
+DIGEST_BYTES = 32
+SALT_BYTES = 16
+CHECK_BYTES = 8
+LOG_HEAD = struct.Struct(f"<8s{DIGEST_BYTES}s{SALT_BYTES}s{CHECK_BYTES}s")
+RECORD_HEAD = struct.Struct(f"<Q{CHECK_BYTES}s{DIGEST_BYTES}s")
+BODY_HEAD = struct.Struct("<I")
+
+_decoder = msgspec.msgpack.Decoder(tuple[str, dict[str, Any], list[int]])
 
 # No more is copied in memory: what does not fit is handed to the system, still without waiting for the disk.
 _BUFFER_BYTES = 1 << 20
@@ -23,8 +40,80 @@ _BUFFER_BYTES = 1 << 20
 _encoder = msgspec.msgpack.Encoder()
 
 
+def log_head(previous: bytes, salt: bytes) -> bytes:
+    return LOG_HEAD.pack(MAGIC, previous, salt, log_check(previous, salt))
+
+
+def log_check(previous: bytes, salt: bytes) -> bytes:
+    return _hash(b"p2pfl log check", CHECK_BYTES, previous, [salt])
+
+
+def first_link(previous: bytes, salt: bytes) -> bytes:
+    """What the chain is before a log's first record."""
+    return _hash(b"p2pfl log begin", DIGEST_BYTES, previous, [salt])
+
+
+def length_check(link: bytes, length: int) -> bytes:
+    return _hash(b"p2pfl log length", CHECK_BYTES, link, [length.to_bytes(8, "little")])
+
+
+def next_link(link: bytes, body: Sequence[Piece]) -> bytes:
+    return _hash(b"p2pfl log record", DIGEST_BYTES, link, body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One entry of the log, in the order in which it was appended. Its blobs share the memory of the whole log."""
+
+    kind: str
+    header: dict[str, Any]
+    blobs: list[memoryview]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """`previous` is what the chain was before this log, None if even the log's head is not whole.
+
+    `end` is the chain after the last whole record, at byte `valid_bytes`; `surplus_bytes` stand after it.
+    """
+
+    previous: bytes | None
+    records: list[Record]
+    end: bytes
+    valid_bytes: int
+    surplus_bytes: int
+    damaged: bool
+
+
+def read_log(path: Path) -> Log:
+    """Every whole record from the beginning, and what stands after the last one.
+
+    A crash may leave a torn tail: an incomplete record, or zeros where the file grew before its content came. That is
+    no damage, since nothing in it was ever durable. A bad record with further data after it is damage.
+
+    Raises:
+        StorageError: the file cannot be read; never for what stands in it.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
+    log = _read_head(content)
+    if log.previous is None:
+        return log
+    position, link = log.valid_bytes, log.end
+    while (found := _read_record(content, position, link)) is not None:
+        record, link, position = found
+        log.records.append(record)
+    damaged = _damaged_at(content, position, link)
+    return replace(log, end=link, valid_bytes=position, surplus_bytes=len(content) - position, damaged=damaged)
+
+
 class Wal:
-    """One log, open for appending."""
+    """One log, open for appending: append is a copy, flush makes all that was appended durable.
+
+    After a StorageError the end of the file is uncertain: the log must not be used again (`Store` sees to that).
+    """
 
     def __init__(self, path: Path, *, end: bytes, size_bytes: int) -> None:
         """Of a file that exists, whose valid content has `size_bytes` and leaves the chain at `end`."""
@@ -39,9 +128,9 @@ class Wal:
     @classmethod
     def create(cls, path: Path, previous: bytes) -> Wal:
         """A new empty log that continues the chain at `previous`; durable when this returns."""
-        salt = os.urandom(chain.SALT_BYTES)
-        create_file(path, chain.log_head(previous, salt))
-        return cls(path, end=chain.first_link(previous, salt), size_bytes=chain.LOG_HEAD.size)
+        salt = os.urandom(SALT_BYTES)
+        create_file(path, log_head(previous, salt))
+        return cls(path, end=first_link(previous, salt), size_bytes=LOG_HEAD.size)
 
     @classmethod
     def resume(cls, path: Path, log: Log) -> Wal:
@@ -56,7 +145,7 @@ class Wal:
     @property
     def is_empty(self) -> bool:
         """Whether no record was ever appended."""
-        return self._size_bytes == chain.LOG_HEAD.size
+        return self._size_bytes == LOG_HEAD.size
 
     @property
     def size_bytes(self) -> int:
@@ -66,12 +155,12 @@ class Wal:
         """Takes everything, so that the caller's memory is free again; durable after the next flush."""
         views: list[memoryview] = [memoryview(blob) for blob in blobs]
         head = _encoder.encode((kind, header, [view.nbytes for view in views]))
-        body: list[Piece] = [chain.BODY_HEAD.pack(len(head)), head, *views]
-        length = chain.BODY_HEAD.size + len(head) + sum(view.nbytes for view in views)
-        link = chain.next_link(self._end, body)
-        self._buffer += chain.RECORD_HEAD.pack(length, chain.length_check(self._end, length), link)
+        body: list[Piece] = [BODY_HEAD.pack(len(head)), head, *views]
+        length = BODY_HEAD.size + len(head) + sum(view.nbytes for view in views)
+        link = next_link(self._end, body)
+        self._buffer += RECORD_HEAD.pack(length, length_check(self._end, length), link)
         self._end = link
-        self._size_bytes += chain.RECORD_HEAD.size + length
+        self._size_bytes += RECORD_HEAD.size + length
         self._synced = False
         for piece in body:
             self._take(piece)
@@ -103,3 +192,56 @@ class Wal:
         with refusal_of(self._path):
             write_all(self._fd, self._buffer)
         self._buffer = bytearray()
+
+
+def _hash(person: bytes, size: int, link: bytes, pieces: Sequence[Piece]) -> bytes:
+    digest = hashlib.blake2b(link, digest_size=size, person=person)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()
+
+
+def _read_head(content: bytes) -> Log:
+    if len(content) >= LOG_HEAD.size:
+        magic, previous, salt, check = LOG_HEAD.unpack_from(content)
+        if magic == MAGIC and check == log_check(previous, salt):
+            end = first_link(previous, salt)
+            size = LOG_HEAD.size
+            return Log(previous=previous, records=[], end=end, valid_bytes=size, surplus_bytes=0, damaged=False)
+    damaged = any(content[LOG_HEAD.size :])
+    return Log(previous=None, records=[], end=b"", valid_bytes=0, surplus_bytes=len(content), damaged=damaged)
+
+
+def _read_record(content: bytes, position: int, link: bytes) -> tuple[Record, bytes, int] | None:
+    """The record at a position, the chain and the position after it; None if it is not whole."""
+    begin = position + RECORD_HEAD.size
+    if begin > len(content):
+        return None
+    length, check, digest = RECORD_HEAD.unpack_from(content, position)
+    if check != length_check(link, length) or begin + length > len(content):
+        return None
+    body = memoryview(content)[begin : begin + length]
+    if digest != next_link(link, [body]):
+        return None
+    return _parse(body), digest, begin + length
+
+
+def _damaged_at(content: bytes, position: int, link: bytes) -> bool:
+    """Whether further data stand after the record at a position that is not whole."""
+    begin = position + RECORD_HEAD.size
+    if begin >= len(content):
+        return False
+    length, check, _ = RECORD_HEAD.unpack_from(content, position)
+    end = begin + length if check == length_check(link, length) else begin
+    return any(content[end:])
+
+
+def _parse(body: memoryview) -> Record:
+    (size,) = BODY_HEAD.unpack_from(body)
+    begin = BODY_HEAD.size + size
+    kind, header, lengths = _decoder.decode(body[BODY_HEAD.size : begin])
+    blobs = []
+    for length in lengths:
+        blobs.append(body[begin : begin + length])
+        begin += length
+    return Record(kind=kind, header=header, blobs=blobs)

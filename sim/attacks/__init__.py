@@ -3,10 +3,8 @@
 `parse_attack("alie:1.5")` gives an `Attack`; what a liar sees is a `Sight`; `REGISTRY` has every form with its source.
 """
 
-from sim.attacks.attack import Attack, Poison
-from sim.attacks.flooding import press
-from sim.attacks.parse import ALLOWED_ATTACKS, parse_attack
-from sim.attacks.registry import REGISTRY, Form
-from sim.attacks.sight import BOAST, Sight
+from sim.attacks.attack import BOAST, Attack, Poison, Sight
+from sim.attacks.registry import ALLOWED_ATTACKS, REGISTRY, AttackForm, parse_attack
+from sim.attacks.wrapped import press
 
-__all__ = ["ALLOWED_ATTACKS", "BOAST", "REGISTRY", "Attack", "Form", "Poison", "Sight", "parse_attack", "press"]
+__all__ = ["ALLOWED_ATTACKS", "BOAST", "REGISTRY", "Attack", "AttackForm", "Poison", "Sight", "parse_attack", "press"]

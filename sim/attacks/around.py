@@ -1,17 +1,19 @@
 """Lies made of the models around the victim: its own and those of its honest neighbors, as far as the liar knows them.
 
 The published attacks send gradients, or models, to a server; here, as in He et al. 2022 (ClippedGossip, arXiv
-2202.01545), mean and deviation are those of the victim's honest neighborhood, the victim among them.
+2202.01545), mean and deviation are those of the victim's honest neighborhood, the victim among them. Attacks that look
+for the worst lie ask what the victim's rule would make of it (`response`).
 """
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.attacks.attack import Lie, Rows, Vector, length
-from sim.attacks.response import response
-from sim.attacks.sight import Sight
+from p2pfl.aggregate import Neighborhood, Rule, make_rule
+from sim.attacks.attack import Lie, Rows, Sight, Vector, length
 
 DOUBLINGS, REFINED, FIRST = 6, 6, 0.25
 """of the line search: scales FIRST 2^k, then some between half and twice the best of them."""
@@ -165,6 +167,24 @@ def replacement(scale: float) -> Lie:
     return lie
 
 
+def response(sight: Sight, lie: Vector) -> Vector:
+    """The victim's model (d,) after it has mixed with its honest neighbors and, from each liar at it, with `lie`.
+
+    Without a rule, or with `mean`, it takes the Laplacian step.
+    """
+    lies = dict.fromkeys(sight.lying, lie)
+    others = {node: np.asarray(sight.models[node], np.float64) for node in sight.known} | lies
+    peers = tuple(sorted(others))
+    own = np.asarray(sight.victim, np.float64)
+    weights = np.array([sight.weight(peer) for peer in peers])
+    rule = None if sight.rule is None else _rule(sight.rule)
+    if rule is None:
+        mixed: Vector = own + sum(weight * (others[peer] - own) for weight, peer in zip(weights, peers, strict=True))
+        return mixed
+    around = Neighborhood(own=own, others=[others[peer] for peer in peers], weights=weights, peers=peers)
+    return rule.mix(around).model
+
+
 def _deviation(rows: Rows) -> NDArray[np.floating]:
     """Of each coordinate, (d,); zero where one model alone is known."""
     return rows.std(axis=0, ddof=1) if len(rows) > 1 else np.zeros(rows.shape[1])
@@ -180,3 +200,8 @@ def _pushed(sight: Sight) -> tuple[Rows, Vector, Vector]:
 def _squares_between(rows: Rows) -> NDArray[np.floating]:
     """Squared distances (k, k)."""
     return np.stack([((rows - row) ** 2).sum(axis=1) for row in rows])
+
+
+@cache
+def _rule(spec: str) -> Rule | None:
+    return make_rule(spec)

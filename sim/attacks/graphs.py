@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.learn.chance import generator
-from sim.attacks.attack import Lie, Vector, length
-from sim.attacks.sight import Edge, Sight
+from sim.attacks.attack import Edge, Lie, Sight, Vector, length
 
 ROUNDING = 1e-9
 

@@ -1,4 +1,4 @@
-"""`p2pfl sim`: one module for each subcommand, imported when it is called. Data on stdout, notes on stderr."""
+"""`p2pfl sim`: its subcommands, imported when they are called. Data on stdout, notes on stderr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMANDS: Mapping[str, str] = {
     "attacks": "How liars can lie, what each needs to know, and where it comes from.",
     "plot": "A picture of reports, side by side, or of a sweep.",
 }
-"""Name, which is also that of the module with a command `command`, and one line on it."""
+"""Name, which is also that of the module with a command `command`, and one line on it; `attacks` is beside `run`."""
 
 EXAMPLES = """\b
 Examples:
@@ -29,14 +29,16 @@ Examples:
 """
 
 
-class Commands(Named):
+class SimCommands(Named):
     def lines(self) -> Mapping[str, str]:
         return COMMANDS
 
     def find(self, name: str) -> Any:
+        if name == "attacks":
+            return import_module("sim.cli.run").attacks
         return import_module(f"sim.cli.{name}").command
 
 
-@click.group(cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=SimCommands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 def sim() -> None:
     """Simulate a federation: every node's own code under virtual time, in one process, the same again for a seed."""

@@ -70,7 +70,7 @@ def _sweep(content: bytes) -> dict[str, Any] | None:
     """What the results of a sweep say; None: this is something else."""
     import msgspec  # noqa: PLC0415 - `--help` stays instant
 
-    from sim.cli.results import Results  # noqa: PLC0415 - as above
+    from sim.sweep.results import Results  # noqa: PLC0415 - as above
 
     try:
         found = msgspec.json.decode(content, type=Results)

@@ -1,31 +1,36 @@
-"""How far a run is, on stderr: a bar on a terminal, a line now and then elsewhere, nothing where quiet is wanted."""
+"""How far a run or a sweep is, on stderr.
+
+A bar on a terminal, a line now and then elsewhere, nothing where quiet is wanted.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import click
 
-from sim.simulation import Progress
-from sim.sweep.progress import duration
+if TYPE_CHECKING:
+    from sim.simulation import Progress
+    from sim.sweep.run import SweepStanding
 
-LINE_EVERY_S = 5.0
 FORESEEABLE_FROM = 0.02
 """share of the rounds after which the time left is told."""
 
 
 class ProgressView:
+    """What is shown of anything: one line of words, and a bar where there is a terminal."""
+
+    bar_width: ClassVar[int] = 40
+
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
-        self.latest: Progress | None = None
-        self.started_at = self.printed_at = time.monotonic()
         self.bar: Any = None
         self.task: Any = None
         if not quiet and sys.stderr.isatty():
-            self.bar, self.task = _bar()
+            self.bar, self.task = _bar(self.bar_width)
 
     def __enter__(self) -> Self:
         if self.bar is not None:
@@ -38,6 +43,16 @@ class ProgressView:
         if self.bar is not None:
             self.bar.stop()
 
+
+class RunView(ProgressView):
+    line_every_s: ClassVar[float] = 5.0
+    bar_width: ClassVar[int] = 20
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.latest: Progress | None = None
+        self.started_at = self.printed_at = time.monotonic()
+
     def update(self, progress: Progress) -> None:
         now = time.monotonic()
         again = self.latest is not None and progress.rounds < self.latest.rounds
@@ -49,16 +64,36 @@ class ProgressView:
         if again:
             self.started_at = now
             click.echo("a message may be refused: begun again, one operation at a time", err=True)
-        words = in_words(progress, now - self.started_at)
+        words = run_in_words(progress, now - self.started_at)
         if self.bar is not None:
             total = progress.rounds_to_do
             self.bar.update(self.task, total=total, completed=min(progress.rounds, total or 0), words=words)
-        elif now - self.printed_at >= LINE_EVERY_S:
+        elif now - self.printed_at >= self.line_every_s:
             self.printed_at = now
             click.echo(words, err=True)
 
 
-def in_words(progress: Progress, elapsed_s: float) -> str:
+class SweepView(ProgressView):
+    line_every_s: ClassVar[float] = 10.0
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.printed_at: float | None = None
+
+    def update(self, standing: SweepStanding) -> None:
+        if self.bar is not None:
+            ended = standing.done + standing.failed
+            self.bar.update(self.task, total=standing.total, completed=ended, words=sweep_in_words(standing))
+        elif not self.quiet and self._due(standing):
+            self.printed_at = time.monotonic()
+            click.echo(sweep_in_words(standing), err=True)
+
+    def _due(self, standing: SweepStanding) -> bool:
+        """The first and the last always."""
+        return not standing.left or self.printed_at is None or time.monotonic() - self.printed_at >= self.line_every_s
+
+
+def run_in_words(progress: Progress, elapsed_s: float) -> str:
     done, total = progress.rounds, progress.rounds_to_do
     parts = [f"{done:,} of {total:,} rounds" if total else f"{done:,} rounds", f"{progress.time_s:.4g} virtual s"]
     point = progress.point or {}
@@ -73,11 +108,27 @@ def in_words(progress: Progress, elapsed_s: float) -> str:
     return ", ".join(parts)
 
 
-def _bar() -> tuple[Any, Any]:
+def sweep_in_words(standing: SweepStanding) -> str:
+    failed = f", {standing.failed} failed" if standing.failed else ""
+    text = f"{standing.done} of {standing.total} runs done{failed}"
+    if standing.left and standing.time_left_s is not None:
+        text += f", {duration(standing.time_left_s)} left"
+    return text
+
+
+def duration(seconds: float) -> str:
+    """Two units at most: `40 s`, `12 min`, `3 h 20 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _bar(width: int) -> tuple[Any, Any]:
     from rich.console import Console  # noqa: PLC0415 - only for who has a terminal
     from rich.progress import BarColumn, TextColumn  # noqa: PLC0415 - as above
     from rich.progress import Progress as Bar  # noqa: PLC0415 - as above
 
-    columns = (BarColumn(bar_width=20), TextColumn("{task.fields[words]}", markup=False))
+    columns = (BarColumn(bar_width=width), TextColumn("{task.fields[words]}", markup=False))
     bar = Bar(*columns, console=Console(stderr=True), transient=True)
     return bar, bar.add_task("", total=None, words="setting up")

@@ -1,4 +1,4 @@
-"""`p2pfl sim run`: one federation in one world."""
+"""`p2pfl sim run`: one federation in one world, and `p2pfl sim attacks`: how liars can lie in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.output import Form, format_option, write_json
+from p2pfl.cli.output import Form, format_option, write_json, write_rows
 
 if TYPE_CHECKING:
     from sim.cli.scene import Options
@@ -101,6 +101,19 @@ def command(
     return 0
 
 
+@click.command("attacks")
+@format_option("table", "json", "csv")
+def attacks(form: Form) -> None:
+    """What may stand after `--attack`, and in a world's [liars]. In brackets: what may be left out."""
+    from sim.attacks import REGISTRY  # noqa: PLC0415 - `--help` stays instant
+
+    rows = [
+        {"attack": found.usage(name), "shows": found.does, "knows": found.knows, "source": found.source}
+        for name, found in REGISTRY.items()
+    ]
+    write_rows(rows, form, title="attacks")
+
+
 def _check_targets(report: Path | None, plot: Path | None) -> None:
     from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.cli.report import check_report  # noqa: PLC0415 - as above
@@ -113,8 +126,8 @@ def _check_targets(report: Path | None, plot: Path | None) -> None:
 
 def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> dict[str, Any] | None:
     """The report; None where an invariant was broken, which has been told by then."""
-    from p2pfl.reporting.plain import finite  # noqa: PLC0415 - `--help` stays instant
-    from sim.cli.progress import ProgressView  # noqa: PLC0415 - as above
+    from p2pfl.reporting import finite  # noqa: PLC0415 - `--help` stays instant
+    from sim.cli.progress import RunView  # noqa: PLC0415 - as above
     from sim.cli.scene import build, without_file  # noqa: PLC0415 - as above
     from sim.simulation import InvariantError, simulate  # noqa: PLC0415 - as above
 
@@ -124,7 +137,7 @@ def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> dict[s
 
         torch.set_num_threads(1)
     try:
-        with ProgressView(quiet=quiet) as view, without_file(options):
+        with RunView(quiet=quiet) as view, without_file(options):
             report: dict[str, Any] = finite(simulate(federation, world=world, on_progress=view.update, **how))
     except InvariantError as error:
         click.echo("\n".join(["the last events:", *(f"  {line}" for line in error.events)]), err=True)

@@ -68,7 +68,7 @@ def command(
     Every run leaves a report in the folder, under a hash of all that it depends on. Stopped in whatever way and started
     again, a sweep goes on where it was; extended, it runs what is new. Exits with 1 if a run failed, 130 after Ctrl-C.
     """
-    from sim.sweep.progress import ProgressView  # noqa: PLC0415 - `--help` stays instant
+    from sim.cli.progress import SweepView  # noqa: PLC0415 - `--help` stays instant
     from sim.sweep.run import run_sweep  # noqa: PLC0415 - as above
     from sim.sweep.work import build, run  # noqa: PLC0415 - as above
 
@@ -77,7 +77,7 @@ def command(
 
         check_picture(plot)
     runner = _runner(engine, scheduler, jobs or _cores())
-    with ProgressView(quiet=quiet) as view:
+    with SweepView(quiet=quiet) as view:
         sweep = run_sweep(file, out, run_job=run, check=build, runner=runner, retry=retry, on_change=view.update)
     _show(sweep, form)
     if plot is not None:
@@ -99,19 +99,22 @@ def _runner(engine: str, scheduler: str | None, count: int) -> Runner:
     if engine == "dask":
         import distributed as _  # noqa: F401, PLC0415 - an extra: missing, it must show at once
 
-        from sim.sweep.distributed import run_by_dask  # noqa: PLC0415 - as above
+        from sim.sweep.runners import run_by_dask  # noqa: PLC0415 - as above
 
         return partial(run_by_dask, count=count, scheduler=scheduler)
     if scheduler is not None:
         raise UserError("only Dask has a scheduler", key="--scheduler", value=scheduler, allowed="with --engine dask")
-    from sim.sweep.processes import run_here  # noqa: PLC0415 - as above
+    from sim.sweep.runners import run_here  # noqa: PLC0415 - as above
 
     return partial(run_here, count=count)
 
 
 def _show(sweep: Sweep, form: Form) -> None:
-    from sim.sweep.results import flat_rows  # noqa: PLC0415 - as above
-    from sim.sweep.table import complaints, readable_rows  # noqa: PLC0415 - as above
+    from sim.sweep.results import (  # noqa: PLC0415 - as above
+        complaints,
+        flat_rows,
+        readable_rows,
+    )
 
     found: dict[str, Any] = sweep.results
     match form:

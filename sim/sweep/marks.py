@@ -1,13 +1,21 @@
-"""Points, intervals, lines and the legend of a sweep's figure."""
+"""Which axis of a sweep becomes what in its figure: points, intervals, lines and the legend."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from sim.sweep.roles import BYTES, Roles
 from topologies.cli.options import readable_bytes
 from topologies.plots.canvas import shown
+
+BYTES = "bytes_per_node"
+NOTHING = ""
+"""the only value of the only axis of a sweep without axes."""
+MOST_SIGNS = 8
+"""so many colors or markers are told apart."""
+FEWEST_NUMBERS = 3
+"""so many numbers make a line."""
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#a89b00")
 """Okabe and Ito, told apart by everybody; yellow is darkened for thin lines."""
@@ -23,6 +31,51 @@ FEW_BYTES_APART = 3.0
 Row = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """Axes by name; None where there are not so many. `across` None: bytes. `numeric`: it is drawn to scale.
+
+    `label` is the axis whose values stand beside the points, because it has too many for colors.
+    """
+
+    across: str | None
+    color: str | None
+    marker: str | None
+    panels: tuple[str, ...]
+    numeric: bool
+    label: str | None = None
+    values: Mapping[str, Sequence[Any]] = field(repr=False)
+
+    def place(self, name: str | None, row: Mapping[str, Any]) -> int:
+        return 0 if name is None else self.values[name].index(row["values"].get(name, NOTHING))
+
+    def many(self, name: str | None) -> int:
+        """An axis that there is not has one value."""
+        return 1 if name is None else len(self.values[name])
+
+
+def assign(axes: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> Roles:
+    """Only axes with more than one value in `rows` count; of these, the file's order decides."""
+    present = {name: _present(name, given, rows) for name, given in axes.items()}
+    values = {name: found for name, found in present.items() if len(found) > 1}
+    values = values or dict(list(present.items())[:1]) or {NOTHING: [NOTHING]}
+    across = _axis_across(values, rows)
+    many = across is None and len(values["compressor"]) > MOST_SIGNS
+    label = "compressor" if many else None
+    rest = [name for name in values if name not in {across, label}]
+    if across is None and len(rest) > 1 and "compressor" in rest:
+        # bytes tell most compressors apart already
+        rest.sort(key=lambda name: name == "compressor")
+        signs = [name for name in rest if len(values[name]) <= MOST_SIGNS]
+        signs = [*signs[:1], *(["compressor"] if "compressor" in signs[1:] else signs[1:2])]
+    else:
+        signs = [name for name in rest if len(values[name]) <= MOST_SIGNS][:2]
+    color, marker = (*signs, None, None)[:2]
+    panels = tuple(name for name in rest if name not in signs)
+    numeric = across is not None and _numeric(values[across])
+    return Roles(across=across, color=color, marker=marker, panels=panels, numeric=numeric, label=label, values=values)
+
+
 def draw_rows(axes: Any, rows: Sequence[Row], roles: Roles, height: str) -> None:
     """One series for each color and marker: faint dots are the seeds, marks their means."""
     for color in range(roles.many(roles.color)):
@@ -30,6 +83,52 @@ def draw_rows(axes: Any, rows: Sequence[Row], roles: Roles, height: str) -> None
             own = [row for row in rows if _sign(row, roles) == (color, marker)]
             if own:
                 _series(axes, own, roles, height)
+
+
+def bytes_ticks(axes: Any, values: Sequence[float]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator  # noqa: PLC0415 - slow, and an extra
+
+    if min(values) > 0 and max(values) / min(values) > FEW_BYTES_APART:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.minorticks_off()
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: readable_bytes(value)))
+
+
+def legend(figure: Any, roles: Roles) -> None:
+    """Outside of the panels. Color and marker apart, so that any number of their combinations takes little room."""
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - as above
+
+    entries = []
+    for name, by_color in ((roles.color, True), (roles.marker, False)):
+        if name is None:
+            continue
+        entries.append(Line2D([], [], linestyle="none", label=rf"$\bf{{{_bold(name)}}}$"))
+        for index, value in enumerate(roles.values[name]):
+            look: dict[str, Any] = {"color": COLORS[index] if by_color else GREY, "markersize": 5.5}
+            look["marker"] = "o" if by_color else MARKERS[index]
+            look["linestyle"] = LINES[index % len(LINES)] if roles.numeric and not by_color else "none"
+            entries.append(Line2D([], [], label=shown(str(value), 34), **look))
+    if entries:
+        figure.legend(handles=entries, loc="outside right upper", frameon=False, fontsize=8, handlelength=1.6)
+
+
+def _present(name: str, given: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    found = {row["values"][name] for row in rows}
+    return [value for value in given if value in found]
+
+
+def _axis_across(values: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> str | None:
+    if "compressor" in values and all(row["metrics"][BYTES] for row in rows):
+        return None
+    lines = [name for name in values if _numeric(values[name])]
+    return next(iter(lines), next(iter(values), None))
+
+
+def _numeric(values: Sequence[Any]) -> bool:
+    return len(values) >= FEWEST_NUMBERS and all(isinstance(value, int | float) for value in values)
 
 
 def _sign(row: Row, roles: Roles) -> tuple[int, int]:
@@ -99,36 +198,6 @@ def _half(metric: Mapping[str, Any]) -> float:
 def _reach(metric: Mapping[str, Any]) -> tuple[float, float]:
     half = _half(metric)
     return min(*metric["values"], metric["mean"] - half), max(*metric["values"], metric["mean"] + half)
-
-
-def bytes_ticks(axes: Any, values: Sequence[float]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator  # noqa: PLC0415 - slow, and an extra
-
-    if min(values) > 0 and max(values) / min(values) > FEW_BYTES_APART:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.minorticks_off()
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: readable_bytes(value)))
-
-
-def legend(figure: Any, roles: Roles) -> None:
-    """Outside of the panels. Color and marker apart, so that any number of their combinations takes little room."""
-    from matplotlib.lines import Line2D  # noqa: PLC0415 - as above
-
-    entries = []
-    for name, by_color in ((roles.color, True), (roles.marker, False)):
-        if name is None:
-            continue
-        entries.append(Line2D([], [], linestyle="none", label=rf"$\bf{{{_bold(name)}}}$"))
-        for index, value in enumerate(roles.values[name]):
-            look: dict[str, Any] = {"color": COLORS[index] if by_color else GREY, "markersize": 5.5}
-            look["marker"] = "o" if by_color else MARKERS[index]
-            look["linestyle"] = LINES[index % len(LINES)] if roles.numeric and not by_color else "none"
-            entries.append(Line2D([], [], label=shown(str(value), 34), **look))
-    if entries:
-        figure.legend(handles=entries, loc="outside right upper", frameon=False, fontsize=8, handlelength=1.6)
 
 
 def _bold(name: str) -> str:

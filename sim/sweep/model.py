@@ -1,14 +1,48 @@
-"""The nouns of a sweep: a job is one run, a combination is one row of the table, a plan is all of them."""
+"""The nouns of a sweep: a job is one run, a combination is one row of the table, a plan is all of them.
+
+Here is also what may vary between the runs of a sweep and what each option may be, and how one run ended, in a form
+that travels between processes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import traceback
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from p2pfl.config.kinds import Kind, text, whole
+from p2pfl.config.schema import GOSSIP, TRAINING, Kinds
+from p2pfl.errors import P2PFLError
+from p2pfl.reporting import finite
+from topologies.errors import TopologyError
+
 Options: TypeAlias = Mapping[str, Any]
-"""Names as in `options.OPTIONS`; paths are absolute."""
+"""Names as in `OPTIONS`; paths are absolute."""
+
+OWN: Kinds = {
+    "base": text(),
+    "world": text(),
+    "nodes": whole(2),
+    "topology": text(),
+    "partition": text(),
+    "byzantine": whole(0),
+    "attack": text(),
+}
+OPTIONS: Kinds = {**OWN, **TRAINING, **GOSSIP}
+
+FILES = ("base", "world")
+NONE = "none"
+"""as `base`: the built-in digits; as `world`: the default world; as `attack`: nobody lies."""
+
+EXCLUSIVE = (("rounds", "time_s"), ("local_steps", "local_epochs"))
+"""pairs of which a run has one."""
+
+Endings: TypeAlias = "Generator[tuple[Job, RunOutcome], None, None]"
+"""Each job with how it ended, as they end; closed early, it stops those that run."""
+LONGEST_REASON = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +97,58 @@ class Plan:
 def named(values: Mapping[str, Any]) -> str:
     """A combination as a person calls it: `topology=ring, nodes=10`."""
     return ", ".join(f"{name}={value}" for name, value in values.items()) or "the only combination"
+
+
+def seeds() -> Kind:
+    """A number of seeds, counted from 0, or a list of different ones; always a tuple afterwards."""
+
+    def read(value: object) -> tuple[int, ...]:
+        if isinstance(value, int):
+            return tuple(range(whole(1, 100_000).read(value)))
+        if not isinstance(value, list) or not value:
+            raise ValueError
+        listed = tuple(whole(0).read(one) for one in value)
+        if len(set(listed)) < len(listed):
+            raise ValueError
+        return listed
+
+    return Kind("how many, as 5 for 0 to 4, or a list of different whole numbers from 0", read)
+
+
+def switch() -> Kind:
+    def read(value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError  # noqa: TRY004 - what a kind raises
+        return value
+
+    return Kind("true or false", read)
+
+
+HEAD: Kinds = {"seeds": seeds(), "skip_impossible": switch(), **OPTIONS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """A report as JSON, or the reason why there is none, in one line; `trace` is for who looks for a bug."""
+
+    report: bytes | None = None
+    reason: str | None = None
+    trace: str | None = None
+
+
+def perform(run_job: RunJob, job: Job) -> RunOutcome:
+    """Whatever goes wrong in a run belongs to that run alone."""
+    try:
+        report = {**run_job(job), "sweep": {"key": job.key, "identity": job.identity}}
+        return RunOutcome(report=json.dumps(finite(report), indent=1, allow_nan=False).encode())
+    except MemoryError:
+        return RunOutcome(reason="needs more memory than there is")
+    except (P2PFLError, TopologyError) as error:
+        return RunOutcome(reason=in_one_line(str(error)))
+    except Exception as error:  # noqa: BLE001 - as the docstring says
+        return RunOutcome(reason=in_one_line(f"{type(error).__name__}: {error}"), trace=traceback.format_exc())
+
+
+def in_one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 3] + "..."

@@ -1,4 +1,8 @@
-"""From reports to one row for each combination: means and confidence intervals over the seeds."""
+"""From reports to one row for each combination: means and confidence intervals over the seeds.
+
+The rows go to files (`as_json`, `as_csv`) and to a person (`readable_rows`: `mean ± half of the interval`). `Results`
+is what a picture needs of a results.json when it is read again.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from sim.sweep.model import Combination, Plan
+from sim.sweep.model import Combination, Plan, named
 from sim.sweep.statistics import LEVEL, Estimate, estimate
+from topologies.cli.options import readable_bytes
 
 METRICS: Mapping[str, str] = {
     "accuracy_worst": "worst accuracy",
@@ -29,8 +34,17 @@ METRICS: Mapping[str, str] = {
 }
 """Their names in files, and as heads of columns."""
 
+SHOWN_REASONS = 10
+UNSEEN = 5e-4
+"""an interval of this share of the mean is not shown: it is in the files."""
+ONLY_IN_FILES = ("attack_success_most", "virtual_time_s")
+"""a table is wide enough."""
+SMALL, LARGE = 1e-2, 1e4
 
-class Spread(msgspec.Struct):
+Value = str | int | float | bool | None
+
+
+class ReportedSpread(msgspec.Struct):
     mean: float | None = None
     min: float | None = None
     max: float | None = None
@@ -40,7 +54,7 @@ class MeanModel(msgspec.Struct):
     accuracy: float | None = None
 
 
-class Contraction(msgspec.Struct):
+class ReportedContraction(msgspec.Struct):
     predicted: float | None = None
     measured: float | None = None
 
@@ -49,13 +63,13 @@ class Summary(msgspec.Struct):
     """What a row needs of a report."""
 
     nodes: list[msgspec.Raw]
-    accuracy: Spread | None = None
-    attack_success: Spread | None = None
-    loss: Spread | None = None
+    accuracy: ReportedSpread | None = None
+    attack_success: ReportedSpread | None = None
+    loss: ReportedSpread | None = None
     mean_model: MeanModel | None = None
     consensus_distance: float | None = None
     bytes_sent: float | None = None
-    contraction: Contraction | None = None
+    contraction: ReportedContraction | None = None
     virtual_time_s: float | None = None
 
 
@@ -74,9 +88,9 @@ def figures(report: bytes) -> dict[str, float]:
         ValueError: this is no report.
     """
     found = msgspec.json.decode(report, type=Summary)
-    accuracy, loss = found.accuracy or Spread(), found.loss or Spread()
-    success = found.attack_success or Spread()
-    contraction, mean_model = found.contraction or Contraction(), found.mean_model or MeanModel()
+    accuracy, loss = found.accuracy or ReportedSpread(), found.loss or ReportedSpread()
+    success = found.attack_success or ReportedSpread()
+    contraction, mean_model = found.contraction or ReportedContraction(), found.mean_model or MeanModel()
     sent = found.bytes_sent
     values = {
         "accuracy_worst": accuracy.min,
@@ -104,6 +118,82 @@ def results(plan: Plan, tally: Tally) -> dict[str, Any]:
         "level": LEVEL,
         "rows": [_row(combination, tally) for combination in plan.combinations],
     }
+
+
+def as_json(found: Mapping[str, Any]) -> str:
+    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+
+
+def flat_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One flat row for each combination, with the same keys in all: what a spreadsheet reads."""
+    return [_flat(row) for row in found["rows"]]
+
+
+def as_csv(found: Mapping[str, Any]) -> str:
+    rows = flat_rows(found)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def readable_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A metric that no run has gets no column."""
+    columns = [
+        name for name in METRICS if name not in ONLY_IN_FILES and any(row["metrics"][name] for row in found["rows"])
+    ]
+    return [
+        {
+            **{name: str(value) for name, value in row["values"].items()},
+            "runs": _counts(row),
+            **{METRICS[name]: _shown(name, row["metrics"][name], row["done"]) for name in columns},
+        }
+        for row in found["rows"]
+    ]
+
+
+def complaints(found: Mapping[str, Any]) -> list[str]:
+    """A line for each run that failed or cannot be; the same complaint of many is told once."""
+    where: dict[str, list[str]] = {}
+    for row in found["rows"]:
+        for kind in ("failed", "impossible"):
+            for one in row[kind]:
+                name = f"{named(row['values'])}, seed={one['seed']}"
+                where.setdefault(f"{kind}: {one['reason']}", []).append(name)
+    lines = [_complaint(reason, names) for reason, names in where.items()]
+    more = len(lines) - SHOWN_REASONS
+    return lines if more <= 0 else [*lines[:SHOWN_REASONS], f"and {more} more; results.json has them all"]
+
+
+class Metric(msgspec.Struct):
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+    values: list[float]
+
+
+class Row(msgspec.Struct):
+    values: dict[str, Value]
+    metrics: dict[str, Metric | None]
+
+
+class Results(msgspec.Struct):
+    axes: dict[str, list[Value]]
+    fixed: dict[str, Value]
+    seeds: list[int]
+    level: float
+    rows: list[Row]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: a row that has no value of an axis, or lacks a figure."""
+        for row in self.rows:
+            if not self.axes.keys() <= row.values.keys() or not row.metrics.keys() >= FIGURES:
+                raise ValueError("a row lacks what the others have")
+
+
+FIGURES = {"accuracy_worst", "loss", "consensus_distance", "bytes_per_node"}
 
 
 def _row(combination: Combination, tally: Tally) -> dict[str, Any]:
@@ -137,15 +227,6 @@ def _interval(found: Estimate) -> dict[str, float | None]:
     return {"mean": found.mean, "low": found.low, "high": found.high}
 
 
-def as_json(found: Mapping[str, Any]) -> str:
-    return json.dumps(found, indent=1, allow_nan=False) + "\n"
-
-
-def flat_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One flat row for each combination, with the same keys in all: what a spreadsheet reads."""
-    return [_flat(row) for row in found["rows"]]
-
-
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {**row["values"], "runs": row["runs"], "done": row["done"], "failed": len(row["failed"])}
     flat["impossible"] = len(row["impossible"])
@@ -155,10 +236,34 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def as_csv(found: Mapping[str, Any]) -> str:
-    rows = flat_rows(found)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+def _complaint(reason: str, names: list[str]) -> str:
+    others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"{names[0]}{others}: {reason}"
+
+
+def _counts(row: Mapping[str, Any]) -> str:
+    if row["done"] == row["runs"]:
+        return str(row["runs"])
+    parts = [f"{row['done']} of {row['runs']}"]
+    parts += [f"{len(row[kind])} {kind}" for kind in ("failed", "impossible") if row[kind]]
+    return ", ".join(parts)
+
+
+def _shown(name: str, metric: Mapping[str, Any] | None, done: int) -> str:
+    if metric is None:
+        return "-"
+    mean, high = metric["mean"], metric["high"]
+    half = None if high is None or high - mean < UNSEEN * abs(mean) else high - mean
+    text = _of_bytes(mean, half) if name == "bytes_per_node" else _of_numbers(mean, half)
+    return text if metric["count"] == done else f"{text} ({metric['count']} of {done})"
+
+
+def _of_bytes(mean: float, half: float | None) -> str:
+    return readable_bytes(mean) if half is None else f"{readable_bytes(mean)} ± {readable_bytes(half)}"
+
+
+def _of_numbers(mean: float, half: float | None) -> str:
+    """Very small and very large ones by powers of ten."""
+    if mean != 0 and not SMALL <= abs(mean) < LARGE:
+        return f"{mean:.2e}" if half is None else f"{mean:.2e} ± {half:.0e}"
+    return f"{mean:.3f}" if half is None else f"{mean:.3f} ± {half:.3f}"

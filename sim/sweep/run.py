@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sim.sweep.folder import RESULTS_CSV, RESULTS_JSON, Folder, replace
-from sim.sweep.load import load_sweep
-from sim.sweep.model import Job, Plan, RunJob
-from sim.sweep.outcome import Endings, Outcome
-from sim.sweep.plan import check_plan, make_plan
+from sim.sweep.model import Endings, Job, Plan, RunJob, RunOutcome
+from sim.sweep.plan import check_plan, load_sweep, make_plan
 from sim.sweep.results import Tally, as_csv, as_json, figures, results
 
 WRITE_EVERY_S = 1.0
@@ -28,7 +26,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class SweepStanding:
     """How far a sweep is. `elapsed_s` and `finished` count from this start on."""
 
     total: int
@@ -51,7 +49,7 @@ class Sweep:
     """`results` as `results.json` has them; `interrupted` where it ended before its runs did."""
 
     results: dict[str, Any]
-    standing: Standing
+    standing: SweepStanding
     interrupted: bool
 
 
@@ -63,7 +61,7 @@ def run_sweep(
     check: Callable[[Job], object],
     runner: Runner,
     retry: bool = False,
-    on_change: Callable[[Standing], None] | None = None,
+    on_change: Callable[[SweepStanding], None] | None = None,
 ) -> Sweep:
     """Run what is missing of the sweep that `path` describes, in the folder `out`.
 
@@ -111,7 +109,9 @@ def _figures(report: bytes) -> dict[str, float] | None:
 class _Run:
     """One start of a sweep: its runs come in, are kept, and the results are brought up to date."""
 
-    def __init__(self, plan: Plan, folder: Folder, tally: Tally, on_change: Callable[[Standing], None] | None) -> None:
+    def __init__(
+        self, plan: Plan, folder: Folder, tally: Tally, on_change: Callable[[SweepStanding], None] | None
+    ) -> None:
         self.plan = plan
         self.folder = folder
         self.tally = tally
@@ -133,7 +133,7 @@ class _Run:
             interrupted = True
         return Sweep(results=self.write(), standing=self.standing(), interrupted=interrupted)
 
-    def take(self, job: Job, outcome: Outcome) -> None:
+    def take(self, job: Job, outcome: RunOutcome) -> None:
         with _undisturbed():
             _keep(self.folder, self.tally, job, outcome)
         self.finished += 1
@@ -141,8 +141,8 @@ class _Run:
         if time.monotonic() - self.written_at >= WRITE_EVERY_S:
             self.write()
 
-    def standing(self) -> Standing:
-        return Standing(
+    def standing(self) -> SweepStanding:
+        return SweepStanding(
             total=len(self.plan.jobs),
             done=len(self.tally.figures),
             failed=len(self.tally.failures),
@@ -164,7 +164,7 @@ def _ended(runner: Runner, missing: list[Job], run_job: RunJob) -> Endings:
         yield from runner(missing, run_job)
 
 
-def _keep(folder: Folder, tally: Tally, job: Job, outcome: Outcome) -> None:
+def _keep(folder: Folder, tally: Tally, job: Job, outcome: RunOutcome) -> None:
     """A report that has no figures is a failure of the run that made it."""
     found = _figures(outcome.report) if outcome.report is not None else None
     if outcome.report is not None and found is not None:

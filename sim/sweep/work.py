@@ -10,9 +10,8 @@ from p2pfl.config.model import Federation, GossipConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
 from sim.federations import describe
-from sim.sweep.identity import identify
-from sim.sweep.model import Job, Options
-from sim.sweep.options import EXCLUSIVE, NONE
+from sim.sweep.fingerprint import identify
+from sim.sweep.model import EXCLUSIVE, NONE, Job, Options
 from sim.worlds.check import check_world
 from sim.worlds.load import load_world
 from sim.worlds.model import LiarSpec, WorldSpec

@@ -14,8 +14,7 @@ from typing import Any
 from p2pfl.config.kinds import Kind
 from p2pfl.errors import UserError
 from sim.worlds import schema
-from sim.worlds.lives import Lives, ends, nanoseconds
-from sim.worlds.model import PartitionSpec, WorldSpec
+from sim.worlds.model import PartitionSpec, UpTimes, WorldSpec, ends, nanoseconds
 from sim.worlds.schema import Kinds
 
 MOST_CRASHES = 1_000_000
@@ -174,7 +173,7 @@ def _twice(section: str, groups: list[tuple[int, ...]]) -> Iterator[Complaint]:
 
 
 def _crashes(world: WorldSpec) -> Iterator[Complaint]:
-    lives = Lives(world.joins)
+    lives = UpTimes(world.joins)
     for index, crash in enumerate(world.crashes):
         begin, end = ends(crash)
         for node in crash.nodes:

@@ -9,8 +9,7 @@ from typing import Any
 from p2pfl.errors import UserError
 from sim.chance import some, stream
 from sim.worlds.check import check_world, who
-from sim.worlds.lives import Lives, ends, nanoseconds
-from sim.worlds.model import CrashSpec, JoinSpec, WorldSpec
+from sim.worlds.model import CrashSpec, JoinSpec, UpTimes, WorldSpec, ends, nanoseconds
 
 
 def settle(world: WorldSpec, nodes: int, seed: int) -> WorldSpec:
@@ -63,7 +62,7 @@ def _crashed_by(world: WorldSpec, at_s: float) -> set[int]:
 
 
 def _crashes(world: WorldSpec, honest: Iterable[int], seed: int) -> tuple[CrashSpec, ...]:
-    lives = Lives(world.joins)
+    lives = UpTimes(world.joins)
     for crash in world.crashes:
         _book(lives, crash)
     settled = []
@@ -76,7 +75,7 @@ def _crashes(world: WorldSpec, honest: Iterable[int], seed: int) -> tuple[CrashS
     return tuple(settled)
 
 
-def _book(lives: Lives, crash: CrashSpec) -> None:
+def _book(lives: UpTimes, crash: CrashSpec) -> None:
     for node in crash.nodes:
         lives.add(node, *ends(crash))
 

@@ -13,7 +13,6 @@ from random import Random
 
 from p2pfl.config.model import Edges, Federation, GossipConfig, Member, TaskConfig, TrainingConfig
 from sim.chance import below, choice, log_uniform, permutation, some, stream, uniform
-from sim.worlds.lives import Lives, ends
 from sim.worlds.model import (
     ChurnSpec,
     ComputeSpec,
@@ -23,7 +22,9 @@ from sim.worlds.model import (
     PartitionSpec,
     SlowNodes,
     Spread,
+    UpTimes,
     WorldSpec,
+    ends,
 )
 
 COMPRESSORS = (
@@ -238,7 +239,7 @@ def _joins(rng: Random, nodes: int) -> tuple[JoinSpec, ...]:
 
 def _crashes(rng: Random, nodes: int, joins: tuple[JoinSpec, ...]) -> tuple[CrashSpec, ...]:
     """Up to six that fit each other; one in eight is for good."""
-    lives, found = Lives(joins), []
+    lives, found = UpTimes(joins), []
     for _ in range(choice(rng, (0, 0, 1, 3, 6))):
         crash = CrashSpec(
             nodes=(below(rng, nodes),),

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from sim.chance import exponential, stream
 from sim.worlds.choices import require_settled
-from sim.worlds.lives import NANOSECONDS, Lives, ends, nanoseconds
-from sim.worlds.model import ChurnSpec, PartitionSpec, WorldSpec
+from sim.worlds.model import NANOSECONDS, ChurnSpec, PartitionSpec, UpTimes, WorldSpec, ends, nanoseconds
 from sim.worlds.schema import LONGEST_S
 
 
@@ -75,7 +74,7 @@ def plan_faults(world: WorldSpec, nodes: int, seed: int) -> FaultPlan:
     require_settled(world)
     faults: list[Fault] = [fault for partition in world.partitions for fault in _partition(partition, nodes)]
     faults += [Join(time_ns=nanoseconds(join.at_s), node=node) for join in world.joins for node in join.nodes]
-    lives = Lives(world.joins)
+    lives = UpTimes(world.joins)
     for crash in world.crashes:
         begin, end = ends(crash)
         for node in crash.nodes:
@@ -107,7 +106,7 @@ def _crash(node: int, begin: int, end: int | None, *, amnesia: bool) -> list[Fau
     return down if end is None else [*down, Restart(time_ns=end, node=node)]
 
 
-def _churn(churn: ChurnSpec, node: int, lives: Lives, seed: int) -> Iterator[Fault]:
+def _churn(churn: ChurnSpec, node: int, lives: UpTimes, seed: int) -> Iterator[Fault]:
     """Where the world says itself when the node is down, chance keeps out of the way."""
     rng = stream(seed, "churn", node)
     until, now = nanoseconds(churn.until_s), lives.born.get(node, 0)

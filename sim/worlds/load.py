@@ -27,8 +27,8 @@ from sim.worlds.model import (
     SlowNodes,
     WorldSpec,
 )
-from sim.worlds.names import Names
-from sim.worlds.trace_file import read_trace
+from sim.worlds.schema import Names
+from sim.worlds.speeds import read_trace
 
 
 def load_world(path: Path | str, federation: Federation) -> WorldSpec:
@@ -57,7 +57,7 @@ def _read(path: Path, federation: Federation) -> tuple[WorldSpec | None, list[Us
         return None, [error]
     mistakes = Mistakes(path)
     names = [member.name for member in federation.members]
-    world = _Reader(document, Names(names), mistakes).world()
+    world = _WorldReader(document, Names(names), mistakes).world()
     if world is None:
         return None, mistakes.found
     mistakes.found.extend(check_world(world, len(names)))
@@ -69,7 +69,7 @@ def _read(path: Path, federation: Federation) -> tuple[WorldSpec | None, list[Us
     return world, mistakes.found
 
 
-class _Reader:
+class _WorldReader:
     """One document on its way to a WorldSpec; what is wrong goes to `mistakes`."""
 
     def __init__(self, document: dict[str, Any], names: Names, mistakes: Mistakes) -> None:

@@ -1,26 +1,38 @@
 """How long a node's local round takes: integer nanoseconds, computed in whole numbers, so equal on every machine.
 
 A round is work, counted in nanoseconds at speed 1. A speed does so much work per nanosecond; a trace may change it
-within the round, and the round ends in the first nanosecond in which all its work is done.
+within the round, and the round ends in the first nanosecond in which all its work is done. A trace is a CSV file with
+the columns node, time_s, speed; other columns are passed over. Each node has its first row at time 0, and a speed holds
+until the node's next row, the last one for ever. Rows of different nodes may stand in any order.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 
+from p2pfl.config.kinds import number
 from p2pfl.config.model import Federation
+from p2pfl.errors import UserError
 from sim.chance import draw, stream
 from sim.worlds.choices import require_settled
-from sim.worlds.lives import NANOSECONDS
-from sim.worlds.model import WorldSpec
-from sim.worlds.schema import LONGEST_S
-from sim.worlds.trace_file import Steps, read_trace
+from sim.worlds.model import NANOSECONDS, WorldSpec, nanoseconds
+from sim.worlds.schema import FASTEST, LONGEST_S, Names, seconds
 
 UNIT = 10**15
 """one at which speeds are counted as whole numbers: the slowest still has nine digits."""
 LONGEST_NS = round(LONGEST_S * NANOSECONDS)
+
+NUMBERS = {"time_s": seconds(), "speed": number(1 / FASTEST, FASTEST)}
+COLUMNS = ("node", *NUMBERS)
+KEY = "compute.trace"
+LARGEST_BYTES = 64 * 1024 * 1024
+Steps = list[tuple[int, float]]
+"""(time in nanoseconds, speed from then on), ascending."""
 
 
 class NodeSpeed:
@@ -81,8 +93,91 @@ def node_speeds(world: WorldSpec, federation: Federation) -> tuple[NodeSpeed, ..
     )
 
 
+def read_trace(path: Path, members: Sequence[str]) -> list[Steps]:
+    """The speeds of each member, in the federation's order.
+
+    Raises:
+        UserError: the file cannot be read, or does not say the speed of every node at every time.
+    """
+    names = Names(members)
+    steps: list[Steps] = [[] for _ in members]
+    for line, row in _rows(path):
+        node = _node(row["node"], names, path, line)
+        file = f"{path}:{line}"
+        time_s, speed = (_number(row[column], column, file) for column in NUMBERS)
+        _append(steps[node], nanoseconds(time_s), speed, file=file, value=time_s)
+    missing = [name for name, own in zip(members, steps, strict=True) if not own]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise UserError(f"has no row for {shown}", file=path, key="node", allowed="one row or more for each node")
+    return steps
+
+
 def _over_time(world: WorldSpec, federation: Federation) -> Sequence[Steps]:
     if world.compute.trace is not None:
         return read_trace(world.compute.trace, [member.name for member in federation.members])
     rng = stream(federation.seed, "speeds")
     return [[(0, draw(rng, world.compute.speed))] for _ in federation.members]
+
+
+def _append(own: Steps, time_ns: int, speed: float, *, file: str, value: float) -> None:
+    if not own and time_ns != 0:
+        raise UserError("the node's first row is later than 0", file=file, key="time_s", value=value, allowed="0")
+    if own and time_ns <= own[-1][0]:
+        allowed = "times that grow from row to row of a node"
+        raise UserError(
+            "is not later than the node's row before", file=file, key="time_s", value=value, allowed=allowed
+        )
+    own.append((time_ns, speed))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line, the three columns as text) of each row that is not empty."""
+    lines = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(lines, [])]
+        absent = [name for name in COLUMNS if name not in header]
+        if absent:
+            allowed = "a header with the columns " + ", ".join(COLUMNS)
+            raise UserError(f"has no column {absent[0]}", file=path, value=",".join(header)[:100], allowed=allowed)
+        places = [header.index(name) for name in COLUMNS]
+        for row in lines:
+            if not any(row):
+                continue
+            if len(row) != len(header):
+                text = f"has {len(row)} fields where the header has {len(header)}"
+                raise UserError(text, file=f"{path}:{lines.line_num}")
+            yield lines.line_num, {name: row[place].strip() for name, place in zip(COLUMNS, places, strict=True)}
+    except csv.Error as error:
+        raise UserError(f"not CSV: {error}", file=f"{path}:{lines.line_num}", key=KEY) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        if not path.is_file():
+            text = "is no file" if path.exists() else "does not exist"
+            raise UserError(text, file=path, key=KEY, allowed="a CSV file with the columns " + ", ".join(COLUMNS))
+        size = path.stat().st_size
+        if size > LARGEST_BYTES:
+            allowed = f"up to {LARGEST_BYTES // 2**20} MiB"
+            raise UserError("is too large", file=path, key=KEY, value=f"{size // 2**20} MiB", allowed=allowed)
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", file=path, key=KEY) from None
+    except UnicodeDecodeError:
+        raise UserError("is not UTF-8 text", file=path, key=KEY) from None
+
+
+def _node(text: str, names: Names, path: Path, line: int) -> int:
+    found = names.find(text)
+    if len(found) != 1:
+        raise UserError("no such node", file=f"{path}:{line}", key="node", value=text[:100], allowed=names.one)
+    return found[0]
+
+
+def _number(text: str, column: str, file: str) -> float:
+    kind = NUMBERS[column]
+    try:
+        return float(kind.read(float(text)))
+    except ValueError:
+        raise UserError("impossible value", file=file, key=column, value=text[:100], allowed=kind.allowed) from None

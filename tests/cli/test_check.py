@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from p2pfl.cli.check_graph import readable
-from p2pfl.compress import zstd_frame
+from p2pfl.compress import entropy
 from p2pfl.config.load import load_federation
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.reporting.contraction import predicted
@@ -58,7 +58,7 @@ def test_zstd_where_its_library_is_not_installed_is_a_mistake_and_not_a_crash_of
     def missing():
         raise ModuleNotFoundError("No module named 'backports.zstd'", name="backports.zstd")
 
-    monkeypatch.setattr(zstd_frame, "_library", missing)
+    monkeypatch.setattr(entropy, "_library", missing)
     change("federation.toml", 'compressor = "q4"', 'compressor = "q4+zstd"')
     outcome = p2pfl("check", ward)
     assert outcome.code == 2

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from p2pfl.compress import build, require_fit
 from p2pfl.compress.draws import words
-from p2pfl.compress.largest import LONG, largest
+from p2pfl.compress.indices import LONG, largest
 from p2pfl.errors import PeerFault, UserError
 
 # The stride of the sample is 8 in the last two.

@@ -6,7 +6,7 @@ import pytest
 
 from p2pfl.config.binding import federation_id, keys, sections
 from p2pfl.config.load import load_federation
-from p2pfl.crypto.binding import MAX_SECTIONS
+from p2pfl.crypto.transcript import MAX_SECTIONS
 
 EDGE = '[[edge]]\nbetween = ["pi0", "pi1"]\ncompressor = "{spec}"\n\n'
 

@@ -12,13 +12,11 @@ from nacl.bindings import (
 )
 from nacl.public import PrivateKey
 
-from p2pfl.crypto import handshake, transcript
-from p2pfl.crypto.binding import FederationBinding
-from p2pfl.crypto.faults import FederationMismatch, HandshakeFault, UnlistedKey
-from p2pfl.crypto.handshake import M1_BYTES, Initiator, Responder, m2_bytes, m3_bytes
+from p2pfl.crypto import FederationMismatch, HandshakeFault, UnlistedKey, handshake, transcript
+from p2pfl.crypto.handshake import M1_BYTES, NONCE, Initiator, Leg, Responder, examine, introduce, m2_bytes, m3_bytes
 from p2pfl.crypto.identity import Identity
-from p2pfl.crypto.introduction import NONCE, Leg, examine, introduce
 from p2pfl.crypto.session import Session
+from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.errors import PeerFault
 
 NAMES = ("federation", "task", "training", "gossip", "node", "edges", "model")

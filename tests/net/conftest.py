@@ -12,8 +12,8 @@ from typing import Any, Self
 import pytest
 
 from p2pfl.core.messages import Message
-from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links
 
@@ -77,7 +77,7 @@ class Node:
     def sockets(self) -> list[Any]:
         """The transports of its sessions."""
         links = [place.link for place in self.links._table.places.values() if place.link]
-        return [link._channel._socket._writer.transport for link in links]
+        return [link.connection.channel._socket._writer.transport for link in links]
 
     def address(self) -> str:
         return f"127.0.0.1:{self.links.port}"

@@ -14,8 +14,8 @@ from msgspec import structs
 
 from p2pfl.core.messages import Busy, Ready, Request, Resync
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.net.link import BATCH_CHUNKS, Link
-from p2pfl.net.tap import IDLE_BYTES
+from p2pfl.net.gate import IDLE_BYTES
+from p2pfl.net.link import BATCH_CHUNKS, Inbox, PeerLink
 from p2pfl.wire import split
 
 
@@ -89,8 +89,13 @@ async def test_messages_in_a_batch_with_a_fault_are_still_delivered(federation):
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
         await b.until(lambda: b.open and a.open)
         link = a.links._table.places[1].link
-        sealed = [link._session.seal(chunk) for chunk in (*split(Resync(incarnation=1)), *split(request_of(bytes(9))))]
-        messages, reason = b.links._table.places[0].link._unseal([*sealed, link._session.seal(b"nonsense"), b"never"])
+        sealed = [
+            link.connection.session.seal(chunk)
+            for chunk in (*split(Resync(incarnation=1)), *split(request_of(bytes(9))))
+        ]
+        messages, reason = b.links._table.places[0].link._inbox._unseal(
+            [*sealed, link.connection.session.seal(b"nonsense"), b"never"]
+        )
         assert [type(message) for message in messages] == [Resync, Request]
         assert isinstance(reason, PeerFault)
 
@@ -98,18 +103,18 @@ async def test_messages_in_a_batch_with_a_fault_are_still_delivered(federation):
 async def test_a_session_holds_one_body_and_a_few_chunks_whatever_the_peer_sends(federation, monkeypatch):
     """The receiver is slow, the sender fast: neither piles up what the other has sent or will."""
     sizes = []
-    unseal, seal = Link._unseal, Link._seal
+    unseal, seal = Inbox._unseal, PeerLink._seal
 
-    def watched_unseal(link, batch):
-        sizes.append(len(batch) + link._arrived.qsize())
-        return unseal(link, batch)
+    def watched_unseal(inbox, batch):
+        sizes.append(len(batch) + inbox._arrived.qsize())
+        return unseal(inbox, batch)
 
     def watched_seal(link, chunks, *, final):
         sizes.append(len(chunks))
         return seal(link, chunks, final=final)
 
-    monkeypatch.setattr(Link, "_unseal", watched_unseal)
-    monkeypatch.setattr(Link, "_seal", watched_seal)
+    monkeypatch.setattr(Inbox, "_unseal", watched_unseal)
+    monkeypatch.setattr(PeerLink, "_seal", watched_seal)
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
         await b.until(lambda: b.open and a.open)
         for seq in range(3):

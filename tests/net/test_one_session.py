@@ -9,8 +9,7 @@ import pytest
 
 from p2pfl.core.messages import Ready
 from p2pfl.net.address import parse_address
-from p2pfl.net.arbiter import Verdict, decide
-from p2pfl.net.table import expire
+from p2pfl.net.table import Admission, decide, expire
 
 
 @dataclass(frozen=True)
@@ -26,19 +25,19 @@ LOW, HIGH = 0, 1
 @pytest.mark.parametrize(
     ("newcomer", "current", "own_dial", "overdue", "verdict"),
     [
-        (Claim(HIGH), None, False, False, Verdict.OPEN),
-        (Claim(LOW), None, True, False, Verdict.OPEN),
-        (Claim(HIGH), None, True, False, Verdict.WAIT),
-        (Claim(HIGH), None, True, True, Verdict.OPEN),
-        (Claim(HIGH), Claim(HIGH, ticket=1), False, False, Verdict.OPEN),
-        (Claim(HIGH), Claim(HIGH, ticket=3), False, False, Verdict.REFUSE),
-        (Claim(LOW), Claim(HIGH, ticket=1), True, False, Verdict.REFUSE),
-        (Claim(HIGH), Claim(LOW, ticket=3), False, False, Verdict.REFUSE),
-        (Claim(HIGH), Claim(LOW, ticket=1), False, False, Verdict.WAIT),
-        (Claim(HIGH), Claim(LOW, ticket=1), False, True, Verdict.OPEN),
-        (Claim(HIGH), Claim(LOW, boot=b"two", ticket=1), False, False, Verdict.OPEN),
-        (Claim(LOW), Claim(HIGH, boot=b"two", ticket=1), True, False, Verdict.OPEN),
-        (Claim(HIGH), Claim(HIGH, boot=b"two", ticket=3), False, False, Verdict.REFUSE),
+        (Claim(HIGH), None, False, False, Admission.OPEN),
+        (Claim(LOW), None, True, False, Admission.OPEN),
+        (Claim(HIGH), None, True, False, Admission.WAIT),
+        (Claim(HIGH), None, True, True, Admission.OPEN),
+        (Claim(HIGH), Claim(HIGH, ticket=1), False, False, Admission.OPEN),
+        (Claim(HIGH), Claim(HIGH, ticket=3), False, False, Admission.REFUSE),
+        (Claim(LOW), Claim(HIGH, ticket=1), True, False, Admission.REFUSE),
+        (Claim(HIGH), Claim(LOW, ticket=3), False, False, Admission.REFUSE),
+        (Claim(HIGH), Claim(LOW, ticket=1), False, False, Admission.WAIT),
+        (Claim(HIGH), Claim(LOW, ticket=1), False, True, Admission.OPEN),
+        (Claim(HIGH), Claim(LOW, boot=b"two", ticket=1), False, False, Admission.OPEN),
+        (Claim(LOW), Claim(HIGH, boot=b"two", ticket=1), True, False, Admission.OPEN),
+        (Claim(HIGH), Claim(HIGH, boot=b"two", ticket=3), False, False, Admission.REFUSE),
     ],
 )
 def test_the_verdict_of_the_lower_index(newcomer, current, own_dial, overdue, verdict):
@@ -67,7 +66,7 @@ async def test_nodes_that_dial_each_other_at_once_agree_on_one_session(federatio
         assert a.kinds() == ["open", "message"]
         assert b.kinds() == ["open", "message"]
         tables = a.links._table, b.links._table
-        assert tables[0].places[1].link.dialer == tables[1].places[0].link.dialer
+        assert tables[0].places[1].link.connection.dialer == tables[1].places[0].link.connection.dialer
 
 
 async def test_a_restarted_peer_replaces_the_session_that_died_with_it(federation, relay):

@@ -12,19 +12,17 @@ from hypothesis import strategies as st
 
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, parse_address
-from p2pfl.net.budget import ByteBudget, Pace
-from p2pfl.net.counters import Counters
+from p2pfl.net.counters import REMEMBERED, Counters, Refusals
 from p2pfl.net.dialer import Backoff
 from p2pfl.net.gate import Doorway
-from p2pfl.net.limits import Limits
-from p2pfl.net.notice import LAYOUT, Notice, Word, unpack
-from p2pfl.net.refusals import REMEMBERED, Refusals
+from p2pfl.net.greeting import LAYOUT, Notice, Word, unpack_notice
+from p2pfl.net.limits import ByteBudget, Limits, MessagePace
 
 
 @given(st.binary(max_size=60) | st.binary(min_size=LAYOUT.size, max_size=LAYOUT.size))
 def test_any_bytes_are_a_notice_or_a_fault(data):
     try:
-        notice = unpack(data)
+        notice = unpack_notice(data)
     except PeerFault:
         return
     assert notice.pack() == data
@@ -32,7 +30,7 @@ def test_any_bytes_are_a_notice_or_a_fault(data):
 
 @given(st.sampled_from(Word), st.binary(min_size=16, max_size=16), st.integers(0, 2**64 - 1))
 def test_a_notice_survives_the_wire(word, boot, number):
-    assert unpack(Notice(word, boot, number).pack()) == Notice(word, boot, number)
+    assert unpack_notice(Notice(word, boot, number).pack()) == Notice(word, boot, number)
 
 
 def test_a_budget_is_shared_and_given_back():
@@ -46,7 +44,7 @@ def test_a_budget_is_shared_and_given_back():
 
 
 def test_a_message_that_keeps_the_rate_is_never_late():
-    pace = Pace(min_rate=10, window_s=2)
+    pace = MessagePace(min_rate=10, window_s=2)
     for now in range(0, 100, 2):
         pace.note(now, 20, under_way=True)
         assert pace.deadline == now + 2
@@ -55,7 +53,7 @@ def test_a_message_that_keeps_the_rate_is_never_late():
 
 
 def test_crumbs_do_not_move_the_deadline():
-    pace = Pace(min_rate=10, window_s=2)
+    pace = MessagePace(min_rate=10, window_s=2)
     pace.note(0, 1000, under_way=True)
     for tenth in range(1, 19):
         pace.note(tenth / 10, 1, under_way=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p2pfl.reporting.standing import held_against, in_words
+from p2pfl.reporting.liars import held_against, in_words
 
 
 def node(name, **faults):

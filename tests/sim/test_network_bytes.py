@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from p2pfl.config.load import load_federation
 from p2pfl.config.writing import NewMember, federation_text
 from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Ready, Reply, Request, Resign, Resync, request_digest
-from p2pfl.crypto.binding import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.errors import PeerFault
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links

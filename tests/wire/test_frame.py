@@ -29,7 +29,7 @@ from p2pfl.core.messages import (
 )
 from p2pfl.errors import PeerFault
 from p2pfl.wire import PREFIX_BYTES, Prefix, decode, decode_prefix, encode
-from p2pfl.wire.schema import BY_MESSAGE, KINDS, MAX_HEADER_BYTES, from_header, to_header
+from p2pfl.wire.headers import BY_MESSAGE, KINDS, MAX_HEADER_BYTES, from_header, to_header
 
 D1, D2, D3 = (bytes([number]) * 16 for number in (1, 2, 3))
 

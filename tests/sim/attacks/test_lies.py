@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sim.attacks import parse_attack
+from sim.attacks.around import response
 from sim.attacks.graphs import fiedler
 from sim.attacks.registry import AROUND
-from sim.attacks.response import response
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sights import DEVIATION, EDGES, MEAN, MODELS, sight

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sim import simulation
-from sim.cli.progress import ProgressView, in_words
+from sim.cli.progress import RunView, run_in_words
 from sim.simulation import Progress
 
 LIARS = ("--byzantine", 1, "--attack", "zero")
@@ -101,7 +101,7 @@ def interruptible():
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interruption_is_a_word_and_130(p2pfl, ward, tmp_path, monkeypatch):
-    monkeypatch.setattr(ProgressView, "update", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(RunView, "update", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     outcome = p2pfl("sim", "run", ward(), "--report", "r.json")
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped; nothing was written\n")
     assert not (tmp_path / "r.json").exists()
@@ -199,13 +199,13 @@ def test_progress_says_how_far_how_well_and_how_long_still():
     point = {"accuracy": {"mean": 0.5, "min": 0.25, "max": 1.0}}
     half = Progress(time_s=2.0, rounds=500, rounds_to_do=1000, point=point)
     words = "500 of 1,000 rounds, 2 virtual s, accuracy 0.500 (worst 0.250)"
-    assert in_words(half, 30.0) == f"{words}, 30 s left"
-    assert in_words(Progress(time_s=2.0, rounds=5, rounds_to_do=1000, point=None), 30.0).endswith("2 virtual s")
-    assert in_words(Progress(time_s=2.0, rounds=7, rounds_to_do=None, point=None), 30.0) == "7 rounds, 2 virtual s"
+    assert run_in_words(half, 30.0) == f"{words}, 30 s left"
+    assert run_in_words(Progress(time_s=2.0, rounds=5, rounds_to_do=1000, point=None), 30.0).endswith("2 virtual s")
+    assert run_in_words(Progress(time_s=2.0, rounds=7, rounds_to_do=None, point=None), 30.0) == "7 rounds, 2 virtual s"
 
 
 def test_a_run_that_begins_again_says_why(capsys):
-    with ProgressView() as view:
+    with RunView() as view:
         for rounds in (50, 10):
             view.update(Progress(time_s=1.0, rounds=rounds, rounds_to_do=100, point=None))
     assert capsys.readouterr().err == "a message may be refused: begun again, one operation at a time\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sim.sweep import identity
-from sim.sweep.processes import run_here
+from sim.sweep import fingerprint
 from sim.sweep.run import run_sweep
+from sim.sweep.runners import run_here
 
 # for this process and for those that it starts
 sys.path.insert(0, str(Path(__file__).parent))
@@ -19,7 +19,7 @@ import fake_jobs
 
 @pytest.fixture(autouse=True)
 def same_software(monkeypatch):
-    monkeypatch.setattr(identity, "software", lambda: fake_jobs.SOFTWARE)
+    monkeypatch.setattr(fingerprint, "software", lambda: fake_jobs.SOFTWARE)
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import fake_jobs
 
-from sim.sweep import identity
-from sim.sweep.processes import run_here
+from sim.sweep import fingerprint
 from sim.sweep.run import run_sweep
+from sim.sweep.runners import run_here
 
 
 def say(standing):
@@ -18,7 +18,7 @@ def say(standing):
 
 def main():
     file, out, count, *retry = sys.argv[1:]
-    identity.software = lambda: fake_jobs.SOFTWARE
+    fingerprint.software = lambda: fake_jobs.SOFTWARE
     sweep = run_sweep(
         Path(file),
         Path(out),

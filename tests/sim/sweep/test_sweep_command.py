@@ -12,8 +12,8 @@ import pytest
 
 from p2pfl.cli.main import main
 from p2pfl.errors import UserError
-from sim.sweep import identity
-from sim.sweep.identity import make_job
+from sim.sweep import fingerprint
+from sim.sweep.fingerprint import make_job
 from sim.sweep.work import run
 
 SWEEP = "[sweep]\nseeds = 2\nnodes = 4\nrounds = 2\n[axes]\ncompressor = ['none', 'q4']\n"
@@ -22,7 +22,7 @@ SWEEP = "[sweep]\nseeds = 2\nnodes = 4\nrounds = 2\n[axes]\ncompressor = ['none'
 @pytest.fixture
 def same_software():
     """The processes of real runs tell what the software is, so nothing may be told of another one here."""
-    identity.software.cache_clear()
+    fingerprint.software.cache_clear()
 
 
 @pytest.fixture

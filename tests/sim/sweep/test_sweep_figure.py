@@ -8,9 +8,8 @@ import re
 import pytest
 
 from p2pfl.errors import UserError
-from sim.sweep.figure import draw_sweep
-from sim.sweep.labels import Box, _free_place
-from sim.sweep.roles import assign
+from sim.sweep.figure import Box, _free_place, draw_sweep
+from sim.sweep.marks import assign
 from sim.sweep.statistics import estimate
 
 TOPOLOGY = ["ring", "random-regular:degree=4", "complete"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sim.sweep import identity
-from sim.sweep.identity import make_job
-from sim.sweep.load import load_sweep
-from sim.sweep.plan import make_plan
+from sim.sweep import fingerprint
+from sim.sweep.fingerprint import make_job
+from sim.sweep.plan import load_sweep, make_plan
 
 FEDERATION = '[federation]\nname = "x"\ntopology = "./graph.edges"\n[task]\nname = "task.py:task"\ndata_path = "rows"\n'
 WORLD = '[compute]\ntrace = "speeds.csv"\n'
@@ -72,11 +71,11 @@ def test_fixed_or_on_an_axis_and_in_whatever_order_it_is_the_same_run(write):
 
 def test_other_software_is_another_run(monkeypatch):
     before = make_job({}, 0).key
-    monkeypatch.setattr(identity, "software", lambda: {"version": "later", "source": "0"})
+    monkeypatch.setattr(fingerprint, "software", lambda: {"version": "later", "source": "0"})
     assert make_job({}, 0).key != before
 
 
 def test_the_digest_of_the_source_covers_what_a_run_goes_through():
-    names = {name for name, _ in identity._source()}
+    names = {name for name, _ in fingerprint._source()}
     assert {"p2pfl/core/node.py", "sim/kernel.py", "topologies/graph.py"} <= names
     assert not {name for name in names if "/cli/" in name or "/sweep/" in name}

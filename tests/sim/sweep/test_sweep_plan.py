@@ -6,8 +6,7 @@ import fake_jobs
 import pytest
 
 from p2pfl.errors import UserError
-from sim.sweep.load import load_sweep
-from sim.sweep.plan import check_plan, make_plan
+from sim.sweep.plan import check_plan, load_sweep, make_plan
 
 
 def plan_of(path):

@@ -9,11 +9,9 @@ import json
 import fake_jobs
 import pytest
 
-from sim.sweep.load import load_sweep
-from sim.sweep.outcome import perform
-from sim.sweep.plan import make_plan
-from sim.sweep.results import Tally, as_csv, as_json, figures, flat_rows, results
-from sim.sweep.table import complaints, readable_rows
+from sim.sweep.model import perform
+from sim.sweep.plan import load_sweep, make_plan
+from sim.sweep.results import Tally, as_csv, as_json, complaints, figures, flat_rows, readable_rows, results
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
-from sim.worlds import trace_file
+from sim.worlds import speeds
 from sim.worlds.load import load_world
-from sim.worlds.speeds import node_speeds
-from sim.worlds.trace_file import read_trace
+from sim.worlds.speeds import node_speeds, read_trace
 
 S = 1_000_000_000
 NAMES = ["pi1", "pi2"]
@@ -65,7 +64,7 @@ def test_what_is_no_file_or_too_large_is_refused(tmp_path, write, monkeypatch):
     for place, says in ((tmp_path, "is no file"), (tmp_path / "pipe", "is no file"), (tmp_path / "x", "not exist")):
         with pytest.raises(UserError, match=says):
             read_trace(place, NAMES)
-    monkeypatch.setattr(trace_file, "LARGEST_BYTES", 10)
+    monkeypatch.setattr(speeds, "LARGEST_BYTES", 10)
     with pytest.raises(UserError, match="too large"):
         read_trace(path, NAMES)
 

@@ -14,7 +14,7 @@ from sim.worlds.choices import settle
 from sim.worlds.faults import plan_faults
 from sim.worlds.load import load_world
 from sim.worlds.model import WorldSpec
-from sim.worlds.trace_file import read_trace
+from sim.worlds.speeds import read_trace
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "worlds.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)

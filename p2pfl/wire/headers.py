@@ -128,7 +128,7 @@ def values_of(names: tuple[str, ...]) -> Callable[[Message], tuple[Any, ...]]:
     return lambda message: tuple(getattr(message, name) for name in names)
 
 
-class Kind:
+class MessageKind:
     """`code` is the type byte of the frame."""
 
     def __init__(self, code: int, message: type[Message], header: type[Header]) -> None:
@@ -143,16 +143,16 @@ class Kind:
 
 
 KINDS = (
-    Kind(1, messages.Hello, HelloHeader),
-    Kind(2, messages.Request, RequestHeader),
-    Kind(3, messages.Reply, ReplyHeader),
-    Kind(4, messages.Ready, ReadyHeader),
-    Kind(5, messages.Resync, ResyncHeader),
-    Kind(6, messages.Ask, AskHeader),
-    Kind(7, messages.Busy, BusyHeader),
-    Kind(8, messages.Done, DoneHeader),
-    Kind(9, messages.LivesTold, LivesToldHeader),
-    Kind(10, messages.Resign, ResignHeader),
+    MessageKind(1, messages.Hello, HelloHeader),
+    MessageKind(2, messages.Request, RequestHeader),
+    MessageKind(3, messages.Reply, ReplyHeader),
+    MessageKind(4, messages.Ready, ReadyHeader),
+    MessageKind(5, messages.Resync, ResyncHeader),
+    MessageKind(6, messages.Ask, AskHeader),
+    MessageKind(7, messages.Busy, BusyHeader),
+    MessageKind(8, messages.Done, DoneHeader),
+    MessageKind(9, messages.LivesTold, LivesToldHeader),
+    MessageKind(10, messages.Resign, ResignHeader),
 )
 BY_CODE = {kind.code: kind for kind in KINDS}
 BY_MESSAGE = {kind.message: kind for kind in KINDS}
@@ -173,7 +173,7 @@ def to_header(message: Message) -> bytes:
     return msgspec.msgpack.encode(header)
 
 
-def from_header(kind: Kind, raw: bytes | memoryview, body: memoryview) -> Message:
+def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) -> Message:
     """The message of that kind, a request's digest filled in. `body` is empty where the kind has none.
 
     Raises:
@@ -194,7 +194,7 @@ def from_header(kind: Kind, raw: bytes | memoryview, body: memoryview) -> Messag
     return message
 
 
-def _header(kind: Kind, message: Message) -> Header:
+def _header(kind: MessageKind, message: Message) -> Header:
     """Checked by reading it back, which takes a third of the time of a conversion."""
     values = kind.values(message)
     try:
@@ -210,7 +210,7 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, float) else value
 
 
-def _check_digests(kind: Kind, header: Header) -> None:
+def _check_digests(kind: MessageKind, header: Header) -> None:
     for name in kind.digests_or_empty:
         value = getattr(header, name)
         if len(value) not in (0, DIGEST_BYTES):

@@ -16,8 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sim.sweep.model import Job, Options
-from sim.sweep.options import FILES, NONE
+from sim.sweep.model import FILES, NONE, Job, Options
 from topologies.specs import is_file, parse
 
 DISTRIBUTION = "p2pfl-gossip"

@@ -1,29 +1,35 @@
-"""Runs in processes of this machine. One that dies takes its run with it and nothing else: it is replaced.
+"""What runs the jobs of a sweep: processes of this machine, or Dask, whose `distributed` is an extra.
 
-The pool of the standard library gives up as a whole when a process of it is killed, and its tasks wait in pipes that
-outlive the parent; here each process has one run at a time, and ends itself when the parent is gone.
+Here, one that dies takes its run with it and nothing else: it is replaced. The pool of the standard library gives up as
+a whole when a process of it is killed, and its tasks wait in pipes that outlive the parent; here each process has one
+run at a time, and ends itself when the parent is gone. The processes of Dask, on many machines or on this one, must see
+the same files and have the same software: a job says what both were, and its run refuses others.
 """
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Any
 
-from sim.sweep.model import Job, RunJob
-from sim.sweep.outcome import Endings, Outcome, perform
+from p2pfl.errors import UserError
+from sim.sweep.model import Endings, Job, RunJob, RunOutcome, in_one_line, perform
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Read when the libraries are loaded: threads on top of processes only take the cores from each other."""
 ORPHANED = 1
 SPAWN = multiprocessing.get_context("spawn")
+
+CONNECT_S = 15
 
 
 class Worker:
@@ -44,13 +50,13 @@ class Worker:
         with suppress(OSError):
             self.pipe.send(job)
 
-    def take(self) -> Outcome:
+    def take(self) -> RunOutcome:
         """Called when the pipe has something to say, if only that it is closed."""
         try:
-            found: Outcome = self.pipe.recv()
+            found: RunOutcome = self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            return Outcome(reason=_how_it_died(self.process.exitcode))
+            return RunOutcome(reason=_how_it_died(self.process.exitcode))
         return found
 
     def stop(self) -> None:
@@ -78,6 +84,31 @@ def run_here(jobs: Iterable[Job], run_job: RunJob, count: int) -> Endings:
     finally:
         for worker in workers:
             worker.stop()
+
+
+def run_by_dask(jobs: Iterable[Job], run_job: RunJob, count: int, scheduler: str | None) -> Endings:
+    """Each job with how it ended, as they end; `count` processes here, unless a `scheduler` (host:port) is named.
+
+    Raises:
+        UserError: there is no such scheduler.
+        ModuleNotFoundError: the extra is missing.
+    """
+    from distributed import as_completed  # noqa: PLC0415 - slow to import, and an extra
+
+    left = iter(jobs)
+    with ExitStack() as stack:
+        client = _client(count, scheduler, stack)
+        pending = {_submit(client, run_job, job): job for job in itertools.islice(left, _width(client))}
+        arriving = as_completed(list(pending))
+        for future in arriving:
+            job = pending.pop(future)
+            outcome = _outcome(future)
+            # no more runs are given away than there are threads: Dask blames a dead process on all the runs it had
+            for following in itertools.islice(left, max(0, max(1, _width(client)) - len(pending))):
+                started = _submit(client, run_job, following)
+                pending[started] = following
+                arriving.add(started)
+            yield job, outcome
 
 
 def _give_next(worker: Worker, workers: list[Worker], left: deque[Job]) -> None:
@@ -131,3 +162,45 @@ def _how_it_died(code: int | None) -> str:
         out_of_memory = ": out of memory, or by hand" if -code == signal.SIGKILL else ""
         return f"its process was killed ({name}{out_of_memory})"
     return f"its process ended by itself (exit code {code})"
+
+
+def _client(count: int, scheduler: str | None, stack: ExitStack) -> Any:
+    import dask  # noqa: PLC0415 - as above
+    from distributed import Client, LocalCluster  # noqa: PLC0415 - as above
+
+    if scheduler is None:
+        # a run that kills its process would kill the next one just so
+        stack.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": 0}))
+        cluster = LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None)
+        return stack.enter_context(Client(stack.enter_context(cluster)))
+    try:
+        client = stack.enter_context(Client(scheduler, timeout=CONNECT_S))
+        client.wait_for_workers(1, timeout=CONNECT_S)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"no Dask scheduler with a worker answers: {in_one_line(str(error))}",
+            key="--scheduler",
+            value=scheduler,
+            allowed="the address that `dask scheduler` prints, as tcp://host:8786",
+        ) from None
+    return client
+
+
+def _width(client: Any) -> int:
+    return sum(client.nthreads().values())
+
+
+def _submit(client: Any, run_job: RunJob, job: Job) -> Any:
+    return client.submit(perform, run_job, job, key=f"p2pfl-{job.key}", pure=False)
+
+
+def _outcome(future: Any) -> RunOutcome:
+    from distributed import KilledWorker  # noqa: PLC0415 - as above
+
+    try:
+        found: RunOutcome = future.result()
+    except KilledWorker:
+        return RunOutcome(reason="its process was killed (out of memory, or by hand)")
+    except Exception as error:  # noqa: BLE001 - whatever Dask could not do for this run
+        return RunOutcome(reason=in_one_line(f"Dask: {type(error).__name__}: {error}"))
+    return found

@@ -197,7 +197,7 @@ class Fleet:
         runs = []
         async with AsyncExitStack() as until_started:
             self.server = await self._fork_server(until_started)
-            for child in sorted(self.children, key=_may_share):
+            for child in sorted(self.children, key=self._may_share):
                 child.process = await self._start(child)
                 if child.process is None:
                     child.exit_code, child.ended_s = STOPPED, self.elapsed_s
@@ -207,10 +207,11 @@ class Fleet:
         return runs
 
     async def _fork_server(self, until_started: AsyncExitStack) -> ForkServer | None:
-        if self.spawn or why_not() is not None:
+        sharing = [child for child in self.children if self._may_share(child)]
+        if self.spawn or self.stopping or not sharing or why_not() is not None:
             return None
         torch = self.federation.task.name not in WITHOUT_TORCH and find_spec("torch") is not None
-        room = max(len(" ".join([sys.executable, *self._command(child)]).encode()) for child in self.children)
+        room = max(len(" ".join([sys.executable, *self._command(child)]).encode()) for child in sharing)
         server = ForkServer([*SHARED, *SHARED_WITH_TORCH] if torch else SHARED, room=room)
         try:
             return await until_started.enter_async_context(server)
@@ -223,7 +224,7 @@ class Fleet:
         if self.stopping:
             return None
         with child.log_path.open("ab") as stderr:
-            if self.server is not None and _may_share(child):
+            if self.server is not None and self._may_share(child):
                 try:
                     return await self.server.start(self._command(child), stderr=stderr, limit=LINE_LIMIT)
                 except NotForked as reason:
@@ -239,6 +240,10 @@ class Fleet:
                 start_new_session=True,
                 limit=LINE_LIMIT,
             )
+
+    def _may_share(self, child: Child) -> bool:
+        """An import fixes how many threads the linear algebra has: one, as nodes have that say nothing else."""
+        return child.node.threads == 1 and self._command(child)[0] == "-m"
 
     def _share_nothing(self, reason: NotForked) -> None:
         self.server = None
@@ -292,8 +297,3 @@ class Fleet:
         async for raw in process.stdout:
             with suppress(ValueError):
                 child.lines.append(json.loads(raw) | {"at_s": round(self.elapsed_s, 3)})
-
-
-def _may_share(child: Child) -> bool:
-    """An import fixes how many threads the linear algebra has: one, as nodes have that say nothing else."""
-    return child.node.threads == 1

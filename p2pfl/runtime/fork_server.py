@@ -270,6 +270,8 @@ def _become(
         generator.seed()
     if numpy_random := sys.modules.get("numpy.random"):
         numpy_random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()
     if processes := sys.modules.get("multiprocessing"):
         processes.current_process().authkey = os.urandom(32)
     _show_as([sys.executable, *arguments])

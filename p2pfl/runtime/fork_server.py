@@ -164,6 +164,8 @@ class ForkServer:
             try:
                 request = json.dumps(list(arguments)).encode()
                 socket.send_fds(self._line, [request], [their_stdin, their_stdout, stderr.fileno()])
+            except ConnectionError:
+                raise await self._end() from None
             finally:
                 os.close(their_stdin)
                 os.close(their_stdout)
@@ -183,7 +185,8 @@ class ForkServer:
                 said = await asyncio.get_running_loop().sock_recv(self._line, MOST_BYTES)
         except TimeoutError:
             self._kill()
-        except OSError:
+            raise self._lost(f"has not answered for {seconds:g} s") from None
+        except ConnectionError:
             pass  # it has died with something of ours unread
         if not said:
             raise await self._end()
@@ -193,11 +196,16 @@ class ForkServer:
         return answer
 
     async def _end(self) -> Exception:
-        """What to tell of a server that has ended. Before it was ready it cannot have forked."""
+        """What to tell of a server that has closed its end."""
         _, errors = await self._process.communicate()
         code = self._process.returncode or 0
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        how = f"died ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}: {last}"
+        return self._lost(
+            f"died ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}: {last}"
+        )
+
+    def _lost(self, how: str) -> Exception:
+        """Before it was ready it cannot have forked."""
         if not self._ready:
             return NotForked(f"it {how}")
         return ForkServerError(f"the process that starts the nodes {how}; --spawn does without it")

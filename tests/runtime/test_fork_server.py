@@ -20,9 +20,25 @@ LIMIT = 1 << 20
 
 # Says what a process is, and ends with its stdin.
 PROBE = """
-import asyncio, gc, json, multiprocessing, os, random, signal, sys, threading
+import asyncio, gc, hashlib, json, multiprocessing, os, random, signal, sys, threading
 import aiohttp._websocket.writer as writer, numpy, torch
 from pathlib import Path
+
+def bits():
+    # Of what a node computes: products, a convolution, functions, gradients.
+    torch.manual_seed(0)
+    digest = hashlib.sha256()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        image = torch.randn(8, 3, 64, 64, requires_grad=True)
+        layers = [torch.nn.Conv2d(3, 16, 3), torch.nn.GELU(), torch.nn.Flatten(), torch.nn.Linear(61504, 10)]
+        network = torch.nn.Sequential(*layers)
+        network(image).exp().sum().backward()
+        digest.update(image.grad.numpy().tobytes())
+    matrix = numpy.random.default_rng(0).normal(size=(500, 500))
+    digest.update((matrix @ matrix).tobytes())
+    return digest.hexdigest()
+
 
 own = {"pid": os.getpid(), "session": os.getsid(0), "group": os.getpgid(0)}
 drawn = {
@@ -50,6 +66,7 @@ common = {
     "loop": asyncio.events._get_running_loop() is None,
     "streams": [(one.encoding, one.errors, one.line_buffering) for one in (sys.stdin, sys.stdout, sys.stderr)],
 }
+common["bits"] = bits()
 print(json.dumps({"own": own, "drawn": drawn, "common": common}), flush=True)
 word = sys.stdin.readline()
 if word.startswith("raise"):
@@ -205,6 +222,25 @@ async def test_a_server_that_dies_between_forks_is_an_error_and_who_was_started_
     await told(process)
     process.stdin.write(b"7\n")
     assert await process.wait() == 7
+
+
+async def test_a_server_that_died_unasked_is_an_error_too(probe, log):
+    async with server("aiohttp", "torch") as forking:
+        process = await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
+        os.kill(forking.pid, signal.SIGKILL)
+        await forking._process.wait()
+        with pytest.raises(ForkServerError, match=r"died \(SIGKILL\)"):
+            await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
+    process.stdin.close()
+    assert await process.wait() == 0
+
+
+async def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(inject, log, monkeypatch):
+    inject("time.sleep(1000)")
+    monkeypatch.setattr(fork_server, "READY_S", 0.1)
+    async with server("json") as forking:
+        with pytest.raises(NotForked, match=r"it has not answered for 0\.1 s"):
+            await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
 
 
 async def test_whoever_gives_up_need_not_wait_until_it_is_ready(inject, log):

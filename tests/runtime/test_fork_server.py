@@ -17,8 +17,18 @@ from p2pfl.runtime.fleet import SHARED, SHARED_WITH_TORCH
 from p2pfl.runtime.fork_server import ForkServer, ForkServerError, NotForked, why_not
 
 LIMIT = 1 << 20
+WORKING = ["-m", "worker"]
 
-# Says what a process is, and ends with its stdin.
+# Ends as its stdin says.
+WORKER = """
+import sys
+print("here", flush=True)
+word = sys.stdin.readline()
+if word.startswith("raise"):
+    raise ValueError("as asked")
+sys.exit(int(word or 0))
+"""
+# Says what a process is.
 PROBE = """
 import asyncio, gc, hashlib, json, multiprocessing, os, random, signal, sys, threading
 import aiohttp._websocket.writer as writer, numpy, torch
@@ -67,11 +77,7 @@ common = {
     "streams": [(one.encoding, one.errors, one.line_buffering) for one in (sys.stdin, sys.stdout, sys.stderr)],
 }
 common["bits"] = bits()
-print(json.dumps({"own": own, "drawn": drawn, "common": common}), flush=True)
-word = sys.stdin.readline()
-if word.startswith("raise"):
-    raise ValueError("as asked")
-sys.exit(int(word or 0))
+print(json.dumps({"own": own, "drawn": drawn, "common": common}))
 """
 INJECTED = """
 import sys
@@ -82,20 +88,21 @@ if "p2pfl.runtime.fork_server" in sys.orig_argv:
 
 
 @pytest.fixture
-def probe(tmp_path, monkeypatch):
-    """The probe can be imported, by the name `probe`; one thread, as a node has that says nothing else."""
+def place(tmp_path, monkeypatch):
+    """`probe` and `worker` can be imported there; one thread, as a node has that says nothing else."""
     (tmp_path / "probe.py").write_text(PROBE)
+    (tmp_path / "worker.py").write_text(WORKER)
     paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     for name in fork_server.ONE_THREAD:
         monkeypatch.setenv(name, "1")
-    return tmp_path / "probe.py"
+    return tmp_path
 
 
 @pytest.fixture
-def inject(probe):
+def inject(place):
     def inject(line):
-        (probe.parent / "sitecustomize.py").write_text(INJECTED + f"    {line}\n")
+        (place / "sitecustomize.py").write_text(INJECTED + f"    {line}\n")
 
     return inject
 
@@ -119,21 +126,22 @@ def logged(log):
     return Path(log.name).read_text()
 
 
-async def told(process):
-    return json.loads(await process.stdout.readline())
+async def is_here(process):
+    assert await process.stdout.readline() == b"here\n"
 
 
-async def test_it_has_one_thread_when_all_that_nodes_share_is_imported(probe, log):
+async def test_it_has_one_thread_when_all_that_nodes_share_is_imported(place, log, monkeypatch):
+    for name in fork_server.ONE_THREAD:
+        monkeypatch.delenv(name)
     async with server(*SHARED, *SHARED_WITH_TORCH) as forking:
-        process = await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
+        process = await forking.start(WORKING, stderr=log, limit=LIMIT)
         assert "Threads:\t1\n" in looked_up(forking.pid, "status")
         assert "libtorch" in looked_up(forking.pid, "maps")
         process.stdin.close()
     assert await process.wait() == 0
 
 
-async def test_a_forked_process_is_as_a_plain_one_and_draws_for_itself(probe, log, monkeypatch):
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+async def test_a_forked_process_is_as_a_plain_one_and_draws_for_itself(place, log, monkeypatch):
     monkeypatch.delenv("MKL_NUM_THREADS")
     arguments = ["-m", "probe", "one", "two words"]
     async with server(*SHARED, *SHARED_WITH_TORCH) as forking:
@@ -142,32 +150,31 @@ async def test_a_forked_process_is_as_a_plain_one_and_draws_for_itself(probe, lo
         sys.executable, *arguments, stdin=PIPE, stdout=PIPE, stderr=log, start_new_session=True
     )
     processes = [*forked, plain]
-    seen = [await told(process) for process in processes]
+    seen = [json.loads(await process.stdout.readline()) for process in processes]
     for process, one in zip(processes, seen, strict=True):
         assert one["own"] == dict.fromkeys(("pid", "session", "group"), process.pid)
         assert one["common"] == seen[2]["common"]
-        process.stdin.close()
         assert await process.wait() == 0
     for name in seen[0]["drawn"]:
         assert len({one["drawn"][name] for one in seen}) == 3, name
 
 
-async def test_what_was_started_is_the_launchers_own_when_the_server_is_gone(probe, log):
-    async with server("aiohttp", "torch") as forking:
-        process = await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
-        await told(process)
+async def test_what_was_started_is_the_launchers_own_when_the_server_is_gone(place, log):
+    async with server("json") as forking:
+        process = await forking.start(WORKING, stderr=log, limit=LIMIT)
+        await is_here(process)
     assert looked_up(forking.pid, "status") is None
     assert f"PPid:\t{os.getpid()}\n" in looked_up(process.pid, "status")
     process.stdin.close()
     assert await process.wait() == 0
 
 
-async def test_exit_codes_signals_and_tracebacks_are_those_of_a_plain_process(probe, log):
-    async with server("aiohttp", "torch") as forking:
-        processes = [await forking.start(["-m", "probe"], stderr=log, limit=LIMIT) for _ in range(4)]
+async def test_exit_codes_signals_and_tracebacks_are_those_of_a_plain_process(place, log):
+    async with server("json") as forking:
+        processes = [await forking.start(WORKING, stderr=log, limit=LIMIT) for _ in range(4)]
         ended, killed, failed, let_go = processes
         for process in processes:
-            await told(process)
+            await is_here(process)
         killed.send_signal(signal.SIGKILL)
     ended.stdin.write(b"3\n")
     failed.stdin.write(b"raise\n")
@@ -184,15 +191,15 @@ async def test_with_a_second_thread_nothing_is_forked(inject, log):
     inject("threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()")
     async with server("json") as forking:
         with pytest.raises(NotForked, match="it has 2 threads"):
-            await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
+            await forking.start(WORKING, stderr=log, limit=LIMIT)
 
 
 async def test_threads_are_counted_again_before_each_fork(inject, log):
     inject("os.register_at_fork(after_in_parent=threading.Thread(target=time.sleep, args=(1000,), daemon=True).start)")
-    async with server("aiohttp", "torch") as forking:
-        process = await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
+    async with server("json") as forking:
+        process = await forking.start(WORKING, stderr=log, limit=LIMIT)
         with pytest.raises(NotForked, match="it has 2 threads"):
-            await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
+            await forking.start(WORKING, stderr=log, limit=LIMIT)
     process.stdin.close()
     assert await process.wait() == 0
 
@@ -201,36 +208,33 @@ async def test_a_server_that_ends_before_it_is_ready_has_forked_nothing(inject, 
     inject("os.kill(os.getpid(), signal.SIGKILL)")
     async with server("json") as forking:
         with pytest.raises(NotForked, match=r"it died \(SIGKILL\)"):
-            await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
-    async with server("no_such_module") as forking:
-        with pytest.raises(NotForked, match="SIGKILL"):
-            await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
+            await forking.start(WORKING, stderr=log, limit=LIMIT)
 
 
-async def test_a_server_that_cannot_import_says_why(probe, log):
+async def test_a_server_that_cannot_import_says_why(place, log):
     async with server("no_such_module") as forking:
         with pytest.raises(NotForked, match="exit code 1: ModuleNotFoundError: No module named 'no_such_module'"):
-            await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
+            await forking.start(WORKING, stderr=log, limit=LIMIT)
 
 
 async def test_a_server_that_dies_between_forks_is_an_error_and_who_was_started_goes_on(inject, log):
     inject("os.register_at_fork(before=lambda n=iter((0, 9)): os.kill(os.getpid(), next(n)))")
-    async with server("aiohttp", "torch") as forking:
-        process = await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
+    async with server("json") as forking:
+        process = await forking.start(WORKING, stderr=log, limit=LIMIT)
         with pytest.raises(ForkServerError, match=r"died \(SIGKILL\)"):
-            await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
-    await told(process)
+            await forking.start(WORKING, stderr=log, limit=LIMIT)
+    await is_here(process)
     process.stdin.write(b"7\n")
     assert await process.wait() == 7
 
 
-async def test_a_server_that_died_unasked_is_an_error_too(probe, log):
-    async with server("aiohttp", "torch") as forking:
-        process = await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
+async def test_a_server_that_died_unasked_is_an_error_too(place, log):
+    async with server("json") as forking:
+        process = await forking.start(WORKING, stderr=log, limit=LIMIT)
         os.kill(forking.pid, signal.SIGKILL)
         await forking._process.wait()
         with pytest.raises(ForkServerError, match=r"died \(SIGKILL\)"):
-            await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
+            await forking.start(WORKING, stderr=log, limit=LIMIT)
     process.stdin.close()
     assert await process.wait() == 0
 
@@ -240,13 +244,13 @@ async def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(inject, 
     monkeypatch.setattr(fork_server, "READY_S", 0.1)
     async with server("json") as forking:
         with pytest.raises(NotForked, match=r"it has not answered for 0\.1 s"):
-            await forking.start(["-m", "probe"], stderr=log, limit=LIMIT)
+            await forking.start(WORKING, stderr=log, limit=LIMIT)
 
 
 async def test_whoever_gives_up_need_not_wait_until_it_is_ready(inject, log):
     inject("time.sleep(1000)")
     async with server("json") as forking:
-        starting = asyncio.create_task(forking.start(["-m", "probe"], stderr=log, limit=LIMIT))
+        starting = asyncio.create_task(forking.start(WORKING, stderr=log, limit=LIMIT))
         await asyncio.sleep(0)
         forking.give_up()
         with pytest.raises(NotForked):

@@ -70,6 +70,7 @@ Examples:
     "--report", type=click.Path(path_type=Path), help="Where to write it; by default report.json in DIR; - is stdout."
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
+@click.option("--spawn", is_flag=True, help="Start each node by itself: slower, but they share nothing.")
 @click.option("--quiet", is_flag=True, help="No live view.")
 @format_option("table", "json")
 def demo(
@@ -86,6 +87,7 @@ def demo(
     folder: Path,
     report: Path | None,
     plot: Path | None,
+    spawn: bool,
     quiet: bool,
     form: Form,
 ) -> int:
@@ -112,7 +114,8 @@ def demo(
     lies = _lies(attackers, described, byzantine, attack)
     for text in _warnings(described, () if lies is None else lies.names):
         click.echo(f"warning: {text}", err=True)
-    return run_fleet(described, report=report or folder / REPORT_FILE, plot=plot, quiet=quiet, form=form, lies=lies)
+    report = report or folder / REPORT_FILE
+    return run_fleet(described, report=report, plot=plot, spawn=spawn, quiet=quiet, form=form, lies=lies)
 
 
 def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers | None:

@@ -32,9 +32,10 @@ MOST_ALONE = 0.1
     help="Where to write it; by default report.json beside FEDERATION; - is stdout.",
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
+@click.option("--spawn", is_flag=True, help="Start each node by itself: slower, but they share nothing.")
 @click.option("--quiet", is_flag=True, help="No live view.")
 @format_option("table", "json")
-def launch(*, federation: Path, report: Path | None, plot: Path | None, quiet: bool, form: Form) -> int:
+def launch(*, federation: Path, report: Path | None, plot: Path | None, spawn: bool, quiet: bool, form: Form) -> int:
     """Run all nodes of a federation as processes on this machine.
 
     Each is what `p2pfl run` starts, with its log in NAME/node.log. Ctrl-C stops all of them cleanly; launched again,
@@ -48,11 +49,19 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, quiet: b
     described = load_federation(federation)
     if mistakes := compressor_mistakes(described):  # one line each, and not from every node
         raise ExceptionGroup("compressors that no node could use", mistakes)
-    return run_fleet(described, report=report or described.path.parent / REPORT_FILE, plot=plot, quiet=quiet, form=form)
+    report = report or described.path.parent / REPORT_FILE
+    return run_fleet(described, report=report, plot=plot, spawn=spawn, quiet=quiet, form=form)
 
 
 def run_fleet(
-    federation: Federation, *, report: Path, plot: Path | None, quiet: bool, form: Form, lies: Lies | None = None
+    federation: Federation,
+    *,
+    report: Path,
+    plot: Path | None,
+    spawn: bool,
+    quiet: bool,
+    form: Form,
+    lies: Lies | None = None,
 ) -> int:
     """Start the nodes, show them, write report and picture; returns the exit code. Of liars it says nothing."""
     from p2pfl.cli.picture import check_picture, draw  # noqa: PLC0415 - `--help` stays instant
@@ -62,7 +71,7 @@ def run_fleet(
     check_report(report)
     if plot is not None:
         check_picture(plot)
-    fleet = Fleet(federation, lies)
+    fleet = Fleet(federation, lies, spawn=spawn)
     written = asyncio.run(_watch(fleet, quiet=quiet))
     written = finite(written)
     _show(written, form)

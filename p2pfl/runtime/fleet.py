@@ -2,26 +2,32 @@
 
 Each child is an ordinary `p2pfl run`, in a session of its own, so that Ctrl-C reaches it only through us; its stdin is
 a leash: if the launcher dies, the nodes stop too. Nodes that lie are commands of another package (`lies`).
+Where it is safe they are forked from one process, so that torch is imported once (`fork_server`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from p2pfl.config.load_node import load_node, node_file
 from p2pfl.config.model import Federation, NodeConfig
 from p2pfl.runtime.ending import WAITING_FOR_DISK
+from p2pfl.runtime.fork_server import ForkedProcess, ForkServer, NotForked, why_not
 from p2pfl.runtime.lies import Lies
+
+log = logging.getLogger("p2pfl")
 
 PATIENCE_S = 15.0
 """longer than a node takes that is stopped, unless its disk is full: that one is let be."""
@@ -30,6 +36,11 @@ STRANDED_S = 5.0
 STOPPED = 130
 LINE_LIMIT = 1 << 20
 LOG_FILE = "node.log"
+SHARED = ("click", "numpy.random", "p2pfl.config.load_node", "p2pfl.runtime.app")
+"""What every node imports."""
+SHARED_WITH_TORCH = ("p2pfl.learn.trainer", "p2pfl.learn.digits")
+WITHOUT_TORCH = ("quadratic",)
+"""Tasks for whose sake torch need not be imported."""
 
 Line = dict[str, Any]
 
@@ -45,7 +56,7 @@ class Child:
     node: NodeConfig
     byzantine: bool = False
     lines: list[Line] = field(default_factory=list)
-    process: Process | None = None
+    process: Process | ForkedProcess | None = None
     exit_code: int | None = None
     ended_s: float | None = None
     stranded: bool = False
@@ -101,12 +112,14 @@ class Child:
 
 class Fleet:
     """`run` returns when every child has ended. `stop` asks all of them to end cleanly; called again, it asks those to
-    give up that wait for a full disk.
+    give up that wait for a full disk. `spawn`: each child is started by itself, and shares no import.
     """
 
-    def __init__(self, federation: Federation, lies: Lies | None = None) -> None:
+    def __init__(self, federation: Federation, lies: Lies | None = None, *, spawn: bool = False) -> None:
         self.federation = federation
         self.lies = lies
+        self.spawn = spawn
+        self.server: ForkServer | None = None
         liars = () if lies is None else lies.names
         self.children = [
             Child(
@@ -131,8 +144,8 @@ class Fleet:
         try:
             async with asyncio.TaskGroup() as group:
                 watch = group.create_task(self._tick(on_tick, every_s))
-                runs = [group.create_task(self._run(child)) for child in self.children]
-                await asyncio.wait(runs)
+                if runs := await self._start_all(group):
+                    await asyncio.wait(runs)
                 watch.cancel()
         finally:
             self._kill()
@@ -148,6 +161,8 @@ class Fleet:
             self._signal(signal.SIGTERM, [child for child in self.children if child.waits_for_disk])
             return
         self.stopping = True
+        if self.server is not None:
+            self.server.give_up()
         for child in self.children:
             child.let_go()
         asyncio.get_running_loop().call_later(PATIENCE_S, self._end)
@@ -177,15 +192,64 @@ class Fleet:
             self._end_stranded()
             on_tick()
 
-    async def _run(self, child: Child) -> None:
+    async def _start_all(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """Those that share no import go first: the others wait for it."""
+        runs = []
+        async with AsyncExitStack() as until_started:
+            self.server = await self._fork_server(until_started)
+            for child in sorted(self.children, key=self._may_share):
+                child.process = await self._start(child)
+                if child.process is None:
+                    child.exit_code, child.ended_s = STOPPED, self.elapsed_s
+                else:
+                    runs.append(group.create_task(self._follow(child, child.process)))
+        self.server = None
+        return runs
+
+    async def _fork_server(self, until_started: AsyncExitStack) -> ForkServer | None:
+        sharing = [child for child in self.children if self._may_share(child)]
+        if self.spawn or self.stopping or not sharing or why_not() is not None:
+            return None
+        torch = self.federation.task.name not in WITHOUT_TORCH and find_spec("torch") is not None
+        room = max(len(" ".join([sys.executable, *self._command(child)]).encode()) for child in sharing)
+        server = ForkServer([*SHARED, *SHARED_WITH_TORCH] if torch else SHARED, room=room)
+        try:
+            return await until_started.enter_async_context(server)
+        except NotForked as reason:
+            self._share_nothing(reason)
+            return None
+
+    async def _start(self, child: Child) -> Process | ForkedProcess | None:
+        """None: somebody has said meanwhile that all shall stop."""
         if self.stopping:
-            child.exit_code, child.ended_s = STOPPED, self.elapsed_s
-            return
-        command = [sys.executable, *self._arguments(child), "--format", "json", "--launched"]
-        with child.log_path.open("ab") as log:
-            process = child.process = await asyncio.create_subprocess_exec(
-                *command, stdin=PIPE, stdout=PIPE, stderr=log, start_new_session=True, limit=LINE_LIMIT
+            return None
+        with child.log_path.open("ab") as stderr:
+            if self.server is not None and self._may_share(child):
+                try:
+                    return await self.server.start(self._command(child), stderr=stderr, limit=LINE_LIMIT)
+                except NotForked as reason:
+                    if self._is_stopping():
+                        return None
+                    self._share_nothing(reason)
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                *self._command(child),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=stderr,
+                start_new_session=True,
+                limit=LINE_LIMIT,
             )
+
+    def _may_share(self, child: Child) -> bool:
+        """An import fixes how many threads the linear algebra has: one, as nodes have that say nothing else."""
+        return child.node.threads == 1 and self._command(child)[0] == "-m"
+
+    def _share_nothing(self, reason: NotForked) -> None:
+        self.server = None
+        log.warning("the process that was to start the nodes cannot (%s): each is started by itself", reason)
+
+    async def _follow(self, child: Child, process: Process | ForkedProcess) -> None:
         if self._is_stopping():
             child.let_go()
         await self._listen(child, process)
@@ -220,12 +284,14 @@ class Fleet:
             child.stranded = True
             child.let_go()
 
-    def _arguments(self, child: Child) -> list[str]:
+    def _command(self, child: Child) -> list[str]:
         if child.byzantine and self.lies is not None:
-            return self.lies.command(self.federation, child.name)
-        return ["-m", "p2pfl.cli.main", "run", str(self.federation.path), "--node", child.name]
+            command = self.lies.command(self.federation, child.name)
+        else:
+            command = ["-m", "p2pfl.cli.main", "run", str(self.federation.path), "--node", child.name]
+        return [*command, "--format", "json", "--launched"]
 
-    async def _listen(self, child: Child, process: Process) -> None:
+    async def _listen(self, child: Child, process: Process | ForkedProcess) -> None:
         if process.stdout is None:
             raise AssertionError("a child without a pipe")
         async for raw in process.stdout:

@@ -32,7 +32,7 @@ def child(phase, **more):
 def stopping(monkeypatch):
     monkeypatch.setattr(fleet, "PATIENCE_S", 0.01)
     launcher = Fleet.__new__(Fleet)
-    launcher.stopping = False
+    launcher.stopping, launcher.server = False, None
     launcher.children = [child("training"), child("waiting for disk"), child("waiting for disk", byzantine=True)]
     return launcher
 

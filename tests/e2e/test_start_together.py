@@ -1,0 +1,234 @@
+"""`p2pfl launch` forks its nodes from one process: what a person sees is as if each had been started by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ports import free_ports
+
+P2PFL = [sys.executable, "-m", "p2pfl.cli.main"]
+SERVER = "p2pfl.runtime.fork_server"
+DEADLINE_S = 100
+TASK = """
+import os, sys
+from pathlib import Path
+from p2pfl.learn.quadratic import QuadraticTask
+
+with Path(__file__).with_name("imported").open("a") as file:
+    words = Path("/proc/self/cmdline").read_text().split("\\0")
+    limits = [os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")]
+    print(os.getpid(), words[words.index("--node") + 1], "torch" in sys.modules, *limits, file=file)
+
+task = QuadraticTask(step_s=0.02)
+"""
+INJECTED = f"""
+import sys
+if "{SERVER}" in sys.orig_argv:
+    import os, signal, threading, time
+"""
+SLOW = "time.sleep(1000)"
+"""An import that takes long."""
+THREADED = "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()"
+DYING = "os.register_at_fork(before=lambda n=iter((0, 9)): os.kill(os.getpid(), next(n)))"
+"""The server is killed when it is to fork its second node."""
+
+
+@pytest.fixture
+def ward(tmp_path):
+    """Two nodes whose task is the user's, and needs no torch."""
+    folder = tmp_path / "ward"
+    ports = ["--base-port", str(free_ports(2)[0])]
+    command = [*P2PFL, "new", str(folder), "--nodes", "2", *ports]
+    subprocess.run(command, check=True, capture_output=True)
+    file = folder / "federation.toml"
+    text = file.read_text().replace("rounds = 40", "rounds = 5").replace("# linger_s = 30.0", "linger_s = 3.0")
+    file.write_text(text.replace("# start_wait_s = 60.0", "start_wait_s = 30.0"))
+    (folder / "task.py").write_text(TASK)
+    return folder
+
+
+@pytest.fixture
+def inject(tmp_path, monkeypatch):
+    """What the server does when it starts."""
+
+    def inject(line):
+        (tmp_path / "site").mkdir()
+        (tmp_path / "site" / "sitecustomize.py").write_text(INJECTED + f"    {line}\n")
+        paths = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+
+    return inject
+
+
+@pytest.fixture
+def launch(ward):
+    """Start `p2pfl launch`; none outlives the test."""
+    started = []
+
+    def launch(*options):
+        command = [*P2PFL, "launch", str(ward), "--quiet", *options]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, start_new_session=True, **pipes))
+        return started[-1]
+
+    yield launch
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def endless(ward):
+    file = ward / "federation.toml"
+    file.write_text(file.read_text().replace("rounds = 5", "rounds = 100000"))
+
+
+def of(ward):
+    """Every node of this federation that runs, by process id, with its command line."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_text().rstrip("\0").split("\0")
+        except OSError:
+            continue
+        if str(ward / "federation.toml") in words:
+            found[int(place.name)] = words
+    return found
+
+
+def server_of(process):
+    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        if SERVER in (Path("/proc") / pid / "cmdline").read_text().split("\0"):
+            return int(pid)
+    return None
+
+
+def wait_for(look, what):
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def done(process):
+    out, err = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, out, err
+
+
+def imported(ward):
+    return [line.split() for line in (ward / "imported").read_text().splitlines()]
+
+
+def results(ward):
+    return {name: json.loads((ward / name / "state" / "result.json").read_text()) for name in ("node0", "node1")}
+
+
+def is_gone(pid):
+    return not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("spawn", [False, True])
+def test_a_task_is_imported_by_its_nodes_alone_and_torch_before_them(launch, ward, spawn):
+    code, _, err = done(launch(*["--spawn"] * spawn))
+    assert (code, "error" in err, "warning" in err) == (0, False, False), err
+    lines = imported(ward)
+    assert {(int(pid), name) for pid, name, *_ in lines} == {(one["pid"], name) for name, one in results(ward).items()}
+    assert [line[2:] for line in lines] == [[str(not spawn), "1", "1", "1"]] * 2
+
+
+def test_a_node_that_wants_more_threads_has_them_and_shares_no_import(launch, ward):
+    file = ward / "node1" / "node.toml"
+    file.write_text(file.read_text().replace("# threads = 1", "threads = 2"))
+    code, _, err = done(launch())
+    assert code == 0, err
+    shown = {name: rest for _, name, *rest in imported(ward)}
+    assert shown == {"node0": ["True", "1", "1", "1"], "node1": ["False", "2", "2", "2"]}
+
+
+def test_with_a_second_thread_nodes_are_started_by_themselves_and_it_is_told(inject, launch, ward):
+    inject(THREADED)
+    code, _, err = done(launch())
+    assert code == 0, err
+    assert "cannot (it has 2 threads): each is started by itself" in err
+    assert [line[2] for line in imported(ward)] == ["False"] * 2
+
+
+def test_a_server_that_is_killed_before_it_has_forked_is_done_without(inject, launch, ward):
+    inject(SLOW)
+    process = launch()
+    os.kill(wait_for(lambda: server_of(process), "the server"), signal.SIGKILL)
+    code, _, err = done(process)
+    assert code == 0, err
+    assert "cannot (it died (SIGKILL)): each is started by itself" in err
+    assert all(result["finished"] for result in results(ward).values())
+
+
+def test_a_server_that_is_killed_in_between_ends_the_launch_and_nobody_stays(inject, launch, ward):
+    inject(DYING)
+    endless(ward)
+    code, _, err = done(launch())
+    assert code == 1
+    assert err == "error: the process that starts the nodes died (SIGKILL); --spawn does without it\n"
+    wait_for(lambda: not of(ward), "their end")
+
+
+def test_a_server_leaves_when_its_launcher_is_killed_and_so_do_nodes(launch, ward):
+    endless(ward)
+    process = launch()
+    server = wait_for(lambda: server_of(process), "the server")
+    nodes = wait_for(lambda: len(found := of(ward)) == 2 and found, "two nodes")
+    assert {words[words.index("--node") + 1] for words in nodes.values()} == {"node0", "node1"}
+    assert all(words[1:4] == ["-m", "p2pfl.cli.main", "run"] for words in nodes.values())
+    process.kill()
+    process.communicate()
+    wait_for(lambda: is_gone(server) and not of(ward), "their end")
+
+
+def test_a_server_leaves_when_its_launcher_is_killed_while_it_imports(launch, ward):
+    process = launch()
+    server = wait_for(lambda: server_of(process), "the server")
+    process.kill()
+    process.communicate()
+    wait_for(lambda: is_gone(server), "its end")
+    assert of(ward) == {}
+
+
+def test_ctrl_c_need_not_wait_for_an_import(inject, launch, ward):
+    inject(SLOW)
+    process = launch()
+    server = wait_for(lambda: server_of(process), "the server")
+    os.kill(process.pid, signal.SIGINT)
+    code, _, err = done(process)
+    assert code == 130, err
+    assert is_gone(server)
+    assert of(ward) == {}
+    assert not (ward / "imported").exists()
+
+
+def test_a_task_that_fails_is_told_as_by_nodes_that_share_nothing(launch, ward):
+    (ward / "task.py").write_text("raise RuntimeError('as asked')\n")
+    said = []
+    for options in ([], ["--spawn"]):
+        code, _, err = done(launch(*options))
+        log = (ward / "node0" / "node.log").read_text()
+        (ward / "node0" / "node.log").unlink()
+        (ward / "node1" / "node.log").unlink()
+        said.append((code, err, log))
+    assert said[0] == said[1]
+    code, err, log = said[0]
+    assert code == 1
+    assert "node0 failed (exit 2); its log" in err
+    assert re.search("error: .*RuntimeError.*as asked", log)
+    assert "Traceback" not in log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,13 @@ Line = Mapping[str, Any]
 
 FLOOR = 1e-3
 """closing rounds count for the measured contraction until the distance has fallen to this share of the first."""
+
+
+class ClosingPoint(NamedTuple):
+    """Of one round without training: how far apart the nodes are, and exchanges so far, per end of an edge."""
+
+    distance: float
+    exchanges: float
 
 
 def spread(values: Iterable[float | None]) -> dict[str, float] | None:
@@ -70,12 +77,12 @@ def _measured(closing: Sequence[Mapping[int, Line]], ends: float) -> float | Non
     for tick in ticks:
         at = [lines[tick] for lines in closing]
         distance = consensus_distance(np.array([line["sketch"] for line in at]))
-        points.append((distance, sum(line["exchanges"] for line in at) / ends))
-    points = [point for point in points if point[0] > FLOOR * points[0][0]]
-    if len(points) < 2 or points[-1][1] <= points[0][1]:
+        points.append(ClosingPoint(distance, sum(line["exchanges"] for line in at) / ends))
+    points = [point for point in points if point.distance > FLOOR * points[0].distance]
+    if len(points) < 2 or points[-1].exchanges <= points[0].exchanges:
         return None
-    (first, before), (last, after) = points[0], points[-1]
-    return float((last / first) ** (1 / (after - before)))
+    first, last = points[0], points[-1]
+    return float((last.distance / first.distance) ** (1 / (last.exchanges - first.exchanges)))
 
 
 def by_compressor(federation: Federation, sent: Mapping[tuple[int, int], int]) -> dict[str, dict[str, int]]:

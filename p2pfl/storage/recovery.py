@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from p2pfl.errors import StorageError
 from p2pfl.storage.folder import log_generations, log_path, snapshot_generations
@@ -32,6 +33,11 @@ class Loaded:
     complete: bool
 
 
+class LastLog(NamedTuple):
+    generation: int
+    log: Log
+
+
 @dataclass(slots=True, kw_only=True)
 class Recovery:
     """What was found: the snapshot, the records that follow it, and the last log that may be continued."""
@@ -41,7 +47,7 @@ class Recovery:
     warnings: list[str]
     records: list[Record] = field(default_factory=list)
     complete: bool = True
-    last_log: tuple[int, Log] | None = None
+    last_log: LastLog | None = None
 
     def loaded(self) -> Loaded:
         return Loaded(state=self.snapshot.state, records=self.records, warnings=self.warnings, complete=self.complete)
@@ -102,7 +108,7 @@ def _follow(recovery: Recovery, folder: Path, generation: int) -> bool:
         return False
     recovery.records += log.records
     recovery.end = log.end
-    recovery.last_log = (generation, log)
+    recovery.last_log = LastLog(generation, log)
     if log.damaged:
         recovery.lose(f"{path} is damaged after byte {log.valid_bytes}; what follows there is not replayed")
     return not log.damaged
@@ -113,7 +119,7 @@ def _account_for_damaged(recovery: Recovery, newest_snapshot: int) -> None:
     base = recovery.snapshot.generation
     if newest_snapshot == base or not recovery.complete:
         return
-    reached = recovery.last_log[0] if recovery.last_log else base
+    reached = recovery.last_log.generation if recovery.last_log else base
     if reached < newest_snapshot:
         recovery.lose(f"the state is that of snapshot {base}, older than the damaged {newest_snapshot}")
 

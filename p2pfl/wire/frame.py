@@ -13,6 +13,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -117,6 +118,13 @@ def split(message: Message) -> Iterator[bytes | memoryview]:
         yield body[start : start + CHUNK_BYTES]
 
 
+class Begun(NamedTuple):
+    """The head of a long message whose body is under way."""
+
+    prefix: Prefix
+    header: bytes
+
+
 class Assembler:
     """The receiving side of one session, fed one chunk after the other.
 
@@ -128,7 +136,7 @@ class Assembler:
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
         self._buffer: mmap.mmap | None = None
-        self._pending: tuple[Prefix, bytes] | None = None
+        self._pending: Begun | None = None
         self._filled = 0
         self._dead = False
 
@@ -136,7 +144,7 @@ class Assembler:
     def pending_bytes(self) -> int:
         """The size of the body that is under way, 0 between messages; any thread may ask."""
         pending = self._pending  # which another thread may be about to forget
-        return pending[0].body_bytes if pending else 0
+        return pending.prefix.body_bytes if pending else 0
 
     def feed(self, chunk: bytes) -> list[Message]:
         """The message that this chunk completes, if it does.
@@ -164,7 +172,7 @@ class Assembler:
         if len(header) != prefix.header_bytes or body.nbytes:
             raise PeerFault("a long message begins with a chunk that is not its prefix and header")
         self._take_buffer()
-        self._pending, self._filled = (prefix, bytes(header)), 0
+        self._pending, self._filled = Begun(prefix, bytes(header)), 0
         return None
 
     def _continue(self, prefix: Prefix, header: bytes, chunk: bytes) -> Message | None:

@@ -10,10 +10,9 @@ from topologies.building import build_schedule, kind, resolve
 from topologies.errors import TopologyError, nearest
 from topologies.family import Kind
 from topologies.graph import Topology
-from topologies.metrics.consensus import EPSILON, rounds_to_consensus
+from topologies.metrics.consensus import EPSILON, require_epsilon, rounds_to_consensus
 from topologies.metrics.distance import diameter
 from topologies.schedules.schedule import Schedule
-from topologies.simulation.start import require_epsilon
 from topologies.specs import is_file
 from topologies.spectral import spectrum
 from topologies.weights import check_weights

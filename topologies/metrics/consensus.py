@@ -9,10 +9,14 @@ from topologies.errors import TopologyError
 EPSILON = 1e-3
 
 
+def require_epsilon(epsilon: float, below: float = 1.0) -> None:
+    if not 0.0 < epsilon < below:
+        raise TopologyError("impossible accuracy", key="epsilon", value=epsilon, allowed=f"between 0 and {below:g}")
+
+
 def rounds_to_consensus(mixing_rate: float, epsilon: float = EPSILON) -> int | None:
     """Synchronous mixing steps until the distance to consensus is `epsilon` of what it was; None if never."""
-    if not 0.0 < epsilon < 1.0:
-        raise TopologyError("impossible accuracy", key="epsilon", value=epsilon, allowed="between 0 and 1")
+    require_epsilon(epsilon)
     if mixing_rate >= 1.0:
         return None
     if mixing_rate <= epsilon:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from topologies.graph import Topology
     from topologies.metrics.describe import describe
     from topologies.schedules.schedule import Mixing, Schedule
-    from topologies.spectral import Spectrum, spectrum
-    from topologies.weights import contraction, mixing_matrix
+    from topologies.spectral import Spectrum, contraction, mixing_matrix, spectrum
 
 __all__ = [
     "Mixing",
@@ -39,9 +38,9 @@ _HOME = {
     "TopologyError": "topologies.errors",
     "build": "topologies.building",
     "build_schedule": "topologies.building",
-    "contraction": "topologies.weights",
+    "contraction": "topologies.spectral",
     "describe": "topologies.metrics.describe",
-    "mixing_matrix": "topologies.weights",
+    "mixing_matrix": "topologies.spectral",
     "spectrum": "topologies.spectral",
 }
 

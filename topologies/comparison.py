@@ -10,12 +10,10 @@ from topologies.building import build_schedule, kind, resolve
 from topologies.errors import TopologyError, nearest
 from topologies.family import Kind
 from topologies.graph import Topology
-from topologies.metrics.consensus import EPSILON, require_epsilon, rounds_to_consensus
 from topologies.metrics.distance import diameter
 from topologies.schedules.schedule import Schedule
 from topologies.specs import is_file
-from topologies.spectral import spectrum
-from topologies.weights import check_weights
+from topologies.spectral import EPSILON, check_weights, require_epsilon, rounds_to_consensus, spectrum
 
 Row = dict[str, Any]
 
@@ -136,7 +134,7 @@ def static_row(topology: Topology, weights: str, epsilon: float) -> Row:
 
 def schedule_row(schedule: Schedule, epsilon: float) -> Row:
     """Edges, lambda_2 and diameter are those of the union of all rounds; its weights are the schedule's own."""
-    from topologies.metrics.schedules import describe_schedule  # noqa: PLC0415 - a static graph does without
+    from topologies.metrics.describe import describe_schedule  # noqa: PLC0415 - a static graph does without
 
     found = describe_schedule(schedule, epsilon)
     return {

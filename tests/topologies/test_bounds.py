@@ -15,7 +15,7 @@ from topologies.design.augmenting import augment
 from topologies.design.candidates import candidate, known_graphs
 from topologies.design.search import evaluations_for
 from topologies.design.wanted import DESIGN_LIMIT, Wanted
-from topologies.effort import EFFORT_LIMIT, effort
+from topologies.eigen.extremes import EFFORT_LIMIT, effort
 from topologies.failures import decay, random_decays
 from topologies.simulation.report import Asked, simulate
 from topologies.simulation.rounds import rounds_limit

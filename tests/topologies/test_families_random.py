@@ -9,12 +9,10 @@ import pytest
 
 from topologies import TopologyError, build
 from topologies.families import FAMILIES, Request
-from topologies.families.d_cliques import greedy_swap, skew
+from topologies.families.d_cliques import greedy_swap, read_counts, skew
 from topologies.families.geometric import near, places
-from topologies.families.keyed import keyed_order
-from topologies.families.label_counts import read_counts
-from topologies.families.parts import even
-from topologies.families.stream import below, uniform
+from topologies.families.parts import below, even, uniform
+from topologies.families.random import keyed_order
 from topologies.specs import parse
 
 DEVICES = [f"pi-{number}" for number in range(40)]

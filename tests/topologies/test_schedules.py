@@ -10,10 +10,8 @@ from topologies import TopologyError, build, build_schedule
 from topologies.building import kind
 from topologies.families import FAMILIES, Kind
 from topologies.schedules.contraction import contraction
-from topologies.schedules.equitopo import paired
-from topologies.schedules.exact import product
-from topologies.schedules.limits import LINKS_LIMIT
-from topologies.schedules.schedule import DENSE_SHARE, Mixing, Schedule
+from topologies.schedules.drawn import paired
+from topologies.schedules.schedule import DENSE_SHARE, LINKS_LIMIT, Mixing, Schedule, product
 
 NAMES = [name for name, family in FAMILIES.items() if family.schedule]
 ANY_SIZE = [name for name in NAMES if name not in {"one-peer-hypercube", "hyper-hypercube", "de-bruijn", "kautz"}]

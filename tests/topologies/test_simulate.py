@@ -8,7 +8,7 @@ import pytest
 from topologies import Mixing, Schedule, Topology, TopologyError, build, build_schedule, spectrum
 from topologies.simulation.report import Asked, simulate, simulate_schedule
 from topologies.simulation.rounds import OldValues, drift, mixing_step, tail
-from topologies.weights import mixing_matrix
+from topologies.spectral import mixing_matrix
 
 GRAPHS = [
     ("ring", 24),

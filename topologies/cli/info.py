@@ -66,7 +66,7 @@ def command(
     certify: bool,
     form: str,
 ) -> int:
-    from topologies.weights import check_weights  # noqa: PLC0415 - `--help` stays instant
+    from topologies.spectral import check_weights  # noqa: PLC0415 - `--help` stays instant
 
     check_weights(weights)
     described = _described(spec, nodes, seed, weights, epsilon, certify=certify, model_bytes=model_bytes)
@@ -90,7 +90,7 @@ def _described(
         from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
 
         return survey(resolve(spec, nodes, seed), weights, epsilon, certify=certify, model_bytes=model_bytes)
-    from topologies.metrics.schedules import describe_schedule  # noqa: PLC0415 - as above
+    from topologies.metrics.describe import describe_schedule  # noqa: PLC0415 - as above
 
     described = describe_schedule(build_schedule(spec, nodes, seed), epsilon)
     if model_bytes is not None:

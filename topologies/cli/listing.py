@@ -13,7 +13,7 @@ from topologies.cli.output import cell, format_option, write_facts, write_json, 
 
 if TYPE_CHECKING:
     from topologies.families import Family
-    from topologies.parameters import Parameter
+    from topologies.family import Parameter
 
 COLUMNS: Mapping[str, int] = {"topology": 24, "rule": 31, "degree": 14, "lambda_2": 19, "ref": 4}
 """Widths, 100 in all with two spaces between."""

@@ -19,14 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.effort import EFFORT_LIMIT, Tell, effort, silent
-from topologies.eigen.dense import DENSE_LIMIT
+from topologies.eigen.extremes import DENSE_LIMIT, EFFORT_LIMIT, Tell, effort, silent
 from topologies.errors import TopologyError
-from topologies.families.stream import generator
+from topologies.families.parts import generator
 from topologies.graph import Edge, Ends, Topology, component_count
 from topologies.laplacian import Array, Laplacian
-from topologies.metrics.consensus import EPSILON, rounds_to_consensus
-from topologies.spectral import fiedler_vector, plain_extremes, spectrum
+from topologies.spectral import EPSILON, fiedler_vector, plain_extremes, rounds_to_consensus, spectrum
 
 BLOCK = 256
 """candidates whose equations are solved at once."""

@@ -9,14 +9,12 @@ from itertools import chain
 import numpy as np
 
 from topologies.building import build
-from topologies.design.candidates import SEARCHED, Candidate, candidate, known_graphs, known_schedules
-from topologies.design.choices import SMALL
-from topologies.design.rates import adjacency_of
+from topologies.design.candidates import SEARCHED, SMALL, Candidate, candidate, known_graphs, known_schedules
 from topologies.design.search import SEARCH_LIMIT, evaluations_for, search
-from topologies.design.wanted import DIGITS, Wanted, checked
-from topologies.effort import Tell, silent
+from topologies.design.wanted import DIGITS, Wanted, adjacency_of, checked
+from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
-from topologies.families.stream import generator
+from topologies.families.parts import generator
 from topologies.graph import Ends, Topology
 from topologies.metrics.known import degree_range
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from topologies.families import (
-    boxes,
     circulants,
     classic,
     cliques,
     d_cliques,
-    expanders,
     geometric,
-    keyed,
-    layered,
     random,
 )
 from topologies.family import ClosedForm, Family, Kind, Request
@@ -23,13 +19,9 @@ __all__ = ["FAMILIES", "ClosedForm", "Family", "Kind", "Request"]
 
 FAMILIES: Mapping[str, Family] = {
     **classic.FAMILIES,
-    **boxes.FAMILIES,
     **circulants.FAMILIES,
-    **expanders.FAMILIES,
-    **layered.FAMILIES,
     **cliques.FAMILIES,
     **d_cliques.FAMILIES,
-    **keyed.FAMILIES,
     **random.FAMILIES,
     **geometric.FAMILIES,
     **SCHEDULES,

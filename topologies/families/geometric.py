@@ -8,11 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.families.parts import Ints, pairs, together
-from topologies.families.stream import uniform
-from topologies.family import Family, Request
+from topologies.families.parts import Ints, pairs, together, uniform
+from topologies.family import Family, Request, choice, positive
 from topologies.graph import Ends
-from topologies.parameters import choice, positive
 
 Points = NDArray[np.float64]
 SHORTEST, LONGEST = 1e-100, 2.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.families.boxes import sides
+from topologies.families.classic import sides
 from topologies.family import Request
 from topologies.graph import Topology
 from topologies.laplacian import Array, Laplacian

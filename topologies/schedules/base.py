@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topologies.schedules.limits import check_links, impossible
-from topologies.schedules.schedule import Ints, Mixing, Part, Schedule
+from topologies.schedules.schedule import Ints, Mixing, Part, Schedule, check_links, impossible
 
 if TYPE_CHECKING:
     from topologies.family import Request

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topologies.family import Family, Kind
-from topologies.parameters import whole
-from topologies.schedules import base, equitopo, exponential, matchings, words
+from topologies.family import Family, Kind, whole
+from topologies.schedules import base, drawn, exponential
 
 YING = "Ying et al. 2021, arXiv:2110.13363"
 TAKEZAWA = "Takezawa et al. 2023, arXiv:2305.11420"
@@ -61,7 +60,7 @@ FAMILIES: Mapping[str, Family] = {
     "d-equi-static": Family(
         rule="node i hears nodes i + u for m drawn shifts u, by default ceil(log2 n) of them",
         degree="at most m",
-        schedule=equitopo.d_equi_static,
+        schedule=drawn.d_equi_static,
         parameters={"m": whole(None, 1, "ceil(log2 n)")},
         source=SONG,
         kind=Kind.DIRECTED,
@@ -70,8 +69,8 @@ FAMILIES: Mapping[str, Family] = {
     "od-equi-dyn": Family(
         rule="so many drawn rounds, repeated: node i hears node i + u for one shift u",
         degree="1 in a round",
-        schedule=equitopo.od_equi_dyn,
-        parameters={"eta": equitopo.eta_parameter(), "rounds": whole(16, 1)},
+        schedule=drawn.od_equi_dyn,
+        parameters={"eta": drawn.eta_parameter(), "rounds": whole(16, 1)},
         source=SONG,
         kind=Kind.DIRECTED,
         random=True,
@@ -79,8 +78,8 @@ FAMILIES: Mapping[str, Family] = {
     "ou-equi-dyn": Family(
         rule="so many drawn rounds, repeated: nodes i and i + u meet where both are free, for one shift u",
         degree="at most 1 in a round",
-        schedule=equitopo.ou_equi_dyn,
-        parameters={"eta": equitopo.eta_parameter(), "rounds": whole(16, 1)},
+        schedule=drawn.ou_equi_dyn,
+        parameters={"eta": drawn.eta_parameter(), "rounds": whole(16, 1)},
         source=SONG,
         kind=Kind.SCHEDULE,
         random=True,
@@ -88,7 +87,7 @@ FAMILIES: Mapping[str, Family] = {
     "random-matchings": Family(
         rule="so many drawn rounds, repeated: all nodes in random pairs, each pair averages",
         degree="1 in a round, one node of an odd number rests",
-        schedule=matchings.random_matchings,
+        schedule=drawn.random_matchings,
         parameters={"rounds": whole(8, 1)},
         source="Boyd et al. 2006, Randomized gossip algorithms, doi:10.1109/TIT.2006.874516",
         kind=Kind.SCHEDULE,
@@ -97,14 +96,14 @@ FAMILIES: Mapping[str, Family] = {
     "round-robin": Family(
         rule="every pair meets once in n - 1 rounds, n where it is odd, in a mixed order",
         degree="1 in a round, one node of an odd number rests",
-        schedule=matchings.round_robin,
+        schedule=drawn.round_robin,
         source="Kirkman 1847, On a problem in combinations",
         kind=Kind.SCHEDULE,
     ),
     "de-bruijn": Family(
         rule="n = k^D, node i sends to k i, ..., k i + k - 1: the exact mean after D rounds of one and the same graph",
         degree="k, k - 1 where a word repeats one letter",
-        schedule=words.de_bruijn,
+        schedule=exponential.de_bruijn,
         parameters={"k": whole(2, 2)},
         source="Imase and Itoh 1983, doi:10.1109/TC.1983.1676323",
         kind=Kind.DIRECTED,
@@ -112,7 +111,7 @@ FAMILIES: Mapping[str, Family] = {
     "kautz": Family(
         rule="n = k^D + k^(D-1), node i sends to -(k i + j) for j = 1, ..., k: no node further than D hops",
         degree="k",
-        schedule=words.kautz,
+        schedule=exponential.kautz,
         parameters={"k": whole(2, 2)},
         source="Imase and Itoh 1983, doi:10.1109/TC.1983.1676323",
         kind=Kind.DIRECTED,

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.eigen.dense import eigenvalues
-from topologies.eigen.lanczos import Krylov
+from topologies.eigen.extremes import eigenvalues
+from topologies.eigen.iterations import Krylov
 from topologies.schedules.schedule import Array, Mixing, Schedule
 
 DENSE_LIMIT = 2_000

@@ -14,8 +14,7 @@ import numpy as np
 
 from topologies.graph import Ends, Topology
 from topologies.laplacian import Array
-from topologies.metrics.consensus import require_epsilon
-from topologies.spectral import fiedler_vector, spectrum
+from topologies.spectral import fiedler_vector, require_epsilon, spectrum
 
 EPSILON_LIMIT = 0.25
 """the lower end of the bracket holds up to here: 1/(2 epsilon) must be at least the root of 1/epsilon."""

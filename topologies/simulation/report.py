@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 
 from topologies.errors import TopologyError, nearest
-from topologies.families.stream import generator
+from topologies.families.parts import generator
 from topologies.graph import Topology
 from topologies.laplacian import Array
-from topologies.metrics.consensus import require_epsilon, rounds_to_consensus
-from topologies.metrics.schedules import describe_schedule, messages
+from topologies.metrics.describe import describe_schedule, messages
 from topologies.schedules.schedule import Schedule
 from topologies.simulation import rounds
 from topologies.simulation.gossip import RUNS_LIMIT, averaging_ticks, bracket, gossip
 from topologies.simulation.rounds import Approach, OldValues, Tail, require_held, require_whole, run
-from topologies.spectral import spectrum
+from topologies.spectral import require_epsilon, rounds_to_consensus, spectrum
 
 MODES = ("sync", "gossip", "delay")
 GOSSIP_WORK = 1_000_000_000

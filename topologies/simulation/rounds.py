@@ -17,7 +17,7 @@ import numpy as np
 from topologies.errors import TopologyError
 from topologies.graph import Topology, component_count
 from topologies.laplacian import Array
-from topologies.weights import weighted
+from topologies.spectral import weighted
 
 Step = Callable[[Array], Array]
 """One round of mixing, from and to shape (nodes, dimension)."""

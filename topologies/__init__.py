@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from topologies.errors import TopologyError
     from topologies.graph import Topology
     from topologies.metrics.describe import describe
-    from topologies.schedules.schedule import Mixing, Schedule
+    from topologies.schedules.schedule import MixingMatrix, Schedule
     from topologies.spectral import Spectrum, contraction, mixing_matrix, spectrum
 
 __all__ = [
-    "Mixing",
+    "MixingMatrix",
     "Schedule",
     "Spectrum",
     "Topology",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "Mixing": "topologies.schedules.schedule",
+    "MixingMatrix": "topologies.schedules.schedule",
     "Schedule": "topologies.schedules.schedule",
     "Spectrum": "topologies.spectral",
     "Topology": "topologies.graph",

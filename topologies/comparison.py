@@ -8,7 +8,7 @@ from typing import Any
 
 from topologies.building import build_schedule, kind, resolve
 from topologies.errors import TopologyError, nearest
-from topologies.family import Kind
+from topologies.family import GraphKind
 from topologies.graph import Topology
 from topologies.metrics.distance import diameter
 from topologies.schedules.schedule import Schedule
@@ -109,7 +109,7 @@ def _sizes(spec: str, sizes: Sequence[int]) -> Sequence[int | None]:
 
 
 def _row(spec: str, n: int | None, *, weights: str, epsilon: float, seed: int) -> Row:
-    if n is None or kind(spec) is Kind.STATIC:
+    if n is None or kind(spec) is GraphKind.STATIC:
         return {**static_row(resolve(spec, n, seed), weights, epsilon), "topology": spec}
     return schedule_row(build_schedule(spec, n, seed), epsilon)
 

@@ -105,7 +105,7 @@ def file(meaning: str = "") -> Parameter:
 Parameters = Mapping[str, Any]
 
 
-class Kind(Enum):
+class GraphKind(Enum):
     """`STATIC`: one undirected graph. `SCHEDULE`: another undirected graph each round. `DIRECTED`: one or many
     directed graphs. A federation can run the first two; a directed graph stays inside this library.
     """
@@ -116,7 +116,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class GraphRequest:
     """`names` are those of the nodes: a family that orders its members by name uses them, others do not.
 
     `folder` is where a relative path among the parameters starts.
@@ -161,8 +161,8 @@ class ClosedForm:
     diameter: int | None = None
 
 
-EdgeBuilder = Callable[[Request], Ends | Iterable[Sequence[int]]]
-ScheduleBuilder = Callable[[Request], Schedule]
+EdgeBuilder = Callable[[GraphRequest], Ends | Iterable[Sequence[int]]]
+ScheduleBuilder = Callable[[GraphRequest], Schedule]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +182,11 @@ class Family:
     build: EdgeBuilder | None = None
     schedule: ScheduleBuilder | None = None
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    closed: Callable[[Request], ClosedForm | None] | None = None
-    expected: Callable[[Request], float] | None = None
+    closed: Callable[[GraphRequest], ClosedForm | None] | None = None
+    expected: Callable[[GraphRequest], float] | None = None
     connectivity: str = ""
     source: str = ""
-    kind: Kind = Kind.STATIC
+    kind: GraphKind = GraphKind.STATIC
     transitive: bool = False
     random: bool = False
     edges_limit: int | None = None

@@ -13,7 +13,7 @@ from topologies import TopologyError, build, build_schedule
 from topologies.metrics.describe import describe, describe_schedule, messages
 from topologies.schedules import schedule as schedule_module
 from topologies.schedules.contraction import _Dense, by_lanczos, circulant_row, contraction
-from topologies.schedules.schedule import Mixing, Schedule
+from topologies.schedules.schedule import MixingMatrix, Schedule
 
 CASES = [
     ("one-peer-exponential", 12),
@@ -130,9 +130,9 @@ def test_the_row_of_a_circulant_round_makes_the_whole_matrix(spec, n):
 
 def test_a_round_that_only_looks_circulant_is_not_taken_for_one():
     """As many links of each shift as nodes, but two of them from one node; and shifts with unequal weights."""
-    twice = Mixing(2, np.array([0, 0]), np.array([1, 1]), np.array([1, 1]), np.array([4, 4]))
-    unequal = Mixing.of(2, {(0, 1): Fraction(1, 2), (1, 0): Fraction(1, 3)})
-    swapped = Mixing.of(4, {(0, 1): Fraction(1, 2), (1, 0): Fraction(1, 2)})
+    twice = MixingMatrix(2, np.array([0, 0]), np.array([1, 1]), np.array([1, 1]), np.array([4, 4]))
+    unequal = MixingMatrix.of(2, {(0, 1): Fraction(1, 2), (1, 0): Fraction(1, 3)})
+    swapped = MixingMatrix.of(4, {(0, 1): Fraction(1, 2), (1, 0): Fraction(1, 2)})
     assert [circulant_row(mixing) for mixing in (twice, unequal, swapped)] == [None] * 3
 
 
@@ -157,13 +157,13 @@ def test_exactness_is_told_by_whole_numbers_and_from_random_starts_alike(spec, n
 def test_a_schedule_that_is_nearly_exact_is_not_exact():
     """A share of 1/2 + 2^-50 is 1/2 to all but sixteen digits."""
     share = Fraction(2**49 + 1, 2**50)
-    mixing = Mixing.of(2, {(0, 1): share, (1, 0): share})
+    mixing = MixingMatrix.of(2, {(0, 1): share, (1, 0): share})
     assert schedule_module.exact_after(Schedule("", 2, [mixing], directed=False)) is None
 
 
 def test_a_fast_but_geometric_decay_is_not_exact_to_random_starts(monkeypatch):
     monkeypatch.setattr(schedule_module, "RATIONAL_LIMIT", 0)
-    mixing = Mixing.of(2, dict.fromkeys([(0, 1), (1, 0)], Fraction(45, 100)))
+    mixing = MixingMatrix.of(2, dict.fromkeys([(0, 1), (1, 0)], Fraction(45, 100)))
     schedule = Schedule("", 2, [mixing] * 30, directed=False)
     assert norms(schedule, 30)[-1] < schedule_module.ZERO
     assert schedule_module.exact_after(schedule) is None
@@ -178,7 +178,7 @@ def test_a_schedule_whose_union_is_disconnected_never_reaches_consensus():
 
 def test_a_connected_union_that_never_mixes_is_seen_by_its_norm():
     """Two nodes that swap for ever."""
-    swap = Mixing.of(2, {(0, 1): Fraction(1), (1, 0): Fraction(1)})
+    swap = MixingMatrix.of(2, {(0, 1): Fraction(1), (1, 0): Fraction(1)})
     described = describe_schedule(Schedule("swap", 2, [swap], directed=False))
     assert described["connected"]
     assert described["mixing_rate"] == 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topologies import Mixing, Schedule, Topology, TopologyError, build, build_schedule, spectrum
+from topologies import MixingMatrix, Schedule, Topology, TopologyError, build, build_schedule, spectrum
 from topologies.simulation.report import Asked, simulate, simulate_schedule
 from topologies.simulation.rounds import OldValues, drift, mixing_step, tail
 from topologies.spectral import mixing_matrix
@@ -203,7 +203,7 @@ def test_a_schedule_has_one_mode():
 
 
 def test_a_schedule_whose_union_is_disconnected_ends_with_exit_code_three():
-    pair = Mixing.of(4, {})
+    pair = MixingMatrix.of(4, {})
     with pytest.raises(TopologyError) as caught:
         simulate_schedule(Schedule("by hand", 4, [pair], directed=False))
     assert caught.value.exit_code == 3

@@ -37,7 +37,7 @@ Examples:
 @click.command("list", epilog=EXAMPLES)
 @click.argument("name", required=False)
 @format_option("table", "json", "csv")
-def command(name: str | None, form: str) -> None:
+def list_command(name: str | None, form: str) -> None:
     """All families of graphs, or the one called NAME: parameters with defaults, rule, degree, lambda_2, source.
 
     A federation can run what is static, and schedules of undirected graphs. Directed graphs are for study only.

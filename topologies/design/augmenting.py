@@ -38,7 +38,7 @@ LOOKS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class AugmentStep:
     """The state after `edge` was added; before the first, `edge` is None. `method` says how the edge was chosen."""
 
     edge: Edge | None
@@ -52,7 +52,7 @@ class Step:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmented:
     topology: Topology
-    steps: tuple[Step, ...]
+    steps: tuple[AugmentStep, ...]
 
 
 def augment(
@@ -111,9 +111,9 @@ def with_edge(topology: Topology, edge: Edge) -> Topology:
     return Topology(topology.spec, topology.nodes, ends, topology.seed, names=topology.names)
 
 
-def _step(topology: Topology, edge: Edge | None, method: str, weights: str, epsilon: float) -> Step:
+def _step(topology: Topology, edge: Edge | None, method: str, weights: str, epsilon: float) -> AugmentStep:
     found = spectrum(topology, weights)
-    return Step(
+    return AugmentStep(
         edge=edge,
         components=component_count(topology),
         algebraic_connectivity=found.algebraic_connectivity,

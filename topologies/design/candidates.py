@@ -19,7 +19,7 @@ from topologies.building import build, build_schedule
 from topologies.design.wanted import Key, Wanted, rate_between, rate_of
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
-from topologies.families import FAMILIES, Kind, Request
+from topologies.families import FAMILIES, GraphKind, GraphRequest
 from topologies.graph import Topology, component_count
 from topologies.metrics.connectivity import cut_points
 from topologies.metrics.describe import describe_schedule
@@ -42,7 +42,7 @@ CIRCULANT_NODES = 2_000
 def static_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
     """Specs with seeds, in the order of the families. Some have no graph of this size: building them raises."""
     for name, family in FAMILIES.items():
-        if family.kind is not Kind.STATIC or name in SAME:
+        if family.kind is not GraphKind.STATIC or name in SAME:
             continue
         settings = CHOICES[name](wanted) if name in CHOICES else [""]
         seeds = range(wanted.seed, wanted.seed + (SEEDS if wanted.nodes <= DRAWN else 1)) if family.random else [0]
@@ -54,7 +54,7 @@ def static_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
 def schedule_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
     """As above, of the undirected schedules."""
     for name, family in FAMILIES.items():
-        if family.kind is Kind.SCHEDULE:
+        if family.kind is GraphKind.SCHEDULE:
             several = "k" in family.parameters
             for setting in [f"k={k}" for k in range(1, min(5, wanted.highest) + 1)] if several else [""]:
                 yield (f"{name}:{setting}" if setting else name), wanted.seed
@@ -138,7 +138,7 @@ DENSE = 40
 
 
 @dataclass(eq=False, kw_only=True)
-class Candidate:
+class GraphCandidate:
     """`topology` is, of a schedule, the union of its rounds: what nodes hold sessions for. `rate`: the mixing rate, of
     a schedule the one of a static graph that would need as many rounds.
     """
@@ -206,18 +206,18 @@ class Candidate:
         return not self.wanted.byzantine or (self.robust is not None and self.robust.lower >= self.wanted.robustness)
 
 
-def candidate(wanted: Wanted, topology: Topology) -> Candidate:
+def candidate(wanted: Wanted, topology: Topology) -> GraphCandidate:
     rate = rate_of(topology, wanted.weights)
     sent = wanted.bytes_sent(rate, topology.edge_count)
-    return Candidate(wanted=wanted, topology=topology, rate=rate, rounds=wanted.rounds(rate), sent=sent)
+    return GraphCandidate(wanted=wanted, topology=topology, rate=rate, rounds=wanted.rounds(rate), sent=sent)
 
 
-def known_graphs(wanted: Wanted, tell: Tell = silent) -> Iterator[Candidate]:
+def known_graphs(wanted: Wanted, tell: Tell = silent) -> Iterator[GraphCandidate]:
     """The best draw of each family and choice of parameters that has a connected graph of this size.
 
     One whose degrees are wrong is told only where a formula gives its rate: it is not worth an eigensolver.
     """
-    best: dict[str, Candidate] = {}
+    best: dict[str, GraphCandidate] = {}
     choices = list(static_choices(wanted))
     for done, (spec, seed) in enumerate(choices):
         tell(f"looked at {done} of {len(choices)} graphs")
@@ -246,7 +246,7 @@ def _made(wanted: Wanted, spec: str, seed: int) -> Topology | None:
         return build(spec, wanted.nodes, seed)
     parsed = parse(spec)
     family = FAMILIES[parsed.name]
-    request = Request(spec=spec, nodes=wanted.nodes, parameters=parsed.parameters, seed=seed)
+    request = GraphRequest(spec=spec, nodes=wanted.nodes, parameters=parsed.parameters, seed=seed)
     most = min(DENSE, wanted.highest) * wanted.nodes
     if family.closed and (form := family.closed(request)) is not None:
         if form.edges > most or not wanted.lowest <= form.degrees[0] <= form.degrees[1] <= wanted.highest:
@@ -256,7 +256,7 @@ def _made(wanted: Wanted, spec: str, seed: int) -> Topology | None:
     return build(spec, wanted.nodes, seed)
 
 
-def known_schedules(wanted: Wanted) -> Iterator[Candidate]:
+def known_schedules(wanted: Wanted) -> Iterator[GraphCandidate]:
     """Undirected schedules that reach consensus."""
     for spec, seed in schedule_choices(wanted):
         try:
@@ -266,7 +266,7 @@ def known_schedules(wanted: Wanted) -> Iterator[Candidate]:
             continue  # no such schedule of this size
         rounds, messages = facts["rounds_to_consensus"], facts["messages_to_consensus"]
         if rounds:
-            yield Candidate(
+            yield GraphCandidate(
                 wanted=wanted,
                 topology=schedule.union(),
                 rate=wanted.epsilon ** (1.0 / rounds),

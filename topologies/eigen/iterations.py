@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from topologies.eigen.certificate import Budget, factor, shrink
-from topologies.eigen.elimination import Form
+from topologies.eigen.elimination import QuadraticForm
 from topologies.laplacian import Array, Laplacian
 
 BASIS_BYTES = 400_000_000
@@ -153,7 +153,7 @@ def _tridiagonal(diagonal: Array, beside: Array, which: int) -> tuple[float, Arr
 class Inverse:
     """Applies N^1/2 L_c^+ N^1/2 to vectors (n,) that are orthogonal to the kernel N^1/2 1."""
 
-    def __init__(self, laplacian: Laplacian, form: Form, core: Callable[[Array], Array]) -> None:
+    def __init__(self, laplacian: Laplacian, form: QuadraticForm, core: Callable[[Array], Array]) -> None:
         self._root = np.sqrt(laplacian.n)
         self._kernel = laplacian.kernel
         self._nodes = form.nodes
@@ -163,7 +163,7 @@ class Inverse:
     @classmethod
     def of(cls, laplacian: Laplacian, budget: Budget) -> Inverse | None:
         """None where the factors would not fit into the budget, or there are none."""
-        core = shrink(Form.of(laplacian), budget, keep=True)
+        core = shrink(QuadraticForm.of(laplacian), budget, keep=True)
         if core is None:
             return None
         form, dense = core
@@ -183,7 +183,7 @@ class Inverse:
         return x
 
 
-def _dense_core(form: Form) -> Callable[[Array], Array] | None:
+def _dense_core(form: QuadraticForm) -> Callable[[Array], Array] | None:
     """None where weights are so far apart that the matrix is singular once it is rounded."""
     matrix = np.diag(form.sums)
     matrix[form.i, form.j] = matrix[form.j, form.i] = -form.c
@@ -198,7 +198,7 @@ def _dense_core(form: Form) -> Callable[[Array], Array] | None:
     return solve
 
 
-def _sparse_core(form: Form) -> Callable[[Array], Array] | None:
+def _sparse_core(form: QuadraticForm) -> Callable[[Array], Array] | None:
     ground = int(np.argmax(form.degrees))
     factored = factor(form, ground)
     if factored is None:

@@ -12,10 +12,10 @@ from topologies.families import (
     geometric,
     random,
 )
-from topologies.family import ClosedForm, Family, Kind, Request
+from topologies.family import ClosedForm, Family, GraphKind, GraphRequest
 from topologies.schedules.catalog import FAMILIES as SCHEDULES
 
-__all__ = ["FAMILIES", "ClosedForm", "Family", "Kind", "Request"]
+__all__ = ["FAMILIES", "ClosedForm", "Family", "GraphKind", "GraphRequest"]
 
 FAMILIES: Mapping[str, Family] = {
     **classic.FAMILIES,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from topologies.families.parts import Ints, below, cycle, pairs, together
-from topologies.family import ClosedForm, Family, Request, impossible, offsets, unfit, whole
+from topologies.family import ClosedForm, Family, GraphRequest, impossible, offsets, unfit, whole
 from topologies.graph import Ends
 
 SUM_LIMIT = 400_000_000
@@ -52,7 +52,7 @@ def circulant_form(nodes: int, steps: Iterable[int]) -> ClosedForm:
     return ClosedForm(low=low, high=high, edges=nodes * degree // 2, degrees=(degree, degree))
 
 
-def fitting(wanted: Request) -> tuple[int, ...]:
+def fitting(wanted: GraphRequest) -> tuple[int, ...]:
     """The offsets asked for.
 
     Raises:
@@ -67,7 +67,7 @@ def fitting(wanted: Request) -> tuple[int, ...]:
     return steps
 
 
-def powers(wanted: Request) -> tuple[int, ...]:
+def powers(wanted: GraphRequest) -> tuple[int, ...]:
     """The distinct hops of the undirected exponential graph: 1, 2, 4, ..., the shorter way round."""
     n = wanted.nodes
     return tuple(sorted({min(1 << bit, n - (1 << bit)) for bit in range((n - 1).bit_length())}))
@@ -81,7 +81,7 @@ def equi_shifts(nodes: int, count: int | None, seed: int) -> Ints:
     return 1 + below(nodes - 1, count, seed, "u-equi-static")
 
 
-def shifts(wanted: Request) -> tuple[int, ...]:
+def shifts(wanted: GraphRequest) -> tuple[int, ...]:
     """The distinct hops, the shorter way round.
 
     Raises:
@@ -94,7 +94,7 @@ def shifts(wanted: Request) -> tuple[int, ...]:
     return tuple(np.unique(np.minimum(drawn, wanted.nodes - drawn)).tolist())
 
 
-def residues(wanted: Request) -> tuple[int, ...]:
+def residues(wanted: GraphRequest) -> tuple[int, ...]:
     """The squares modulo n up to n/2. As -1 is a square, so is the negative of each.
 
     Raises:
@@ -123,7 +123,7 @@ def is_prime(n: int) -> bool:
     return n > 1 and all(n % divisor for divisor in range(2, math.isqrt(n) + 1))
 
 
-def paley_form(wanted: Request) -> ClosedForm:
+def paley_form(wanted: GraphRequest) -> ClosedForm:
     n = check_paley(wanted.nodes)
     root, degree = math.sqrt(n), (n - 1) // 2
     return ClosedForm(
@@ -131,7 +131,7 @@ def paley_form(wanted: Request) -> ClosedForm:
     )
 
 
-def margulis(wanted: Request) -> Ends:
+def margulis(wanted: GraphRequest) -> Ends:
     """Node x * m + y is joined to (x + 2y, y), (x + 2y + 1, y), (x, y + 2x), (x, y + 2x + 1), and so back, mod m."""
     m = math.isqrt(wanted.nodes)
     if m * m != wanted.nodes:
@@ -143,7 +143,7 @@ def margulis(wanted: Request) -> Ends:
     return together(*(pairs(node, there) for there in (*along, *across)))
 
 
-def chordal_cycle(wanted: Request) -> Ends:
+def chordal_cycle(wanted: GraphRequest) -> Ends:
     """A ring, and each node x joined to 1 / x modulo n."""
     n = wanted.nodes
     if not is_prime(n):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from topologies.errors import TopologyError, nearest
 from topologies.families.parts import Ints, clique_edges, cliques, even, together
-from topologies.family import Family, Request, choice, file, whole
+from topologies.family import Family, GraphRequest, choice, file, whole
 from topologies.graph import Edge, Ends
 
 KEY = "d-cliques:labels"
@@ -100,7 +100,7 @@ SAME = 1e-9
 """a swap must better two cliques by more than rounding, or two machines might decide differently."""
 
 
-def d_cliques(wanted: Request) -> Ends:
+def d_cliques(wanted: GraphRequest) -> Ends:
     """Without a file of labels the nodes are dealt to the cliques in order, 0 .. M-1 being the first."""
     starts = _starts(wanted)
     members = np.arange(wanted.nodes)
@@ -201,11 +201,11 @@ def _fractal(groups: list[list[int]]) -> Iterator[Edge]:
 _BETWEEN = {"ring": _ring, "full": _full, "small-world": _small_world, "fractal": _fractal}
 
 
-def _starts(wanted: Request) -> Ints:
+def _starts(wanted: GraphRequest) -> Ints:
     return even(wanted.nodes, -(-wanted.nodes // wanted["size"]))
 
 
-def _expected(wanted: Request) -> float:
+def _expected(wanted: GraphRequest) -> float:
     starts = _starts(wanted)
     q = len(starts) - 1
     return clique_edges(starts) + (q * (q - 1) / 2 if wanted["inter"] == "full" else 0)

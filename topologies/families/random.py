@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 
 from topologies.families.parts import Ints, cycle, even, together
-from topologies.family import Family, Request, fraction, unfit, whole
+from topologies.family import Family, GraphRequest, fraction, unfit, whole
 from topologies.graph import Ends
 
 
@@ -27,7 +27,7 @@ def keyed_order(names: Sequence[str], ring: int, seed: int) -> Ints:
     return np.lexsort((places[:, 1], places[:, 0]))
 
 
-def keyed_rings(wanted: Request) -> Ends:
+def keyed_rings(wanted: GraphRequest) -> Ends:
     names = wanted.called()
     return together(*(cycle(keyed_order(names, ring, wanted.seed)) for ring in range(wanted["r"])))
 
@@ -37,7 +37,7 @@ RAREST = 1e-15
 """A probability that is lost beside 1."""
 
 
-def random_regular(wanted: Request) -> Pairs:
+def random_regular(wanted: GraphRequest) -> Pairs:
     degree, n = wanted["degree"], wanted.nodes
     if degree >= n or degree * n % 2:
         raise unfit("random-regular:degree", degree, n, "less than the nodes, and nodes times degree even")
@@ -51,11 +51,11 @@ def random_regular(wanted: Request) -> Pairs:
     return complement
 
 
-def erdos_renyi(wanted: Request) -> Pairs:
+def erdos_renyi(wanted: GraphRequest) -> Pairs:
     return _drawn_pairs(wanted.nodes, wanted["p"], wanted.seed)
 
 
-def watts_strogatz(wanted: Request) -> Pairs:
+def watts_strogatz(wanted: GraphRequest) -> Pairs:
     k = wanted["k"]
     if k % 2 or k >= wanted.nodes:
         raise unfit("watts-strogatz:k", k, wanted.nodes, "even, less than the nodes")
@@ -65,7 +65,7 @@ def watts_strogatz(wanted: Request) -> Pairs:
     return graph
 
 
-def barabasi_albert(wanted: Request) -> Pairs:
+def barabasi_albert(wanted: GraphRequest) -> Pairs:
     m = wanted["m"]
     if m >= wanted.nodes:
         raise unfit("barabasi-albert:m", m, wanted.nodes, "less than the nodes")
@@ -75,7 +75,7 @@ def barabasi_albert(wanted: Request) -> Pairs:
     return graph
 
 
-def stochastic_block(wanted: Request) -> Ends:
+def stochastic_block(wanted: GraphRequest) -> Ends:
     """Blocks of consecutive nodes, as even as can be."""
     n, blocks = wanted.nodes, wanted["blocks"]
     if blocks > n:
@@ -104,7 +104,7 @@ def _ends(drawn: Pairs) -> Ends:
     return np.array(list(drawn), dtype=np.int64).reshape(-1, 2)
 
 
-def _expected_blocks(wanted: Request) -> float:
+def _expected_blocks(wanted: GraphRequest) -> float:
     n, near, far = wanted.nodes, float(wanted["inside"]), float(wanted["between"])
     inside = n * (n / int(wanted["blocks"]) - 1) / 2
     # pairs between are drawn among all: those of a single block are lost, all of them

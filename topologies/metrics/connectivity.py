@@ -45,14 +45,14 @@ def cut_points(topology: Topology, limit: int = SEARCH_LIMIT) -> CutPoints | Non
 
 
 def _search(topology: Topology) -> CutPoints:
-    search = _Search(topology)
+    search = _DepthFirst(topology)
     for root in range(topology.nodes):
         if not search.entered[root]:
             search.explore(root)
     return CutPoints(bridges=tuple(sorted(search.bridges)), nodes=tuple(sorted(search.cut)))
 
 
-class _Search:
+class _DepthFirst:
     """`place[v]`: the next neighbor of v to look at. `entered[v]`: when v was reached.
     `low[v]`: the earliest node that an edge reaches from v or from below it.
 

@@ -19,7 +19,7 @@ from topologies.metrics.distance import diameter, distances
 from topologies.metrics.known import Bounds, degree_range
 from topologies.metrics.resistance import resistance
 from topologies.metrics.robustness import robustness
-from topologies.schedules.contraction import LANCZOS, ROUNDING, Contraction, contraction
+from topologies.schedules.contraction import LANCZOS, ROUNDING, PeriodContraction, contraction
 from topologies.schedules.schedule import Schedule, exact_after
 from topologies.spectral import EPSILON, Spectrum, plain_extremes, rounds_to_consensus, spectrum
 
@@ -132,7 +132,7 @@ def _range(bounds: Bounds | None) -> list[int] | None:
 
 
 def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str, Any]:
-    """All of it. Mixing must have rows and columns that sum to one, as in all families here.
+    """All of it. Mixing matrices must have rows and columns that sum to one, as in all families here.
 
     `edges`, `diameter` and the Laplacian's eigenvalues are those of the union of all rounds, without directions.
     `degree`: how many models a node receives in a round. `mixing_rate`: the spectral norm of D = W_period ... W_1 -
@@ -192,7 +192,7 @@ def messages(schedule: Schedule, rounds: int) -> int:
     return periods * sum(sent) + sum(sent[:rest])
 
 
-def _contraction(schedule: Schedule, epsilon: float, parts: int) -> Contraction:
+def _contraction(schedule: Schedule, epsilon: float, parts: int) -> PeriodContraction:
     if schedule.nodes == 1:
         return _plain(0.0, 0, "one node")
     if parts > 1:
@@ -200,8 +200,8 @@ def _contraction(schedule: Schedule, epsilon: float, parts: int) -> Contraction:
     return contraction(schedule, epsilon)
 
 
-def _plain(norm: float, rounds: int | None, method: str) -> Contraction:
-    return Contraction(norm=norm, rounds=rounds, method=method, residual=0.0, certified=True, asymptotic=norm)
+def _plain(norm: float, rounds: int | None, method: str) -> PeriodContraction:
+    return PeriodContraction(norm=norm, rounds=rounds, method=method, residual=0.0, certified=True, asymptotic=norm)
 
 
 def _degree(schedule: Schedule) -> dict[str, float]:

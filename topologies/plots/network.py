@@ -14,7 +14,7 @@ from topologies.building import build
 from topologies.errors import TopologyError
 from topologies.families.classic import sides
 from topologies.families.geometric import places
-from topologies.family import Request
+from topologies.family import GraphRequest
 from topologies.graph import Ends, Topology, components, ordered
 from topologies.laplacian import Array, Laplacian
 from topologies.metrics.distance import hops
@@ -67,7 +67,7 @@ def _of_family(topology: Topology) -> Layout | None:
             return None
 
 
-def _request(topology: Topology) -> Request | None:
+def _request(topology: Topology) -> GraphRequest | None:
     if is_file(topology.spec):
         return None
     try:
@@ -76,7 +76,7 @@ def _request(topology: Topology) -> Request | None:
         parameters = parse(topology.spec).parameters
     except TopologyError:
         return None
-    return Request(spec=topology.spec, nodes=topology.nodes, parameters=parameters, seed=topology.seed)
+    return GraphRequest(spec=topology.spec, nodes=topology.nodes, parameters=parameters, seed=topology.seed)
 
 
 def looks_the_same_all_around(topology: Topology) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topologies.family import Family, Kind, whole
+from topologies.family import Family, GraphKind, whole
 from topologies.schedules import base, drawn, exponential
 
 YING = "Ying et al. 2021, arXiv:2110.13363"
@@ -17,21 +17,21 @@ FAMILIES: Mapping[str, Family] = {
         degree="1 in a round",
         schedule=exponential.one_peer_exponential,
         source=YING,
-        kind=Kind.DIRECTED,
+        kind=GraphKind.DIRECTED,
     ),
     "directed-exponential": Family(
         rule="node i hears nodes i + 1, i + 2, i + 4, ..., all with the same weight",
         degree="ceil(log2 n)",
         schedule=exponential.directed_exponential,
         source=YING,
-        kind=Kind.DIRECTED,
+        kind=GraphKind.DIRECTED,
     ),
     "one-peer-hypercube": Family(
         rule="round t: nodes whose numbers differ in bit t average; n a power of two: exact after log2 n rounds",
         degree="1 in a round",
         schedule=exponential.one_peer_hypercube,
         source="Shi et al. 2016, Finite-time convergent gossiping, doi:10.1109/TNET.2015.2484345",
-        kind=Kind.SCHEDULE,
+        kind=GraphKind.SCHEDULE,
     ),
     "base": Family(
         rule="any n, the exact mean after about 2 log n rounds to the base k + 1",
@@ -39,7 +39,7 @@ FAMILIES: Mapping[str, Family] = {
         schedule=base.base,
         parameters={"k": whole(1, 1)},
         source=TAKEZAWA,
-        kind=Kind.SCHEDULE,
+        kind=GraphKind.SCHEDULE,
     ),
     "simple-base": Family(
         rule="as base, without splitting n into factors first: often longer",
@@ -47,7 +47,7 @@ FAMILIES: Mapping[str, Family] = {
         schedule=base.simple_base,
         parameters={"k": whole(1, 1)},
         source=TAKEZAWA,
-        kind=Kind.SCHEDULE,
+        kind=GraphKind.SCHEDULE,
     ),
     "hyper-hypercube": Family(
         rule="n a product of numbers up to k + 1: exact after as many rounds as there are factors",
@@ -55,7 +55,7 @@ FAMILIES: Mapping[str, Family] = {
         schedule=base.hyper_hypercube,
         parameters={"k": whole(1, 1)},
         source=TAKEZAWA,
-        kind=Kind.SCHEDULE,
+        kind=GraphKind.SCHEDULE,
     ),
     "d-equi-static": Family(
         rule="node i hears nodes i + u for m drawn shifts u, by default ceil(log2 n) of them",
@@ -63,7 +63,7 @@ FAMILIES: Mapping[str, Family] = {
         schedule=drawn.d_equi_static,
         parameters={"m": whole(None, 1, "ceil(log2 n)")},
         source=SONG,
-        kind=Kind.DIRECTED,
+        kind=GraphKind.DIRECTED,
         random=True,
     ),
     "od-equi-dyn": Family(
@@ -72,7 +72,7 @@ FAMILIES: Mapping[str, Family] = {
         schedule=drawn.od_equi_dyn,
         parameters={"eta": drawn.eta_parameter(), "rounds": whole(16, 1)},
         source=SONG,
-        kind=Kind.DIRECTED,
+        kind=GraphKind.DIRECTED,
         random=True,
     ),
     "ou-equi-dyn": Family(
@@ -81,7 +81,7 @@ FAMILIES: Mapping[str, Family] = {
         schedule=drawn.ou_equi_dyn,
         parameters={"eta": drawn.eta_parameter(), "rounds": whole(16, 1)},
         source=SONG,
-        kind=Kind.SCHEDULE,
+        kind=GraphKind.SCHEDULE,
         random=True,
     ),
     "random-matchings": Family(
@@ -90,7 +90,7 @@ FAMILIES: Mapping[str, Family] = {
         schedule=drawn.random_matchings,
         parameters={"rounds": whole(8, 1)},
         source="Boyd et al. 2006, Randomized gossip algorithms, doi:10.1109/TIT.2006.874516",
-        kind=Kind.SCHEDULE,
+        kind=GraphKind.SCHEDULE,
         random=True,
     ),
     "round-robin": Family(
@@ -98,7 +98,7 @@ FAMILIES: Mapping[str, Family] = {
         degree="1 in a round, one node of an odd number rests",
         schedule=drawn.round_robin,
         source="Kirkman 1847, On a problem in combinations",
-        kind=Kind.SCHEDULE,
+        kind=GraphKind.SCHEDULE,
     ),
     "de-bruijn": Family(
         rule="n = k^D, node i sends to k i, ..., k i + k - 1: the exact mean after D rounds of one and the same graph",
@@ -106,7 +106,7 @@ FAMILIES: Mapping[str, Family] = {
         schedule=exponential.de_bruijn,
         parameters={"k": whole(2, 2)},
         source="Imase and Itoh 1983, doi:10.1109/TC.1983.1676323",
-        kind=Kind.DIRECTED,
+        kind=GraphKind.DIRECTED,
     ),
     "kautz": Family(
         rule="n = k^D + k^(D-1), node i sends to -(k i + j) for j = 1, ..., k: no node further than D hops",
@@ -114,6 +114,6 @@ FAMILIES: Mapping[str, Family] = {
         schedule=exponential.kautz,
         parameters={"k": whole(2, 2)},
         source="Imase and Itoh 1983, doi:10.1109/TC.1983.1676323",
-        kind=Kind.DIRECTED,
+        kind=GraphKind.DIRECTED,
     ),
 }

@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topologies.schedules.schedule import Mixing, Part, Schedule, check_links, impossible
+from topologies.schedules.schedule import MixingMatrix, Part, Schedule, check_links, impossible
 
 if TYPE_CHECKING:
-    from topologies.family import Request
+    from topologies.family import GraphRequest
 from typing import TYPE_CHECKING
 
 from topologies.schedules.schedule import Ints
-
-if TYPE_CHECKING:
-    from topologies.family import Request
-
 
 HALF = Fraction(1, 2)
 
@@ -35,25 +31,25 @@ def shifted(nodes: int, shift: int, weight: Fraction) -> Part:
     return Part(node, (node + shift) % nodes, weight)
 
 
-def one_peer_exponential(wanted: Request) -> Schedule:
+def one_peer_exponential(wanted: GraphRequest) -> Schedule:
     """Round t: every node averages with node i + 2^t. ceil(log2 n) rounds."""
     n = wanted.nodes
     bits = (n - 1).bit_length()
     check_links("one-peer-exponential", n, n * bits)
-    rounds = [Mixing.joined(n, [shifted(n, 1 << bit, HALF)]) for bit in range(bits)]
-    return Schedule(wanted.spec, n, rounds or [Mixing.joined(n, [])], wanted.seed, directed=True)
+    rounds = [MixingMatrix.joined(n, [shifted(n, 1 << bit, HALF)]) for bit in range(bits)]
+    return Schedule(wanted.spec, n, rounds or [MixingMatrix.joined(n, [])], wanted.seed, directed=True)
 
 
-def directed_exponential(wanted: Request) -> Schedule:
+def directed_exponential(wanted: GraphRequest) -> Schedule:
     """One matrix: every node takes the same share of nodes i + 1, i + 2, i + 4, ... and of itself."""
     n = wanted.nodes
     bits = (n - 1).bit_length()
     check_links("directed-exponential", n, n * bits)
-    mixing = Mixing.joined(n, [shifted(n, 1 << bit, Fraction(1, bits + 1)) for bit in range(bits)])
+    mixing = MixingMatrix.joined(n, [shifted(n, 1 << bit, Fraction(1, bits + 1)) for bit in range(bits)])
     return Schedule(wanted.spec, n, [mixing], wanted.seed, directed=True)
 
 
-def one_peer_hypercube(wanted: Request) -> Schedule:
+def one_peer_hypercube(wanted: GraphRequest) -> Schedule:
     """Round t: every node averages with the one whose number differs in bit t."""
     n = wanted.nodes
     if n & (n - 1):
@@ -62,11 +58,11 @@ def one_peer_hypercube(wanted: Request) -> Schedule:
     node = np.arange(n)
     bits = n.bit_length() - 1
     check_links("one-peer-hypercube", n, n * bits)
-    rounds = [Mixing.joined(n, [Part(node, node ^ (1 << bit), HALF)]) for bit in range(bits)]
-    return Schedule(wanted.spec, n, rounds or [Mixing.joined(n, [])], wanted.seed, directed=False)
+    rounds = [MixingMatrix.joined(n, [Part(node, node ^ (1 << bit), HALF)]) for bit in range(bits)]
+    return Schedule(wanted.spec, n, rounds or [MixingMatrix.joined(n, [])], wanted.seed, directed=False)
 
 
-def de_bruijn(wanted: Request) -> Schedule:
+def de_bruijn(wanted: GraphRequest) -> Schedule:
     """Node i, a word of D digits to the base k, sends to k i, ..., k i + k - 1 modulo n = k^D. A link from a node to
     itself is what the node keeps.
     """
@@ -76,7 +72,7 @@ def de_bruijn(wanted: Request) -> Schedule:
     return _made(wanted, sender, (k * sender + letter) % n)
 
 
-def kautz(wanted: Request) -> Schedule:
+def kautz(wanted: GraphRequest) -> Schedule:
     """Words of D letters among k + 1 without equal neighbors, n = k^D + k^(D-1): node i sends to -(k i + j) modulo n
     for j = 1, ..., k.
     """
@@ -100,8 +96,8 @@ def _sends(nodes: int, k: int) -> tuple[Ints, Ints]:
     return sender, np.repeat(np.arange(k), nodes)
 
 
-def _made(wanted: Request, senders: Ints, receivers: Ints) -> Schedule:
+def _made(wanted: GraphRequest, senders: Ints, receivers: Ints) -> Schedule:
     apart = senders != receivers
     part = Part(receivers[apart], senders[apart], Fraction(1, wanted["k"]))
-    mixing = Mixing.joined(wanted.nodes, [part])
+    mixing = MixingMatrix.joined(wanted.nodes, [part])
     return Schedule(wanted.spec, wanted.nodes, [mixing], wanted.seed, directed=True)

@@ -72,7 +72,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Mixing:
+class MixingMatrix:
     """One round: node `receivers[e]` takes the share `numerators[e] / denominators[e]` of node `senders[e]`.
 
     What is left of its weight 1 stays with the node itself. Each array has shape (links,); an undirected edge is two
@@ -86,7 +86,7 @@ class Mixing:
     denominators: Ints
 
     @classmethod
-    def of(cls, nodes: int, shares: Mapping[tuple[int, int], Fraction]) -> Mixing:
+    def of(cls, nodes: int, shares: Mapping[tuple[int, int], Fraction]) -> MixingMatrix:
         """From W's entries off the diagonal: `shares[receiver, sender]`."""
         links = sorted(shares)
         array = np.array(links, dtype=np.int64).reshape(-1, 2)
@@ -95,7 +95,7 @@ class Mixing:
         return cls(nodes, array[:, 0], array[:, 1], numerators, denominators)
 
     @classmethod
-    def joined(cls, nodes: int, parts: Sequence[Part]) -> Mixing:
+    def joined(cls, nodes: int, parts: Sequence[Part]) -> MixingMatrix:
         """From links given as arrays: what a graph of a million nodes needs. No parts, no links: W is the identity."""
         none = np.empty(0, np.int64)
         receivers = np.concatenate([none, *(part.receivers for part in parts)])
@@ -126,9 +126,9 @@ class Mixing:
         cuts = np.cumsum(np.bincount(rank))
         return tuple(np.split(order[by_rank], cuts[:-1])) if len(rank) else ()
 
-    def transposed(self) -> Mixing:
+    def transposed(self) -> MixingMatrix:
         """W^T, which is a mixing matrix where the columns of W sum to one."""
-        return Mixing(self.nodes, self.senders, self.receivers, self.numerators, self.denominators)
+        return MixingMatrix(self.nodes, self.senders, self.receivers, self.numerators, self.denominators)
 
     def dense(self) -> Array:
         """W as a matrix of shape (nodes, nodes), rows sum to 1."""
@@ -160,7 +160,14 @@ class Schedule:
     """`directed`: some matrix is not symmetric. `random`: the matrices were drawn, from the seed."""
 
     def __init__(
-        self, spec: str, nodes: int, mixings: Sequence[Mixing], seed: int = 0, *, directed: bool, random: bool = False
+        self,
+        spec: str,
+        nodes: int,
+        mixings: Sequence[MixingMatrix],
+        seed: int = 0,
+        *,
+        directed: bool,
+        random: bool = False,
     ) -> None:
         self.spec = spec
         self.nodes = nodes
@@ -173,7 +180,7 @@ class Schedule:
     def period(self) -> int:
         return len(self.mixings)
 
-    def mixing(self, t: int) -> Mixing:
+    def mixing(self, t: int) -> MixingMatrix:
         return self.mixings[t % self.period]
 
     def union(self) -> Topology:
@@ -227,7 +234,7 @@ def _identity(nodes: int) -> Whole:
     return matrix
 
 
-def _applied(mixing: Mixing, matrix: Whole) -> tuple[Whole, int]:
+def _applied(mixing: MixingMatrix, matrix: Whole) -> tuple[Whole, int]:
     """D W times `matrix`, and D."""
     below = math.lcm(1, *set(mixing.denominators.tolist()))
     shares: Any = mixing.numerators.astype(object) * (below // mixing.denominators.astype(object))

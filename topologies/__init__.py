@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from topologies.errors import TopologyError
     from topologies.graph import Topology
     from topologies.metrics.describe import describe
-    from topologies.schedules.schedule import Mixing, Schedule
-    from topologies.spectral import Spectrum, spectrum
-    from topologies.weights import contraction, mixing_matrix
+    from topologies.schedules.schedule import MixingMatrix, Schedule
+    from topologies.spectral import Spectrum, contraction, mixing_matrix, spectrum
 
 __all__ = [
-    "Mixing",
+    "MixingMatrix",
     "Schedule",
     "Spectrum",
     "Topology",
@@ -32,16 +31,16 @@ __all__ = [
 ]
 
 _HOME = {
-    "Mixing": "topologies.schedules.schedule",
+    "MixingMatrix": "topologies.schedules.schedule",
     "Schedule": "topologies.schedules.schedule",
     "Spectrum": "topologies.spectral",
     "Topology": "topologies.graph",
     "TopologyError": "topologies.errors",
     "build": "topologies.building",
     "build_schedule": "topologies.building",
-    "contraction": "topologies.weights",
+    "contraction": "topologies.spectral",
     "describe": "topologies.metrics.describe",
-    "mixing_matrix": "topologies.weights",
+    "mixing_matrix": "topologies.spectral",
     "spectrum": "topologies.spectral",
 }
 

@@ -7,21 +7,21 @@ from pathlib import Path
 
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES
-from topologies.family import Family, Kind, Request
+from topologies.family import Family, GraphKind, GraphRequest
 from topologies.files import read_edges, read_topology
 from topologies.graph import EDGES_LIMIT, NODES_LIMIT, Topology, whole_number
 from topologies.schedules.schedule import Schedule
 from topologies.specs import is_file, parse
 
 
-def kind(spec: str) -> Kind:
+def kind(spec: str) -> GraphKind:
     """Whether `spec` names one graph, a schedule, or something directed; a file is one graph."""
-    return Kind.STATIC if is_file(spec) else FAMILIES[parse(spec).name].kind
+    return GraphKind.STATIC if is_file(spec) else FAMILIES[parse(spec).name].kind
 
 
 def is_static(spec: str) -> bool:
     """Whether `resolve` can give it: a file, standard input (`-`), or a family of one undirected graph."""
-    return spec == "-" or kind(spec) is Kind.STATIC
+    return spec == "-" or kind(spec) is GraphKind.STATIC
 
 
 def build(
@@ -90,15 +90,17 @@ def _from_file(spec: str, path: Path, nodes: int, seed: int, names: Sequence[str
     return Topology(spec, nodes, found.ends, seed, names=found.names)
 
 
-def _asked(spec: str, nodes: int, seed: int, names: Sequence[str], folder: Path | str | None) -> tuple[Family, Request]:
+def _asked(
+    spec: str, nodes: int, seed: int, names: Sequence[str], folder: Path | str | None
+) -> tuple[Family, GraphRequest]:
     parsed = parse(spec)
-    wanted = Request(
+    wanted = GraphRequest(
         spec=spec, nodes=nodes, parameters=parsed.parameters, seed=seed, names=names, folder=Path(folder or "")
     )
     return FAMILIES[parsed.name], wanted
 
 
-def _check_edges(family: Family, wanted: Request) -> None:
+def _check_edges(family: Family, wanted: GraphRequest) -> None:
     limit = family.edges_limit or EDGES_LIMIT
     edges = family.expected(wanted) if family.expected else 0
     if edges > limit:

@@ -8,15 +8,12 @@ from typing import Any
 
 from topologies.building import build_schedule, kind, resolve
 from topologies.errors import TopologyError, nearest
-from topologies.family import Kind
+from topologies.family import GraphKind
 from topologies.graph import Topology
-from topologies.metrics.consensus import EPSILON, rounds_to_consensus
 from topologies.metrics.distance import diameter
 from topologies.schedules.schedule import Schedule
-from topologies.simulation.start import require_epsilon
 from topologies.specs import is_file
-from topologies.spectral import spectrum
-from topologies.weights import check_weights
+from topologies.spectral import EPSILON, check_weights, require_epsilon, rounds_to_consensus, spectrum
 
 Row = dict[str, Any]
 
@@ -112,7 +109,7 @@ def _sizes(spec: str, sizes: Sequence[int]) -> Sequence[int | None]:
 
 
 def _row(spec: str, n: int | None, *, weights: str, epsilon: float, seed: int) -> Row:
-    if n is None or kind(spec) is Kind.STATIC:
+    if n is None or kind(spec) is GraphKind.STATIC:
         return {**static_row(resolve(spec, n, seed), weights, epsilon), "topology": spec}
     return schedule_row(build_schedule(spec, n, seed), epsilon)
 
@@ -137,7 +134,7 @@ def static_row(topology: Topology, weights: str, epsilon: float) -> Row:
 
 def schedule_row(schedule: Schedule, epsilon: float) -> Row:
     """Edges, lambda_2 and diameter are those of the union of all rounds; its weights are the schedule's own."""
-    from topologies.metrics.schedules import describe_schedule  # noqa: PLC0415 - a static graph does without
+    from topologies.metrics.describe import describe_schedule  # noqa: PLC0415 - a static graph does without
 
     found = describe_schedule(schedule, epsilon)
     return {

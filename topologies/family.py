@@ -1,7 +1,10 @@
-"""What a family of graphs is: a rule that makes edges, and what is known about the graph before it is made."""
+"""What a family of graphs is: a rule that makes edges, and what is known about the graph before it is made; what it may
+be asked for, and how the text of a value is read.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,13 +13,99 @@ from typing import Any
 
 from topologies.errors import TopologyError
 from topologies.graph import Ends
-from topologies.parameters import Parameter
 from topologies.schedules.schedule import Schedule
+
+WHOLE_LIMIT = 10**9
+"""No parameter counts beyond it, and sums and products of a few of them still fit into 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """`read` turns the text of a value into the value and raises ValueError where it cannot.
+
+    A default of None means that the family chooses: `meaning` says how.
+    """
+
+    default: Any
+    allowed: str
+    read: Callable[[str], Any]
+    meaning: str = ""
+
+
+def counted(text: str, minimum: int, maximum: int = WHOLE_LIMIT) -> int:
+    """Digits and nothing else: `int` also takes `1_0` and the digits of other scripts. Raises ValueError."""
+    if not (text.isascii() and text.isdigit()) or not minimum <= (value := int(text)) <= maximum:
+        raise ValueError(text)
+    return value
+
+
+def whole(default: int | None, minimum: int, meaning: str = "", *, maximum: int = WHOLE_LIMIT) -> Parameter:
+    def read(text: str) -> int:
+        return counted(text, minimum, maximum)
+
+    return Parameter(default, f"a whole number from {minimum} to {maximum}", read, meaning)
+
+
+def fraction(default: float, meaning: str = "") -> Parameter:
+    def read(text: str) -> float:
+        if not 0.0 <= (value := float(text)) <= 1.0:
+            raise ValueError(text)
+        return value
+
+    return Parameter(default, "a number from 0 to 1", read, meaning)
+
+
+def positive(default: float | None, meaning: str = "") -> Parameter:
+    def read(text: str) -> float:
+        if not 0.0 < (value := float(text)) < math.inf:
+            raise ValueError(text)
+        return value
+
+    return Parameter(default, "a number above 0", read, meaning)
+
+
+def offsets(default: tuple[int, ...], meaning: str = "") -> Parameter:
+    def read(text: str) -> tuple[int, ...]:
+        return tuple(sorted({counted(part, 1) for part in text.split("-")}))
+
+    return Parameter(default, "whole numbers from 1 joined by '-', such as 1-2", read, meaning)
+
+
+def lengths(meaning: str = "") -> Parameter:
+    """The sides of a box, in order; none by default."""
+
+    def read(text: str) -> tuple[int, ...]:
+        return tuple(counted(part, 2) for part in text.split("x"))
+
+    return Parameter(None, "whole numbers from 2 joined by 'x', such as 4x5x6", read, meaning)
+
+
+def choice(default: str, *others: str, meaning: str = "") -> Parameter:
+    words = (default, *others)
+
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(text)
+        return text
+
+    return Parameter(default, " or ".join(words), read, meaning)
+
+
+def file(meaning: str = "") -> Parameter:
+    """The path of a file, without commas; none by default. Relative ones start at the request's folder."""
+
+    def read(text: str) -> Path:
+        if not text:
+            raise ValueError(text)
+        return Path(text)
+
+    return Parameter(None, "the path of a file, without commas", read, meaning)
+
 
 Parameters = Mapping[str, Any]
 
 
-class Kind(Enum):
+class GraphKind(Enum):
     """`STATIC`: one undirected graph. `SCHEDULE`: another undirected graph each round. `DIRECTED`: one or many
     directed graphs. A federation can run the first two; a directed graph stays inside this library.
     """
@@ -27,7 +116,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class GraphRequest:
     """`names` are those of the nodes: a family that orders its members by name uses them, others do not.
 
     `folder` is where a relative path among the parameters starts.
@@ -72,8 +161,8 @@ class ClosedForm:
     diameter: int | None = None
 
 
-EdgeBuilder = Callable[[Request], Ends | Iterable[Sequence[int]]]
-ScheduleBuilder = Callable[[Request], Schedule]
+EdgeBuilder = Callable[[GraphRequest], Ends | Iterable[Sequence[int]]]
+ScheduleBuilder = Callable[[GraphRequest], Schedule]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +182,11 @@ class Family:
     build: EdgeBuilder | None = None
     schedule: ScheduleBuilder | None = None
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    closed: Callable[[Request], ClosedForm | None] | None = None
-    expected: Callable[[Request], float] | None = None
+    closed: Callable[[GraphRequest], ClosedForm | None] | None = None
+    expected: Callable[[GraphRequest], float] | None = None
     connectivity: str = ""
     source: str = ""
-    kind: Kind = Kind.STATIC
+    kind: GraphKind = GraphKind.STATIC
     transitive: bool = False
     random: bool = False
     edges_limit: int | None = None

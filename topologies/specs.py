@@ -10,7 +10,7 @@ from typing import Any
 
 from topologies.errors import TopologyError, nearest
 from topologies.families import FAMILIES
-from topologies.parameters import Parameter
+from topologies.family import Parameter
 
 FILE_SUFFIXES = (
     ".json",

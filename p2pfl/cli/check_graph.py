@@ -47,8 +47,8 @@ def graph_facts(
     from p2pfl.reporting.contraction import predicted  # noqa: PLC0415 - as above
     from topologies import Topology, TopologyError  # noqa: PLC0415 - as above
     from topologies.metrics.byzantine import warnings  # noqa: PLC0415 - as above
-    from topologies.metrics.consensus import EPSILON, rounds_to_consensus  # noqa: PLC0415 - as above
     from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
+    from topologies.spectral import EPSILON, rounds_to_consensus  # noqa: PLC0415 - as above
 
     names = [member.name for member in federation.members]
     topology = Topology(federation.topology, len(names), federation.edges, federation.seed, names=names)

@@ -34,7 +34,7 @@ def write_report(report: Mapping[str, Any], path: Path) -> None:
     Raises:
         StorageError: it cannot be written.
     """
-    from topologies.files.writing import replace  # noqa: PLC0415 - `--help` stays instant
+    from topologies.files.formats import replace  # noqa: PLC0415 - `--help` stays instant
 
     content = json.dumps(report, indent=1, allow_nan=False).encode()
 

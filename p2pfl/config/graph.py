@@ -13,9 +13,9 @@ from p2pfl.config.tables import Mistakes
 from p2pfl.errors import UserError
 from topologies import Topology, TopologyError, build, build_schedule
 from topologies.building import kind
-from topologies.families import FAMILIES, Kind
+from topologies.families import FAMILIES, GraphKind
 from topologies.graph import components, ordered
-from topologies.schedules.schedule import Mixing
+from topologies.schedules.schedule import MixingMatrix
 
 KEY = "federation.topology"
 
@@ -35,22 +35,22 @@ def federation_graph(spec: str, names: Sequence[str], seed: int, folder: Path) -
         TopologyError: there is no such graph, or it is directed.
     """
     found = kind(spec)
-    if found is Kind.DIRECTED:
+    if found is GraphKind.DIRECTED:
         text = "is directed, and stays inside the topology library: in a federation both ends of an edge learn"
         raise TopologyError(text, value=spec, allowed=_undirected())
-    if found is Kind.STATIC:
+    if found is GraphKind.STATIC:
         return build(spec, len(names), seed, names=names, folder=folder), ()
     schedule = build_schedule(spec, len(names), seed, names=names, folder=folder)
     return schedule.union(), tuple(_edges(mixing) for mixing in schedule.mixings)
 
 
-def _edges(mixing: Mixing) -> Edges:
+def _edges(mixing: MixingMatrix) -> Edges:
     pairs = zip(mixing.receivers.tolist(), mixing.senders.tolist(), strict=True)
     return tuple((i, j) for i, j in ordered(pairs).tolist())
 
 
 def _undirected() -> str:
-    moving = ", ".join(sorted(name for name, family in FAMILIES.items() if family.kind is Kind.SCHEDULE))
+    moving = ", ".join(sorted(name for name, family in FAMILIES.items() if family.kind is GraphKind.SCHEDULE))
     return f"an undirected graph, such as ring or hypercube, or an undirected schedule: {moving or 'none here'}"
 
 

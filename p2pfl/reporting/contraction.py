@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import Federation
 from topologies import Topology, contraction
-from topologies.eigen.lanczos import Krylov
+from topologies.eigen.iterations import Krylov
 from topologies.graph import component_count
 from topologies.schedules.contraction import PRODUCTS, ROUNDING, SETTLED
 

@@ -11,8 +11,8 @@ from p2pfl.config.binding import federation_id, sections
 from p2pfl.config.graph import DisconnectedGraph
 from p2pfl.config.load import federation_mistakes, load_federation
 from topologies.families import FAMILIES
-from topologies.family import Family, Kind
-from topologies.schedules.schedule import Mixing, Schedule
+from topologies.family import Family, GraphKind
+from topologies.schedules.schedule import MixingMatrix, Schedule
 
 TURNING = (((0, 1),), ((1, 2),), ((0, 1), (0, 2)))
 
@@ -22,7 +22,7 @@ def schedule_of(wanted, rounds, *, directed=False):
     mixings = []
     for edges in rounds:
         shares = dict.fromkeys(edges, half) | ({} if directed else {(j, i): half for i, j in edges})
-        mixings.append(Mixing.of(wanted.nodes, shares))
+        mixings.append(MixingMatrix.of(wanted.nodes, shares))
     return Schedule(wanted.spec, wanted.nodes, mixings, wanted.seed, directed=directed)
 
 
@@ -30,12 +30,12 @@ def schedule_of(wanted, rounds, *, directed=False):
 def family(monkeypatch):
     """Make a family of schedules known: `family(name, rounds)`."""
 
-    def family(name, rounds, kind=Kind.SCHEDULE):
+    def family(name, rounds, kind=GraphKind.SCHEDULE):
         new = Family(
             rule="",
             degree="",
             kind=kind,
-            schedule=lambda wanted: schedule_of(wanted, rounds, directed=kind is Kind.DIRECTED),
+            schedule=lambda wanted: schedule_of(wanted, rounds, directed=kind is GraphKind.DIRECTED),
         )
         monkeypatch.setitem(FAMILIES, name, new)
 
@@ -80,7 +80,7 @@ def test_other_rounds_on_the_same_union_make_another_federation_by_its_edges(fam
 
 
 def test_a_directed_graph_is_refused_and_undirected_ones_are_named(family, on):
-    family("arrows", (((0, 1), (1, 2)),), kind=Kind.DIRECTED)
+    family("arrows", (((0, 1), (1, 2)),), kind=GraphKind.DIRECTED)
     family("turning", TURNING)
     (mistake,) = federation_mistakes(on("arrows"))
     assert (exit_code(mistake), mistake.key, mistake.value) == (2, "federation.topology", "arrows")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topologies import build, contraction, mixing_matrix
-from topologies.weights import sample_weights
+from topologies.spectral import sample_weights
 
 GRAPHS = [
     ("ring", 12),

@@ -10,8 +10,7 @@ import pytest
 
 from topologies import build_schedule
 from topologies.schedules.contraction import contraction
-from topologies.schedules.exact import exact_after, product
-from topologies.schedules.schedule import Schedule
+from topologies.schedules.schedule import Schedule, exact_after, product
 
 EPSILON = 1e-3
 

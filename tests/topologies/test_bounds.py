@@ -15,10 +15,10 @@ from topologies.design.augmenting import augment
 from topologies.design.candidates import candidate, known_graphs
 from topologies.design.search import evaluations_for
 from topologies.design.wanted import DESIGN_LIMIT, Wanted
-from topologies.effort import EFFORT_LIMIT, effort
+from topologies.eigen.extremes import EFFORT_LIMIT, effort
 from topologies.failures import decay, random_decays
 from topologies.simulation.report import Asked, simulate
-from topologies.simulation.synchronous import rounds_limit
+from topologies.simulation.rounds import rounds_limit
 
 
 def call(*arguments):
@@ -159,7 +159,7 @@ def test_rounds_times_edges_are_bounded():
 
 
 def test_what_is_not_settled_within_the_work_is_said(monkeypatch):
-    monkeypatch.setattr("topologies.simulation.synchronous.WORK_LIMIT", 20_000)
+    monkeypatch.setattr("topologies.simulation.rounds.WORK_LIMIT", 20_000)
     found = simulate(build("ring", 200))
     assert not found.facts["settled"]
     assert any("had not settled after 100 rounds" in note for note in found.notes)

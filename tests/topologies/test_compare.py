@@ -7,7 +7,7 @@ import pytest
 from topologies import TopologyError, build, build_schedule, describe
 from topologies.comparison import COLUMNS, compare
 from topologies.files import write_topology
-from topologies.metrics.schedules import describe_schedule
+from topologies.metrics.describe import describe_schedule
 
 MANY = ["ring", "torus", "star", "complete", "random-regular:degree=4"]
 

@@ -11,8 +11,7 @@ import pytest
 from topologies import Topology, build
 from topologies.metrics import connectivity as connectivity_module
 from topologies.metrics import cuts
-from topologies.metrics.connectivity import connectivity
-from topologies.metrics.cutpoints import cut_points
+from topologies.metrics.connectivity import connectivity, cut_points
 from topologies.metrics.cuts import isoperimetric, sweep_cut
 
 

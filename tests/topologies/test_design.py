@@ -13,8 +13,8 @@ from topologies.design.designing import design
 from topologies.design.search import search
 from topologies.design.wanted import CRITERIA, Wanted
 from topologies.families import FAMILIES
-from topologies.metrics.consensus import rounds_to_consensus
 from topologies.metrics.robustness import Robustness, robustness
+from topologies.spectral import rounds_to_consensus
 
 WEIGHTS = ("metropolis", "max-degree", "best-constant")
 QUICK = 400

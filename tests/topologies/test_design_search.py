@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from topologies import build, spectrum
-from topologies.design.rates import adjacency_of, mixing_rate, weighted_laplacian
-from topologies.design.search import evaluations_for, search
-from topologies.design.walk import Walk
-from topologies.design.wanted import CRITERIA, Wanted
+from topologies.design.search import Walk, evaluations_for, search
+from topologies.design.wanted import CRITERIA, Wanted, adjacency_of, mixing_rate, weighted_laplacian
 
 WEIGHTS = ("metropolis", "max-degree", "best-constant")
 

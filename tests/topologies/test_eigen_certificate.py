@@ -13,7 +13,7 @@ import pytest
 
 from topologies import Topology, build
 from topologies.eigen.certificate import CHEAP, Budget, at_least, too_wide
-from topologies.eigen.elimination import Form, eliminate
+from topologies.eigen.elimination import QuadraticForm, eliminate
 from topologies.eigen.ladder import dense_extremes, extremes
 from topologies.laplacian import Laplacian
 
@@ -117,7 +117,7 @@ def test_the_bound_on_treewidth_never_forbids_what_elimination_does():
     """Its claim: no order of elimination leaves a smaller core than this."""
     for spec, nodes in (("torus", 100), ("random-regular", 120), ("hypercube", 64), ("complete", 40), ("star", 80)):
         laplacian = Laplacian.plain(build(spec, nodes))
-        form = Form.of(laplacian)
+        form = QuadraticForm.of(laplacian)
         widest = 0
         while form.size > 1:
             assert eliminate(form, degree=form.size, until=form.size - 1, edges=10**6)
@@ -134,7 +134,7 @@ def test_elimination_keeps_the_form_of_what_is_left():
     """The Schur complement, against dense algebra; its rounding is directed downwards."""
     laplacian = random_laplacian(3, 1.0, nodes=20)
     sigma = 0.1 * extremes(laplacian).low
-    form = Form.of(laplacian, sigma)
+    form = QuadraticForm.of(laplacian, sigma)
     eliminate(form, degree=20, until=2, edges=1000)
     full = np.zeros((laplacian.nodes,) * 2)
     i, j = laplacian.ends.T

@@ -235,7 +235,7 @@ def test_a_basis_too_large_to_keep_is_computed_again(monkeypatch):
     laplacian = random_laplacian(3)
     vectors = []
     for kept in (10**9, 100):
-        monkeypatch.setattr("topologies.eigen.lanczos.BASIS_BYTES", kept)
+        monkeypatch.setattr("topologies.eigen.iterations.BASIS_BYTES", kept)
         krylov = ladder.krylov_of(laplacian)
         krylov.extend(30)
         vectors.append(krylov.vector(krylov.lowest()))

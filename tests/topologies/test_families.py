@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build, spectrum
-from topologies.families import FAMILIES, Request
+from topologies.families import FAMILIES, GraphRequest
 from topologies.families.circulants import equi_shifts
 from topologies.specs import parse
 
@@ -151,6 +151,6 @@ def test_an_equitopo_graph_joins_each_node_to_those_at_the_shifts():
 def test_a_wrong_closed_form_is_not_given_for_an_impossible_size():
     """Whoever asks a family for its formula alone hears the same mistake."""
     for spec, nodes in [("hypercube", 12), ("circulant:offsets=5", 8), ("paley", 9), ("torus", 7), ("barbell", 9)]:
-        wanted = Request(spec=spec, nodes=nodes, parameters=parse(spec).parameters)
+        wanted = GraphRequest(spec=spec, nodes=nodes, parameters=parse(spec).parameters)
         with pytest.raises(TopologyError):
             FAMILIES[parse(spec).name].closed(wanted)

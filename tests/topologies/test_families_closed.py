@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build
-from topologies.families import FAMILIES, Request
+from topologies.families import FAMILIES, GraphRequest
 from topologies.graph import EDGES_LIMIT, component_count
 from topologies.laplacian import Laplacian
 from topologies.metrics.distance import hops
@@ -58,7 +58,7 @@ SPECS = [
 
 
 def formula(spec, nodes, seed=0):
-    wanted = Request(spec=spec, nodes=nodes, parameters=parse(spec).parameters, seed=seed)
+    wanted = GraphRequest(spec=spec, nodes=nodes, parameters=parse(spec).parameters, seed=seed)
     return FAMILIES[parse(spec).name].closed(wanted)
 
 

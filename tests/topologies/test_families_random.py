@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build
-from topologies.families import FAMILIES, Request
-from topologies.families.d_cliques import greedy_swap, skew
+from topologies.families import FAMILIES, GraphRequest
+from topologies.families.d_cliques import greedy_swap, read_counts, skew
 from topologies.families.geometric import near, places
-from topologies.families.keyed import keyed_order
-from topologies.families.label_counts import read_counts
-from topologies.families.parts import even
-from topologies.families.stream import below, uniform
+from topologies.families.parts import below, even, uniform
+from topologies.families.random import keyed_order
 from topologies.specs import parse
 
 DEVICES = [f"pi-{number}" for number in range(40)]
@@ -95,7 +93,7 @@ def test_the_default_radius_joins_three_ln_n_nodes_away_from_the_border():
 
 
 def test_the_places_of_a_geometric_graph_fill_the_square():
-    wanted = Request(spec="geometric", nodes=1_000, parameters=parse("geometric").parameters)
+    wanted = GraphRequest(spec="geometric", nodes=1_000, parameters=parse("geometric").parameters)
     counts, *_ = np.histogram2d(*places(wanted).T, bins=4, range=[[0, 1], [0, 1]])
     assert counts.min() > 30
 
@@ -130,7 +128,7 @@ EXPECTED += ["hierarchical:roots=3,gateways=20,uplinks=2"]
 @pytest.mark.parametrize("spec", EXPECTED)
 def test_as_many_edges_come_as_were_expected(spec):
     family = FAMILIES[parse(spec).name]
-    wanted = Request(spec=spec, nodes=400, parameters=parse(spec).parameters)
+    wanted = GraphRequest(spec=spec, nodes=400, parameters=parse(spec).parameters)
     assert build(spec, 400).edge_count == pytest.approx(family.expected(wanted), rel=0.15)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import time
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -17,13 +18,15 @@ from hypothesis import strategies as st
 
 from topologies import Topology, TopologyError
 from topologies.errors import UnwritableError
-from topologies.files import npz, read_topology, write_topology
-from topologies.files.formats import FORMATS
-from topologies.files.npz import NAMES
-from topologies.files.reading import BYTES_LIMIT
+from topologies.files import markup, matrices, read_topology, write_topology
+from topologies.files.formats import BYTES_LIMIT, FORMATS
+from topologies.files.matrices import NPZ_NAMES
 
 XML = "<graphml><graph edgedefault='undirected'>\n<node id='a'/><node id='b'/>\n{}\n</graph></graphml>"
-GEXF = "<gexf><graph>\n<nodes><node id='a'/><node id='b'/></nodes>\n<edges>{}</edges></graph></gexf>"
+GEXF = (
+    "<gexf xmlns='http://www.gexf.net/1.2draft'><graph>\n<nodes><node id='a'/><node id='b'/></nodes>\n"
+    "<edges>{}</edges></graph></gexf>"
+)
 GML = "graph [\nnode [ id 1 ] node [ id 2 ]\n{}\n]"
 BOMB = (
     "<?xml version='1.0'?>\n<!DOCTYPE graphml [<!ENTITY a 'aaaaaaaaaa'>"
@@ -52,41 +55,59 @@ MTX = "%%MatrixMarket matrix coordinate {} {}\n"
         ("g.adjlist", "0 1 2\n1 2 2\n", r"g\.adjlist:2: the same edge twice"),
         ("g.adjlist", "0 1\n1 1\n", r"g\.adjlist:2: .*itself"),
         ("g.adjlist", "# nothing\n", "no nodes"),
-        ("g.graphml", "no", r"g\.graphml:1: not XML"),
-        ("g.graphml", "<html/>", "not a graphml document"),
-        ("g.graphml", "<graphml/>", "no graph"),
+        ("g.graphml", "no", r"g\.graphml: not GraphML: .*line 1"),
+        ("g.graphml", "<html/>", "not GraphML"),
+        ("g.graphml", "<graphml/>", "not GraphML"),
         ("g.graphml", BOMB, r"g\.graphml:2: a document type"),
         ("g.gexf", BOMB.replace("graphml", "gexf"), "a document type"),
-        ("g.graphml", XML.format("<edge source='a' target='c'/>"), r"g\.graphml:3: unknown node .*'c'"),
-        ("g.graphml", XML.format("<edge source='a'/>"), r"g\.graphml:3: without 'target'"),
-        ("g.graphml", XML.format("<edge source='a' target='a'/>"), r"g\.graphml:3: .*itself"),
+        ("g.graphml", XML.format("<edge source='a' target='c'/>"), r"g\.graphml: edge a, c: unknown node .*'c'"),
+        ("g.graphml", XML.format("<edge source='a'/>"), r"g\.graphml: a node without .*'target'"),
+        ("g.graphml", XML.format("<edge source='a' target='a'/>"), r"g\.graphml: edge a, a: .*itself"),
         ("g.graphml", XML.format("<edge source='a' target='b' directed='true'/>"), "directed"),
-        ("g.graphml", XML.format("<edge source='a' target='b'/>\n<edge source='b' target='a'/>"), r"l:4: .*same edge"),
+        (
+            "g.graphml",
+            XML.format("<edge source='a' target='b'/>\n<edge source='b' target='a'/>"),
+            r"same edge twice .*'a, b'",
+        ),
         ("g.graphml", XML.format("<node id='a'/>"), "same node twice"),
-        ("g.graphml", XML.format("<hyperedge/>"), "many nodes"),
-        ("g.graphml", XML.format("<graph/>"), "second graph"),
-        ("g.graphml", XML.replace("undirected", "directed").format(""), r"g\.graphml:1: a directed graph"),
+        ("g.graphml", XML.format("<hyperedge/>"), "hyperedge"),
+        ("g.graphml", XML.format("<graph/>"), r"g\.graphml:3: a second graph"),
+        ("g.graphml", XML.format("<node id='c'>\n<graph><node id='d'/></graph></node>"), r"l:4: a second graph"),
+        ("g.graphml", XML.format("<node id='a'/><edge source='a' target='c'/>"), "same node twice"),
+        ("g.graphml", XML.format("<edge source='a' target='b' directed='1'/>"), r"g\.graphml:3: a directed edge"),
+        ("g.graphml", XML.format("<node id='c'><data key='none'>1</data></node>"), "not GraphML: .*no key"),
+        ("g.graphml", "<graphml><graph>" + "<a>" * 200_000, "not GraphML"),
+        ("g.graphml", BOMB.encode("utf-16-le"), r"g\.graphml:1: a zero byte"),
+        ("g.gexf", BOMB.encode("utf-16"), "not UTF-8"),
+        ("g.gexf", GEXF.format("<edge source='a' target='b' type='mutual'/>"), r"g\.gexf:3: a directed edge"),
+        ("g.gexf", "<gexf/>", "not GEXF"),
+        ("g.gexf", GEXF.format("\x1b[31m"), "not GEXF: not well-formed"),
+        ("g.graphml", XML.replace("undirected", "directed").format(""), "a directed graph"),
         (
             "g.graphml",
             XML.replace("<graph ", "<key id='d' for='edge' attr.name='weight'/><graph ").format(
                 "<edge source='a' target='b'><data key='d'>2</data></edge>"
             ),
-            r"g\.graphml:3: .*weight .*'2'",
+            r"g\.graphml: edge a, b: .*weight .*2",
         ),
-        ("g.gexf", GEXF.format("<edge source='a' target='b' weight='0.5'/>"), r"g\.gexf:3: .*weight"),
+        ("g.gexf", GEXF.format("<edge source='a' target='b' weight='0.5'/>"), r"g\.gexf: edge a, b: .*weight"),
         ("g.gexf", GEXF.format("<edge source='a' target='b' type='directed'/>"), "directed"),
         ("g.gexf", GEXF.replace("<graph", "<graph defaultedgetype='directed'").format(""), "directed"),
-        ("g.gml", "graph", "ends too early"),
+        ("g.gml", "graph", "not GML: .*found EOF"),
         ("g.gml", "graph [ node ]", "not GML"),
-        ("g.gml", "graph [ node [ id 1 ]", "ends too early"),
-        ("g.gml", "nodes [ ]", "not one graph"),
+        ("g.gml", "graph [ node [ id 1 ]", "not GML: .*found EOF"),
+        ("g.gml", "nodes [ ]", "not GML: .*no graph"),
         ("g.gml", "]", "not GML"),
-        ("g.gml", "graph [ node 3 ]", "a node that is none"),
-        ("g.gml", "graph [ node [ label 3 ] ]", "without 'id'"),
+        ("g.gml", "graph [ node 3 ]", "not GML"),
+        ("g.gml", "graph [ node [ label 3 ] ]", "no 'id'"),
         ("g.gml", GML.replace("node", "directed 1 node", 1).format(""), "directed"),
-        ("g.gml", GML.format("edge [ source 1 target 3 ]"), r"g\.gml:3: unknown node .*'3'"),
-        ("g.gml", GML.format("edge [ source 1 target 2 ]\nedge [ source 2 target 1 ]"), r"gml:4: .*same edge.*gml:3"),
-        ("g.gml", GML.format("edge [ source 1 target 2 weight 1.5 ]"), r"g\.gml:3: .*weight"),
+        ("g.gml", GML.format("edge [ source 1 target 3 ]"), "not GML: .*undefined target 3"),
+        (
+            "g.gml",
+            GML.format("edge [ source 1 target 2 ]\nedge [ source 2 target 1 ]"),
+            r"not GML: edge #1 \(2--1\) is duplicated",
+        ),
+        ("g.gml", GML.format("edge [ source 1 target 2 weight 1.5 ]"), r"g\.gml: edge 1, 2: .*weight"),
         ("g.gml", "[" * 100_000, "not GML"),
         ("g.gml", "graph [ a " * 50_000, "not GML"),
         ("g.json", "[" * 100_000, "not JSON"),
@@ -147,6 +168,34 @@ def test_a_file_that_is_no_simple_graph_is_refused_with_the_place(tmp_path, name
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(TopologyError, match=message):
         read_topology(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["g.graphml", "g.gexf", "g.gml"])
+def test_what_networkx_would_read_is_small(tmp_path, monkeypatch, name):
+    """It holds many times the size of a file."""
+    write_topology(Topology("", 3, [(0, 1), (1, 2)]), tmp_path / name)
+    monkeypatch.setattr(markup, "BYTES_LIMIT", (tmp_path / name).stat().st_size)
+    assert read_topology(tmp_path / name).edge_count == 2
+    monkeypatch.setattr(markup, "BYTES_LIMIT", markup.BYTES_LIMIT - 1)
+    with pytest.raises(TopologyError, match=r"too large a file for this format .*edgelist"):
+        read_topology(tmp_path / name)
+
+
+@pytest.mark.parametrize(("name", "text"), [("g.graphml", XML), ("g.gexf", GEXF)])
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp037", "none"])
+def test_a_file_is_utf_8_whatever_encoding_it_declares(tmp_path, name, text, encoding):
+    text = f"<?xml version='1.0' encoding='{encoding}'?>\n" + text.replace("'a'", "'é'").format("")
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert read_topology(tmp_path / name).names == ("é", "b")
+
+
+@pytest.mark.parametrize(("name", "text"), [("g.graphml", XML), ("g.gexf", GEXF)])
+def test_a_name_of_millions_of_signs_is_read_in_seconds(tmp_path, name, text):
+    """Some releases of expat take quadratic time where such a name comes in portions."""
+    (tmp_path / name).write_text(text.replace("'a'", f"'{'a' * 4_000_000}'").format(""))
+    began = time.process_time()
+    assert read_topology(tmp_path / name).nodes == 2
+    assert time.process_time() - began < 5.0
 
 
 def test_a_folder_and_a_missing_file_are_no_graphs(tmp_path):
@@ -228,9 +277,9 @@ def test_an_archive_that_would_unpack_to_more_than_memory_holds_is_not_unpacked(
         read_topology(tmp_path / "g.npz")
 
 
-@pytest.mark.parametrize("name", ["data", NAMES])
+@pytest.mark.parametrize("name", ["data", NPZ_NAMES])
 def test_an_archive_of_zeros_is_refused_without_taking_the_memory(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(npz, "UNPACKED_LIMIT", 100_000_000)
+    monkeypatch.setattr(matrices, "UNPACKED_LIMIT", 100_000_000)
     with (
         zipfile.ZipFile(tmp_path / "g.npz", "w", zipfile.ZIP_DEFLATED) as file,
         file.open(f"{name}.npy", "w") as array,
@@ -256,11 +305,11 @@ def test_a_small_file_takes_little_memory(tmp_path):
 
 
 def test_an_archive_unpacks_to_no_more_than_a_file_may_have():
-    assert npz.UNPACKED_LIMIT <= BYTES_LIMIT
+    assert matrices.UNPACKED_LIMIT <= BYTES_LIMIT
 
 
 def test_an_archive_of_more_edges_than_can_be_held_is_refused_before_they_are_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "EDGES_LIMIT", 2)
+    monkeypatch.setattr(matrices, "EDGES_LIMIT", 2)
     write_topology(Topology("", 3, [(0, 1), (0, 2)]), tmp_path / "g.npz")
     assert read_topology(tmp_path / "g.npz").edge_count == 2
     write_topology(Topology("", 3, [(0, 1), (0, 2), (1, 2)]), tmp_path / "g.npz")

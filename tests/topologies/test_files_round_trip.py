@@ -166,7 +166,7 @@ def test_a_metis_file_of_the_manual_is_read(tmp_path):
 
 def test_gml_takes_labels_as_names_and_ignores_what_else_is_drawn(tmp_path):
     text = (
-        'Creator "x"\ngraph\n[ directed 0\n node [ id 7 label "caf&#233;\nbar" graphics [ x 1.5e0 ] ]\n'
+        'Creator "x"\ngraph\n[ directed 0\n node [ id 7 label "caf&#233;&#10;bar" graphics [ x 1.5e0 ] ]\n'
         ' node [ id 9 label "&lt;" ]\n edge [ source 7 target 9 value -1 ] ]\n'
     )
     (tmp_path / "g.gml").write_text(text)

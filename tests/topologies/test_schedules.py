@@ -8,12 +8,10 @@ import pytest
 
 from topologies import TopologyError, build, build_schedule
 from topologies.building import kind
-from topologies.families import FAMILIES, Kind
+from topologies.families import FAMILIES, GraphKind
 from topologies.schedules.contraction import contraction
-from topologies.schedules.equitopo import paired
-from topologies.schedules.exact import product
-from topologies.schedules.limits import LINKS_LIMIT
-from topologies.schedules.schedule import DENSE_SHARE, Mixing, Schedule
+from topologies.schedules.drawn import paired
+from topologies.schedules.schedule import DENSE_SHARE, LINKS_LIMIT, MixingMatrix, Schedule, product
 
 NAMES = [name for name, family in FAMILIES.items() if family.schedule]
 ANY_SIZE = [name for name in NAMES if name not in {"one-peer-hypercube", "hyper-hypercube", "de-bruijn", "kautz"}]
@@ -60,7 +58,7 @@ def test_every_matrix_is_doubly_stochastic_without_rounding(spec, n):
 @pytest.mark.parametrize(("spec", "n"), CASES, ids=ids)
 def test_only_a_directed_family_has_matrices_that_are_not_symmetric(spec, n):
     schedule = build_schedule(spec, n)
-    assert schedule.directed == (kind(spec) is Kind.DIRECTED)
+    assert schedule.directed == (kind(spec) is GraphKind.DIRECTED)
     if not schedule.directed:
         assert all(np.array_equal(mixing.dense(), mixing.dense().T) for mixing in schedule.mixings)
 
@@ -251,7 +249,7 @@ def test_links_of_different_weights_are_applied_to_many_vectors_at_once_each_wit
 
 
 def test_a_round_without_links_changes_nothing():
-    mixing = Mixing.joined(4, [])
+    mixing = MixingMatrix.joined(4, [])
     x = np.arange(4.0)
     assert mixing.apply(x).tolist() == mixing.apply(x[:, None]).ravel().tolist() == x.tolist()
     assert Schedule("", 4, [mixing], directed=False).union().edge_count == 0

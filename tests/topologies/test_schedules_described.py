@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build, build_schedule
-from topologies.metrics.describe import describe
-from topologies.metrics.schedules import describe_schedule, messages
-from topologies.schedules import exact
+from topologies.metrics.describe import describe, describe_schedule, messages
+from topologies.schedules import schedule as schedule_module
 from topologies.schedules.contraction import _Dense, by_lanczos, circulant_row, contraction
-from topologies.schedules.schedule import Mixing, Schedule
+from topologies.schedules.schedule import MixingMatrix, Schedule
 
 CASES = [
     ("one-peer-exponential", 12),
@@ -131,9 +130,9 @@ def test_the_row_of_a_circulant_round_makes_the_whole_matrix(spec, n):
 
 def test_a_round_that_only_looks_circulant_is_not_taken_for_one():
     """As many links of each shift as nodes, but two of them from one node; and shifts with unequal weights."""
-    twice = Mixing(2, np.array([0, 0]), np.array([1, 1]), np.array([1, 1]), np.array([4, 4]))
-    unequal = Mixing.of(2, {(0, 1): Fraction(1, 2), (1, 0): Fraction(1, 3)})
-    swapped = Mixing.of(4, {(0, 1): Fraction(1, 2), (1, 0): Fraction(1, 2)})
+    twice = MixingMatrix(2, np.array([0, 0]), np.array([1, 1]), np.array([1, 1]), np.array([4, 4]))
+    unequal = MixingMatrix.of(2, {(0, 1): Fraction(1, 2), (1, 0): Fraction(1, 3)})
+    swapped = MixingMatrix.of(4, {(0, 1): Fraction(1, 2), (1, 0): Fraction(1, 2)})
     assert [circulant_row(mixing) for mixing in (twice, unequal, swapped)] == [None] * 3
 
 
@@ -150,24 +149,24 @@ def test_the_long_run_of_one_directed_matrix_is_its_second_largest_modulus():
 )
 def test_exactness_is_told_by_whole_numbers_and_from_random_starts_alike(spec, n, rounds, monkeypatch):
     schedule = build_schedule(spec, n)
-    assert exact.exact_after(schedule) == rounds
-    monkeypatch.setattr(exact, "RATIONAL_LIMIT", 0)
-    assert exact.exact_after(schedule) == rounds
+    assert schedule_module.exact_after(schedule) == rounds
+    monkeypatch.setattr(schedule_module, "RATIONAL_LIMIT", 0)
+    assert schedule_module.exact_after(schedule) == rounds
 
 
 def test_a_schedule_that_is_nearly_exact_is_not_exact():
     """A share of 1/2 + 2^-50 is 1/2 to all but sixteen digits."""
     share = Fraction(2**49 + 1, 2**50)
-    mixing = Mixing.of(2, {(0, 1): share, (1, 0): share})
-    assert exact.exact_after(Schedule("", 2, [mixing], directed=False)) is None
+    mixing = MixingMatrix.of(2, {(0, 1): share, (1, 0): share})
+    assert schedule_module.exact_after(Schedule("", 2, [mixing], directed=False)) is None
 
 
 def test_a_fast_but_geometric_decay_is_not_exact_to_random_starts(monkeypatch):
-    monkeypatch.setattr(exact, "RATIONAL_LIMIT", 0)
-    mixing = Mixing.of(2, dict.fromkeys([(0, 1), (1, 0)], Fraction(45, 100)))
+    monkeypatch.setattr(schedule_module, "RATIONAL_LIMIT", 0)
+    mixing = MixingMatrix.of(2, dict.fromkeys([(0, 1), (1, 0)], Fraction(45, 100)))
     schedule = Schedule("", 2, [mixing] * 30, directed=False)
-    assert norms(schedule, 30)[-1] < exact.ZERO
-    assert exact.exact_after(schedule) is None
+    assert norms(schedule, 30)[-1] < schedule_module.ZERO
+    assert schedule_module.exact_after(schedule) is None
 
 
 def test_a_schedule_whose_union_is_disconnected_never_reaches_consensus():
@@ -179,7 +178,7 @@ def test_a_schedule_whose_union_is_disconnected_never_reaches_consensus():
 
 def test_a_connected_union_that_never_mixes_is_seen_by_its_norm():
     """Two nodes that swap for ever."""
-    swap = Mixing.of(2, {(0, 1): Fraction(1), (1, 0): Fraction(1)})
+    swap = MixingMatrix.of(2, {(0, 1): Fraction(1), (1, 0): Fraction(1)})
     described = describe_schedule(Schedule("swap", 2, [swap], directed=False))
     assert described["connected"]
     assert described["mixing_rate"] == 1.0
@@ -222,7 +221,7 @@ def test_an_impossible_accuracy_is_refused(epsilon):
 def test_ten_thousand_nodes_are_described_without_a_dense_matrix(monkeypatch):
     """The union's eigenvalues are another module's work."""
     found = SimpleNamespace(low=1.0, high=1.0, method="none", certified=False)
-    monkeypatch.setattr("topologies.metrics.schedules.plain_extremes", lambda _: found)
+    monkeypatch.setattr("topologies.metrics.describe.plain_extremes", lambda _: found)
     described = describe_schedule(build_schedule("base", 10_000))
     assert described["exact_after"] == described["rounds_to_consensus"] == build_schedule("base", 10_000).period
     assert (described["mixing_rate"], described["method"], described["certified"]) == (0.0, "lanczos", False)

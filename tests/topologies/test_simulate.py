@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topologies import Mixing, Schedule, Topology, TopologyError, build, build_schedule, spectrum
-from topologies.simulation.delay import Process
-from topologies.simulation.report import Asked, simulate
-from topologies.simulation.scheduled import simulate_schedule
-from topologies.simulation.start import drift
-from topologies.simulation.synchronous import mixing_step, tail
-from topologies.weights import mixing_matrix
+from topologies import MixingMatrix, Schedule, Topology, TopologyError, build, build_schedule, spectrum
+from topologies.simulation.report import Asked, simulate, simulate_schedule
+from topologies.simulation.rounds import OldValues, drift, mixing_step, tail
+from topologies.spectral import mixing_matrix
 
 GRAPHS = [
     ("ring", 24),
@@ -128,10 +125,9 @@ def test_a_neighbors_value_is_old_and_a_nodes_own_is_not(age):
     values = [x] * 4
     for _ in range(12):
         values.append(own @ values[-1] + (W - own) @ values[-1 - age])
-    process = Process(topology, "metropolis", x, 3, SameAge(age))
-    for _ in range(12):
-        process.advance()
-    np.testing.assert_allclose(process.x, values[-1], atol=1e-14)
+    process = OldValues(topology, "metropolis", x, 3, SameAge(age))
+    last = [process.advance()[0] for _ in range(12)][-1]
+    np.testing.assert_allclose(last, values[-1], atol=1e-14)
 
 
 def test_drift_is_told_in_root_mean_square_distances_to_the_mean():
@@ -207,7 +203,7 @@ def test_a_schedule_has_one_mode():
 
 
 def test_a_schedule_whose_union_is_disconnected_ends_with_exit_code_three():
-    pair = Mixing.of(4, {})
+    pair = MixingMatrix.of(4, {})
     with pytest.raises(TopologyError) as caught:
         simulate_schedule(Schedule("by hand", 4, [pair], directed=False))
     assert caught.value.exit_code == 3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from topologies import Topology, TopologyError, build, mixing_matrix, spectrum
-from topologies.weights import WEIGHTS
+from topologies.spectral import WEIGHTS
 
 GRAPHS = [
     ("ring", 2),

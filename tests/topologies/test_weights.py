@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build, contraction, mixing_matrix
-from topologies.weights import sample_weights
+from topologies.spectral import sample_weights
 
 SAMPLES = [10, 200, 35, 1, 80, 60, 17, 90]
 

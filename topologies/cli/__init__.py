@@ -1,4 +1,4 @@
-"""`p2pfl topology`: one module for each subcommand, imported when it is called. Data on stdout, notes on stderr."""
+"""`p2pfl topology`: a few subcommands in each module, imported when one is called. Data on stdout, notes on stderr."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import click
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "list": ("listing", "All families of graphs, with their parameters and sources."),
     "info": ("info", "What one graph is like: how connected, how fast it mixes, what it costs."),
-    "compare": ("compare", "Several graphs side by side, at several sizes."),
+    "compare": ("info", "Several graphs side by side, at several sizes."),
     "simulate": ("simulate", "Consensus on a graph, measured and predicted; no learning."),
     "attack": ("attack", "What is left of a graph as nodes or edges fail."),
     "design": ("design", "Find the best graph for so many nodes, a degree, a budget and liars."),
-    "augment": ("augment", "Add the edges that make a graph better connected."),
+    "augment": ("design", "Add the edges that make a graph better connected."),
     "convert": ("convert", "A graph in another file format."),
-    "plot": ("plot", "A picture of one graph, or a map of many."),
+    "plot": ("convert", "A picture of one graph, or a map of many."),
 }
-"""Name: the module with a command `command`, and one line on it."""
+"""Name: the module with its command, such as `list_command`, and one line on it."""
 
 EXAMPLES = """\b
 Examples:
@@ -29,7 +29,7 @@ Examples:
 """
 
 
-class Commands(click.Group):
+class TopologyCommands(click.Group):
     """Knows the names and one line on each without importing any of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -38,7 +38,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
         if cmd_name not in COMMANDS:
             return None
-        found = import_module(f"topologies.cli.{COMMANDS[cmd_name][0]}").command
+        found = getattr(import_module(f"topologies.cli.{COMMANDS[cmd_name][0]}"), f"{cmd_name}_command")
         return found if isinstance(found, click.Command) else None
 
     def resolve_command(
@@ -56,6 +56,6 @@ class Commands(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
-@click.group(cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=TopologyCommands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 def topology() -> None:
     """Graphs: which there are, how fast they mix, and which one to use."""

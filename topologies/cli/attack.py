@@ -48,7 +48,7 @@ Examples:
 @options.seed_option()
 @click.option("-o", "--output", type=click.Path(), help="Write what is left in the end as a graph file.")
 @format_option("table", "json", "csv")
-def command(
+def attack_command(
     *,
     spec: str,
     nodes: int | None,

@@ -1,4 +1,4 @@
-"""`p2pfl topology info`."""
+"""`p2pfl topology info` and `p2pfl topology compare`: the figures of one graph, or of several side by side."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from topologies.cli import options
-from topologies.cli.output import cell, format_option, write_facts, write_json
+from topologies.cli.output import cell, format_option, write_facts, write_json, write_rows
 
 CAUTION = "How fast a graph mixes does not alone say how well a network learns on it (Vogels et al., 2022)."
 MEANING = """\b
@@ -55,7 +55,7 @@ Examples:
 @options.model_bytes_option()
 @click.option("--certify", is_flag=True, help="Prove lambda_2, with minutes and gigabytes if need be.")
 @format_option("table", "json")
-def command(
+def info_command(
     *,
     spec: str,
     nodes: int | None,
@@ -66,11 +66,11 @@ def command(
     certify: bool,
     form: str,
 ) -> int:
-    from topologies.weights import check_weights  # noqa: PLC0415 - `--help` stays instant
+    from topologies.spectral import check_weights  # noqa: PLC0415 - `--help` stays instant
 
     check_weights(weights)
     described = _described(spec, nodes, seed, weights, epsilon, certify=certify, model_bytes=model_bytes)
-    write_json(described) if form == "json" else write_facts(_readable(described))
+    write_json(described) if form == "json" else write_facts(_readable_facts(described))
     return _verdict(described, certify=certify)
 
 
@@ -90,7 +90,7 @@ def _described(
         from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
 
         return survey(resolve(spec, nodes, seed), weights, epsilon, certify=certify, model_bytes=model_bytes)
-    from topologies.metrics.schedules import describe_schedule  # noqa: PLC0415 - as above
+    from topologies.metrics.describe import describe_schedule  # noqa: PLC0415 - as above
 
     described = describe_schedule(build_schedule(spec, nodes, seed), epsilon)
     if model_bytes is not None:
@@ -100,7 +100,7 @@ def _described(
     return described
 
 
-def _readable(described: dict[str, Any]) -> dict[str, Any]:
+def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
     """For people: ranges in words, sizes with units, and nothing said twice."""
     facts: dict[str, Any] = {key: _range(value) if _is_range(value) else value for key, value in described.items()}
     facts["diameter"] = facts.pop("diameter_bounds", facts["diameter"])
@@ -140,3 +140,78 @@ def _verdict(described: dict[str, Any], *, certify: bool) -> int:
         click.echo("error: not certified: a proof was beyond its limits, or failed", err=True)
         return 4
     return 0
+
+
+IN_STEP = "Schedules mix this fast while all nodes are in the same round; those of a federation are not."
+IN_BYTES = ("bytes", "busiest_bytes")
+COLUMNS_HELP = """\b
+Columns, any of which --sort takes; best first, unknown last, within each n:
+  topology  n  edges  degree_max  lambda_2  mixing_rate  diameter
+  rounds, messages, bytes   until consensus (--epsilon), from the worst start
+  busiest_bytes             what the node with the most neighbors sends in a round
+                            (it and bytes are in the table only with --model-bytes)
+  certified                 lambda_2 is proven, not only computed
+
+\b
+Examples:
+  p2pfl topology compare ring torus exponential -n 16,64,256 --sort rounds
+  p2pfl topology compare ring base:k=1 -n 16 --model-bytes 400K --sort bytes
+"""
+
+
+class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
+    """Whole numbers joined by commas."""
+
+    name = "n,n,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of sizes; allowed: whole numbers joined by commas, as 16,64", param, ctx)
+
+
+@click.command(
+    "compare",
+    help=f"The graphs SPECS side by side: what each costs, and how fast it mixes.\n\n{options.SPEC_HELP}",
+    epilog=COLUMNS_HELP,
+)
+@click.argument("specs", nargs=-1, required=True)
+@click.option("-n", "--nodes", "sizes", type=Sizes(), default=None, help="How many nodes; several joined by commas.")
+@click.option("--sort", default=None, help="A column; see below.  [default: as given]")
+@options.weights_option()
+@options.epsilon_option()
+@options.seed_option()
+@options.model_bytes_option()
+@format_option("table", "json", "csv")
+def compare_command(
+    *,
+    specs: tuple[str, ...],
+    sizes: tuple[int, ...] | None,
+    sort: str | None,
+    weights: str,
+    epsilon: float,
+    seed: int,
+    model_bytes: int | None,
+    form: str,
+) -> None:
+    from topologies.building import is_static  # noqa: PLC0415 - `--help` stays instant
+    from topologies.comparison import compare  # noqa: PLC0415 - `--help` stays instant
+
+    found = compare(specs, sizes or (), weights=weights, epsilon=epsilon, seed=seed, model_bytes=model_bytes, sort=sort)
+    sized = model_bytes is not None
+    write_rows([_readable_row(row, sized=sized) for row in found.rows] if form == "table" else found.rows, form)
+    for missing in found.missing:
+        click.echo(f"note: {missing}", err=True)
+    if form == "table":
+        click.echo(f"note: {CAUTION}", err=True)
+        if not all(is_static(spec) for spec in specs):
+            click.echo(f"note: {IN_STEP}", err=True)
+
+
+def _readable_row(row: dict[str, Any], *, sized: bool) -> dict[str, Any]:
+    """Sizes in words; no columns of dashes where no model has a size."""
+    sizes = {key: options.readable_bytes(row[key]) for key in IN_BYTES}
+    return {key: sizes.get(key, value) for key, value in row.items() if sized or key not in IN_BYTES}

@@ -13,7 +13,7 @@ from topologies.cli.output import cell, format_option, write_facts, write_json, 
 
 if TYPE_CHECKING:
     from topologies.families import Family
-    from topologies.parameters import Parameter
+    from topologies.family import Parameter
 
 COLUMNS: Mapping[str, int] = {"topology": 24, "rule": 31, "degree": 14, "lambda_2": 19, "ref": 4}
 """Widths, 100 in all with two spaces between."""
@@ -37,7 +37,7 @@ Examples:
 @click.command("list", epilog=EXAMPLES)
 @click.argument("name", required=False)
 @format_option("table", "json", "csv")
-def command(name: str | None, form: str) -> None:
+def list_command(name: str | None, form: str) -> None:
     """All families of graphs, or the one called NAME: parameters with defaults, rule, degree, lambda_2, source.
 
     A federation can run what is static, and schedules of undirected graphs. Directed graphs are for study only.

@@ -107,7 +107,7 @@ def _write_table(rows: Sequence[Row], missing: str) -> None:
 
 
 def _named_cell(key: str, value: Any, missing: str = "-") -> str:
-    from topologies.metrics.consensus import rate_text  # noqa: PLC0415 - `--help` stays instant
+    from topologies.spectral import rate_text  # noqa: PLC0415 - `--help` stays instant
 
     return rate_text(value) if key.endswith("rate") and isinstance(value, float) else cell(value, missing)
 

@@ -10,7 +10,7 @@ from topologies.cli import options
 from topologies.cli.output import format_option, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
-    from topologies.simulation.report import Asked, Report
+    from topologies.simulation.report import Asked, Consensus
 
 MODES_HELP = """\b
 Modes:
@@ -55,7 +55,7 @@ Examples:
 @click.option("--runs", type=int, default=None, help="Runs of gossip.  [default: 2 / epsilon, at least 100]")
 @click.option("--max-delay", type=int, default=3, show_default=True, help="Greatest age in rounds, for delay.")
 @format_option("table", "json", "csv")
-def command(
+def simulate_command(
     *,
     spec: str,
     nodes: int | None,
@@ -89,13 +89,13 @@ def command(
         click.echo(f"note: {note}", err=True)
 
 
-def _simulated(spec: str, nodes: int | None, mode: str, asked: Asked) -> Report:
+def _simulated(spec: str, nodes: int | None, mode: str, asked: Asked) -> Consensus:
     from topologies.building import build_schedule, kind, resolve  # noqa: PLC0415 - `--help` stays instant
-    from topologies.family import Kind  # noqa: PLC0415 - as above
+    from topologies.family import GraphKind  # noqa: PLC0415 - as above
     from topologies.simulation.report import simulate  # noqa: PLC0415 - as above
 
-    if spec == "-" or nodes is None or kind(spec) is Kind.STATIC:
+    if spec == "-" or nodes is None or kind(spec) is GraphKind.STATIC:
         return simulate(resolve(spec, nodes, asked.seed), mode, asked)
-    from topologies.simulation.scheduled import simulate_schedule  # noqa: PLC0415 - as above
+    from topologies.simulation.report import simulate_schedule  # noqa: PLC0415 - as above
 
     return simulate_schedule(build_schedule(spec, nodes, asked.seed), mode, asked)

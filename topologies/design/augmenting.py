@@ -19,14 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.effort import EFFORT_LIMIT, Tell, effort, silent
-from topologies.eigen.dense import DENSE_LIMIT
+from topologies.eigen.extremes import DENSE_LIMIT, EFFORT_LIMIT, Tell, effort, silent
 from topologies.errors import TopologyError
-from topologies.families.stream import generator
+from topologies.families.parts import generator
 from topologies.graph import Edge, Ends, Topology, component_count
 from topologies.laplacian import Array, Laplacian
-from topologies.metrics.consensus import EPSILON, rounds_to_consensus
-from topologies.spectral import fiedler_vector, plain_extremes, spectrum
+from topologies.spectral import EPSILON, fiedler_vector, plain_extremes, rounds_to_consensus, spectrum
 
 BLOCK = 256
 """candidates whose equations are solved at once."""
@@ -40,7 +38,7 @@ LOOKS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class AugmentStep:
     """The state after `edge` was added; before the first, `edge` is None. `method` says how the edge was chosen."""
 
     edge: Edge | None
@@ -54,7 +52,7 @@ class Step:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmented:
     topology: Topology
-    steps: tuple[Step, ...]
+    steps: tuple[AugmentStep, ...]
 
 
 def augment(
@@ -113,9 +111,9 @@ def with_edge(topology: Topology, edge: Edge) -> Topology:
     return Topology(topology.spec, topology.nodes, ends, topology.seed, names=topology.names)
 
 
-def _step(topology: Topology, edge: Edge | None, method: str, weights: str, epsilon: float) -> Step:
+def _step(topology: Topology, edge: Edge | None, method: str, weights: str, epsilon: float) -> AugmentStep:
     found = spectrum(topology, weights)
-    return Step(
+    return AugmentStep(
         edge=edge,
         components=component_count(topology),
         algebraic_connectivity=found.algebraic_connectivity,

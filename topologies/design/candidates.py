@@ -1,24 +1,134 @@
-"""A graph or schedule that was looked at, what it costs, and whether it is what was wanted."""
+"""Which members of the known families are worth a look, what each costs, and whether it is what was wanted.
+
+Parameters are chosen to suit a number of nodes and a degree; a family that is not in the table of choices is tried as
+it is without parameters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
+from random import Random
+
+import numpy as np
 
 from topologies.building import build, build_schedule
-from topologies.design.choices import SMALL, schedule_choices, static_choices
-from topologies.design.rates import rate_of
-from topologies.design.wanted import Key, Wanted
-from topologies.effort import Tell, silent
+from topologies.design.wanted import Key, Wanted, rate_between, rate_of
+from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
-from topologies.families import FAMILIES, Request
+from topologies.families import FAMILIES, GraphKind, GraphRequest
 from topologies.graph import Topology, component_count
-from topologies.metrics.cutpoints import cut_points
+from topologies.metrics.connectivity import cut_points
+from topologies.metrics.describe import describe_schedule
 from topologies.metrics.known import degree_range
 from topologies.metrics.robustness import Robustness, robustness
-from topologies.metrics.schedules import describe_schedule
 from topologies.specs import parse
+
+SEEDS = 5
+DRAWN = 200
+"""up to so many nodes each random family is drawn `SEEDS` times, on larger graphs once."""
+SMALL = 500
+DEGREES = 12
+"""values tried of a parameter that sets the degree; half as many above `SMALL` nodes."""
+CIRCULANTS = 2_000
+"""sets of offsets tried for each number of offsets; all of them where there are no more."""
+OFFSETS_LIMIT = 8
+CIRCULANT_NODES = 2_000
+
+
+def static_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
+    """Specs with seeds, in the order of the families. Some have no graph of this size: building them raises."""
+    for name, family in FAMILIES.items():
+        if family.kind is not GraphKind.STATIC or name in SAME:
+            continue
+        settings = CHOICES[name](wanted) if name in CHOICES else [""]
+        seeds = range(wanted.seed, wanted.seed + (SEEDS if wanted.nodes <= DRAWN else 1)) if family.random else [0]
+        for setting in settings:
+            for seed in seeds:
+                yield (f"{name}:{setting}" if setting else name), seed
+
+
+def schedule_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
+    """As above, of the undirected schedules."""
+    for name, family in FAMILIES.items():
+        if family.kind is GraphKind.SCHEDULE:
+            several = "k" in family.parameters
+            for setting in [f"k={k}" for k in range(1, min(5, wanted.highest) + 1)] if several else [""]:
+                yield (f"{name}:{setting}" if setting else name), wanted.seed
+
+
+def _spread(low: int, high: int, step: int, most: int) -> list[int]:
+    """From `low` up to `high`, at most `most` values, the ends among them."""
+    values = list(range(low, high + 1, step))
+    if len(values) <= most:
+        return values
+    return sorted({values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)})
+
+
+def _degrees(wanted: Wanted, low: int, step: int = 1) -> list[int]:
+    if wanted.nodes <= SMALL:
+        return _spread(low, wanted.highest, step, DEGREES)
+    return _spread(low, min(wanted.highest, 32), step, DEGREES // 2)
+
+
+def circulants(wanted: Wanted) -> Iterator[str]:
+    """The fastest set of offsets found for each degree."""
+    n = wanted.nodes
+    if not 3 <= n <= CIRCULANT_NODES:
+        return
+    half = (n - 1) // 2
+    waves = np.outer(np.arange(1, n // 2 + 1), np.arange(n // 2 + 1)) % n
+    gaps = 4.0 * np.sin(np.pi * waves / n) ** 2
+    if n % 2 == 0:
+        gaps[:, -1] /= 2.0
+    for count in range(1, min(OFFSETS_LIMIT, half, wanted.highest // 2) + 1):
+        drawn = np.array(list(_offset_sets(half, count, Random(wanted.seed))))
+        for extra in (), (n // 2,):
+            degree = 2 * count + len(extra)
+            if degree <= wanted.highest and (not extra or n % 2 == 0):
+                best = _fastest(gaps, drawn, extra, wanted.weights)
+                yield "offsets=" + "-".join(map(str, sorted((*drawn[best].tolist(), *extra))))
+
+
+def _offset_sets(half: int, count: int, rng: Random) -> Iterable[tuple[int, ...]]:
+    if math.comb(half, count) <= CIRCULANTS:
+        return combinations(range(1, half + 1), count)
+    return (tuple(sorted(rng.sample(range(1, half + 1), count))) for _ in range(CIRCULANTS))
+
+
+def _fastest(
+    gaps: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    drawn: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    extra: tuple[int, ...],
+    weights: str,
+) -> int:
+    """Its row in `drawn`, which has shape (sets, count). Eigenvalues are the sums of `gaps` over the offsets."""
+    scale = 1.0 if weights == "best-constant" else 1.0 / (2 * drawn.shape[1] + len(extra) + 1)
+    rates = []
+    for offsets in drawn:
+        values = gaps[:, [*offsets.tolist(), *extra]].sum(axis=1)
+        rates.append(rate_between(scale * float(values.min()), scale * float(values.max()), weights))
+    return int(np.argmin(np.round(rates, 12)))
+
+
+SAME = ("dumbbell",)
+"""other names of families that are tried already."""
+
+CHOICES: Mapping[str, Callable[[Wanted], Iterable[str]]] = {
+    "random-regular": lambda wanted: [f"degree={degree}" for degree in _degrees(wanted, 2)],
+    "circulant": circulants,
+    "watts-strogatz": lambda wanted: [f"k={k},p={p}" for k in _degrees(wanted, 2, 2) for p in (0.1, 0.5)],
+    "keyed-rings": lambda wanted: [f"r={degree // 2}" for degree in _degrees(wanted, 2, 2)],
+    "u-equi-static": lambda wanted: [f"m={degree // 2}" for degree in _degrees(wanted, 2, 2)],
+    "barabasi-albert": lambda wanted: [f"m={m}" for m in _degrees(wanted, 1)[:4]],
+    "ring-of-cliques": lambda wanted: [f"size={size}" for size in _degrees(wanted, 3)[:6]],
+    "star-of-cliques": lambda wanted: [f"size={size}" for size in _degrees(wanted, 3)[:6]],
+    "d-cliques": lambda wanted: [f"size={size}" for size in _degrees(wanted, 3)[:6]],
+}
+
 
 SEARCHED = "searched"
 """the spec of a graph that no family has begins with this word."""
@@ -28,7 +138,7 @@ DENSE = 40
 
 
 @dataclass(eq=False, kw_only=True)
-class Candidate:
+class GraphCandidate:
     """`topology` is, of a schedule, the union of its rounds: what nodes hold sessions for. `rate`: the mixing rate, of
     a schedule the one of a static graph that would need as many rounds.
     """
@@ -96,18 +206,18 @@ class Candidate:
         return not self.wanted.byzantine or (self.robust is not None and self.robust.lower >= self.wanted.robustness)
 
 
-def candidate(wanted: Wanted, topology: Topology) -> Candidate:
+def candidate(wanted: Wanted, topology: Topology) -> GraphCandidate:
     rate = rate_of(topology, wanted.weights)
     sent = wanted.bytes_sent(rate, topology.edge_count)
-    return Candidate(wanted=wanted, topology=topology, rate=rate, rounds=wanted.rounds(rate), sent=sent)
+    return GraphCandidate(wanted=wanted, topology=topology, rate=rate, rounds=wanted.rounds(rate), sent=sent)
 
 
-def known_graphs(wanted: Wanted, tell: Tell = silent) -> Iterator[Candidate]:
+def known_graphs(wanted: Wanted, tell: Tell = silent) -> Iterator[GraphCandidate]:
     """The best draw of each family and choice of parameters that has a connected graph of this size.
 
     One whose degrees are wrong is told only where a formula gives its rate: it is not worth an eigensolver.
     """
-    best: dict[str, Candidate] = {}
+    best: dict[str, GraphCandidate] = {}
     choices = list(static_choices(wanted))
     for done, (spec, seed) in enumerate(choices):
         tell(f"looked at {done} of {len(choices)} graphs")
@@ -136,7 +246,7 @@ def _made(wanted: Wanted, spec: str, seed: int) -> Topology | None:
         return build(spec, wanted.nodes, seed)
     parsed = parse(spec)
     family = FAMILIES[parsed.name]
-    request = Request(spec=spec, nodes=wanted.nodes, parameters=parsed.parameters, seed=seed)
+    request = GraphRequest(spec=spec, nodes=wanted.nodes, parameters=parsed.parameters, seed=seed)
     most = min(DENSE, wanted.highest) * wanted.nodes
     if family.closed and (form := family.closed(request)) is not None:
         if form.edges > most or not wanted.lowest <= form.degrees[0] <= form.degrees[1] <= wanted.highest:
@@ -146,7 +256,7 @@ def _made(wanted: Wanted, spec: str, seed: int) -> Topology | None:
     return build(spec, wanted.nodes, seed)
 
 
-def known_schedules(wanted: Wanted) -> Iterator[Candidate]:
+def known_schedules(wanted: Wanted) -> Iterator[GraphCandidate]:
     """Undirected schedules that reach consensus."""
     for spec, seed in schedule_choices(wanted):
         try:
@@ -156,7 +266,7 @@ def known_schedules(wanted: Wanted) -> Iterator[Candidate]:
             continue  # no such schedule of this size
         rounds, messages = facts["rounds_to_consensus"], facts["messages_to_consensus"]
         if rounds:
-            yield Candidate(
+            yield GraphCandidate(
                 wanted=wanted,
                 topology=schedule.union(),
                 rate=wanted.epsilon ** (1.0 / rounds),

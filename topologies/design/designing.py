@@ -9,14 +9,12 @@ from itertools import chain
 import numpy as np
 
 from topologies.building import build
-from topologies.design.candidates import SEARCHED, Candidate, candidate, known_graphs, known_schedules
-from topologies.design.choices import SMALL
-from topologies.design.rates import adjacency_of
+from topologies.design.candidates import SEARCHED, SMALL, GraphCandidate, candidate, known_graphs, known_schedules
 from topologies.design.search import SEARCH_LIMIT, evaluations_for, search
-from topologies.design.wanted import DIGITS, Wanted, checked
-from topologies.effort import Tell, silent
+from topologies.design.wanted import DIGITS, Wanted, adjacency_of, checked
+from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
-from topologies.families.stream import generator
+from topologies.families.parts import generator
 from topologies.graph import Ends, Topology
 from topologies.metrics.known import degree_range
 
@@ -43,13 +41,13 @@ class Design:
     """
 
     wanted: Wanted
-    qualified: tuple[Candidate, ...]
-    failed: tuple[Candidate, ...]
+    qualified: tuple[GraphCandidate, ...]
+    failed: tuple[GraphCandidate, ...]
     proven: bool
     evaluations: int
 
     @property
-    def winner(self) -> Candidate:
+    def winner(self) -> GraphCandidate:
         return self.qualified[0]
 
 
@@ -89,7 +87,7 @@ def design(
     return Design(wanted=wanted, qualified=qualified, failed=failed, proven=proven, evaluations=effort)
 
 
-def _atlas(wanted: Wanted) -> Iterator[Candidate]:
+def _atlas(wanted: Wanted) -> Iterator[GraphCandidate]:
     """The best connected graphs within the bounds on degrees."""
     import networkx as nx  # noqa: PLC0415 - slow to import
 
@@ -100,7 +98,9 @@ def _atlas(wanted: Wanted) -> Iterator[Candidate]:
             yield _own(wanted, np.array(graph.edges))
 
 
-def _searched(wanted: Wanted, known: Sequence[Candidate], evaluations: int, tell: Tell) -> Iterator[Candidate]:
+def _searched(
+    wanted: Wanted, known: Sequence[GraphCandidate], evaluations: int, tell: Tell
+) -> Iterator[GraphCandidate]:
     starts: dict[int, Ends] = {}
     for found in known:
         least, most = degree_range(found.topology)
@@ -125,7 +125,7 @@ def _filled(wanted: Wanted, ends: Ends) -> Ends:
     return np.argwhere(np.triu(adjacency))
 
 
-def _drawn(wanted: Wanted, tell: Tell = silent) -> Iterator[Candidate]:
+def _drawn(wanted: Wanted, tell: Tell = silent) -> Iterator[GraphCandidate]:
     """Random graphs of the largest degree that turn out robust enough: on few nodes one in a hundred may be."""
     if wanted.nodes > ADVISED:
         return
@@ -145,18 +145,20 @@ def _drawn(wanted: Wanted, tell: Tell = silent) -> Iterator[Candidate]:
             return
 
 
-def _own(wanted: Wanted, ends: Ends) -> Candidate:
+def _own(wanted: Wanted, ends: Ends) -> GraphCandidate:
     return candidate(wanted, Topology(f"{SEARCHED}:edges={len(ends)}", wanted.nodes, ends, wanted.seed))
 
 
-def _judged(entries: Sequence[Candidate], top: int, tell: Tell) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
+def _judged(
+    entries: Sequence[GraphCandidate], top: int, tell: Tell
+) -> tuple[tuple[GraphCandidate, ...], tuple[GraphCandidate, ...]]:
     """Qualified and failed; what was not looked at, because enough was found, is left out.
 
     Of those with the same figures the first is kept: the one that has a name.
     """
-    proven: list[Candidate] = []
-    unknown: list[Candidate] = []
-    failed: list[Candidate] = []
+    proven: list[GraphCandidate] = []
+    unknown: list[GraphCandidate] = []
+    failed: list[GraphCandidate] = []
     seen: set[tuple[str, float, int]] = set()
     looks, most = 0, _looks(entries)
     for entry in entries:
@@ -174,7 +176,7 @@ def _judged(entries: Sequence[Candidate], top: int, tell: Tell) -> tuple[tuple[C
     return (*proven, *unknown), tuple(failed)
 
 
-def _looks(entries: Sequence[Candidate]) -> int:
+def _looks(entries: Sequence[GraphCandidate]) -> int:
     """How many are looked at closely."""
     nodes = entries[0].topology.nodes if entries else 0
     if nodes <= ATLAS_NODES:
@@ -182,7 +184,7 @@ def _looks(entries: Sequence[Candidate]) -> int:
     return min(len(entries), JUDGED if nodes < SMALL else JUDGED_LARGE)
 
 
-def _nothing(wanted: Wanted, failed: Sequence[Candidate]) -> TopologyError:
+def _nothing(wanted: Wanted, failed: Sequence[GraphCandidate]) -> TopologyError:
     """Says how near the nearest came."""
     right = [found for found in failed if not _but_for(found, "budget-bytes")]
     if wanted.budget_bytes is not None and right:
@@ -198,7 +200,7 @@ def _nothing(wanted: Wanted, failed: Sequence[Candidate]) -> TopologyError:
     return TopologyError(text, key="byzantine", value=wanted.byzantine, allowed=_enough(wanted, most))
 
 
-def _but_for(found: Candidate, key: str) -> bool:
+def _but_for(found: GraphCandidate, key: str) -> bool:
     """Whether it fails in more than one respect, or in another one than `key`."""
     return len(found.failures) != 1 or key not in found.failures[0]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from topologies.design.candidates import Candidate
+from topologies.design.candidates import GraphCandidate
 from topologies.design.designing import Design
 from topologies.design.wanted import DIGITS
 from topologies.metrics.distance import diameter
@@ -30,7 +30,7 @@ def rows(design: Design, top: int) -> list[dict[str, Any]]:
     return listed + [_row(design, None, entry) for entry in better]
 
 
-def _row(design: Design, rank: int | None, entry: Candidate) -> dict[str, Any]:
+def _row(design: Design, rank: int | None, entry: GraphCandidate) -> dict[str, Any]:
     topology = entry.topology
     return {
         "rank": rank,
@@ -48,7 +48,7 @@ def _row(design: Design, rank: int | None, entry: Candidate) -> dict[str, Any]:
     }
 
 
-def _robust(entry: Candidate) -> str | None:
+def _robust(entry: GraphCandidate) -> str | None:
     """Only where liars were asked about: finding it takes time."""
     if not entry.wanted.byzantine or entry.robust is None or entry.failures:
         return None
@@ -56,11 +56,11 @@ def _robust(entry: Candidate) -> str | None:
     return str(found.lower) if found.exact else f"{found.lower}..{found.upper}"
 
 
-def _failure(entry: Candidate) -> str:
+def _failure(entry: GraphCandidate) -> str:
     return "does not qualify: " + "; ".join((*entry.failures, *([entry.fragile] if entry.fragile else [])))
 
 
-def reason(design: Design, entry: Candidate) -> str:
+def reason(design: Design, entry: GraphCandidate) -> str:
     """Why a graph that qualifies stands where it stands."""
     best = design.winner
     said = _praise(design) if entry is best else "; ".join(_differences(entry, best))
@@ -80,7 +80,7 @@ def _praise(design: Design) -> str:
     return said
 
 
-def _differences(entry: Candidate, best: Candidate) -> Sequence[str]:
+def _differences(entry: GraphCandidate, best: GraphCandidate) -> Sequence[str]:
     """What `entry` costs more or less than `best`, in the order of what an engineer asks."""
     found = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(*_edges(entry, best), "edge")]
     if entry.sent and best.sent and entry.sent != best.sent:
@@ -98,7 +98,7 @@ def _share(times: float) -> str:
     return f"sends {abs(times - 1.0) * 100.0:.2g} % {'more' if times > 1.0 else 'less'}"
 
 
-def _edges(entry: Candidate, best: Candidate) -> tuple[int, int]:
+def _edges(entry: GraphCandidate, best: GraphCandidate) -> tuple[int, int]:
     return entry.topology.edge_count, best.topology.edge_count
 
 
@@ -109,7 +109,7 @@ def _more(mine: int, other: int, word: str) -> str:
     return f"{count} {'more' if mine > other else 'fewer'} {word}{'s' if count > 1 else ''}"
 
 
-def line(entry: Candidate, file: Path | None) -> str | None:
+def line(entry: GraphCandidate, file: Path | None) -> str | None:
     """What a federation file says to use this graph; None where only a file can hold it, and there is none."""
     if file is not None and not entry.schedule:
         return f'topology = "{file.as_posix()}"'

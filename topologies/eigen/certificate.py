@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from topologies.eigen.elimination import UNIT, Form, eliminate, eliminate_dense
+from topologies.eigen.elimination import UNIT, QuadraticForm, eliminate, eliminate_dense
 from topologies.laplacian import Array, Laplacian
 
 SPARE = (0.4, 0.02)
@@ -64,7 +64,7 @@ def at_least(laplacian: Laplacian, sigma: float, budget: Budget = CHEAP, toleran
     """
     if sigma <= 0.0:
         return True
-    core = shrink(Form.of(laplacian, sigma), budget)
+    core = shrink(QuadraticForm.of(laplacian, sigma), budget)
     if core is None:
         return None
     form, dense = core
@@ -73,16 +73,16 @@ def at_least(laplacian: Laplacian, sigma: float, budget: Budget = CHEAP, toleran
     return any(_dense_proof(_tightened(form, share * tolerance), share * tolerance) for share in SPARE)
 
 
-def _tightened(form: Form, spare: float) -> Form:
+def _tightened(form: QuadraticForm, spare: float) -> QuadraticForm:
     return replace(form, e=form.e * (1.0 + spare))
 
 
-def _unit(form: Form, spare: float) -> Array:
+def _unit(form: QuadraticForm, spare: float) -> Array:
     """1 / sqrt of what is to spare at each node: an error E is covered if the radius of U |E| U is below 1."""
     return np.asarray(1.0 / np.sqrt(-form.e * (spare / (1.0 + spare))))
 
 
-def shrink(form: Form, budget: Budget, *, keep: bool = False) -> tuple[Form, bool] | None:
+def shrink(form: QuadraticForm, budget: Budget, *, keep: bool = False) -> tuple[QuadraticForm, bool] | None:
     """Eliminates down to a core that can be factored within the budget, and whether it is to be taken as dense.
 
     None where there is no such core. For a sparse factorization only the simplest nodes go beforehand: its own order
@@ -101,7 +101,7 @@ def shrink(form: Form, budget: Budget, *, keep: bool = False) -> tuple[Form, boo
     return (form, True) if form.size <= budget.core else None
 
 
-def expected_fill(form: Form) -> float:
+def expected_fill(form: QuadraticForm) -> float:
     """Entries of a sparse factor, from the widest level of a breadth-first search: a separator of the graph.
 
     For a square grid of k nodes, nested dissection fills about w^2 log2(k) / 2 with w the width; twice that, for
@@ -110,7 +110,7 @@ def expected_fill(form: Form) -> float:
     return len(form.c) + float(_widest_level(form)) ** 2 * float(np.log2(max(2, form.size)))
 
 
-def _widest_level(form: Form) -> int:
+def _widest_level(form: QuadraticForm) -> int:
     """Of a breadth-first search from a node that is far from some other."""
     from scipy.sparse import coo_array  # noqa: PLC0415 - small graphs do without
 
@@ -141,14 +141,14 @@ def too_wide(laplacian: Laplacian, low: float, budget: Budget) -> bool:
     return width > budget.core and width * width / 2.0 > budget.fill
 
 
-def _dense_proof(form: Form, spare: float) -> bool:
+def _dense_proof(form: QuadraticForm, spare: float) -> bool:
     """By Cholesky as it is; where that drowns in rounding, after eliminating what can be."""
     if _cholesky_proof(form, spare):
         return True
     return form.size <= GRADUAL and _cholesky_proof(eliminate_dense(form), spare)
 
 
-def _cholesky_proof(form: Form, spare: float) -> bool:
+def _cholesky_proof(form: QuadraticForm, spare: float) -> bool:
     """M + 2 e e^T / |sum e| is positive definite: in the direction 1, where M is negative, it turns the sign over."""
     if form.size <= 1:
         return True
@@ -170,7 +170,7 @@ def _cholesky_proof(form: Form, spare: float) -> bool:
     return bool((rounding + errors).max() < 1.0)
 
 
-def _dense(form: Form, unit: Array) -> tuple[Array, Array]:
+def _dense(form: QuadraticForm, unit: Array) -> tuple[Array, Array]:
     """The matrix, and a bound on what forming it rounds: the row sums, in units of what is to spare."""
     matrix = np.zeros((form.size, form.size))
     matrix[form.i, form.j] = matrix[form.j, form.i] = -form.c
@@ -186,7 +186,7 @@ def _dense(form: Form, unit: Array) -> tuple[Array, Array]:
     return matrix, SAFETY * UNIT * unit * row
 
 
-def _sparse_proof(form: Form, spare: float) -> bool:
+def _sparse_proof(form: QuadraticForm, spare: float) -> bool:
     """Exactly one negative pivot, and rounding below what is to spare."""
     factored = factor(form)
     if factored is None:
@@ -226,7 +226,7 @@ def _radius(errors: Callable[[Array], Array], size: int) -> float:
     return least
 
 
-def factor(form: Form, ground: int | None = None) -> tuple[Any, Array] | None:
+def factor(form: QuadraticForm, ground: int | None = None) -> tuple[Any, Array] | None:
     """SuperLU of S M S for S of powers of two that make the diagonal about 1, without one node if `ground` names it.
 
     None where it had to pivot off the diagonal, or for lack of memory. The same order for rows and columns, and

@@ -35,7 +35,7 @@ SLACK = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EliminationStep:
     """Nodes without an edge between them that went in one turn: `x[gone] = (b + sum of c x[neighbor]) / pivot`.
 
     `gone`, `pivot`, `starts`: (k,); `owner` (an index into `gone`), `neighbor`, `share` (c / pivot): one for each
@@ -51,7 +51,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Form:
+class QuadraticForm:
     """Node k of `ends` is node `nodes[k]` of the whole graph; `c` is (edges,), `e` (nodes,).
 
     `steps` are those that `eliminate` was asked to keep.
@@ -62,7 +62,7 @@ class Form:
     j: Whole
     c: Array
     e: Array
-    steps: list[Step] = field(default_factory=list)
+    steps: list[EliminationStep] = field(default_factory=list)
 
     @classmethod
     def of(cls, laplacian: Laplacian, sigma: float = 0.0) -> Self:
@@ -84,7 +84,7 @@ class Form:
         return np.asarray(np.bincount(self.i, self.c, self.size) + np.bincount(self.j, self.c, self.size))
 
 
-def eliminate(form: Form, *, degree: int, until: int, edges: int, keep: bool = False) -> bool:
+def eliminate(form: QuadraticForm, *, degree: int, until: int, edges: int, keep: bool = False) -> bool:
     """Nodes of at most `degree` neighbors go until `until` are left, or more than `edges` edges are.
 
     `keep` remembers the steps, for a solver. False where it stopped for another reason than `until`.
@@ -99,7 +99,7 @@ def eliminate(form: Form, *, degree: int, until: int, edges: int, keep: bool = F
     return form.size <= until
 
 
-def _chosen(form: Form, degree: int, rng: np.random.Generator) -> NDArray[np.bool_] | None:
+def _chosen(form: QuadraticForm, degree: int, rng: np.random.Generator) -> NDArray[np.bool_] | None:
     """Nodes of nearly the least degree, no two of them neighbors: each has the least (degree, lot) around it."""
     degrees, sums = form.degrees, form.sums
     small = degrees <= degree
@@ -118,7 +118,7 @@ def _chosen(form: Form, degree: int, rng: np.random.Generator) -> NDArray[np.boo
     return np.asarray(allowed & (rank < around))
 
 
-def _remove(form: Form, going: NDArray[np.bool_], *, keep: bool) -> None:
+def _remove(form: QuadraticForm, going: NDArray[np.bool_], *, keep: bool) -> None:
     at_i, at_j = going[form.i], going[form.j]
     owner = np.concatenate([form.i[at_i], form.j[at_j]])
     neighbor = np.concatenate([form.j[at_i], form.i[at_j]])
@@ -137,7 +137,7 @@ def _remove(form: Form, going: NDArray[np.bool_], *, keep: bool) -> None:
     most = (sums * (1.0 + slack) + form.e[gone]) * (1.0 + 2.0 * UNIT)
     if keep:
         numbers = form.nodes[gone], form.nodes[neighbor]
-        form.steps.append(Step(numbers[0], least, starts, part, numbers[1], c / least[part]))
+        form.steps.append(EliminationStep(numbers[0], least, starts, part, numbers[1], c / least[part]))
 
     gained = np.bincount(neighbor, form.e[owner] * c / least[part], form.size)
     touched = np.bincount(neighbor, minlength=form.size)
@@ -180,7 +180,7 @@ def _merged(a: Whole, b: Whole, c: Array, size: int) -> tuple[Whole, Whole, Arra
     return key // size, key % size, total
 
 
-def eliminate_dense(form: Form) -> Form:
+def eliminate_dense(form: QuadraticForm) -> QuadraticForm:
     """One node after the other, the one furthest from a change of sign first, in a full matrix of the weights.
 
     Ends with one node where all goes well.
@@ -204,4 +204,4 @@ def eliminate_dense(form: Form) -> Form:
         c, e, nodes = np.delete(np.delete(c, v, axis=0), v, axis=1), np.delete(e, v), np.delete(nodes, v)
     i, j = np.triu_indices(len(e), 1)
     joined = c[i, j] > 0.0
-    return Form(nodes, i[joined], j[joined], c[i, j][joined], e)
+    return QuadraticForm(nodes, i[joined], j[joined], c[i, j][joined], e)

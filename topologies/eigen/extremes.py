@@ -1,13 +1,51 @@
-"""What is known of the two ends of a Laplacian's spectrum, and how well."""
+"""What is known of the two ends of a Laplacian's spectrum, and how well; all eigenvalues of a small matrix; and how
+long eigenvalues take, roughly and before they are asked for, so that a command can refuse what would take hours.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topologies.errors import TopologyError
 from topologies.laplacian import Array, Laplacian
+
+DENSE_LIMIT = 1_000
+"""nodes: above, importing scipy and taking another method is faster."""
+ULP = 2.0**-52
+
+
+@dataclass(frozen=True, slots=True)
+class Eigenvalues:
+    """`values` ascending, (n,). Each lies within `bound` of the true eigenvalue of the same rank.
+
+    `vectors[:, k]` belongs to `values[k]`.
+    """
+
+    values: NDArray[np.float64]
+    vectors: NDArray[np.float64]
+    bound: float
+
+
+def eigenvalues(matrix: NDArray[np.float64]) -> Eigenvalues:
+    """All eigenvalues of a symmetric (n, n) matrix.
+
+    The bound is ||A V - V D|| / sigma_min(V) (Kahan; Parlett, The Symmetric Eigenvalue Problem, 11.10), with
+    sigma_min(V)^2 >= 1 - ||V^T V - I||. It holds for all eigenvalues in order, so it certifies their rank. To each
+    norm that is computed comes what computing it may have rounded away: n units of ||A|| ||V||.
+    """
+    values, vectors = np.linalg.eigh(matrix)
+    size = len(values)
+    rounded = (size + 2) * ULP / 2.0
+    residual = float(np.linalg.norm(matrix @ vectors - vectors * values))
+    residual += 1.01 * rounded * math.sqrt(size) * float(np.linalg.norm(matrix))
+    skew = float(np.linalg.norm(vectors.T @ vectors - np.eye(size))) + 1.01 * rounded * size
+    return Eigenvalues(values, vectors, residual / math.sqrt(1.0 - skew) if skew < 1.0 else math.inf)
+
 
 TOLERANCE = 1e-6
 """relative: an eigenvalue is certified when it is proven to lie within this of the one that is reported."""
@@ -110,3 +148,23 @@ def proven(found: Extremes, lower: float) -> Extremes:
     """With a bound from below that a certificate gave."""
     certified = found.low - lower <= TOLERANCE * found.low * (1.0 + 1e-9)
     return replace(found, lower=lower, certified=certified, converged=certified or found.converged)
+
+
+EFFORT_LIMIT = 50_000_000
+"""of one command: a few minutes."""
+CALLS = 50
+"""what numpy takes for a graph of a few nodes."""
+
+Tell = Callable[[str], None]
+"""Hears how far a long computation is."""
+
+
+def silent(_text: str) -> None:
+    """Tells nobody."""
+
+
+def effort(nodes: int, edges: int) -> int:
+    """Of the algebraic connectivity: dense up to `DENSE_LIMIT` nodes; above, edges beyond those of a ring cost most."""
+    if nodes <= DENSE_LIMIT:
+        return CALLS + nodes**2 // 10 + edges // 20
+    return DENSE_LIMIT**2 // 10 + 2 * nodes + edges + 10 * max(0, edges - nodes)

@@ -19,11 +19,8 @@ from importlib.util import find_spec
 import numpy as np
 
 from topologies.eigen.certificate import CHEAP, LARGE, Budget, at_least, too_wide
-from topologies.eigen.dense import DENSE_LIMIT, ULP, eigenvalues
-from topologies.eigen.extremes import TOLERANCE, Extremes, from_vector, proven
-from topologies.eigen.inverse import Inverse
-from topologies.eigen.lanczos import Krylov, Ritz
-from topologies.eigen.multigrid import has_hubs, smallest
+from topologies.eigen.extremes import DENSE_LIMIT, TOLERANCE, ULP, Extremes, eigenvalues, from_vector, proven
+from topologies.eigen.iterations import Inverse, Krylov, Ritz, has_hubs, smallest
 from topologies.laplacian import Array, Laplacian
 
 __all__ = ["TOLERANCE", "Extremes", "extremes", "largest"]

@@ -1,4 +1,6 @@
-"""Circulant graphs: node i is joined to i + s for each offset s, modulo n. Their spectrum is a sum of cosines.
+"""Circulant graphs: node i is joined to i + s for each offset s, modulo n. Their spectrum is a sum of cosines. And
+expanders made by arithmetic modulo n, which keep a constant degree and stay well connected at any size, without chance.
+Loops and repeated edges of their original definitions are left out.
 
 Source: Gray, Toeplitz and Circulant Matrices: A Review (2006), section 3.
 """
@@ -10,11 +12,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from topologies.families.parts import Ints, pairs, together
-from topologies.families.stream import below
-from topologies.family import ClosedForm, Family, Request, impossible, unfit
+from topologies.families.parts import Ints, below, cycle, pairs, together
+from topologies.family import ClosedForm, Family, GraphRequest, impossible, offsets, unfit, whole
 from topologies.graph import Ends
-from topologies.parameters import offsets, whole
 
 SUM_LIMIT = 400_000_000
 """Nodes times offsets: the cosines of so many are summed in some seconds."""
@@ -52,7 +52,7 @@ def circulant_form(nodes: int, steps: Iterable[int]) -> ClosedForm:
     return ClosedForm(low=low, high=high, edges=nodes * degree // 2, degrees=(degree, degree))
 
 
-def fitting(wanted: Request) -> tuple[int, ...]:
+def fitting(wanted: GraphRequest) -> tuple[int, ...]:
     """The offsets asked for.
 
     Raises:
@@ -67,7 +67,7 @@ def fitting(wanted: Request) -> tuple[int, ...]:
     return steps
 
 
-def powers(wanted: Request) -> tuple[int, ...]:
+def powers(wanted: GraphRequest) -> tuple[int, ...]:
     """The distinct hops of the undirected exponential graph: 1, 2, 4, ..., the shorter way round."""
     n = wanted.nodes
     return tuple(sorted({min(1 << bit, n - (1 << bit)) for bit in range((n - 1).bit_length())}))
@@ -81,7 +81,7 @@ def equi_shifts(nodes: int, count: int | None, seed: int) -> Ints:
     return 1 + below(nodes - 1, count, seed, "u-equi-static")
 
 
-def shifts(wanted: Request) -> tuple[int, ...]:
+def shifts(wanted: GraphRequest) -> tuple[int, ...]:
     """The distinct hops, the shorter way round.
 
     Raises:
@@ -94,7 +94,7 @@ def shifts(wanted: Request) -> tuple[int, ...]:
     return tuple(np.unique(np.minimum(drawn, wanted.nodes - drawn)).tolist())
 
 
-def residues(wanted: Request) -> tuple[int, ...]:
+def residues(wanted: GraphRequest) -> tuple[int, ...]:
     """The squares modulo n up to n/2. As -1 is a square, so is the negative of each.
 
     Raises:
@@ -123,12 +123,46 @@ def is_prime(n: int) -> bool:
     return n > 1 and all(n % divisor for divisor in range(2, math.isqrt(n) + 1))
 
 
-def paley_form(wanted: Request) -> ClosedForm:
+def paley_form(wanted: GraphRequest) -> ClosedForm:
     n = check_paley(wanted.nodes)
     root, degree = math.sqrt(n), (n - 1) // 2
     return ClosedForm(
         low=(n - root) / 2.0, high=(n + root) / 2.0, edges=n * degree // 2, degrees=(degree, degree), diameter=2
     )
+
+
+def margulis(wanted: GraphRequest) -> Ends:
+    """Node x * m + y is joined to (x + 2y, y), (x + 2y + 1, y), (x, y + 2x), (x, y + 2x + 1), and so back, mod m."""
+    m = math.isqrt(wanted.nodes)
+    if m * m != wanted.nodes:
+        raise impossible("Margulis expander", wanted.nodes, f"a square, such as {m * m} or {(m + 1) ** 2}")
+    node = np.arange(wanted.nodes)
+    x, y = np.divmod(node, m)
+    along = [((x + 2 * y + step) % m * m + y) for step in (0, 1)]
+    across = [(x * m + (y + 2 * x + step) % m) for step in (0, 1)]
+    return together(*(pairs(node, there) for there in (*along, *across)))
+
+
+def chordal_cycle(wanted: GraphRequest) -> Ends:
+    """A ring, and each node x joined to 1 / x modulo n."""
+    n = wanted.nodes
+    if not is_prime(n):
+        lower = next((m for m in range(n, 1, -1) if is_prime(m)), None)
+        upper = next(m for m in range(n, 2 * n + 3) if is_prime(m))
+        raise impossible("chordal cycle", n, f"a prime, such as {lower} or {upper}" if lower else "a prime")
+    node = np.arange(n)
+    return together(cycle(node), pairs(node, _power(node, n - 2, n)))
+
+
+def _power(base: Ints, exponent: int, modulus: int) -> Ints:
+    """The power modulo `modulus`, which is below 2^31. By Fermat 1 / x is x^(p - 2), and 0 stays 0."""
+    result = np.ones_like(base)
+    while exponent:
+        if exponent & 1:
+            result = result * base % modulus
+        base = base * base % modulus
+        exponent >>= 1
+    return result % modulus
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -172,5 +206,19 @@ FAMILIES: Mapping[str, Family] = {
         connectivity="(n - sqrt n) / 2",
         source="Brouwer and Haemers, Spectra of Graphs, 9.1.2",
         transitive=True,
+    ),
+    "margulis": Family(
+        rule="pairs (x, y) mod m joined by shears, m^2 = n: an expander without chance",
+        degree="at most 8",
+        build=margulis,
+        connectivity="at least 8 - 5 sqrt 2 = 0.93 if repeated edges counted again",
+        source="Gabber and Galil 1981; Hoory, Linial and Wigderson 2006",
+    ),
+    "chordal-cycle": Family(
+        rule="a ring, and x joined to 1 / x modulo n; n a prime: an expander of degree 3",
+        degree="2 or 3",
+        build=chordal_cycle,
+        connectivity="above a constant for any n",
+        source="Lubotzky 1994, Discrete Groups, Expanding Graphs and Invariant Measures, 4.4.2",
     ),
 }

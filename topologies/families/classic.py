@@ -1,4 +1,7 @@
-"""Ring, path, star, complete graphs, wheel, hypercube: the graphs that everybody compares with.
+"""Ring, path, star, complete graphs, wheel, hypercube, torus, grid: the graphs that everybody compares with.
+
+Tori and grids are products of rings, or of paths. An eigenvalue of a product is a sum of one of each factor, so
+lambda_2 is that of the longest side and lambda_max the sum over all sides.
 
 Eigenvalues: Brouwer and Haemers, Spectra of Graphs (2012), section 1.4.
 """
@@ -10,16 +13,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from topologies.errors import TopologyError
 from topologies.families.circulants import circulant_edges, cosine_gap
-from topologies.families.parts import all_pairs, cycle, line, pairs, together
-from topologies.family import ClosedForm, Family, Request, impossible, unfit
+from topologies.families.parts import all_pairs, box, cycle, line, pairs, together
+from topologies.family import ClosedForm, Family, GraphRequest, impossible, lengths, unfit, whole
 from topologies.graph import Ends
-from topologies.parameters import whole
 
 BOOK = "Brouwer and Haemers, Spectra of Graphs, 1.4"
 
 
-def ring(wanted: Request) -> Ends:
+def ring(wanted: GraphRequest) -> Ends:
     """Below three nodes a ring is a path."""
     return circulant_edges(wanted.nodes, (1,) if wanted.nodes > 1 else ())
 
@@ -29,7 +32,7 @@ def ring_values(nodes: int) -> tuple[float, float]:
     return cosine_gap(1, nodes, doubled=nodes > 2), cosine_gap(nodes // 2, nodes, doubled=nodes > 2)
 
 
-def ring_form(wanted: Request) -> ClosedForm:
+def ring_form(wanted: GraphRequest) -> ClosedForm:
     n = wanted.nodes
     low, high = ring_values(n)
     degree = min(2, n - 1)
@@ -47,22 +50,22 @@ def path_form(nodes: int) -> ClosedForm:
     return ClosedForm(low=low, high=high, edges=nodes - 1, degrees=(1, min(2, nodes - 1)), diameter=nodes - 1)
 
 
-def star(wanted: Request) -> Ends:
+def star(wanted: GraphRequest) -> Ends:
     return pairs(np.arange(1, wanted.nodes), 0)
 
 
-def star_form(wanted: Request) -> ClosedForm:
+def star_form(wanted: GraphRequest) -> ClosedForm:
     n = wanted.nodes
     low = 1.0 if n > 2 else 2.0
     return ClosedForm(low=low, high=float(n), edges=n - 1, degrees=(1, n - 1), diameter=min(2, n - 1))
 
 
-def complete_form(wanted: Request) -> ClosedForm:
+def complete_form(wanted: GraphRequest) -> ClosedForm:
     n = wanted.nodes
     return ClosedForm(low=float(n), high=float(n), edges=n * (n - 1) // 2, degrees=(n - 1, n - 1), diameter=1)
 
 
-def halves(wanted: Request) -> tuple[int, int]:
+def halves(wanted: GraphRequest) -> tuple[int, int]:
     """The sizes of the two sides, as given, or equal but for one node."""
     n, a, b = wanted.nodes, wanted["a"], wanted["b"]
     if n < 2:
@@ -74,24 +77,24 @@ def halves(wanted: Request) -> tuple[int, int]:
     return a, n - a
 
 
-def complete_bipartite(wanted: Request) -> Ends:
+def complete_bipartite(wanted: GraphRequest) -> Ends:
     """Nodes 0 .. a-1 are the one side."""
     a, b = halves(wanted)
     return pairs(np.repeat(np.arange(a), b), np.tile(np.arange(a, a + b), a))
 
 
-def complete_bipartite_form(wanted: Request) -> ClosedForm:
+def complete_bipartite_form(wanted: GraphRequest) -> ClosedForm:
     n = wanted.nodes
     less, more = sorted(halves(wanted))
     low = float(less) if n > 2 else 2.0
     return ClosedForm(low=low, high=float(n), edges=less * more, degrees=(less, more), diameter=min(2, n - 1))
 
 
-def wheel(wanted: Request) -> Ends:
+def wheel(wanted: GraphRequest) -> Ends:
     return together(star(wanted), cycle(np.arange(1, wanted.nodes)))
 
 
-def wheel_form(wanted: Request) -> ClosedForm:
+def wheel_form(wanted: GraphRequest) -> ClosedForm:
     """Up to four nodes it is a complete graph."""
     n = wanted.nodes
     if n <= 4:
@@ -100,7 +103,7 @@ def wheel_form(wanted: Request) -> ClosedForm:
     return ClosedForm(low=low, high=float(n), edges=2 * (n - 1), degrees=(3, n - 1), diameter=2)
 
 
-def dimension(wanted: Request) -> int:
+def dimension(wanted: GraphRequest) -> int:
     n = wanted.nodes
     if n & (n - 1):
         below = 1 << (n.bit_length() - 1)
@@ -108,15 +111,73 @@ def dimension(wanted: Request) -> int:
     return n.bit_length() - 1
 
 
-def hypercube(wanted: Request) -> Ends:
+def hypercube(wanted: GraphRequest) -> Ends:
     node = np.arange(wanted.nodes)
     without = [(node[node >> bit & 1 == 0], 1 << bit) for bit in range(dimension(wanted))]
     return together(*(pairs(here, here + step) for here, step in without))
 
 
-def hypercube_form(wanted: Request) -> ClosedForm:
+def hypercube_form(wanted: GraphRequest) -> ClosedForm:
     d = dimension(wanted)
     return ClosedForm(low=2.0, high=2.0 * d, edges=wanted.nodes * d // 2, degrees=(d, d), diameter=d)
+
+
+def sides(name: str, wanted: GraphRequest) -> tuple[int, ...]:
+    """Those given, else the two most nearly square ones: rows, then columns."""
+    if wanted["dims"] is None:
+        return _rows_and_cols(name, wanted.nodes, wanted["rows"], wanted["cols"])
+    dims: tuple[int, ...] = wanted["dims"]
+    shape = "x".join(map(str, dims))
+    if wanted["rows"] or wanted["cols"]:
+        raise TopologyError("given twice", key=f"{name}:dims", value=shape, allowed="either dims, or rows and cols")
+    if math.prod(dims) != wanted.nodes:
+        raise impossible(name, wanted.nodes, f"{math.prod(dims)}, the product of dims ({shape})")
+    return dims
+
+
+def _rows_and_cols(name: str, nodes: int, rows: int | None, cols: int | None) -> tuple[int, int]:
+    given = " times ".join(f"{key} ({value})" for key, value in [("rows", rows), ("cols", cols)] if value)
+    if not given:
+        rows = next((side for side in range(math.isqrt(nodes), 1, -1) if nodes % side == 0), None)
+        if rows is None:
+            raise impossible(name, nodes, "rows times cols with both at least 2 (not a prime)")
+    rows = rows or nodes // (cols or 1)
+    cols = cols or nodes // rows if rows else 0
+    if rows * cols != nodes or min(rows, cols) < 2:
+        raise impossible(name, nodes, f"{given}, times at least 2 where only one is given")
+    return rows, cols
+
+
+def torus_form(wanted: GraphRequest) -> ClosedForm:
+    shape = sides("torus", wanted)
+    values = [ring_values(side) for side in shape]
+    degree = sum(min(2, side - 1) for side in shape)
+    return ClosedForm(
+        low=min(low for low, _ in values),  # not always of the longest side: rings of 2 and 3 have 2 and 3
+        high=math.fsum(high for _, high in values),
+        edges=wanted.nodes * degree // 2,
+        degrees=(degree, degree),
+        diameter=sum(side // 2 for side in shape),
+    )
+
+
+def grid_form(wanted: GraphRequest) -> ClosedForm:
+    shape = sides("grid", wanted)
+    values = [path_values(side) for side in shape]
+    return ClosedForm(
+        low=path_values(max(shape))[0],
+        high=math.fsum(high for _, high in values),
+        edges=sum(wanted.nodes // side * (side - 1) for side in shape),
+        degrees=(len(shape), sum(min(2, side - 1) for side in shape)),
+        diameter=sum(shape) - len(shape),
+    )
+
+
+_SIDES = {
+    "rows": whole(None, 2, "with cols the most nearly square ones by default"),
+    "cols": whole(None, 2, "n / rows by default"),
+    "dims": lengths("the sides of a box of any dimension, instead of rows and cols"),
+}
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -182,5 +243,24 @@ FAMILIES: Mapping[str, Family] = {
         connectivity="2",
         source=BOOK,
         transitive=True,
+    ),
+    "torus": Family(
+        rule="a grid that wraps around, as square as n allows, or of the given sides",
+        degree="2 for each side, 1 for a side of 2",
+        build=lambda wanted: box(sides("torus", wanted), around=True),
+        parameters=_SIDES,
+        closed=torus_form,
+        connectivity="2 - 2 cos(2 pi / the longest side)",
+        source=BOOK,
+        transitive=True,
+    ),
+    "grid": Family(
+        rule="rows and columns without wrapping, as square as n allows, or of the given sides",
+        degree="1 or 2 for each side",
+        build=lambda wanted: box(sides("grid", wanted), around=False),
+        parameters=_SIDES,
+        closed=grid_form,
+        connectivity="2 - 2 cos(pi / the longest side)",
+        source=BOOK,
     ),
 }

@@ -1,4 +1,5 @@
-"""Cliques joined by few edges: good inside, a bottleneck between. Blocks of consecutive nodes, as even as can be.
+"""Trees, and the layers of a network of devices: roots, gateways, devices. And cliques joined by few edges: good
+inside, a bottleneck between. Cliques are blocks of consecutive nodes, as even as can be.
 
 The closed forms are those of the equitable partition into heads and others: Brouwer and Haemers, Spectra of Graphs
 (2012).
@@ -14,12 +15,45 @@ import numpy as np
 
 from topologies.families.classic import BOOK, path_form
 from topologies.families.parts import Ints, clique_edges, cliques, cycle, even, line, pairs, together
-from topologies.family import ClosedForm, Family, Request, impossible, unfit
+from topologies.family import ClosedForm, Family, GraphRequest, impossible, unfit, whole
 from topologies.graph import Ends
-from topologies.parameters import whole
 
 
-def barbell_parts(wanted: Request) -> tuple[int, int]:
+def tree(wanted: GraphRequest) -> Ends:
+    """The parent of node i is (i - 1) // branching, as in a heap."""
+    node = np.arange(1, wanted.nodes)
+    return pairs(node, (node - 1) // wanted["branching"])
+
+
+def tree_form(wanted: GraphRequest) -> ClosedForm | None:
+    return path_form(wanted.nodes) if wanted["branching"] == 1 else None
+
+
+def layers(wanted: GraphRequest) -> tuple[int, int]:
+    """How many roots and gateways; the other nodes are devices."""
+    n, roots, gateways = wanted.nodes, wanted["roots"], wanted["gateways"]
+    if roots > n:
+        raise unfit("hierarchical:roots", roots, n, f"from 1 to {n}")
+    if gateways is None:
+        gateways = min(max(math.isqrt(n), wanted["uplinks"]), n - roots)
+    if roots + gateways > n:
+        raise unfit("hierarchical:gateways", gateways, n, f"from 1 to {n - roots}, beside the roots")
+    if wanted["uplinks"] > max(1, gateways):
+        raise unfit("hierarchical:uplinks", wanted["uplinks"], n, f"from 1 to {gateways}, the gateways")
+    return roots, gateways
+
+
+def hierarchical(wanted: GraphRequest) -> Ends:
+    """Roots first, then gateways, then devices: device k has gateways k, k + 1, ..., counted round."""
+    roots, gateways = layers(wanted)
+    root, gateway = np.arange(roots), np.arange(roots, roots + gateways)
+    device = np.arange(roots + gateways, wanted.nodes)
+    above = [pairs(device, gateway[(device + link) % gateways]) for link in range(wanted["uplinks"]) if len(device)]
+    between = pairs(np.repeat(gateway, roots), np.tile(root, gateways))
+    return together(cycle(root), between, cycle(gateway), *above)
+
+
+def barbell_parts(wanted: GraphRequest) -> tuple[int, int]:
     """The size of each clique and of the path between them."""
     n, between = wanted.nodes, wanted["path"]
     clique, odd = divmod(n - between, 2)
@@ -28,14 +62,14 @@ def barbell_parts(wanted: Request) -> tuple[int, int]:
     return clique, between
 
 
-def barbell(wanted: Request) -> Ends:
+def barbell(wanted: GraphRequest) -> Ends:
     """Two equal cliques joined by an edge, or by a path of `path` further nodes between them."""
     clique, between = barbell_parts(wanted)
     first = cliques(np.array([0, clique]))
     return together(first, line(np.arange(clique - 1, clique + between + 1)), first + clique + between)
 
 
-def barbell_form(wanted: Request) -> ClosedForm | None:
+def barbell_form(wanted: GraphRequest) -> ClosedForm | None:
     """Joined by an edge: what is opposite in the two cliques of m has the eigenvalues of [[m + 1, 1 - m], [-1, 1]]."""
     m, between = barbell_parts(wanted)
     if between:
@@ -46,7 +80,7 @@ def barbell_form(wanted: Request) -> ClosedForm | None:
     return ClosedForm(low=2 / high, high=high, edges=m * (m - 1) + 1, degrees=(m - 1, m), diameter=3)
 
 
-def lollipop_parts(wanted: Request) -> tuple[int, int]:
+def lollipop_parts(wanted: GraphRequest) -> tuple[int, int]:
     n, clique = wanted.nodes, wanted["clique"]
     clique = (n + 1) // 2 if clique is None else clique
     if clique > n:
@@ -54,22 +88,22 @@ def lollipop_parts(wanted: Request) -> tuple[int, int]:
     return clique, n - clique
 
 
-def lollipop(wanted: Request) -> Ends:
+def lollipop(wanted: GraphRequest) -> Ends:
     clique, _ = lollipop_parts(wanted)
     return together(cliques(np.array([0, clique])), line(np.arange(clique - 1, wanted.nodes)))
 
 
-def blocks(wanted: Request) -> Ints:
+def blocks(wanted: GraphRequest) -> Ints:
     """Cliques of at most `size`, as few as that allows."""
     return even(wanted.nodes, -(-wanted.nodes // wanted["size"]))
 
 
-def star_of_cliques(wanted: Request) -> Ends:
+def star_of_cliques(wanted: GraphRequest) -> Ends:
     starts = blocks(wanted)
     return together(cliques(starts), pairs(starts[1:-1], 0))
 
 
-def star_of_cliques_form(wanted: Request) -> ClosedForm | None:
+def star_of_cliques_form(wanted: GraphRequest) -> ClosedForm | None:
     """For q equal cliques of m: what is opposite in two outer cliques, and so zero in the middle one, has the
     eigenvalues of [[m, 1 - m], [-1, 1]]; the largest one is of what is equal in all outer cliques.
     """
@@ -91,7 +125,7 @@ def star_of_cliques_form(wanted: Request) -> ClosedForm | None:
     )
 
 
-def ring_of_cliques(wanted: Request) -> Ends:
+def ring_of_cliques(wanted: GraphRequest) -> Ends:
     """Bridge b leaves a clique at the b-th node from its end and enters the next one at the b-th from its start."""
     starts, bridges = blocks(wanted), wanted["bridges"]
     least = int(np.diff(starts).min())
@@ -104,7 +138,7 @@ def ring_of_cliques(wanted: Request) -> Ends:
     return together(cliques(starts), pairs(leaving, entering))
 
 
-def _expected(wanted: Request) -> float:
+def _expected(wanted: GraphRequest) -> float:
     return clique_edges(blocks(wanted))
 
 
@@ -119,7 +153,29 @@ _BARBELL = Family(
     source=BOOK + " and equitable partitions",
 )
 
+
 FAMILIES: Mapping[str, Family] = {
+    "tree": Family(
+        rule="the parent of node i is (i - 1) // branching: balanced, of any size",
+        degree="branching + 1, 1 at the leaves",
+        build=tree,
+        parameters={"branching": whole(2, 1, "children of a node")},
+        closed=tree_form,
+        connectivity="at most 2 / (n - 1) on a full binary tree",
+        source="Spielman, Spectral and Algebraic Graph Theory, Comparing Graphs",
+    ),
+    "hierarchical": Family(
+        rule="devices dealt to gateways; gateways joined in a ring and to every root; roots in a ring",
+        degree="uplinks at a device, about uplinks n / gateways above",
+        build=hierarchical,
+        parameters={
+            "gateways": whole(None, 1, "how many; sqrt n by default"),
+            "uplinks": whole(1, 1, "gateways of each device; from 2 on one dead gateway disconnects nobody"),
+            "roots": whole(1, 1, "how many, the first nodes"),
+        },
+        expected=lambda wanted: math.prod(layers(wanted)) + wanted.nodes * wanted["uplinks"],
+        source="Liu et al. 2020, arXiv:1905.06641, without a server",
+    ),
     "barbell": _BARBELL,
     "dumbbell": replace(_BARBELL, rule="another name of barbell"),
     "lollipop": Family(

@@ -8,18 +8,16 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.families.parts import Ints, pairs, together
-from topologies.families.stream import uniform
-from topologies.family import Family, Request
+from topologies.families.parts import Ints, pairs, together, uniform
+from topologies.family import Family, GraphRequest, choice, positive
 from topologies.graph import Ends
-from topologies.parameters import choice, positive
 
 Points = NDArray[np.float64]
 SHORTEST, LONGEST = 1e-100, 2.0
 """No radius joins fewer or more places than these do: all are within a square of side one."""
 
 
-def radius(wanted: Request) -> float:
+def radius(wanted: GraphRequest) -> float:
     """By default sqrt(3 ln n / (pi n)). At a third of this area large graphs become connected; small ones need more,
     for their many nodes near the border: of graphs on 10 nodes seven in ten are connected, on 1000 nearly all.
     """
@@ -30,12 +28,12 @@ def radius(wanted: Request) -> float:
     return math.sqrt(3 * math.log(n) / (math.pi * n)) if n > 2 else math.sqrt(2)
 
 
-def places(wanted: Request) -> Points:
+def places(wanted: GraphRequest) -> Points:
     """Where the nodes are in the unit square. Shape (nodes, 2)."""
     return uniform((wanted.nodes, 2), wanted.seed, "geometric")
 
 
-def geometric(wanted: Request) -> Ends:
+def geometric(wanted: GraphRequest) -> Ends:
     return near(places(wanted), radius(wanted), around=wanted["metric"] == "torus")
 
 
@@ -84,7 +82,7 @@ def _kept(points: Points, candidates: Ends, reach: float, *, around: bool) -> En
     return close
 
 
-def _expected(wanted: Request) -> float:
+def _expected(wanted: GraphRequest) -> float:
     n = wanted.nodes
     return n * (n - 1) / 2 * min(1.0, math.pi * radius(wanted) ** 2)
 

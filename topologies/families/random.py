@@ -1,24 +1,43 @@
-"""Random graphs, drawn from the seed, by networkx where it has them. A seed may give a graph that is not connected."""
+"""Random graphs, drawn from the seed, by networkx where it has them. A seed may give a graph that is not connected. And
+rings whose order is a hash of the members' names: whoever has the list of members knows every edge, and one member
+more or less changes only the places next to it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 from random import Random
 
 import numpy as np
 
-from topologies.families.parts import even, together
-from topologies.family import Family, Request, unfit
+from topologies.families.parts import Ints, cycle, even, together
+from topologies.family import Family, GraphRequest, fraction, unfit, whole
 from topologies.graph import Ends
-from topologies.parameters import fraction, whole
+
+
+def keyed_order(names: Sequence[str], ring: int, seed: int) -> Ints:
+    """The members around the ring of this number, by the 16-byte BLAKE2b of their names, keyed with the seed and
+    salted with the ring. Shape (nodes,).
+    """
+    key, salt = blake2b(str(seed).encode()).digest(), ring.to_bytes(8, "big")
+    digests = b"".join(blake2b(name.encode(), digest_size=16, key=key, salt=salt).digest() for name in names)
+    places = np.frombuffer(digests, dtype=">u8").reshape(-1, 2)
+    return np.lexsort((places[:, 1], places[:, 0]))
+
+
+def keyed_rings(wanted: GraphRequest) -> Ends:
+    names = wanted.called()
+    return together(*(cycle(keyed_order(names, ring, wanted.seed)) for ring in range(wanted["r"])))
+
 
 Pairs = Iterable[Sequence[int]]
 RAREST = 1e-15
 """A probability that is lost beside 1."""
 
 
-def random_regular(wanted: Request) -> Pairs:
+def random_regular(wanted: GraphRequest) -> Pairs:
     degree, n = wanted["degree"], wanted.nodes
     if degree >= n or degree * n % 2:
         raise unfit("random-regular:degree", degree, n, "less than the nodes, and nodes times degree even")
@@ -32,11 +51,11 @@ def random_regular(wanted: Request) -> Pairs:
     return complement
 
 
-def erdos_renyi(wanted: Request) -> Pairs:
+def erdos_renyi(wanted: GraphRequest) -> Pairs:
     return _drawn_pairs(wanted.nodes, wanted["p"], wanted.seed)
 
 
-def watts_strogatz(wanted: Request) -> Pairs:
+def watts_strogatz(wanted: GraphRequest) -> Pairs:
     k = wanted["k"]
     if k % 2 or k >= wanted.nodes:
         raise unfit("watts-strogatz:k", k, wanted.nodes, "even, less than the nodes")
@@ -46,7 +65,7 @@ def watts_strogatz(wanted: Request) -> Pairs:
     return graph
 
 
-def barabasi_albert(wanted: Request) -> Pairs:
+def barabasi_albert(wanted: GraphRequest) -> Pairs:
     m = wanted["m"]
     if m >= wanted.nodes:
         raise unfit("barabasi-albert:m", m, wanted.nodes, "less than the nodes")
@@ -56,7 +75,7 @@ def barabasi_albert(wanted: Request) -> Pairs:
     return graph
 
 
-def stochastic_block(wanted: Request) -> Ends:
+def stochastic_block(wanted: GraphRequest) -> Ends:
     """Blocks of consecutive nodes, as even as can be."""
     n, blocks = wanted.nodes, wanted["blocks"]
     if blocks > n:
@@ -85,7 +104,7 @@ def _ends(drawn: Pairs) -> Ends:
     return np.array(list(drawn), dtype=np.int64).reshape(-1, 2)
 
 
-def _expected_blocks(wanted: Request) -> float:
+def _expected_blocks(wanted: GraphRequest) -> float:
     n, near, far = wanted.nodes, float(wanted["inside"]), float(wanted["between"])
     inside = n * (n / int(wanted["blocks"]) - 1) / 2
     # pairs between are drawn among all: those of a single block are lost, all of them
@@ -93,6 +112,18 @@ def _expected_blocks(wanted: Request) -> float:
 
 
 FAMILIES: Mapping[str, Family] = {
+    "keyed-rings": Family(
+        rule="the union of r rings, each in the order of a hash of seed, ring and name: stable when members change",
+        degree="2 r, less where rings share an edge",
+        build=keyed_rings,
+        parameters={"r": whole(2, 1, "how many rings", maximum=1000)},
+        expected=lambda wanted: float(wanted.nodes * wanted["r"]),
+        connectivity="about 2 r - 2 sqrt(2 r - 1)",
+        source="Law and Siu 2003, doi:10.1109/INFCOM.2003.1209234; Hua et al. 2024, arXiv:2409.05331",
+        random=True,
+        edges_limit=10_000_000,
+        by_name=True,
+    ),
     "random-regular": Family(
         rule="drawn among all graphs in which every node has this degree",
         degree="degree",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from topologies.files.reading import read_edges, read_topology
-from topologies.files.writing import write_topology
+from topologies.files.formats import read_edges, read_topology, write_topology
 
 __all__ = ["read_edges", "read_topology", "write_topology"]

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from topologies.eigen.ladder import Extremes
 from topologies.errors import TopologyError
 from topologies.graph import Topology, components
-from topologies.metrics.connectivity import shores
-from topologies.metrics.cutpoints import CutPoints, cut_points
+from topologies.metrics.connectivity import CutPoints, cut_points, shores
 from topologies.metrics.cuts import Cut, sweep_cut
 from topologies.metrics.known import Bounds, degree_range
 from topologies.metrics.robustness import Robustness, robustness

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.families.boxes import sides
-from topologies.family import Request
+from topologies.families.classic import sides
+from topologies.family import GraphRequest
 from topologies.graph import Topology
 from topologies.laplacian import Array, Laplacian
 from topologies.metrics.distance import distances, tree_sizes
@@ -74,7 +74,7 @@ def _group(topology: Topology) -> tuple[int, ...] | None:
     if is_transitive(topology):
         spec = parse(topology.spec)
         if spec.name == "torus":
-            wanted = Request(spec=topology.spec, nodes=topology.nodes, parameters=spec.parameters)
+            wanted = GraphRequest(spec=topology.spec, nodes=topology.nodes, parameters=spec.parameters)
             shapes.append(sides("torus", wanted))
         elif spec.name == "hypercube":
             shapes.append((2,) * (topology.nodes.bit_length() - 1))

@@ -44,7 +44,7 @@ def separate(masks: Sequence[int], t: int, budget: int, *, transitive: bool = Fa
     The first set contains a least node: each node is tried, all before it being left out. Where every node sees the
     same, node 0 will do.
     """
-    search = _Search(masks, t, budget)
+    search = _SeparationSearch(masks, t, budget)
     for root in range(1 if transitive else len(masks)):
         pair = search.grow(1 << root, (1 << root) - 1)
         if pair is not None or search.left < 0:
@@ -52,7 +52,7 @@ def separate(masks: Sequence[int], t: int, budget: int, *, transitive: bool = Fa
     return Found(None, finished=True, steps=budget - search.left)
 
 
-class _Search:
+class _SeparationSearch:
     def __init__(self, masks: Sequence[int], t: int, budget: int) -> None:
         self.masks = masks
         self.t = t

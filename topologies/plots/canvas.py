@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.errors import TopologyError, not_written
-from topologies.files.writing import replace
+from topologies.files.formats import replace
 
 SUFFIXES = (".png", ".svg", ".pdf")
 DPI = 110

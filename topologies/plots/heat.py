@@ -12,12 +12,10 @@ import numpy as np
 
 from topologies.building import build, build_schedule, is_static, kind
 from topologies.errors import TopologyError
-from topologies.metrics.consensus import EPSILON, rounds_to_consensus
-from topologies.metrics.schedules import describe_schedule
+from topologies.metrics.describe import describe_schedule
 from topologies.plots.canvas import DARK, check_target, new_figure, save, shown
 from topologies.specs import is_file
-from topologies.spectral import spectrum
-from topologies.weights import check_weights
+from topologies.spectral import EPSILON, check_weights, rounds_to_consensus, spectrum
 
 COLORS = "cividis_r"
 CELLS_LIMIT = 600

@@ -1,16 +1,153 @@
-"""The panel that shows the graph itself: nodes colored by the Fiedler vector, and the edges of the thinnest cut."""
+"""The panel that shows the graph itself: nodes colored by the Fiedler vector, and the edges of the thinnest cut. Nodes
+stand where the family has them, else around a circle, else as springs between them settle.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.graph import Ends, Topology
-from topologies.laplacian import Array
+from topologies.building import build
+from topologies.errors import TopologyError
+from topologies.families.classic import sides
+from topologies.families.geometric import places
+from topologies.family import GraphRequest
+from topologies.graph import Ends, Topology, components, ordered
+from topologies.laplacian import Array, Laplacian
+from topologies.metrics.distance import hops
 from topologies.plots.canvas import DARK, RED, shown
-from topologies.plots.layout import Layout, layout
+from topologies.specs import is_file, parse
+
+Points = NDArray[np.float64]
+
+STRESS_LIMIT = 120
+"""Nodes up to which distances are fitted (Kamada and Kawai, 1989): fair to long thin graphs, but slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`points`: shape (nodes, 2). `period`: width and height after which the picture repeats, where it wraps around."""
+
+    points: Points
+    period: tuple[float, float] | None = None
+
+
+def layout(topology: Topology) -> Layout:
+    """For a graph of at most a few thousand nodes; always the same for the same graph."""
+    found = _of_family(topology)
+    if found is not None:
+        return found
+    if looks_the_same_all_around(topology):
+        return Layout(_circle(topology.nodes))
+    parts = components(topology)
+    if len(parts) == 1 and topology.edge_count == topology.nodes - 1 and topology.degrees.max() == 2:
+        return Layout(_open_circle(topology))
+    return Layout(_packed(parts, [_settled(topology, part) for part in parts]))
+
+
+def _of_family(topology: Topology) -> Layout | None:
+    """Only of a graph that is the one of its spec, which a file may merely claim."""
+    wanted = _request(topology)
+    if wanted is None:
+        return None
+    name = wanted.spec.partition(":")[0].strip()
+    match name:
+        case "torus" | "grid" if len(shape := sides(name, wanted)) == 2:
+            node = np.arange(topology.nodes)
+            points = np.stack([node % shape[1], -(node // shape[1])], axis=1).astype(np.float64)
+            return Layout(points, (float(shape[1]), float(shape[0])) if name == "torus" else None)
+        case "geometric":
+            return Layout(places(wanted), (1.0, 1.0) if wanted["metric"] == "torus" else None)
+        case "watts-strogatz":
+            return Layout(_circle(topology.nodes))
+        case _:
+            return None
+
+
+def _request(topology: Topology) -> GraphRequest | None:
+    if is_file(topology.spec):
+        return None
+    try:
+        if build(topology.spec, topology.nodes, topology.seed) != topology:
+            return None
+        parameters = parse(topology.spec).parameters
+    except TopologyError:
+        return None
+    return GraphRequest(spec=topology.spec, nodes=topology.nodes, parameters=parameters, seed=topology.seed)
+
+
+def looks_the_same_all_around(topology: Topology) -> bool:
+    """Whether the graph is a circulant one in the order of its numbers."""
+    turned = ordered((topology.ends + 1) % topology.nodes)
+    return topology.edge_count > 0 and np.array_equal(turned, topology.ends)
+
+
+def _circle(nodes: int) -> Points:
+    angle = np.pi / 2 - 2 * np.pi * np.arange(nodes) / nodes
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
+def _open_circle(topology: Topology) -> Points:
+    """A path, which has no room for its nodes on a line."""
+    along = hops(topology, int(np.argmin(topology.degrees)))
+    return _circle(topology.nodes + 1)[along]
+
+
+def _settled(topology: Topology, part: list[int]) -> Points:
+    """One component, its longer side across. Shape (len(part), 2)."""
+    if len(part) == 1:
+        return np.zeros((1, 2))
+    place = {node: number for number, node in enumerate(part)}
+    ends = ordered([(place[i], place[j]) for i, j in topology.edges if i in place])
+    within = Topology("", len(part), ends)
+    points = _by_springs(within.to_networkx(), _by_eigenvectors(within))
+    points = points - points.mean(axis=0)
+    axes = np.linalg.svd(points, full_matrices=False)[2]
+    return np.asarray(points @ axes.T)
+
+
+def _by_eigenvectors(topology: Topology) -> Points:
+    """A start in which nothing is folded: the vectors of the two smallest positive eigenvalues (Hall, 1970)."""
+    vectors = np.linalg.eigh(Laplacian.plain(topology).dense())[1]
+    start = np.stack([vectors[:, 1], vectors[:, min(2, topology.nodes - 1)]], axis=1)
+    # nodes that look alike would lie on one spot and never be driven apart
+    return start + np.random.default_rng(0).normal(scale=0.02 / np.sqrt(topology.nodes), size=start.shape)
+
+
+def _by_springs(graph: Any, start: Points) -> Points:
+    import networkx as nx  # noqa: PLC0415 - a quarter of a second that only pictures need
+
+    places = dict(enumerate(start))
+    try:
+        if len(start) <= STRESS_LIMIT:
+            found = nx.kamada_kawai_layout(graph, pos=places)
+            return np.array([found[node] for node in range(len(start))])
+    except ModuleNotFoundError:
+        pass  # scipy is another extra than matplotlib
+    turns = int(np.clip(20_000 // len(start), 10, 100))  # each takes as long as the square of the nodes
+    found = nx.spring_layout(graph, pos=places, iterations=turns, seed=0, method="force")
+    return np.array([found[node] for node in range(len(start))])
+
+
+def _packed(parts: list[list[int]], drawn: list[Points]) -> Points:
+    """Components side by side on shelves, the largest first, each with room for its nodes. Shape (nodes, 2)."""
+    nodes = sum(map(len, parts))
+    points = np.zeros((nodes, 2))
+    shelf = 1.2 * np.sqrt(4 * nodes)
+    left, top, height = 0.0, 0.0, 0.0
+    for index in sorted(range(len(parts)), key=lambda index: -len(parts[index])):
+        spread = np.abs(drawn[index]).max(initial=0.0)
+        radius = np.sqrt(len(parts[index]))
+        if left > 0 and left + 2 * radius > shelf:
+            left, top, height = 0.0, top - height, 0.0
+        scaled = drawn[index] * (0.8 * radius / spread if spread > 0 else 1.0)
+        points[parts[index]] = scaled + np.array([left + radius, top - radius])
+        left, height = left + 2 * radius, max(height, 2 * radius)
+    return points
+
 
 COLORS = "PRGn"
 """Purple to green, which nobody confuses, and neither with the color of the cut."""

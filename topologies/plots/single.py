@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from topologies.errors import TopologyError
 from topologies.graph import Topology, components
 from topologies.laplacian import Array, Laplacian
-from topologies.metrics.consensus import EPSILON, rate_text, rounds_to_consensus
 from topologies.metrics.cuts import sweep_cut
 from topologies.plots.canvas import BLUE, DARK, RED, check_target, counted, new_figure, plain, save, shown
 from topologies.plots.network import draw_network
-from topologies.weights import check_weights, mixing_matrix
+from topologies.spectral import EPSILON, check_weights, mixing_matrix, rate_text, rounds_to_consensus
 
 NODES_LIMIT = 2_000
 EDGES_LIMIT = 200_000

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topologies.schedules.limits import check_links, impossible
-from topologies.schedules.schedule import Ints, Mixing, Part, Schedule
+from topologies.schedules.schedule import Ints, MixingMatrix, Part, Schedule, check_links, impossible
 
 if TYPE_CHECKING:
-    from topologies.family import Request
+    from topologies.family import GraphRequest
 
 Rounds = list[list[Part]]
 
@@ -125,7 +124,7 @@ def base_rounds(nodes: Ints, k: int) -> Rounds:
     return whole if len(whole) < len(split) else split
 
 
-def hyper_hypercube(wanted: Request) -> Schedule:
+def hyper_hypercube(wanted: GraphRequest) -> Schedule:
     n, k = wanted.nodes, wanted["k"]
     if factors(n, k) is None:
         below = next(m for m in range(n - 1, 0, -1) if factors(m, k) is not None)
@@ -135,20 +134,20 @@ def hyper_hypercube(wanted: Request) -> Schedule:
     return _schedule("hyper-hypercube", cube_rounds, wanted)
 
 
-def simple_base(wanted: Request) -> Schedule:
+def simple_base(wanted: GraphRequest) -> Schedule:
     return _schedule("simple-base", simple_rounds, wanted)
 
 
-def base(wanted: Request) -> Schedule:
+def base(wanted: GraphRequest) -> Schedule:
     return _schedule("base", base_rounds, wanted)
 
 
-def _schedule(family: str, rounds_of: Callable[[Ints, int], Rounds], wanted: Request) -> Schedule:
+def _schedule(family: str, rounds_of: Callable[[Ints, int], Rounds], wanted: GraphRequest) -> Schedule:
     n, k = wanted.nodes, min(wanted["k"], max(1, wanted.nodes - 1))
     most = 1
     while (k + 1) ** most < n:
         most += 1
     check_links(family, n, 2 * most * n * k)
     rounds = rounds_of(np.arange(n)[None, :], k)
-    mixings = [Mixing.joined(n, parts) for parts in rounds] or [Mixing.joined(n, [])]
+    mixings = [MixingMatrix.joined(n, parts) for parts in rounds] or [MixingMatrix.joined(n, [])]
     return Schedule(wanted.spec, n, mixings, wanted.seed, directed=False)

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.eigen.dense import eigenvalues
-from topologies.eigen.lanczos import Krylov
-from topologies.schedules.schedule import Array, Mixing, Schedule
+from topologies.eigen.extremes import eigenvalues
+from topologies.eigen.iterations import Krylov
+from topologies.schedules.schedule import Array, MixingMatrix, Schedule
 
 DENSE_LIMIT = 2_000
 DOUBLINGS = 48
@@ -38,7 +38,7 @@ SETTLED = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contraction:
+class PeriodContraction:
     """`norm` of D over one period. `residual`: of the eigenvector of D^T D that it comes from, or the bound on all its
     eigenvalues. `rounds`: the least t with a norm of at most epsilon, None if never; an upper bound unless
     `rounds_exact`, and no better than the norm. `asymptotic`: the factor per round in the long run, the largest modulus
@@ -69,7 +69,7 @@ class Algebra(Protocol):
         """Whether the spectral norm is larger than `epsilon`."""
 
 
-def contraction(schedule: Schedule, epsilon: float) -> Contraction:
+def contraction(schedule: Schedule, epsilon: float) -> PeriodContraction:
     """Of a schedule whose union is connected, on two nodes or more."""
     shapes = [circulant_row(mixing) for mixing in schedule.mixings]
     rows = [row for row in shapes if row is not None]
@@ -104,7 +104,7 @@ def first_below(algebra: Algebra, period: int, whole: NDArray[Any], epsilon: flo
     return periods * period + rounds
 
 
-def circulant_row(mixing: Mixing) -> Array | None:
+def circulant_row(mixing: MixingMatrix) -> Array | None:
     """Row 0 of W, shape (nodes,), if W_ij depends on j - i modulo n alone; else None."""
     n, links = mixing.nodes, len(mixing.receivers)
     if links % n:
@@ -184,10 +184,10 @@ def _period(algebra: Algebra, period: int) -> NDArray[Any]:
     return value
 
 
-def _circulant(algebra: _Fourier, period: int, epsilon: float) -> Contraction:
+def _circulant(algebra: _Fourier, period: int, epsilon: float) -> PeriodContraction:
     whole = _period(algebra, period)
     norm = algebra.norm(whole)
-    return Contraction(
+    return PeriodContraction(
         norm=norm,
         rounds=first_below(algebra, period, whole, epsilon),
         method="circulant",
@@ -197,12 +197,12 @@ def _circulant(algebra: _Fourier, period: int, epsilon: float) -> Contraction:
     )
 
 
-def _dense(schedule: Schedule, epsilon: float) -> Contraction:
+def _dense(schedule: Schedule, epsilon: float) -> PeriodContraction:
     algebra = _Dense(schedule)
     whole = _period(algebra, schedule.period)
     found = eigenvalues(whole.T @ whole)
     square = max(0.0, float(found.values[-1]))
-    return Contraction(
+    return PeriodContraction(
         norm=math.sqrt(square),
         rounds=first_below(algebra, schedule.period, whole, epsilon),
         method="dense",
@@ -251,12 +251,12 @@ class _Probe:
             x = self._follow(self.transposed[s % len(self.mixings)], x)
         return _centered(x)
 
-    def _follow(self, mixing: Mixing, x: Array) -> Array:
+    def _follow(self, mixing: MixingMatrix, x: Array) -> Array:
         self.spent += mixing.messages + mixing.nodes
         return mixing.apply(x)
 
 
-def by_lanczos(schedule: Schedule, epsilon: float) -> Contraction:
+def by_lanczos(schedule: Schedule, epsilon: float) -> PeriodContraction:
     """Bisects for the first round with a norm of at most `epsilon` while the work allows; beyond that the rounds
     follow from the norm over one period, as an upper bound. Norms are found from below.
     """
@@ -266,7 +266,7 @@ def by_lanczos(schedule: Schedule, epsilon: float) -> Contraction:
     exact = rounds is not None
     if rounds is None and norm < 1.0:
         rounds = schedule.period * max(1, math.ceil(math.log(epsilon) / math.log(norm)))
-    return Contraction(
+    return PeriodContraction(
         norm=norm,
         rounds=rounds,
         method=LANCZOS if exact else f"{LANCZOS}, rounds bounded by the rate",

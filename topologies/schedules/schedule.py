@@ -1,21 +1,60 @@
 """A schedule is a sequence of mixing matrices that repeats: round t of it mixes with `mixings[t % period]`.
 
 A directed static graph is a schedule of one matrix. Weights are kept as fractions of whole numbers, so that a product
-of them can be compared with the averaging matrix exactly.
+of them can be compared with the averaging matrix exactly: with D the least common denominator of a round, D W is a
+matrix of whole numbers; so is the product of several, over the product of their denominators. It is compared with J/n,
+the matrix that gives everybody the mean, without rounding.
+
+What is drawn, and how large a schedule may be, is checked here too, before it is made.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.errors import TopologyError
 from topologies.graph import Topology
+
+LINKS_LIMIT = 60_000_000
+"""of all rounds together: about a gigabyte."""
+ROUNDS_LIMIT = 10_000
+
+
+def check_links(family: str, nodes: int, links: int) -> None:
+    """Raises TopologyError where a schedule of so many links is more than can be held."""
+    if links > LINKS_LIMIT:
+        text = f"{family} on {nodes} nodes has about {links:,} links, more than can be held"
+        raise TopologyError(text, key="nodes", value=nodes, allowed=f"fewer: up to {LINKS_LIMIT:,} links in all rounds")
+
+
+def check_rounds(family: str, nodes: int, rounds: int) -> None:
+    """For a drawn schedule, in which a node has one link in a round."""
+    if rounds > ROUNDS_LIMIT:
+        key = f"{family}:rounds"
+        raise TopologyError("too many", key=key, value=rounds, allowed=f"up to {ROUNDS_LIMIT}: they are repeated")
+    check_links(family, nodes, nodes * rounds)
+
+
+def impossible(family: str, nodes: int, allowed: str) -> TopologyError:
+    return TopologyError(f"no {family} of this size", key="nodes", value=nodes, allowed=allowed)
+
+
+def generator(family: str, nodes: int, seed: int) -> np.random.Generator:
+    """The same draws for the same three values in every process. Parameters are left out on purpose: a schedule of
+    more rounds begins with those of a shorter one.
+    """
+    text = f"{family} {nodes} {seed}".encode()
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(text).digest()))
+
 
 Ints = NDArray[np.int64]
 Array = NDArray[np.float64]
@@ -33,7 +72,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Mixing:
+class MixingMatrix:
     """One round: node `receivers[e]` takes the share `numerators[e] / denominators[e]` of node `senders[e]`.
 
     What is left of its weight 1 stays with the node itself. Each array has shape (links,); an undirected edge is two
@@ -47,7 +86,7 @@ class Mixing:
     denominators: Ints
 
     @classmethod
-    def of(cls, nodes: int, shares: Mapping[tuple[int, int], Fraction]) -> Mixing:
+    def of(cls, nodes: int, shares: Mapping[tuple[int, int], Fraction]) -> MixingMatrix:
         """From W's entries off the diagonal: `shares[receiver, sender]`."""
         links = sorted(shares)
         array = np.array(links, dtype=np.int64).reshape(-1, 2)
@@ -56,7 +95,7 @@ class Mixing:
         return cls(nodes, array[:, 0], array[:, 1], numerators, denominators)
 
     @classmethod
-    def joined(cls, nodes: int, parts: Sequence[Part]) -> Mixing:
+    def joined(cls, nodes: int, parts: Sequence[Part]) -> MixingMatrix:
         """From links given as arrays: what a graph of a million nodes needs. No parts, no links: W is the identity."""
         none = np.empty(0, np.int64)
         receivers = np.concatenate([none, *(part.receivers for part in parts)])
@@ -87,9 +126,9 @@ class Mixing:
         cuts = np.cumsum(np.bincount(rank))
         return tuple(np.split(order[by_rank], cuts[:-1])) if len(rank) else ()
 
-    def transposed(self) -> Mixing:
+    def transposed(self) -> MixingMatrix:
         """W^T, which is a mixing matrix where the columns of W sum to one."""
-        return Mixing(self.nodes, self.senders, self.receivers, self.numerators, self.denominators)
+        return MixingMatrix(self.nodes, self.senders, self.receivers, self.numerators, self.denominators)
 
     def dense(self) -> Array:
         """W as a matrix of shape (nodes, nodes), rows sum to 1."""
@@ -121,7 +160,14 @@ class Schedule:
     """`directed`: some matrix is not symmetric. `random`: the matrices were drawn, from the seed."""
 
     def __init__(
-        self, spec: str, nodes: int, mixings: Sequence[Mixing], seed: int = 0, *, directed: bool, random: bool = False
+        self,
+        spec: str,
+        nodes: int,
+        mixings: Sequence[MixingMatrix],
+        seed: int = 0,
+        *,
+        directed: bool,
+        random: bool = False,
     ) -> None:
         self.spec = spec
         self.nodes = nodes
@@ -134,7 +180,7 @@ class Schedule:
     def period(self) -> int:
         return len(self.mixings)
 
-    def mixing(self, t: int) -> Mixing:
+    def mixing(self, t: int) -> MixingMatrix:
         return self.mixings[t % self.period]
 
     def union(self) -> Topology:
@@ -148,3 +194,75 @@ class Schedule:
         found = np.sort(np.concatenate(keys))
         found = found[np.concatenate([[True], found[1:] != found[:-1]])[: len(found)]]
         return Topology(self.spec, self.nodes, np.stack(np.divmod(found, self.nodes), axis=1), self.seed)
+
+
+RATIONAL_LIMIT = 128
+"""nodes; above, exactness is told from the fall of a random start's disagreement."""
+PROBES = 3
+ZERO = 1e-12
+AWAY = 1e-6
+"""A geometric decay does not pass from above AWAY to below ZERO in one round: only an exact schedule does."""
+
+Whole = NDArray[np.object_]
+
+
+def exact_after(schedule: Schedule) -> int | None:
+    """The least t with W_t ... W_1 = J/n, looked for up to one period or 2 log2 n rounds, whichever is more.
+
+    Proven by rational arithmetic up to `RATIONAL_LIMIT` nodes.
+    """
+    if schedule.nodes == 1:
+        return 0
+    rounds = max(schedule.period, 2 * schedule.nodes.bit_length())
+    if schedule.nodes <= RATIONAL_LIMIT:
+        return _by_fractions(schedule, rounds)
+    return _by_probes(schedule, rounds)
+
+
+def product(schedule: Schedule, rounds: int) -> tuple[Whole, int]:
+    """W_rounds ... W_1 as a matrix of Python's whole numbers, shape (nodes, nodes), over one denominator."""
+    matrix, below = _identity(schedule.nodes), 1
+    for t in range(rounds):
+        matrix, factor = _applied(schedule.mixing(t), matrix)
+        below *= factor
+    return matrix, below
+
+
+def _identity(nodes: int) -> Whole:
+    matrix = np.zeros((nodes, nodes), dtype=object)
+    matrix[np.diag_indices(nodes)] = 1
+    return matrix
+
+
+def _applied(mixing: MixingMatrix, matrix: Whole) -> tuple[Whole, int]:
+    """D W times `matrix`, and D."""
+    below = math.lcm(1, *set(mixing.denominators.tolist()))
+    shares: Any = mixing.numerators.astype(object) * (below // mixing.denominators.astype(object))
+    moved = matrix * below
+    for layer in mixing.layers:
+        to = mixing.receivers[layer]
+        moved[to] += shares[layer, None] * (matrix[mixing.senders[layer]] - matrix[to])
+    return moved, below
+
+
+def _by_fractions(schedule: Schedule, rounds: int) -> int | None:
+    matrix, below = _identity(schedule.nodes), 1
+    for t in range(rounds):
+        matrix, factor = _applied(schedule.mixing(t), matrix)
+        below *= factor
+        # one entry first: comparing all of them costs as much as the round
+        if matrix[0, 0] * schedule.nodes == below and bool((matrix * schedule.nodes == below).all()):
+            return t + 1
+    return None
+
+
+def _by_probes(schedule: Schedule, rounds: int) -> int | None:
+    x = np.random.default_rng(0).standard_normal((PROBES, schedule.nodes))
+    before = 1.0
+    for t in range(rounds):
+        x = np.stack([schedule.mixing(t).apply(row) for row in x])
+        away = float(np.abs(x - x.mean(axis=1, keepdims=True)).max())
+        if away < ZERO:
+            return t + 1 if before > AWAY else None
+        before = away
+    return None

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from topologies.errors import TopologyError, nearest
-from topologies.families.stream import generator
+from topologies.families.parts import generator
 from topologies.graph import Topology
-from topologies.metrics.consensus import rounds_to_consensus
-from topologies.simulation.delay import OLDEST, TAIL, delayed, measured_over
-from topologies.simulation.gossip import RUNS_LIMIT, Bracket, enough_runs, gossip, tick_work
-from topologies.simulation.start import (
-    VALUES_LIMIT,
-    random_values,
-    require_connected,
-    require_epsilon,
-    require_held,
-    require_whole,
-)
-from topologies.simulation.synchronous import mixing_step, require_rounds, rounds_limit, run, tail
-from topologies.spectral import spectrum
+from topologies.laplacian import Array
+from topologies.metrics.describe import describe_schedule, messages
+from topologies.schedules.schedule import Schedule
+from topologies.simulation import rounds
+from topologies.simulation.gossip import RUNS_LIMIT, averaging_ticks, bracket, gossip
+from topologies.simulation.rounds import Approach, OldValues, Tail, require_held, require_whole, run
+from topologies.spectral import require_epsilon, rounds_to_consensus, spectrum
 
 MODES = ("sync", "gossip", "delay")
 GOSSIP_WORK = 1_000_000_000
-"""ticks times runs: about half a minute, where nobody says how many ticks."""
+"""ticks times runs: about half a minute, where nobody says how many ticks; ten times that can be asked for."""
 TICKS_LIMIT = 100_000_000
-"""that can be asked for, within ten times the work."""
+OLDEST = 1_000
+PERIODS = 2_000
+"""of a schedule, over whose last half the contraction is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Consensus:
     """`history`: rows of the same keys: the round or tick, the distance to consensus over that at the start, and
     what is predicted. `notes`: what the figures do not say by themselves.
     """
@@ -58,7 +57,7 @@ class Report:
     notes: tuple[str, ...] = ()
 
 
-def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None) -> Report:
+def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None) -> Consensus:
     """Of one connected static graph.
 
     Raises:
@@ -68,127 +67,160 @@ def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None)
     asked = asked or Asked()
     if mode not in MODES:
         raise TopologyError("unknown mode", key="mode", value=mode, allowed=nearest(mode, MODES))
-    require_epsilon(asked.epsilon)
-    require_runs(asked.runs, mode)
-    if mode != "gossip":
-        require_rounds(asked.rounds, topology.edge_count * asked.dimension)
-    elif asked.rounds is not None:
-        require_whole("rounds", asked.rounds, 1, TICKS_LIMIT)
-    require_connected(topology)
-    by_mode = {"sync": _synchronous, "gossip": _gossip, "delay": _delayed}
-    return by_mode[mode](topology, asked)
+    _check(asked, mode, topology.edge_count)
+    rounds.require_connected(topology)
+    return {"sync": _present, "gossip": _gossip, "delay": _old}[mode](topology, asked)
 
 
-def _synchronous(topology: Topology, asked: Asked) -> Report:
-    step = mixing_step(topology, asked.weights)
-    x = random_values(topology.nodes, asked.dimension, generator(asked.seed))
-    limit = rounds_limit(topology.edge_count * asked.dimension)
-    done = run([step], x, asked.epsilon, rounds=asked.rounds, limit=limit)
-    slowest = tail(step, x, limit)
-    rate = spectrum(topology, asked.weights).mixing_rate
+def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | None = None) -> Consensus:
+    """As `simulate`; there is no other mode than `sync`, and a schedule brings its weights along.
+
+    Raises:
+        TopologyError: another mode, or an impossible request.
+        DisconnectedError: the union of all rounds is not connected.
+    """
+    asked = asked or Asked()
+    if mode != "sync":
+        raise TopologyError("only for static undirected graphs", key="mode", value=mode, allowed="sync")
+    limit = _check(asked, mode, max(mixing.messages for mixing in schedule.mixings))
+    rounds.require_connected(schedule.union())
+    x = rounds.random_values(schedule.nodes, asked.dimension, generator(asked.seed))
+    steps = [mixing.apply for mixing in schedule.mixings]
+    done = run(rounds.mixed(steps, x), x, asked.epsilon, asked.rounds, limit)
+    slope = rounds.cyclic_tail(steps, x, max(4, min(PERIODS, limit // schedule.period)))
+    known = describe_schedule(schedule, asked.epsilon)
     facts = {
-        **_about(topology, "sync", asked),
-        "weights": asked.weights,
-        "predicted_contraction": rate,
-        "measured_contraction": slowest.contraction,
-        "settled": slowest.settled,
-        "predicted_rounds": rounds_to_consensus(rate, asked.epsilon),
-        "measured_rounds": done.rounds,
-        "measured_messages": None if done.rounds is None else 2 * topology.edge_count * done.rounds,
+        **_about(schedule, known["edges"], mode, asked),
+        "period": schedule.period,
+        "directed": schedule.directed,
+        "predicted_contraction": known["mixing_rate"],
+        "predicted_long_run_contraction": known["asymptotic_rate"],
+        "measured_contraction": slope.contraction,
+        "settled": slope.settled,
+        "predicted_rounds": known["rounds_to_consensus"],
+        "measured_rounds": done.reached,
+        "predicted_exact_after": known["exact_after"],
+        "measured_exact_after": _exact_after(schedule, x),
+        "measured_messages": None if done.reached is None else messages(schedule, done.reached),
         "mean_drift": done.mean_drift,
     }
-    notes = [] if slowest.settled else [f"the contraction had not settled after {slowest.rounds} rounds"]
-    return Report(facts, _rounds(done.distances, rate), (*notes, *unreached(done.rounds, len(done.distances) - 1)))
+    rate, exact = known["mixing_rate"], math.inf if known["exact_after"] is None else known["exact_after"]
+    # a bound: what whole periods have done to the worst start
+    worst = [0.0 if t >= exact else rate ** (t - t % schedule.period) for t in range(len(done.distances))]
+    return _consensus(facts, done, worst)
 
 
-def _delayed(topology: Topology, asked: Asked) -> Report:
+def _check(asked: Asked, mode: str, links: int) -> int:
+    """How many rounds there may be, where each goes over so many edges or links."""
+    require_epsilon(asked.epsilon)
+    if asked.runs is not None and mode != "gossip":
+        raise TopologyError("only gossip has several", key="runs", value=asked.runs, allowed="with --mode gossip")
+    if asked.runs is not None:
+        require_whole("runs", asked.runs, 1, RUNS_LIMIT)
+    if mode != "gossip":
+        return rounds.rounds_limit(links * asked.dimension, asked.rounds)
+    if asked.rounds is not None:
+        require_whole("rounds", asked.rounds, 1, TICKS_LIMIT)
+    return TICKS_LIMIT
+
+
+def _present(topology: Topology, asked: Asked) -> Consensus:
+    step = rounds.mixing_step(topology, asked.weights)
+    x = rounds.random_values(topology.nodes, asked.dimension, generator(asked.seed))
+    limit = rounds.rounds_limit(topology.edge_count * asked.dimension)
+    done = run(rounds.mixed([step], x), x, asked.epsilon, asked.rounds, limit)
+    slowest = rounds.tail(step, x, limit)
+    note = f"the contraction had not settled after {slowest.rounds} rounds"
+    return _static(topology, asked, done, slowest, [] if slowest.settled else [note])
+
+
+def _old(topology: Topology, asked: Asked) -> Consensus:
     require_whole("max-delay", asked.max_delay, 0, OLDEST)
     kept = (asked.max_delay + 1) * topology.nodes * asked.dimension
     require_held(kept, "max-delay", asked.max_delay)
-    work = 2 * topology.edge_count * asked.dimension + kept
-    require_rounds(asked.rounds, work)
-    limit = rounds_limit(work)
+    limit = rounds.rounds_limit(2 * topology.edge_count * asked.dimension + kept, asked.rounds)
     rng = generator(asked.seed)
-    done = delayed(
-        topology,
-        random_values(topology.nodes, asked.dimension, rng),
-        weights=asked.weights,
-        epsilon=asked.epsilon,
-        oldest=asked.max_delay,
-        rounds=asked.rounds,
-        limit=limit,
-        rng=rng,
-    )
+    x = rounds.random_values(topology.nodes, asked.dimension, rng)
+    process = OldValues(topology, asked.weights, x, asked.max_delay, rng)
+    done = run(process, x, asked.epsilon, asked.rounds, limit)
+    slowest = process.tail(limit)
+    notes = ["no formula predicts the contraction with delays; what stands beside it is that without"]
+    if not slowest.settled:
+        over = f"on so many nodes and edges it is that of {slowest.rounds} rounds"
+        notes.append(f"the contraction may not have settled: {over}")
+    return _static(topology, asked, done, slowest, notes, delayed=True)
+
+
+def _static(
+    topology: Topology, asked: Asked, done: Approach, slowest: Tail, notes: list[str], *, delayed: bool = False
+) -> Consensus:
     rate = spectrum(topology, asked.weights).mixing_rate
+    word = "undelayed" if delayed else "predicted"
     facts = {
-        **_about(topology, "delay", asked),
+        **_about(topology, topology.edge_count, "delay" if delayed else "sync", asked),
         "weights": asked.weights,
-        "max_delay": asked.max_delay,
-        "undelayed_contraction": rate,
-        "measured_contraction": done.contraction,
-        "undelayed_rounds": rounds_to_consensus(rate, asked.epsilon),
-        "measured_rounds": done.rounds,
-        "measured_messages": None if done.rounds is None else 2 * topology.edge_count * done.rounds,
+        **({"max_delay": asked.max_delay} if delayed else {}),
+        f"{word}_contraction": rate,
+        "measured_contraction": slowest.contraction,
+        **({} if delayed else {"settled": slowest.settled}),
+        f"{word}_rounds": rounds_to_consensus(rate, asked.epsilon),
+        "measured_rounds": done.reached,
+        "measured_messages": None if done.reached is None else 2 * topology.edge_count * done.reached,
         "mean_drift": done.mean_drift,
     }
-    notes = ["no formula predicts the contraction with delays; what stands beside it is that without"]
-    if (over := measured_over(limit)) < TAIL:
-        notes.append(f"the contraction may not have settled: on so many nodes and edges it is that of {over} rounds")
-    return Report(facts, _rounds(done.distances, rate), (*notes, *unreached(done.rounds, len(done.distances) - 1)))
+    # the prediction is for the worst start: no other is farther away
+    return _consensus(facts, done, [rate**t for t in range(len(done.distances))], notes)
 
 
-def _gossip(topology: Topology, asked: Asked) -> Report:
-    bracket = Bracket.of(topology, asked.epsilon)
-    held = max(1, VALUES_LIMIT // topology.nodes)
-    runs = min(enough_runs(asked.epsilon), held) if asked.runs is None else asked.runs
+def _gossip(topology: Topology, asked: Asked) -> Consensus:
+    known = bracket(topology, asked.epsilon)
+    runs = asked.runs
+    if runs is None:  # two may be late: fewer cannot tell the quantile
+        enough = min(RUNS_LIMIT, max(100, math.ceil(2.0 / asked.epsilon)))
+        runs = min(enough, max(1, rounds.VALUES_LIMIT // topology.nodes))
     require_held(topology.nodes * runs, "runs", runs)
-    most = max(1, GOSSIP_WORK // tick_work(topology.nodes, runs))
+    # to look at 500 nodes, once in 128 ticks, takes as long as the ticks
+    most = max(1, GOSSIP_WORK // (runs * (1 + topology.nodes // 500)))
     if asked.rounds is not None:
         require_whole("rounds", asked.rounds, 1, min(TICKS_LIMIT, 10 * most))
-    limit = min(most, math.ceil(bracket.high)) if asked.rounds is None else asked.rounds
+    limit = min(most, math.ceil(known.high)) if asked.rounds is None else asked.rounds
     done = gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=generator(asked.seed))
-    ticks = done.averaging_ticks(asked.epsilon)
+    ticks = averaging_ticks(done.reached, asked.epsilon)
     facts = {
-        **_about(topology, "gossip", asked),
+        **_about(topology, topology.edge_count, "gossip", asked),
         "runs": runs,
-        "expected_matrix_eigenvalue": bracket.eigenvalue,
-        "predicted_ticks_low": bracket.low,
-        "predicted_ticks_high": bracket.high,
+        "expected_matrix_eigenvalue": known.eigenvalue,
+        "predicted_ticks_low": known.low,
+        "predicted_ticks_high": known.high,
         "measured_ticks": ticks,
-        "median_ticks": done.median_ticks,
+        "median_ticks": averaging_ticks(done.reached, 0.5),
         "measured_messages": None if ticks is None else 2 * ticks,
         "mean_drift": done.mean_drift,
     }
-    history = [
-        {"tick": tick, "distance": distance, "predicted": bracket.eigenvalue ** (tick / 2)}
-        for tick, distance in done.history
-    ]
+    history = [{"tick": t, "distance": far, "predicted": known.eigenvalue ** (t / 2)} for t, far in done.history]
     few = [f"{runs} runs are few for a probability of {asked.epsilon:g}"] if runs * asked.epsilon < 1 else []
-    return Report(facts, history, (*few, *unreached(ticks, limit, "ticks")))
+    return Consensus(facts, history, (*few, *_unreached(ticks, limit, "ticks")))
 
 
-def _about(topology: Topology, mode: str, asked: Asked) -> dict[str, Any]:
-    return {
-        "spec": topology.spec,
-        "seed": asked.seed,
-        "nodes": topology.nodes,
-        "edges": topology.edge_count,
-        "mode": mode,
-        "epsilon": asked.epsilon,
-    }
+def _about(graph: Topology | Schedule, edges: int, mode: str, asked: Asked) -> dict[str, Any]:
+    about = {"spec": graph.spec, "seed": asked.seed, "nodes": graph.nodes, "edges": edges}
+    return {**about, "mode": mode, "epsilon": asked.epsilon}
 
 
-def _rounds(distances: tuple[float, ...], rate: float) -> list[dict[str, Any]]:
-    """The prediction is for the worst start: no other is farther away."""
-    return [{"round": t, "distance": distance, "predicted": rate**t} for t, distance in enumerate(distances)]
+def _consensus(facts: dict[str, Any], done: Approach, predicted: list[float], notes: Sequence[str] = ()) -> Consensus:
+    rows = [
+        {"round": t, "distance": distance, "predicted": bound}
+        for t, (distance, bound) in enumerate(zip(done.distances, predicted, strict=True))
+    ]
+    return Consensus(facts, rows, (*notes, *_unreached(done.reached, len(rows) - 1)))
 
 
-def require_runs(runs: int | None, mode: str) -> None:
-    if runs is not None and mode != "gossip":
-        raise TopologyError("only gossip has several", key="runs", value=runs, allowed="with --mode gossip")
-    if runs is not None:
-        require_whole("runs", runs, 1, RUNS_LIMIT)
+def _exact_after(schedule: Schedule, x: Array) -> int | None:
+    """The round in which the distance vanished at one blow, as it does only where the product of rounds is J/n."""
+    states = rounds.mixed([mixing.apply for mixing in schedule.mixings], x)
+    done = run(states, x, rounds.VANISHED, None, max(schedule.period, 2 * schedule.nodes.bit_length()))
+    return done.reached if done.reached is not None and done.distances[-2] > np.sqrt(rounds.VANISHED) else None
 
 
-def unreached(reached: int | None, limit: int, unit: str = "rounds") -> tuple[str, ...]:
+def _unreached(reached: int | None, limit: int, unit: str = "rounds") -> tuple[str, ...]:
     return () if reached is not None else (f"epsilon was not reached within {limit} {unit}",)

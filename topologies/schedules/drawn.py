@@ -1,4 +1,5 @@
-"""EquiTopo: graphs made of random shifts i -> i + u, whose mixing rate does not depend on the number of nodes.
+"""Matchings, in which every node meets one other each round, and the two average; and EquiTopo, graphs made of random
+shifts i -> i + u, whose mixing rate does not depend on the number of nodes.
 
 Source: Song, Li, Jin, Shi, Yan, Yin, Yuan, Communication-Efficient Topologies for Decentralized Learning with O(1)
 Consensus Rate, NeurIPS 2022, arXiv:2210.07881. The basis matrix of shift u is A_u = (n-1)/n P_u + 1/n I. A schedule of
@@ -8,19 +9,58 @@ n - 1 (the paper's case M = n - 1).
 
 from __future__ import annotations
 
-from collections import Counter
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topologies.parameters import Parameter
-from topologies.schedules.exponential import shifted
-from topologies.schedules.limits import check_links, check_rounds, generator
-from topologies.schedules.schedule import Ints, Mixing, Part, Schedule
+from topologies.schedules.schedule import Ints, MixingMatrix, Part, Schedule, check_links, check_rounds, generator
 
 if TYPE_CHECKING:
-    from topologies.family import Request
+    from topologies.family import GraphRequest
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from topologies.family import Parameter
+from topologies.schedules.exponential import shifted
+
+
+def meeting(nodes: int, left: Ints, right: Ints) -> MixingMatrix:
+    """Node left[e] and node right[e] average."""
+    ends = np.concatenate([left, right]), np.concatenate([right, left])
+    return MixingMatrix.joined(nodes, [Part(*ends, Fraction(1, 2))] if len(left) else [])
+
+
+def random_matchings(wanted: GraphRequest) -> Schedule:
+    """Each round pairs the nodes in a drawn order, the first with the second and so on; of an odd number one rests."""
+    n, rounds = wanted.nodes, wanted["rounds"]
+    check_rounds("random-matchings", n, rounds)
+    chance = generator("random-matchings", n, wanted.seed)
+    orders = (np.argsort(chance.random(n), kind="stable") for _ in range(rounds))
+    half = n // 2
+    mixings = [meeting(n, order[:half], order[half : 2 * half]) for order in orders]
+    return Schedule(wanted.spec, n, mixings, wanted.seed, directed=False, random=True)
+
+
+def round_robin(wanted: GraphRequest) -> Schedule:
+    """A round pairs the nodes whose numbers add up to t modulo n, or n - 1 where n is even: then the last node meets
+    the one that is left over. In a period every pair meets once.
+
+    The rounds come in a mixed order, the same for each seed: with t = 0, 1, 2, ... values only travel around the
+    circle, and consensus takes some n^2 / 3 rounds instead of some tens.
+    """
+    n = wanted.nodes
+    circle = n - 1 + n % 2
+    check_links("round-robin", n, n * circle)
+    node = np.arange(circle)
+    mixings = []
+    for t in np.argsort(generator("round-robin", n, 0).random(circle), kind="stable").tolist():
+        other = (t - node) % circle
+        other[other == node] = n - 1 if n % 2 == 0 else node[other == node]
+        chosen = node < other
+        mixings.append(meeting(n, node[chosen], other[chosen]))
+    return Schedule(wanted.spec, n, mixings or [MixingMatrix.joined(n, [])], wanted.seed, directed=False)
+
 
 FINEST = 1_000_000
 """the largest denominator of eta: its product with the number of nodes is a whole number of 64 bits."""
@@ -37,27 +77,27 @@ def eta_parameter() -> Parameter:
     return Parameter(0.5, "a number above 0 and up to 1, of at most six decimals", read)
 
 
-def d_equi_static(wanted: Request) -> Schedule:
+def d_equi_static(wanted: GraphRequest) -> Schedule:
     """The mean of m basis matrices, each of a shift drawn with replacement. By default m = ceil(log2 n)."""
     n = wanted.nodes
     m = wanted["m"] or max(1, (n - 1).bit_length())
     check_links("d-equi-static", n, n * m)
     drawn = Counter(_shifts("d-equi-static", wanted, m)[0].tolist())
     parts = [shifted(n, shift, Fraction(times * (n - 1), m * n)) for shift, times in sorted(drawn.items())]
-    mixing = Mixing.joined(n, parts)
+    mixing = MixingMatrix.joined(n, parts)
     return Schedule(wanted.spec, n, [mixing], wanted.seed, directed=True, random=True)
 
 
-def od_equi_dyn(wanted: Request) -> Schedule:
+def od_equi_dyn(wanted: GraphRequest) -> Schedule:
     """Each round W = (1 - eta) I + eta A_u for one drawn shift u: every node takes from node i + u."""
     n = wanted.nodes
     check_rounds("od-equi-dyn", n, wanted["rounds"])
     shifts, _ = _shifts("od-equi-dyn", wanted, wanted["rounds"])
-    rounds = [Mixing.joined(n, [shifted(n, shift, _weight(wanted))]) for shift in shifts.tolist()]
-    return Schedule(wanted.spec, n, rounds or [Mixing.joined(n, [])], wanted.seed, directed=True, random=True)
+    rounds = [MixingMatrix.joined(n, [shifted(n, shift, _weight(wanted))]) for shift in shifts.tolist()]
+    return Schedule(wanted.spec, n, rounds or [MixingMatrix.joined(n, [])], wanted.seed, directed=True, random=True)
 
 
-def ou_equi_dyn(wanted: Request) -> Schedule:
+def ou_equi_dyn(wanted: GraphRequest) -> Schedule:
     """Each round W = (1 - eta) I + eta ((n-1)/n M + 1/n I), where M swaps the pairs that `paired` makes of a drawn
     shift and a drawn start, and leaves alone whom it does not pair.
     """
@@ -68,8 +108,8 @@ def ou_equi_dyn(wanted: Request) -> Schedule:
     for shift, start in zip(shifts.tolist(), starts.tolist(), strict=True):
         left, right = paired(n, shift, start)
         ends = np.concatenate([left, right]), np.concatenate([right, left])
-        rounds.append(Mixing.joined(n, [Part(*ends, _weight(wanted))]))
-    return Schedule(wanted.spec, n, rounds or [Mixing.joined(n, [])], wanted.seed, directed=False, random=True)
+        rounds.append(MixingMatrix.joined(n, [Part(*ends, _weight(wanted))]))
+    return Schedule(wanted.spec, n, rounds or [MixingMatrix.joined(n, [])], wanted.seed, directed=False, random=True)
 
 
 def paired(nodes: int, shift: int, start: int) -> tuple[Ints, Ints]:
@@ -91,11 +131,11 @@ def paired(nodes: int, shift: int, start: int) -> tuple[Ints, Ints]:
     return (left + start) % nodes, (right + start) % nodes
 
 
-def _weight(wanted: Request) -> Fraction:
+def _weight(wanted: GraphRequest) -> Fraction:
     return Fraction(wanted["eta"]) * Fraction(wanted.nodes - 1, wanted.nodes)
 
 
-def _shifts(family: str, wanted: Request, count: int) -> tuple[Ints, Ints]:
+def _shifts(family: str, wanted: GraphRequest, count: int) -> tuple[Ints, Ints]:
     """`count` shifts from 1 to n - 1 and as many starts, drawn in turn; none of a single node."""
     n = wanted.nodes
     if n == 1:

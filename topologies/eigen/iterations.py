@@ -1,0 +1,287 @@
+"""The iterations that find the ends of a large spectrum; `ladder` says which one suits a graph.
+
+- Lanczos' method: both ends from one random start vector. The kernel is projected out of every vector. Nothing is made
+  orthogonal again: a converged eigenvalue may then appear twice, which does not matter for the two ends (Paige 1980),
+  and a pair is accepted by its true residual only.
+- The pseudoinverse by elimination: its largest eigenvalue is one over the smallest of the Laplacian. For graphs of a
+  small gap and small separators: paths, rings, trees, tori and whatever lies in a plane.
+- LOBPCG with a preconditioner: a million nodes with a small gap that no factorization can hold. Algebraic multigrid is
+  poor on expanders, whose coarse grids fill up; there Lanczos' method is at home. Where hubs stretch the spectrum,
+  which slows Lanczos' method too, the diagonal alone takes that out. Sources: Knyazev, Toward the optimal
+  preconditioned eigensolver, 2001; Bell, Olson and Schroder, PyAMG, 2022.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from topologies.eigen.certificate import Budget, factor, shrink
+from topologies.eigen.elimination import QuadraticForm
+from topologies.laplacian import Array, Laplacian
+
+BASIS_BYTES = 400_000_000
+"""a larger basis is not kept: vectors are then computed a second time when one is asked for."""
+UNLIKELY = 1e-9
+"""the probability with which `slack` may be exceeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ritz:
+    """An approximate eigenvalue; `residual` estimates ||A x - value x||; `mix` says how its vector is combined."""
+
+    value: float
+    residual: float
+    mix: Array
+
+
+class Krylov:
+    """`apply` maps a vector of shape (n,) to another; `kernel` is a unit vector (n,) that it maps to 0.
+
+    `dead` becomes True when the space is invariant: then all its eigenvalues are the operator's.
+    """
+
+    def __init__(self, apply: Callable[[Array], Array], kernel: Array, *, seed: int = 0) -> None:
+        self._apply = apply
+        self._kernel = kernel
+        self._seed = seed
+        self._along: list[float] = []
+        self._across: list[float] = []
+        self._basis: list[Array] | None = []
+        self._before = np.zeros(len(kernel))
+        self._now = self._start()
+        self.dead = False
+        self.products = 0
+
+    @property
+    def size(self) -> int:
+        return len(self._along)
+
+    def extend(self, size: int) -> None:
+        """Until the space has `size` dimensions, or is invariant."""
+        while self.size < size and not self.dead:
+            self._keep(self._now)
+            after = self._apply(self._now)
+            self.products += 1
+            if self._across:
+                after -= self._across[-1] * self._before
+            along = float(after @ self._now)
+            after -= along * self._now
+            after -= self._kernel * (self._kernel @ after)
+            across = float(np.linalg.norm(after))
+            self._along.append(along)
+            self._across.append(across)
+            scale = max(map(abs, self._along)) + across
+            self.dead = bool(across <= 100.0 * 2.0**-52 * scale)
+            self._before, self._now = self._now, after / across if across else after
+
+    def lowest(self) -> Ritz:
+        return self._ritz(0)
+
+    def highest(self) -> Ritz:
+        return self._ritz(self.size - 1)
+
+    def vector(self, ritz: Ritz) -> Array:
+        """The unit vector of `ritz`, shape (n,)."""
+        if self._basis is not None:
+            found = np.zeros(len(self._kernel))
+            for part, vector in zip(ritz.mix, self._basis, strict=False):
+                found += part * vector
+        else:
+            found = self._second_pass(ritz.mix)
+        return np.asarray(found / np.linalg.norm(found))
+
+    def slack(self) -> float:
+        """The share of the largest eigenvalue by which the lowest Ritz value may lie above the lowest eigenvalue.
+
+        It is more with probability `UNLIKELY` at most, over the start vectors, in exact arithmetic: Kuczynski and
+        Wozniakowski, Estimating the largest eigenvalue by the power and Lanczos algorithms with a random start, 1992,
+        theorem 4.1, for (lambda_max I - A) without its kernel.
+        """
+        dimension = len(self._kernel) - 1
+        return (math.log(1.648 * math.sqrt(dimension) / UNLIKELY) / (2 * self.size - 1)) ** 2
+
+    def _start(self) -> Array:
+        vector = np.random.default_rng(self._seed).standard_normal(len(self._kernel))
+        vector -= self._kernel * (self._kernel @ vector)
+        return np.asarray(vector / np.linalg.norm(vector))
+
+    def _keep(self, vector: Array) -> None:
+        if self._basis is None:
+            return
+        self._basis.append(vector)
+        if len(self._basis) * vector.nbytes > BASIS_BYTES:
+            self._basis = None
+
+    def _second_pass(self, mix: Array) -> Array:
+        before, now = np.zeros(len(self._kernel)), self._start()
+        found = np.zeros(len(self._kernel))
+        for k, part in enumerate(mix):
+            found += part * now
+            if k + 1 == len(mix):
+                break
+            after = self._apply(now)
+            self.products += 1
+            after -= (self._across[k - 1] if k else 0.0) * before
+            after -= self._along[k] * now
+            after -= self._kernel * (self._kernel @ after)
+            before, now = now, after / self._across[k]
+        return found
+
+    def _ritz(self, which: int) -> Ritz:
+        values, vectors = _tridiagonal(np.array(self._along), np.array(self._across[:-1]), which)
+        residual = 0.0 if self.dead else self._across[-1] * abs(float(vectors[-1]))
+        return Ritz(values, residual, vectors)
+
+
+def _tridiagonal(diagonal: Array, beside: Array, which: int) -> tuple[float, Array]:
+    if len(diagonal) <= 100:
+        values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
+        return float(values[which]), vectors[:, which]
+    from scipy.linalg import eigh_tridiagonal  # noqa: PLC0415 - not needed for small graphs
+
+    values, vectors = eigh_tridiagonal(diagonal, beside, select="i", select_range=(which, which))
+    return float(values[0]), vectors[:, 0]
+
+
+class Inverse:
+    """Applies N^1/2 L_c^+ N^1/2 to vectors (n,) that are orthogonal to the kernel N^1/2 1."""
+
+    def __init__(self, laplacian: Laplacian, form: QuadraticForm, core: Callable[[Array], Array]) -> None:
+        self._root = np.sqrt(laplacian.n)
+        self._kernel = laplacian.kernel
+        self._nodes = form.nodes
+        self._steps = form.steps
+        self._core = core
+
+    @classmethod
+    def of(cls, laplacian: Laplacian, budget: Budget) -> Inverse | None:
+        """None where the factors would not fit into the budget, or there are none."""
+        core = shrink(QuadraticForm.of(laplacian), budget, keep=True)
+        if core is None:
+            return None
+        form, dense = core
+        solve = _dense_core(form) if dense else _sparse_core(form)
+        return cls(laplacian, form, solve) if solve else None
+
+    def __call__(self, y: Array) -> Array:
+        b = self._root * y
+        for step in self._steps:
+            np.add.at(b, step.neighbor, step.share * b[step.gone][step.owner])
+        x = np.zeros(len(b))
+        x[self._nodes] = self._core(b[self._nodes])
+        for step in reversed(self._steps):
+            x[step.gone] = b[step.gone] / step.pivot + np.add.reduceat(step.share * x[step.neighbor], step.starts)
+        x *= self._root
+        x -= self._kernel * (self._kernel @ x)
+        return x
+
+
+def _dense_core(form: QuadraticForm) -> Callable[[Array], Array] | None:
+    """None where weights are so far apart that the matrix is singular once it is rounded."""
+    matrix = np.diag(form.sums)
+    matrix[form.i, form.j] = matrix[form.j, form.i] = -form.c
+    try:
+        inverse = np.linalg.inv(matrix[1:, 1:])
+    except np.linalg.LinAlgError:
+        return None
+
+    def solve(b: Array) -> Array:
+        return np.concatenate([[0.0], inverse @ b[1:]])
+
+    return solve
+
+
+def _sparse_core(form: QuadraticForm) -> Callable[[Array], Array] | None:
+    ground = int(np.argmax(form.degrees))
+    factored = factor(form, ground)
+    if factored is None:
+        return None
+    lu, scale = factored
+    stay = np.flatnonzero(np.arange(form.size) != ground)
+
+    def solve(b: Array) -> Array:
+        x = np.zeros(form.size)
+        x[stay] = scale[stay] * lu.solve(scale[stay] * b[stay])
+        return x
+
+    return solve
+
+
+BLOCK = 4
+"""vectors at once: as many as a torus has eigenvectors of lambda_2."""
+TURNS = 60
+DIAGONAL_BLOCK = 3
+DIAGONAL_TURNS = 600
+HUB = 50.0
+"""times the median of the diagonal: a hub."""
+
+
+def has_hubs(laplacian: Laplacian) -> bool:
+    return bool(laplacian.diagonal.max() > HUB * np.median(laplacian.diagonal))
+
+
+def smallest(laplacian: Laplacian, tolerance: float, *, seed: int = 0) -> tuple[Array, int]:
+    """An approximate eigenvector of lambda_2, and how many products it took.
+
+    `tolerance`: the residual that is aimed at, relative to the eigenvalue.
+    """
+    hubs = has_hubs(laplacian)
+    matrix = laplacian.sparse()
+    kernel = laplacian.kernel[:, None]
+    block = min(DIAGONAL_BLOCK if hubs else BLOCK, max(1, laplacian.nodes // 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # both warn of what is checked afterwards
+        preconditioner = _diagonal(laplacian) if hubs else _multigrid(matrix, kernel, seed)
+        start = np.random.default_rng(seed).standard_normal((laplacian.nodes, block))
+        # a rough run tells the scale of the eigenvalue, and with it the residual to aim at
+        vectors, taken = _run(matrix, start, preconditioner, kernel, aim=1e-3 * laplacian.largest, turns=8)
+        aim = 0.3 * tolerance * laplacian.quotient(vectors[:, 0])
+        turns = DIAGONAL_TURNS if hubs else TURNS
+        vectors, more = _run(matrix, vectors, preconditioner, kernel, aim=aim, turns=turns)
+    best = min(range(block), key=lambda k: laplacian.quotient(vectors[:, k]))
+    return vectors[:, best], block * (taken + more)
+
+
+def _diagonal(laplacian: Laplacian) -> Any:
+    from scipy.sparse import diags_array  # noqa: PLC0415
+
+    return diags_array(1.0 / laplacian.diagonal).tocsr()
+
+
+def _multigrid(matrix: Any, kernel: Array, seed: int) -> Any:
+    import pyamg  # noqa: PLC0415 - optional, and only for very large graphs
+
+    with _drawing_from(seed):
+        levels = pyamg.smoothed_aggregation_solver(
+            matrix, B=kernel.copy(), symmetry="symmetric", max_coarse=500, coarse_solver="pinv"
+        )
+    return levels.aspreconditioner()
+
+
+@contextmanager
+def _drawing_from(seed: int) -> Iterator[None]:
+    """For pyamg, which draws from numpy's global generator alone: without this no two runs would agree."""
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
+
+
+def _run(
+    matrix: object, start: Array, preconditioner: object, kernel: Array, *, aim: float, turns: int
+) -> tuple[Array, int]:
+    from scipy.sparse.linalg import lobpcg  # noqa: PLC0415
+
+    _, vectors, history = lobpcg(
+        matrix, start, M=preconditioner, Y=kernel, largest=False, tol=aim, maxiter=turns, retResidualNormsHistory=True
+    )
+    return vectors, len(history)

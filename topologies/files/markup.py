@@ -1,0 +1,184 @@
+"""GraphML, GEXF and GML, the formats of Gephi, yEd and igraph: networkx reads them, behind a scan of the raw text.
+
+The scan comes first because XML can define entities that grow without end, and because networkx silently ignores a
+second graph, or the direction of some edges. The writers stand here: they need no second copy of the graph in memory.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from topologies.errors import TopologyError
+from topologies.files.content import Content, brief, by_label, check_text, check_weight, decoded, labels_of
+from topologies.graph import Topology
+
+BYTES_LIMIT = 1 << 24
+"""350,000 edges. networkx holds 25 times the size of an honest file, and a hundred times that of a hostile one."""
+
+_REFUSED = (
+    (r"<!(?:DOCTYPE|ENTITY)", "a document type", "XML without <!DOCTYPE>: its entities could grow without end"),
+    (r"""\s(?:directed\s*=\s*["']1|type\s*=\s*["']mutual)["']""", "a directed edge", "undirected ones"),
+    (r"\0", "a zero byte", "XML in UTF-8"),
+)
+_GRAPH = re.compile(r"<(?:[\w.-]+:)?graph[\s/>]")
+_DECLARATION = re.compile(r"\s*<\?xml\s[^>]*>")
+
+
+class _Ids(list[str]):
+    """What networkx asks to convert: the ids of all nodes, then the two ends of each edge."""
+
+    def __call__(self, name: str | None) -> str:
+        if not name:
+            allowed = "each <node> with 'id', each <edge> with 'source' and 'target'"
+            raise TopologyError("a node without 'id', or an edge without an end", allowed=allowed)
+        self.append(name)
+        return name
+
+
+class _AtOnce(io.StringIO):
+    """Some releases of expat take quadratic time where a long piece of text comes in small portions."""
+
+    def read(self, _size: int | None = -1, /) -> str:
+        return super().read()
+
+
+def read_graphml(data: bytes, where: str) -> Content:
+    import networkx as nx  # noqa: PLC0415 - a quarter of a second that only these formats need
+
+    return _read_xml(data, where, "GraphML", lambda text, ids: nx.parse_graphml(text, node_type=ids))
+
+
+def read_gexf(data: bytes, where: str) -> Content:
+    import networkx as nx  # noqa: PLC0415 - as above
+
+    return _read_xml(data, where, "GEXF", lambda text, ids: nx.read_gexf(_AtOnce(text), node_type=ids))
+
+
+def _read_xml(data: bytes, where: str, form: str, parse: Callable[[str, _Ids], Any]) -> Content:
+    text, ids = _scanned(data, where), _Ids()
+    graph = _parsed(lambda: parse(text, ids), where, form)
+    if graph.is_multigraph():
+        twice = next((f"{i}, {j}" for i, j, _ in graph.edges if graph.number_of_edges(i, j) > 1), None)
+        raise TopologyError("the same edge twice", key=where, value=brief(twice), allowed="each edge once")
+    nodes = len(ids) - 2 * graph.number_of_edges()
+    ends = iter(ids[nodes:])
+    return _content(ids[:nodes], list(zip(ends, ends, strict=True)), graph, where)
+
+
+def _scanned(data: bytes, where: str) -> str:
+    """The text without its XML declaration: whatever encoding that names, it is UTF-8."""
+    text = _small(data, where)
+    for pattern, found, allowed in _REFUSED:
+        if match := re.search(pattern, text):
+            raise TopologyError(found, key=f"{where}:{_line(text, match)}", allowed=allowed)
+    for match in list(_GRAPH.finditer(text))[1:]:
+        raise TopologyError("a second graph", key=f"{where}:{_line(text, match)}", allowed="one graph in a file")
+    declaration = _DECLARATION.match(text)
+    return text[declaration.end() :] if declaration else text
+
+
+def _small(data: bytes, where: str) -> str:
+    if len(data) > BYTES_LIMIT:
+        allowed = f"up to {BYTES_LIMIT} bytes; other formats, such as edgelist, may be larger"
+        raise TopologyError("too large a file for this format", key=where, value=len(data), allowed=allowed)
+    return decoded(data, where)
+
+
+def _line(text: str, match: re.Match[str]) -> int:
+    return text.count("\n", 0, match.start()) + 1
+
+
+def _parsed(parse: Callable[[], Any], where: str, form: str) -> Any:
+    import networkx as nx  # noqa: PLC0415 - as above
+
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            graph = parse()
+    except TopologyError as error:
+        raise TopologyError(error.message, key=where, allowed=error.allowed) from None
+    except Exception as error:  # noqa: BLE001 - networkx fails in many ways, all the file's fault
+        said = str(error) if isinstance(error, nx.NetworkXException | SyntaxError) else "networkx cannot read it"
+        plain = "".join(sign for sign in said[:160] if sign.isprintable())
+        raise TopologyError(f"not {form}: {plain}", key=where, allowed=f"what networkx reads as {form}") from None
+    if graph.is_directed():
+        raise TopologyError("a directed graph", key=where, allowed="an undirected one")
+    return graph
+
+
+def _content(labels: Sequence[str], pairs: Sequence[tuple[str, str]], graph: Any, where: str) -> Content:
+    def place(edge: int) -> str:
+        return f"{where}: edge {brief(pairs[edge][0])}, {brief(pairs[edge][1])}"
+
+    for i, j, weight in graph.edges(data="weight", default=1):
+        if weight != 1:
+            check_weight(weight, f"{where}: edge {brief(i)}, {brief(j)}")
+    return by_label(labels, pairs, where, place)
+
+
+def read_gml(data: bytes, where: str) -> Content:
+    """Himsolt, GML: A portable graph file format (1997). Labels are names where each node has its own."""
+    import networkx as nx  # noqa: PLC0415 - as above
+
+    text = _small(data, where)
+    graph = _parsed(lambda: nx.parse_gml(text, label=None), where, "GML")
+    ids = [str(node) for node in graph]
+    if "" in ids:
+        raise TopologyError("without 'id'", key=where, allowed="node [ id 0 ]")
+    content = _content(ids, [(str(i), str(j)) for i, j in graph.edges()], graph, where)
+    # networkx reads the labels "()" and "[]" as an empty tuple and an empty list
+    names = ["" if isinstance(name, dict | None) else str(name) for _, name in graph.nodes(data="label")]
+    labels = names if all(names) and len(set(names)) == len(names) else ids
+    check_text(labels, where)
+    return Content(nodes=content.nodes, ends=content.ends, place=content.place, labels=labels)
+
+
+def write_graphml(topology: Topology) -> Iterator[str]:
+    labels = _quoted(topology)
+    yield '<?xml version="1.0" encoding="utf-8"?>\n<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n'
+    yield '<graph edgedefault="undirected">\n'
+    for label in labels:
+        yield f"<node id={label}/>\n"
+    for i, j in topology.ends.tolist():
+        yield f"<edge source={labels[i]} target={labels[j]}/>\n"
+    yield "</graph>\n</graphml>\n"
+
+
+def write_gexf(topology: Topology) -> Iterator[str]:
+    labels = _quoted(topology)
+    yield '<?xml version="1.0" encoding="utf-8"?>\n<gexf xmlns="http://www.gexf.net/1.2draft" version="1.2">\n'
+    yield '<graph defaultedgetype="undirected" mode="static">\n<nodes>\n'
+    for label in labels:
+        yield f"<node id={label} label={label}/>\n"
+    yield "</nodes>\n<edges>\n"
+    for edge, (i, j) in enumerate(topology.ends.tolist()):
+        yield f'<edge id="{edge}" source={labels[i]} target={labels[j]}/>\n'
+    yield "</edges>\n</graph>\n</gexf>\n"
+
+
+def _quoted(topology: Topology) -> list[str]:
+    labels = labels_of(topology)
+    for label in labels:
+        if any((code < 0x20 and code not in (9, 10, 13)) or code in (0xFFFE, 0xFFFF) for code in map(ord, label)):
+            allowed = "names without control characters, or another format, such as json"
+            raise TopologyError("a name that XML cannot hold", key="names", value=label, allowed=allowed)
+    return [quoteattr(label) for label in labels]
+
+
+def write_gml(topology: Topology) -> Iterator[str]:
+    yield "graph [\n"
+    for node, label in enumerate(labels_of(topology)):
+        yield f'  node [\n    id {node}\n    label "{_escaped(label)}"\n  ]\n'
+    for i, j in topology.ends.tolist():
+        yield f"  edge [\n    source {i}\n    target {j}\n  ]\n"
+    yield "]\n"
+
+
+def _escaped(label: str) -> str:
+    if label.isascii() and label.isalnum():
+        return label
+    return "".join(sign if " " <= sign <= "~" and sign not in '"&' else f"&#{ord(sign)};" for sign in label)

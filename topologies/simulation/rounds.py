@@ -1,0 +1,241 @@
+"""Consensus round by round: x <- W x, with W the same in all rounds, in turn those of a schedule, or on old values.
+
+Source: Xiao and Boyd, Fast linear iterations for distributed averaging, 2004. With old values rows of the iteration sum
+to one, its columns do not: it agrees, but not on the mean. No formula for its speed is known; the bounds of Nedic and
+Ozdaglar, Convergence rate for consensus with delays (2010), are far from what is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import cycle, islice
+from typing import NamedTuple
+
+import numpy as np
+
+from topologies.errors import TopologyError
+from topologies.graph import Topology, component_count
+from topologies.laplacian import Array
+from topologies.spectral import weighted
+
+Step = Callable[[Array], Array]
+"""One round of mixing, from and to shape (nodes, dimension)."""
+
+VANISHED = 1e-12
+"""less than this of a distance left after one round is rounding."""
+SETTLED = 1e-7
+"""norm of W^2 y - r^2 y for unit y: the square of it bounds the error of r^2 times the gap to the next modulus."""
+WORK_LIMIT = 500_000_000
+"""edges times rounds: about half a minute, where nobody says how many rounds; ten times that can be asked for."""
+FEWEST, ROUNDS_LIMIT, ASKED_ROUNDS = 10, 100_000, 1_000_000
+"""rounds: tried on any graph, at most by default, at most on request, as every round is a row of the history."""
+FORGET, TAIL = 500, 1_000
+"""rounds with old values: first for the start to be forgotten, then to measure the contraction over."""
+VALUES_LIMIT = 20_000_000
+"""held at once: a few copies of them take a gigabyte."""
+
+
+class DisconnectedError(TopologyError):
+    """Nodes that cannot reach each other never agree."""
+
+    exit_code = 3
+
+
+class Approach(NamedTuple):
+    """`distances[t]`: distance to consensus after t rounds over that at the start. `reached`: the round of epsilon."""
+
+    distances: list[float]
+    reached: int | None
+    mean_drift: float
+
+
+class Tail(NamedTuple):
+    """`contraction` per round once the slowest mode is all that is left; not yet so where not `settled`."""
+
+    contraction: float
+    rounds: int
+    settled: bool
+
+
+def require_connected(topology: Topology) -> None:
+    """Two or more nodes, all of which can reach each other."""
+    if topology.nodes < 2:
+        raise TopologyError("nothing to agree on", key="nodes", value=topology.nodes, allowed="from 2")
+    if (parts := component_count(topology)) > 1:
+        text = f"not connected, its {parts} components never agree with each other"
+        raise DisconnectedError(text, key="topology", value=topology.spec, allowed="a connected graph")
+
+
+def require_whole(key: str, value: int, minimum: int, maximum: int) -> None:
+    if not minimum <= value <= maximum:
+        raise TopologyError("out of range", key=key, value=value, allowed=f"from {minimum} to {maximum}")
+
+
+def require_held(values: int, key: str, value: int) -> None:
+    if values > VALUES_LIMIT:
+        allowed = f"less, or fewer nodes: up to {VALUES_LIMIT:,} values at all nodes together"
+        raise TopologyError("too many values to hold", key=key, value=value, allowed=allowed)
+
+
+def random_values(nodes: int, dimension: int, rng: np.random.Generator) -> Array:
+    """Shape (nodes, dimension), standard normal: their mean is not zero, so that a drift of it can be seen."""
+    require_whole("dimension", dimension, 1, 1_000)
+    require_held(nodes * dimension, "dimension", dimension)
+    return rng.normal(size=(nodes, dimension))
+
+
+def rounds_limit(links: int, rounds: int | None = None) -> int:
+    """How many rounds over so many edges or links a simulation may take where nobody says.
+
+    Raises:
+        TopologyError: `rounds` were asked for, which would take too long, or fill the memory.
+    """
+    if rounds is not None:
+        require_whole("rounds", rounds, 1, min(ASKED_ROUNDS, max(FEWEST, 10 * WORK_LIMIT // max(1, links))))
+    return min(ROUNDS_LIMIT, max(FEWEST, WORK_LIMIT // max(1, links)))
+
+
+def disagreement(x: Array) -> float:
+    """The distance to consensus: Frobenius norm of `x`, shape (nodes, dimension), without its mean over nodes."""
+    return float(np.linalg.norm(x - x.mean(axis=0)))
+
+
+def drift(x: Array, begun: Array) -> float:
+    """How far the mean moved since `begun`, over the root mean square distance to it at the start.
+
+    Both are means over the columns, so that one column with a small spread does not decide.
+    """
+    moved = np.linalg.norm(x.mean(axis=0) - begun.mean(axis=0))
+    return float(moved * np.sqrt(len(begun)) / disagreement(begun))
+
+
+def mixing_step(topology: Topology, weights: str = "metropolis") -> Step:
+    """W of `weights.mixing_matrix`, applied edge by edge: what one end gains is what the other loses."""
+    laplacian = weighted(topology, weights)
+    i, j, nodes = laplacian.ends[:, 0], laplacian.ends[:, 1], laplacian.nodes
+
+    def step(x: Array) -> Array:
+        moved = x.copy()
+        for k in range(x.shape[1]):
+            flow = laplacian.c * (x[i, k] - x[j, k])
+            moved[:, k] += np.bincount(j, flow, nodes) - np.bincount(i, flow, nodes)
+        return moved
+
+    return step
+
+
+def mixed(steps: Sequence[Step], x: Array) -> Iterator[tuple[Array, float]]:
+    """The values after each round, with `steps` in turn, and their distance to consensus."""
+    for step in cycle(steps):
+        x = step(x)
+        yield x, disagreement(x)
+
+
+class OldValues:
+    """x_i(t+1) = x_i(t) + sum_j W_ij (x_j(t - age) - x_i(t)), each age drawn anew, uniformly from 0 to `oldest`.
+
+    `past` holds the last values of all nodes, shape (oldest + 1, nodes, dimension).
+    """
+
+    def __init__(self, topology: Topology, weights: str, x: Array, oldest: int, rng: np.random.Generator) -> None:
+        laplacian = weighted(topology, weights)
+        self.receivers = np.concatenate([laplacian.ends[:, 0], laplacian.ends[:, 1]])
+        self.senders = np.concatenate([laplacian.ends[:, 1], laplacian.ends[:, 0]])
+        self.shares = np.concatenate([laplacian.c, laplacian.c])
+        self.past = np.repeat(x[None], oldest + 1, axis=0)
+        self.now = 0
+        self.rng = rng
+
+    def __iter__(self) -> Iterator[tuple[Array, float]]:
+        return iter(self.advance, None)
+
+    def advance(self) -> tuple[Array, float]:
+        """The values after one more round, and the root mean square, over the rounds that are kept, of the distance to
+        the mean of all of it: the present values alone do not tell, as what is older drives them apart again.
+        """
+        kept, nodes, dimension = self.past.shape
+        x = self.past[self.now]
+        ages = self.rng.integers(kept, size=len(self.senders))
+        seen = self.past[(self.now - ages) % kept, self.senders]
+        moved = x.copy()
+        for k in range(dimension):
+            moved[:, k] += np.bincount(self.receivers, self.shares * (seen[:, k] - x[self.receivers, k]), nodes)
+        self.now = (self.now + 1) % kept
+        self.past[self.now] = moved
+        return moved, self.distance()
+
+    def distance(self) -> float:
+        return disagreement(self.past.reshape(-1, self.past.shape[2])) / math.sqrt(len(self.past))
+
+    def tail(self, limit: int) -> Tail:
+        """The geometric mean factor per round, where `limit` rounds are what a graph so large may take.
+
+        Only differences of values matter: a common offset is taken out and the rest scaled, so nothing underflows.
+        """
+        measured = min(TAIL, limit - limit // 3)
+        logs = []
+        for _ in range(min(FORGET, limit // 3) + measured):
+            self.past = (self.past - self.past.mean(axis=(0, 1))) / (self.distance() or 1.0)
+            left = self.advance()[1]
+            if left < VANISHED:
+                return Tail(0.0, measured, settled=measured == TAIL)
+            logs.append(math.log(left))
+        return Tail(math.exp(sum(logs[-measured:]) / measured), measured, settled=measured == TAIL)
+
+
+def run(states: Iterable[tuple[Array, float]], x: Array, epsilon: float, rounds: int | None, limit: int) -> Approach:
+    """From `x` through exactly `rounds` of the `states` that follow it; None: until epsilon, or to the limit."""
+    last, first = x, disagreement(x)
+    distances, reached = [1.0], None
+    for t, (last, distance) in enumerate(islice(states, rounds or limit), start=1):  # noqa: B007 - `last` is used
+        distances.append(distance / first)
+        if reached is None and distances[-1] <= epsilon:
+            reached = t
+            if rounds is None:
+                break
+    return Approach(distances, reached, drift(last, x))
+
+
+def tail(step: Step, x: Array, limit: int) -> Tail:
+    """The contraction in the long run of a symmetric W: r^2 = |W y|^2 / |y|^2, with y scaled to 1 all the time.
+
+    That is a Rayleigh quotient of W^2: it never falls from round to round, and never exceeds the prediction.
+    """
+    y = x - x.mean(axis=0)
+    y /= np.linalg.norm(y)
+    measured = 0.0
+    for t in range(0, limit, 2):
+        once = step(y)
+        once -= once.mean(axis=0)
+        measured = float(np.linalg.norm(once))
+        if measured < VANISHED:
+            return Tail(measured, t + 1, settled=True)
+        twice = step(once)
+        twice -= twice.mean(axis=0)
+        if np.linalg.norm(twice - measured**2 * y) < SETTLED:
+            return Tail(measured, t + 2, settled=True)
+        y = twice / np.linalg.norm(twice)
+    return Tail(measured, limit, settled=False)
+
+
+def cyclic_tail(steps: Sequence[Step], x: Array, periods: int) -> Tail:
+    """The contraction per round of a schedule in the long run: the mean slope over the last half of `periods`.
+
+    The product of a period need not be symmetric: its modes may turn, so that no single period tells.
+    """
+    y = x - x.mean(axis=0)
+    y /= np.linalg.norm(y)
+    slopes = []
+    for period in range(periods):
+        for step in steps:
+            y = step(y)
+            y = y - y.mean(axis=0)
+        left = float(np.linalg.norm(y))
+        if left < VANISHED:
+            return Tail(0.0, (period + 1) * len(steps), settled=True)
+        slopes.append(np.log(left))
+        y /= left
+    third, fourth = (float(np.mean(part)) for part in np.array_split(slopes, 4)[2:])
+    settled = abs(third - fourth) < 1e-6 * len(steps)
+    return Tail(float(np.exp((third + fourth) / (2 * len(steps)))), periods * len(steps), settled)

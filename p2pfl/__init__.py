@@ -9,10 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from p2pfl.learn.methods.method import Method as Method
     from p2pfl.learn.task import Task as Task
     from p2pfl.runtime.node import Node as Node
 
-_PUBLIC = {"Node": "p2pfl.runtime.node", "Task": "p2pfl.learn.task"}
+_PUBLIC = {"Method": "p2pfl.learn.methods.method", "Node": "p2pfl.runtime.node", "Task": "p2pfl.learn.task"}
 
 
 def __getattr__(name: str) -> Any:

@@ -34,6 +34,7 @@ def describe(
     partition: str | None = None,
     rule: str | None = None,
     compressor: str | None = None,
+    method: str | None = None,
     seed: int | None = None,
 ) -> Federation:
     """What is None is as the file has it, or as in `p2pfl demo`.
@@ -58,6 +59,8 @@ def describe(
         federation = _with_graph(federation, file)
     if rounds is not None:
         federation = replace(federation, training=replace(federation.training, rounds=rounds, time_s=None))
+    if method is not None:
+        federation = replace(federation, training=replace(federation.training, method=method))
     if partition is not None:
         options = {**federation.task.options, "partition": partition}
         federation = replace(federation, task=replace(federation.task, options=options))

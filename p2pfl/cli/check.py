@@ -69,6 +69,7 @@ def _survey(federation: Federation, findings: Findings, liars: int | None) -> di
     _load_learners(federation, findings)
     _warn(federation, findings)
     _look_for_room(federation, findings)
+    _look_at_method(federation, findings)
     traffic, mistakes = traffic_facts(federation, findings.learners.values())
     findings.mistakes.extend(mistakes)
     graph = _graph(federation, findings, liars, traffic["parameters"] if traffic else None)
@@ -96,6 +97,17 @@ def _survey(federation: Federation, findings: Findings, liars: int | None) -> di
         "rule": rule,
         "traffic": traffic,
     }
+
+
+def _look_at_method(federation: Federation, findings: Findings) -> None:
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
+
+    findings.warnings.extend(federation.notices)
+    try:
+        method_of(federation)
+    except UserError as error:
+        findings.mistakes.append(error)
 
 
 def _look_into_folder(federation: Federation, member: Member, findings: Findings) -> None:

@@ -49,6 +49,7 @@ Examples:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the model and the partition.")
 @click.option("--compressor", default="q4", show_default=True, help="What travels: `p2pfl compressors`.")
 @click.option("--rule", default="mean", show_default=True, help="How neighbors are mixed: `p2pfl rules`.")
+@click.option("--method", metavar="SPEC", help="What nodes learn by: `p2pfl methods`.  [default: as the rule has it]")
 @click.option(
     "--byzantine",
     type=click.IntRange(0),
@@ -82,6 +83,7 @@ def demo(
     seed: int,
     compressor: str,
     rule: str,
+    method: str | None,
     byzantine: int,
     attack: str | None,
     folder: Path,
@@ -106,7 +108,7 @@ def demo(
     attackers = _find_attackers(nodes, byzantine, attack)
     if find_spec("torch") is None:
         raise ModuleNotFoundError("the digits are learned with torch", name="torch")
-    options = {"rounds": rounds, "compressor": compressor, "rule": rule}
+    options = {"rounds": rounds, "compressor": compressor, "rule": rule, "method": _own_method(method, rule)}
     federation = _make(folder, nodes=nodes, topology=topology, partition=partition, seed=seed, options=options)
     from p2pfl.config.load import load_federation  # noqa: PLC0415 - as above
 
@@ -235,6 +237,32 @@ def _own_rule(rule: str) -> str:
     return str(replace(parsed, name=str(Path(parsed.name).absolute())) if ".py:" in parsed.name else parsed)
 
 
+def _own_method(method: str | None, rule: str) -> str:
+    """Likewise; where none is named, the usual one of that rule.
+
+    Raises:
+        UserError: there is no such method, it cannot be imported, or does not go with the rule.
+    """
+    from p2pfl.config.method import ALLOWED, from_here  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.model import TrainingConfig, usual_method  # noqa: PLC0415 - as above
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.learn.methods import make_method  # noqa: PLC0415 - as above
+    from p2pfl.learn.methods.method import CONSERVATIVE, ROBUST  # noqa: PLC0415 - as above
+
+    if method is None:
+        return usual_method(rule)
+    try:
+        spec = from_here(method)
+    except ValueError as error:
+        raise UserError(str(error), key="--method", value=method, allowed=ALLOWED) from None
+    try:
+        make_method(spec, TrainingConfig(), profile=CONSERVATIVE if rule == "mean" else ROBUST)
+    except UserError as error:
+        error.key = "--method"
+        raise
+    return spec
+
+
 def _free_ports(count: int) -> list[int]:
     """Below the ports that the system gives to outgoing connections: nobody takes one before its node does."""
     chance = random.Random()
@@ -262,6 +290,7 @@ partition = "{partition}"
 
 [training]
 rounds = {rounds}
+method = "{method}"
 
 [gossip]
 compressor = "{compressor}"

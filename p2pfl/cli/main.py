@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, str] = {
     "key": "Make a node's identity, or show it.",
     "check": "Say what a federation would do, and every mistake in it.",
     "compressors": "Say what may travel between two nodes, and what it costs.",
+    "methods": "Say what nodes may learn by.",
     "rules": "Say how a node may mix when some of its neighbors lie.",
     "run": "Run one node until its rounds are done; a second start resumes.",
     "launch": "Run all nodes of a federation on this machine.",

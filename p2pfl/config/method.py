@@ -8,8 +8,9 @@ What methods do is for `learn.methods`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from p2pfl.config.kinds import Kind, number
@@ -85,6 +86,16 @@ def parse_method(text: str) -> ParsedMethod:
     kinds = _PARAMETERS[name]
     example = ", ".join(f"{key}={default:g}" for key, (_, default) in kinds.items())
     return ParsedMethod(name=name, parameters=read_parameters(name, told if colon else None, kinds, example=example))
+
+
+def from_here(spec: str) -> str:
+    """The same, with the path of a file from the working folder made absolute: a federation file may be elsewhere.
+
+    Raises:
+        ValueError: as `parse_method`.
+    """
+    parsed = parse_method(spec)
+    return str(replace(parsed, name=str(Path(parsed.name).absolute())) if ".py:" in parsed.name else parsed)
 
 
 def of_control_variate(beta: float) -> str:

@@ -38,6 +38,7 @@ What a world file says: docs/worlds.md. What the figures mean: docs/simulator.md
 )
 @click.option("--rule", help="How neighbors are mixed: `p2pfl rules`.  [default: the file's, or mean]")
 @click.option("--compressor", help="What travels: `p2pfl compressors`.  [default: the file's, or q4]")
+@click.option("--method", metavar="SPEC", help="What nodes learn by: `p2pfl methods`.  [default: the file's]")
 @click.option("--byzantine", type=click.IntRange(0), metavar="K", help="So many nodes lie; chance chooses them.")
 @click.option("--attack", metavar="NAME", help="How they lie: `p2pfl sim attacks`.")
 @click.option(

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.kinds import Kind
+from p2pfl.config.method import ALLOWED as ALLOWED_METHODS
+from p2pfl.config.method import from_here
 from p2pfl.config.model import Federation
 from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
@@ -21,7 +23,7 @@ from sim.worlds.model import LiarSpec, WorldSpec
 from sim.worlds.schema import RUN
 
 RANDOM = "random"
-DRAWN_WITH = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "byzantine", "attack")
+DRAWN_WITH = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "method", "byzantine", "attack")
 """what `--world random` draws, or must not be changed lest another run be meant."""
 
 
@@ -36,6 +38,7 @@ class Options:
     partition: str | None = None
     rule: str | None = None
     compressor: str | None = None
+    method: str | None = None
     byzantine: int | None = None
     attack: str | None = None
     world: str | None = None
@@ -101,8 +104,17 @@ def _described(options: Options) -> Federation:
         partition=options.partition,
         rule=options.rule,
         compressor=options.compressor,
+        method=_own_method(options.method),
         seed=options.seed,
     )
+
+
+def _own_method(spec: str | None) -> str | None:
+    """A file is looked for from the working folder."""
+    try:
+        return None if spec is None else from_here(spec)
+    except ValueError as error:
+        raise UserError(str(error), key="--method", value=spec, allowed=ALLOWED_METHODS) from None
 
 
 @contextmanager

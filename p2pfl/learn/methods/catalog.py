@@ -21,6 +21,11 @@ from p2pfl.learn.methods.variate import Variate
 KEY = "training.method"
 CLASSES: Mapping[str, type[Method]] = {"plain": Plain, "variate": Variate, "prox": Prox, "normalized": Normalized}
 CODE_DIGITS = 16
+_UNFIT = {
+    ROBUST: "this method needs exchanges that move models, and under a robust rule none do",
+    CONSERVATIVE: "this method is for robust rules only",
+}
+_FITTING = {ROBUST: "plain, prox, normalized; or gossip.rule = mean", CONSERVATIVE: "another method, or a robust rule"}
 
 
 def method_of(federation: Federation) -> Method:
@@ -29,23 +34,22 @@ def method_of(federation: Federation) -> Method:
     Raises:
         UserError: it is the user's own and cannot be made, or does not go with the federation's rule or training.
     """
+    profile = ROBUST if liars_of(federation.gossip.rule) else CONSERVATIVE
     try:
-        return make_method(
-            federation.method,
-            federation.training,
-            robust=bool(liars_of(federation.gossip.rule)),
-            folder=federation.path.parent,
-        )
+        return make_method(federation.method, federation.training, profile=profile, folder=federation.path.parent)
     except UserError as error:
         error.file = error.file or str(federation.path)
         raise
 
 
-def make_method(spec: str, training: TrainingConfig, *, robust: bool = False, folder: Path | None = None) -> Method:
-    """The method of a spec, ready to use. One from a `file.py` is looked up from `folder`.
+def make_method(
+    spec: str, training: TrainingConfig, *, profile: str | None = CONSERVATIVE, folder: Path | None = None
+) -> Method:
+    """The method of a spec, ready to use. One from a `file.py` is looked up from `folder`; with no `profile` it is not
+    asked where the method is right.
 
     Raises:
-        UserError: the spec is wrong, or the method is right neither in this profile nor with this training.
+        UserError: the spec is wrong, or the method is not right in this profile, or with this training.
     """
     try:
         parsed = parse_method(spec)
@@ -55,14 +59,8 @@ def make_method(spec: str, training: TrainingConfig, *, robust: bool = False, fo
     made.spec = str(parsed)
     made.code = f"{parsed.name}@{_digest(made)}" if parsed.is_object else parsed.name
     _check(made)
-    profile = ROBUST if robust else CONSERVATIVE
-    if profile not in made.profiles:
-        text = (
-            "this method is not for a rule that tolerates malicious neighbors: it needs exchanges that move models"
-            if robust
-            else "this method is for a robust rule only"
-        )
-        raise UserError(text, key=KEY, value=spec, allowed="plain, prox, or gossip.rule = mean")
+    if profile is not None and profile not in made.profiles:
+        raise UserError(_UNFIT[profile], key=KEY, value=spec, allowed=_FITTING[profile])
     try:
         made.prepare(training)
     except ValueError as error:

@@ -72,6 +72,9 @@ class Method:
     `kept_edges` are vectors of each edge, as long as all channels, that both ends drop when the edge begins anew.
     """
 
+    meaning: str = ""
+    """What it does, in one sentence for people; `source` is the paper."""
+    source: str = ""
     profiles: frozenset[str] = frozenset({CONSERVATIVE, ROBUST})
     """Where it is right."""
     channels: tuple[str, ...] = (MODEL,)

@@ -14,6 +14,9 @@ from p2pfl.learn.methods.method import MODEL, Array, Method, New, NodeVectors, R
 class Normalized(Method):
     """Corrections for speed are made once: this one excludes rho."""
 
+    meaning = "a local round counts as if it had taken so many steps: for nodes whose rounds differ in length"
+    source = "FedNova: Wang et al., arXiv 2007.07481"
+
     def __init__(self, steps: float = 20.0) -> None:
         self.steps = steps
 

@@ -7,3 +7,6 @@ from p2pfl.learn.methods.method import Method
 
 class Plain(Method):
     """As the base has it."""
+
+    meaning = "local steps and mixing, and nothing else"
+    source = "Lian et al., arXiv 1705.09056"

@@ -8,6 +8,9 @@ from p2pfl.learn.methods.method import Array, Method, Vectors
 class Prox(Method):
     """The gradient of F(w) + mu/2 |w - anchor|^2."""
 
+    meaning = "each step is also drawn back to the model that its round began with"
+    source = "FedProx: Li et al., arXiv 1812.06127"
+
     def __init__(self, mu: float = 0.01) -> None:
         self.mu = mu
 

@@ -19,6 +19,8 @@ LEAST_DRIFT = 1e-9
 class Variate(Method):
     """The drift a is the method's one term; 0 before a node has trained."""
 
+    meaning = "each gradient is corrected by what mixing has moved so far: against data that differ from node to node"
+    source = "after SCAFFOLD (arXiv 1910.06378) and K-GT (arXiv 2301.01313)"
     profiles = frozenset({CONSERVATIVE})
     kept_edges = (FLOW,)
     given = (CORRECTION,)

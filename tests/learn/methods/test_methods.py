@@ -1,0 +1,135 @@
+"""A method is made from its spec, and each does to a round what its paper says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.errors import UserError
+from p2pfl.learn.methods import Method, Round, make_method
+from p2pfl.learn.methods.method import ROBUST
+
+TEN_LINES = '''\
+"""FedProx (arXiv 1812.06127): each step is also drawn back to the model that its round began with."""
+
+from p2pfl import Method
+
+
+class prox(Method):
+    def __init__(self, mu=0.01):
+        self.mu = mu
+
+    def gradient(self, g, w, start):
+        return g + self.mu * (w - start["anchor"])
+'''
+BUILT_IN = {
+    "plain": "plain",
+    "variate": "variate:beta=0.1",
+    "variate:beta=0.3": "variate:beta=0.3",
+    "prox": "prox:mu=0.01",
+    "normalized:steps=7": "normalized:steps=7.0",
+}
+
+
+@pytest.mark.parametrize(("spec", "canonical"), BUILT_IN.items())
+def test_a_spec_has_one_canonical_spelling(spec, canonical):
+    made = make_method(spec, TrainingConfig())
+    assert made.spec == canonical
+    assert made.code == canonical.partition(":")[0]
+    assert make_method(canonical, TrainingConfig()).spec == canonical
+
+
+def test_a_file_of_ten_lines_is_a_method(tmp_path):
+    (tmp_path / "prox.py").write_text(TEN_LINES)
+    made = make_method("prox.py:prox,mu=0.5", TrainingConfig(), folder=tmp_path)
+    g, w, anchor = np.ones(3), np.full(3, 4.0), np.full(3, 2.0)
+    np.testing.assert_array_equal(made.gradient(g, w, {"anchor": anchor}), np.full(3, 2.0))
+    assert made.spec == "prox.py:prox,mu=0.5"
+    assert made.code.startswith("prox.py:prox@")
+
+
+def test_other_code_is_another_method(tmp_path):
+    """What one has kept must not be taken for what the other keeps."""
+    file = tmp_path / "prox.py"
+    file.write_text(TEN_LINES)
+    before = make_method("prox.py:prox", TrainingConfig(), folder=tmp_path).code
+    assert make_method("prox.py:prox,mu=3", TrainingConfig(), folder=tmp_path).code == before
+    file.write_text(TEN_LINES.replace("self.mu *", "self.mu * 2 *"))
+    assert make_method("prox.py:prox", TrainingConfig(), folder=tmp_path).code != before
+
+
+WRONG = {
+    "unknown": ("proxy", "did you mean prox"),
+    "another's name": ("fednova", "did you mean normalized"),
+    "no such parameter": ("prox:nu=1", "mu"),
+    "not a number": ("prox:mu=much", "a number from 0"),
+    "twice": ("prox:mu=1,mu=2", "twice"),
+    "no file": ("nowhere.py:prox", "there is no file"),
+    "no class": ("mine.py:absent", "has no 'absent'"),
+    "no method": ("mine.py:number", "is no method"),
+    "another parameter": ("mine.py:prox,nu=1", "nu"),
+    "a first channel that is no model": ("mine.py:headless", "the first channel"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_spec_is_told_by_its_key(case, tmp_path):
+    spec, text = WRONG[case]
+    more = 'number = 3\n\n\nclass headless(Method):\n    channels = ("tracker",)\n'
+    (tmp_path / "mine.py").write_text(TEN_LINES + more)
+    with pytest.raises(UserError, match=text) as caught:
+        make_method(spec, TrainingConfig(), folder=tmp_path)
+    assert caught.value.key == "training.method"
+
+
+def test_a_variate_is_refused_under_a_robust_rule_with_the_reason():
+    with pytest.raises(UserError, match="exchanges that move models"):
+        make_method("variate", TrainingConfig(), profile=ROBUST)
+    assert make_method("prox", TrainingConfig(), profile=ROBUST).spec == "prox:mu=0.01"
+
+
+@pytest.mark.parametrize("training", [{"speed_correction": 2.0}, {"momentum": 0.9}, {"optimizer": "adam"}])
+def test_steps_are_normalized_once_and_only_where_they_are_those_of_plain_descent(training):
+    with pytest.raises(UserError, match="normalized"):
+        make_method("normalized", TrainingConfig(**training))
+
+
+def test_a_normalized_round_moves_by_the_change_of_a_step_times_the_common_number_of_steps():
+    """FedNova, arXiv 2007.07481, eq. 6 with plain SGD: a_i is the number of steps."""
+    made = make_method("normalized:steps=10", TrainingConfig())
+    about = Round(steps=4, learning_rate=0.1, samples=30, rho=1.0)
+    change = made.trained(np.array([2.0, -4.0]), None, about).change["model"]
+    np.testing.assert_array_equal(change, [5.0, -10.0])
+
+
+@pytest.mark.parametrize("spec", BUILT_IN)
+def test_rows_get_the_bits_of_each_vector_alone(spec):
+    """The simulator computes many nodes at once with the same lines."""
+    made = make_method(spec, TrainingConfig())
+    rng = np.random.default_rng(0)
+    changes = rng.standard_normal((5, 40)).astype(np.float32)
+    steps = np.array([1, 3, 4, 20, 33])
+    columns = [np.array(each, np.float64)[:, None] for each in (steps, [0.1] * 5, [30] * 5, [0.5, 1, 1, 2, 1.7])]
+    together = made.trained(changes, None, Round(**dict(zip(Round.__slots__, columns, strict=True)))).change["model"]
+    assert together.dtype == np.float32
+    for row in range(5):
+        figures = [float(column[row, 0]) for column in columns]
+        alone = made.trained(changes[row], None, Round(**dict(zip(Round.__slots__, figures, strict=True))))
+        assert alone.change["model"].tobytes() == together[row].tobytes()
+
+
+@pytest.mark.parametrize("spec", BUILT_IN)
+def test_both_ends_find_the_same_terms_and_believe_an_agreement(spec):
+    made = make_method(spec, TrainingConfig())
+    for drift in ([0.0, 0.5], [4.0, 0.5], [0.3, 0.3]):
+        ours, theirs = ((each,) * len(made.no_terms) for each in drift)
+        agreed = made.agree(ours, theirs)
+        assert agreed == made.agree(theirs, ours)
+        assert made.agree(ours, agreed) == made.agree(theirs, agreed) == agreed
+
+
+def test_the_base_is_plain():
+    assert Method().trained(np.ones(2), None, Round(steps=1, learning_rate=1.0, samples=1, rho=2.0)).change[
+        "model"
+    ].tolist() == [2.0, 2.0]

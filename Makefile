@@ -84,7 +84,7 @@ dist: $(FOR_DEV) ## build a wheel in dist/
 clean: ## remove .venv, demo-out and everything that was built
 	rm -rf $(VENV) demo-out bench-out dist build *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	find p2pfl topologies sim attackers tests -name __pycache__ -prune -exec rm -rf {} +
+	find p2pfl topologies sim tests -name __pycache__ -prune -exec rm -rf {} +
 
 # An environment holds one build of torch: another choice begins anew. One that make did not make is for TORCH=none to use.
 ifeq ($(TORCH),none)

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import Rule
-from p2pfl.compress import Payload
-from p2pfl.core.effects import ApplyRequest, Freeze, Operation
-from p2pfl.core.events import Event, RequestApplied, RoundCommitted
+from p2pfl.core.effects import Operation
+from p2pfl.core.events import Event, RoundCommitted
 from p2pfl.core.lives import Life, Start
-from p2pfl.core.messages import Reply
-from p2pfl.core.records import next_chain
-from p2pfl.engine.codecs import Codecs, chance_of
+from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import entry
-from p2pfl.engine.engine import Engine, Outcome
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.showing import Forgery, Occasion, as_weighed
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Learner, RoundStart, Vector
 from p2pfl.learn.methods import Method
 from p2pfl.learn.methods.plain import Plain
-from sim.attacks import BOAST
+from sim.attacks import boast, passable
 from sim.engines import Boot
 from sim.learning.ahead import Ahead
-from sim.liars import Show, is_model
+from sim.liars import ShowLie
 from sim.memory_store import MemoryStore
 
 LOG_ENTRIES = 64
@@ -49,7 +47,7 @@ class ExactPlan:
     rule: Rule | None = None
     dtype: type[np.floating[Any]] = np.float32
     durable: bool = True
-    show: Show | None = None
+    show: ShowLie | None = None
     ahead: Ahead | None = None
     sketch: Callable[[Vector], NDArray[np.float64]] | None = None
 
@@ -169,77 +167,18 @@ class ExactEngine:
 
     def _engine_of(self, state: NodeState) -> Engine:
         plan = self.plan
-        kind = Engine if plan.show is None else LyingEngine
-        engine = kind(
+        engine = Engine(
             index=plan.index,
             state=state,
             codecs=plan.codecs,
             method=plan.method,
             rule=plan.rule,
         )
-        if isinstance(engine, LyingEngine):
-            engine.show = plan.show
+        if plan.show is not None:
+            engine.show = partial(self._lie, plan.show)
+            engine.claim = as_weighed if plan.rule is None else boast
         return engine
 
-
-class UnfitError(Exception):
-    """What a liar would show is no model; `body` is the payload that says it nevertheless."""
-
-    def __init__(self, body: Payload) -> None:
-        super().__init__("no model")
-        self.body = body
-
-
-class LyingEngine(Engine):
-    """Keeps to the protocol, and shows something else instead of its model.
-
-    In the robust profile it also says that it has more samples than anybody, so that each neighbor gives it as much
-    weight as itself. (With the mean that would change what both ends compute, and stay within the same bound.)
-    """
-
-    show: Show | None = None
-
-    def _freeze(self, op: Freeze) -> Outcome:
-        return super()._freeze(op if self.rule is None else structs.replace(op, weight=BOAST))
-
-    def _encode(self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None) -> Payload:
-        """Raises UnfitError in place of a payload that would have to be decoded here too."""
-        if self.show is None:
-            return super()._encode(peer, incarnation, seq, decoded=decoded)
-        codec, size = self.codecs.of(peer), self.state.channels.size
-        shown = self.show(self.state.shown, peer)
-        if is_model(shown, size):
-            chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
-            return codec.encode(shown - self.state.edges[peer].own, chance=chance, decoded=decoded)
-        body = codec.encode(shown, chance=0) if shown.size != size else _not_finite(shown, codec.size_bytes(size))
-        if decoded is not None:
-            raise UnfitError(body)
-        return body
-
-    def _apply_request(self, op: ApplyRequest) -> Outcome:
-        """What the neighbor must refuse moves nothing here either: the two ends begin anew from where they are."""
-        if self.rule is not None:
-            op = structs.replace(op, weight=BOAST)
-        try:
-            return super()._apply_request(op)
-        except UnfitError as unfit:
-            reply = Reply(
-                incarnation=op.request.incarnation,
-                seq=op.request.seq,
-                request_digest=op.request.digest,
-                version=op.version,
-                factor=op.factor,
-                weight=op.weight,
-                pace_s=op.pace_s,
-                terms=op.request.terms,
-                body=unfit.body,
-            )
-            chain = next_chain(self.state.edges[op.peer].record.chain, op.request, reply)
-            return Outcome(RequestApplied(peer=op.peer, request=op.request, reply=reply, chain=chain), None)
-
-
-def _not_finite(shown: Vector, size: int) -> bytes:
-    """No encoder makes a payload of it: bytes that are NaN, or the infinity shown, in whatever floats they are read."""
-    if np.isnan(shown).any():
-        return b"\xff" * size
-    return np.resize(np.frombuffer(shown.astype("<f4").tobytes(), np.uint8), size).tobytes()
+    def _lie(self, show: ShowLie, model: Vector, peer: int, occasion: Occasion) -> Vector | Forgery:
+        del occasion
+        return passable(show(model, peer), model.size, self.plan.codecs.of(peer))

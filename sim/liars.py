@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from p2pfl.config.model import Federation
 from p2pfl.config.rule import liars_of
 from p2pfl.learn.interface import Vector
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 PRESSES_NS = 1_000_000
 """between two attempts of a liar that floods to begin what it can."""
 
-Show = Callable[[Vector, int], Vector]
+ShowLie = Callable[[Vector, int], Vector]
 """(model (d,), peer) to what a liar shows that neighbor of its model: (d,), not always finite, or of another length."""
 
 
@@ -54,7 +52,7 @@ class Liars:
         model: Vector = self._world.hosts[index].engine.state.shown
         return model
 
-    def show(self, index: int) -> Show:
+    def show(self, index: int) -> ShowLie:
         """For the liar `index`."""
 
         def show(model: Vector, peer: int) -> Vector:
@@ -119,8 +117,3 @@ class _Models(Mapping[int, Vector]):
 
     def __len__(self) -> int:
         return len(self._nodes)
-
-
-def is_model(shown: Vector, size: int) -> bool:
-    """Whether it can pass for one: finite, and as long as a model is."""
-    return shown.size == size and bool(np.isfinite(shown).all())

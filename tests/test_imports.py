@@ -13,7 +13,7 @@ import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("p2pfl", "topologies", "sim", "attackers")
+PACKAGES = ("p2pfl", "topologies", "sim")
 
 ONE_AFTER_THE_OTHER = """
 import importlib, os, sys, traceback

@@ -20,10 +20,10 @@ from p2pfl.learn.methods import Method, New, Round
 from p2pfl.learn.methods.method import MODEL
 
 
-def gain(state: NodeState, edge: EdgeState) -> Vector:
-    """What is shown, over the replica that the neighbor holds of it: (d,), in the scratch memory."""
+def gain(shown: Vector, state: NodeState, edge: EdgeState) -> Vector:
+    """What is `shown` (c d,), over the replica that the neighbor holds of it: in the scratch memory."""
     state.scratch.fit(state.channels)
-    return np.subtract(state.shown, edge.own, out=state.scratch.move)
+    return np.subtract(shown, edge.own, out=state.scratch.move)
 
 
 def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float]:

@@ -59,6 +59,7 @@ from p2pfl.engine.changes import (
 )
 from p2pfl.engine.codecs import Codecs, chance_of
 from p2pfl.engine.redo import redo, settle
+from p2pfl.engine.showing import Claim, Forgery, Occasion, Show, as_it_is, as_weighed
 from p2pfl.engine.state import NodeState, Scratch
 from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
@@ -117,6 +118,9 @@ class Engine:
         self.codecs = codecs
         self.method = method or Plain()
         self.rule, self.told = rule, ""
+        self.show: Show = as_it_is
+        self.claim: Claim = as_weighed
+        """What neighbors are shown of the model, and told of its weight."""
         self.kept: dict[int, float] = {}
         """how much of each neighbor's pull came through the rule in the latest rounds, where it can tell. It is never
         changed, but replaced: other threads read it.
@@ -168,18 +172,18 @@ class Engine:
     # -- transactions ---------------------------------------------------------------------------------------------
 
     def _freeze(self, op: Freeze) -> Outcome:
-        edge = self.state.edges[op.peer]
+        edge, body = self.state.edges[op.peer], self._encode(op.peer, op.incarnation, op.seq)
         request = Request(
             incarnation=op.incarnation,
             seq=op.seq,
             version=op.version,
             echo=op.echo,
-            weight=op.weight,
+            weight=self.claim(op.weight),
             staleness=op.staleness,
             pace_s=op.pace_s,
             terms=self.state.terms,
             audit=edge.digest(initiator=True) if op.audit else b"",
-            body=self._encode(op.peer, op.incarnation, op.seq),
+            body=body.body if isinstance(body, Forgery) else body,
         )
         request = replace(request, digest=request_digest(request))
         change = RequestWasFrozen(peer=op.peer, request=request)
@@ -192,19 +196,22 @@ class Engine:
         self._check_terms(request.terms)
         scratch = self._decode_incoming(op.peer, request.body)
         body = self._encode(op.peer, request.incarnation, request.seq, decoded=scratch.decoded_own)
-        self._check_outcome(*lead(self.state, edge, op.factor))
+        if not isinstance(body, Forgery):
+            self._check_outcome(*lead(self.state, edge, op.factor))
         reply = Reply(
             incarnation=request.incarnation,
             seq=request.seq,
             request_digest=request.digest,
             version=op.version,
             factor=op.factor,
-            weight=op.weight,
+            weight=self.claim(op.weight),
             pace_s=op.pace_s,
             terms=self.method.agree(self.state.terms, request.terms),
-            body=body,
+            body=body.body if isinstance(body, Forgery) else body,
         )
         chain = next_chain(edge.record.chain, request, reply)
+        if isinstance(body, Forgery):  # what the neighbor must refuse moves nothing here either
+            return Outcome(RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain), None)
         change = RequestWasApplied(peer=op.peer, request=request, reply=reply, chain=chain)
         self._settle(change)
         return Outcome(RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain), change, urgent=True)
@@ -230,11 +237,16 @@ class Engine:
             settle(self.state, change, self.method)
         self.exchanges += 1
 
-    def _encode(self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None) -> Payload:
-        """What is shown, over the replica that the neighbor holds of it; `decoded` (d,) is filled."""
+    def _encode(
+        self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None
+    ) -> Payload | Forgery:
+        """What is shown, over the replica that the neighbor holds of it; `decoded` (c d,) is filled."""
+        shown = self.show(self.state.shown, peer, Occasion(incarnation, seq))
+        if isinstance(shown, Forgery):
+            return shown
         codec = self.codecs.of(peer)
         chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
-        return codec.encode(gain(self.state, self.state.edges[peer]), chance=chance, decoded=decoded)
+        return codec.encode(gain(shown, self.state, self.state.edges[peer]), chance=chance, decoded=decoded)
 
     def _decode_incoming(self, peer: int, body: Payload) -> Scratch:
         self.state.scratch.fit(self.state.channels)

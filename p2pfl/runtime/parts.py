@@ -286,7 +286,7 @@ def _fit_edges(setup: Setup, state: NodeState) -> None:
         del state.edges[peer]
 
 
-def make_engine(setup: Setup, recovered: NodeState | None, kind: type[Engine] = Engine) -> Engine:
+def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
     learner = setup.learner
     state = recovered
     if state is None:
@@ -294,7 +294,7 @@ def make_engine(setup: Setup, recovered: NodeState | None, kind: type[Engine] = 
             learner.initial(), learner.samples, setup.peers, learner.local_state(), method=setup.method
         )
         state.life = Life(0, random_name())
-    return kind(
+    return Engine(
         index=setup.member.index,
         state=state,
         codecs=codecs_of(setup.federation, setup.member.index),

@@ -5,6 +5,19 @@
 
 from sim.attacks.attack import BOAST, Attack, Poison, Sight
 from sim.attacks.registry import ALLOWED_ATTACKS, REGISTRY, AttackForm, parse_attack
+from sim.attacks.showing import boast, passable
 from sim.attacks.wrapped import press
 
-__all__ = ["ALLOWED_ATTACKS", "BOAST", "REGISTRY", "Attack", "AttackForm", "Poison", "Sight", "parse_attack", "press"]
+__all__ = [
+    "ALLOWED_ATTACKS",
+    "BOAST",
+    "REGISTRY",
+    "Attack",
+    "AttackForm",
+    "Poison",
+    "Sight",
+    "boast",
+    "parse_attack",
+    "passable",
+    "press",
+]

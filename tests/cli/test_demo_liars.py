@@ -42,7 +42,7 @@ def test_a_rule_file_that_is_not_there_ends_the_demo_before_an_older_one_is_repl
     (older / "report.json").write_text("{}")
     outcome = p2pfl("demo", "--rule", "absent.py:rule")
     assert outcome.code == 2
-    assert outcome.err.startswith("error: --rule: the rule could not be imported: FileNotFoundError")
+    assert outcome.err.startswith("error: --rule: there is no file")
     assert (older / "report.json").is_file()
 
 
@@ -61,7 +61,7 @@ def test_without_a_package_of_attacks_the_demo_says_what_is_missing(p2pfl, monke
 
 
 def test_liars_are_found_by_the_name_of_their_entry_point_alone():
-    found = EntryPoint("attackers", "attackers.offer:OFFER", lies.GROUP).load()
+    found = EntryPoint("attackers", "sim.attackers.offer:OFFER", lies.GROUP).load()
     assert type(lies.find_attackers()) is type(found)
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from attackers.places import spread_out
 from sim import simulate
+from sim.attackers.places import spread_out
 from sim.federations import describe
 from sim.worlds.model import LiarSpec, WorldSpec
 

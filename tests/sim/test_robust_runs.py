@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from p2pfl.core.messages import Request
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.state import NodeState
 from sim import simulate
-from sim.exact import LyingEngine
+from sim.exact import ExactEngine, ExactPlan
 from sim.federations import describe
 from sim.worlds.model import CrashSpec, LiarSpec, LinkSpec, WorldSpec
 
@@ -76,8 +77,9 @@ def test_nothing_but_the_rule_and_learning_moves_a_model_whoever_crashes(rule):
 def weights_told(rule):
     """What a liar says of its weight in a request and in a reply, where its core says 0.25."""
     codecs = Codecs(make_compressor("none"))
-    liar = LyingEngine(index=0, state=NodeState.new(np.ones(4, np.float32), 5, (1,), {}), codecs=codecs)
-    liar.rule, liar.show = make_rule(rule), lambda model, _peer: -model
+    learner = SimpleNamespace(samples=5, initial=lambda: np.ones(4, np.float32), local_state=dict)
+    plan = {"index": 0, "neighbors": (1,), "learner": learner, "codecs": codecs, "rule": make_rule(rule)}
+    liar = ExactEngine(ExactPlan(**plan, show=lambda model, _peer: -model))._engine
     frozen = {"incarnation": 0, "seq": 1, "version": 1, "echo": 0, "weight": 0.25, "staleness": 1.0, "pace_s": 0.1}
     request = liar.run(Freeze(peer=1, audit=False, **frozen)).event.request
     heard = Request(audit=b"", body=np.zeros(4, np.float32).tobytes(), **frozen)

@@ -13,10 +13,10 @@ from p2pfl.cli.output import Form, format_option
 from p2pfl.cli.run import be_node
 
 if TYPE_CHECKING:
-    from attackers.liar import Liar
+    from sim.attackers.liar import Liar
 
 
-@click.command(epilog="\b\nExample:\n  python -m attackers ward-7 --node node2 --attack sign-flip")
+@click.command(epilog="\b\nExample:\n  python -m sim.attackers ward-7 --node node2 --attack sign-flip")
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.option("--node", "name", required=True, metavar="NAME", help="Which member of the federation lies.")
 @click.option("--attack", required=True, metavar="SPEC", help="How it lies: `p2pfl sim attacks`.")
@@ -39,12 +39,12 @@ def lie(
     form: Form,
 ) -> None:
     """Run a member of a federation that lies to its neighbors, until its rounds are done: to try out your own."""
-    from attackers.offer import attack_of  # noqa: PLC0415 - `--help` stays instant
+    from sim.attackers.offer import attack_of  # noqa: PLC0415 - `--help` stays instant
 
     attack_of(attack)
 
     def maker() -> partial[Liar]:
-        from attackers.liar import Liar  # noqa: PLC0415 - after the thread limits are set
+        from sim.attackers.liar import Liar  # noqa: PLC0415 - after the thread limits are set
 
         return partial(Liar, attack=attack_of(attack), league=league)
 
@@ -52,4 +52,4 @@ def lie(
 
 
 if __name__ == "__main__":
-    main(command=lie, name="python -m attackers")
+    main(command=lie, name="python -m sim.attackers")

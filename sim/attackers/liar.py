@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from attackers.flood import Flood
-from attackers.lying import LyingEngine
-from attackers.poisoned import poisoned
 from p2pfl.config.load_node import find_member
 from p2pfl.core.limits import ResyncBrake
 from p2pfl.engine.engine import Engine
@@ -19,6 +16,9 @@ from p2pfl.runtime import parts
 from p2pfl.runtime.app import Application
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.parts import Setup
+from sim.attackers.flood import Flood
+from sim.attackers.lying import Deceiver
+from sim.attackers.poisoned import poisoned
 from sim.attacks import Attack
 
 
@@ -45,9 +45,14 @@ class Liar(Application):
         super().__init__(replace(setup, learner=learner, durability="snapshot"), **rest)
 
     def _engine_of(self, recovered: NodeState | None) -> Engine:
-        engine = parts.make_engine(self.setup, recovered, LyingEngine)
-        if isinstance(engine, LyingEngine):
-            engine.deceive(self.attack, self.setup.federation, self.league, self.setup.learner.initial())
+        engine = parts.make_engine(self.setup, recovered)
+        Deceiver(
+            engine,
+            attack=self.attack,
+            federation=self.setup.federation,
+            league=self.league,
+            initial=self.setup.learner.initial(),
+        )
         return engine
 
     def _begin(self, driver: Driver, links: Links) -> None:

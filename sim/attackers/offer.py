@@ -27,14 +27,14 @@ class Offer:
         attack_of(spec)
 
     def choose(self, federation: Federation, count: int) -> tuple[str, ...]:
-        from attackers.places import spread_out  # noqa: PLC0415 - `--help` stays instant
+        from sim.attackers.places import spread_out  # noqa: PLC0415 - `--help` stays instant
 
         chosen = spread_out(len(federation.members), federation.edges, count, federation.seed)
         return tuple(federation.members[index].name for index in chosen)
 
     def command(self, federation: Federation, name: str, spec: str, liars: Sequence[str]) -> list[str]:
         others = [word for other in liars if other != name for word in ("--with", other)]
-        return ["-m", "attackers", str(federation.path), "--node", name, "--attack", spec, *others]
+        return ["-m", "sim.attackers", str(federation.path), "--node", name, "--attack", spec, *others]
 
     def success(
         self, spec: str, federation: Federation, node: NodeConfig, models: Mapping[str, Vector]
@@ -42,8 +42,8 @@ class Offer:
         poison = attack_of(spec).poison
         if poison is None:
             return {}
-        from attackers.poisoned import success  # noqa: PLC0415 - torch
         from p2pfl.runtime.parts import load_learner  # noqa: PLC0415 - as above
+        from sim.attackers.poisoned import success  # noqa: PLC0415 - torch
 
         return success(load_learner(federation, node), poison, models)
 

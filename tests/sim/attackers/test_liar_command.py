@@ -1,13 +1,13 @@
-"""`python -m attackers`: the command that makes one node lie, and its mistakes."""
+"""`python -m sim.attackers`: the command that makes one node lie, and its mistakes."""
 
 from __future__ import annotations
 
 import pytest
 
-from attackers.__main__ import lie
-from attackers.offer import OFFER
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_federation
+from sim.attackers.__main__ import lie
+from sim.attackers.offer import OFFER
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def ward(tmp_path):
 )
 def test_a_mistake_is_told_in_a_line(ward, capsys, arguments, said):
     with pytest.raises(SystemExit) as caught:
-        main([str(ward), *arguments], command=lie, name="python -m attackers")
+        main([str(ward), *arguments], command=lie, name="python -m sim.attackers")
     assert caught.value.code == 2
     told = capsys.readouterr().err
     assert said in told
@@ -37,6 +37,6 @@ def test_a_mistake_is_told_in_a_line(ward, capsys, arguments, said):
 def test_the_demo_is_offered_a_command_that_names_the_other_liars(ward):
     federation = load_federation(ward)
     command = OFFER.command(federation, "node1", "alie:2", ("node0", "node1", "node2"))
-    assert command[:2] == ["-m", "attackers"]
+    assert command[:2] == ["-m", "sim.attackers"]
     parsed = lie.make_context("lie", command[2:]).params
     assert (parsed["name"], parsed["attack"], parsed["league"]) == ("node1", "alie:2", ("node0", "node2"))

@@ -46,6 +46,7 @@ demo: $(FOR_DEMO) ## eight processes learn handwritten digits from each other; r
 
 # Threads of the linear algebra on top of processes make small matrices many times slower.
 test test-all test-fast: export OPENBLAS_NUM_THREADS := 1
+test test-all test-fast: export OMP_NUM_THREADS := 1
 test: $(FOR_DEV) ## run the tests, but for those that are marked long
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long"
 

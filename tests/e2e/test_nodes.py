@@ -216,7 +216,7 @@ def settled_states(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compressor", ["none", "q4"])
+@pytest.mark.parametrize("compressor", [pytest.param("none", marks=pytest.mark.long), "q4"])
 def test_two_of_eight_nodes_are_killed_and_nothing_is_lost(federation, run, compressor):
     """Low members initiate on their edges, high ones respond: one of each is killed, twice, at points drawn anew.
 
@@ -274,7 +274,7 @@ def _check_nothing_lost(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("durability", ["exchange", "snapshot"])
+@pytest.mark.parametrize("durability", ["exchange", pytest.param("snapshot", marks=pytest.mark.long)])
 def test_after_a_kill_the_personal_part_is_that_of_the_round_at_which_the_node_resumes(federation, run, durability):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - replays a failure

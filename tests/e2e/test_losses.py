@@ -35,6 +35,7 @@ def test_what_is_lost_biases_nobody_in_the_end(tmp_path, scenario, setting):
     assert outcome.wrong == [], json.dumps(outcome.in_json(), indent=1)
 
 
+@pytest.mark.long
 def test_of_two_copies_of_one_key_one_stops_loudly_and_the_rest_end_at_the_optimum(tmp_path):
     outcome = play("two-copies", tmp_path, Setting())
     assert outcome.wrong == [], json.dumps(outcome.in_json(), indent=1)

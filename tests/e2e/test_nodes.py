@@ -273,8 +273,8 @@ def _check_nothing_lost(folder):
     np.testing.assert_allclose(found, wanted, atol=0.01)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("durability", ["exchange", pytest.param("snapshot", marks=pytest.mark.long)])
+@pytest.mark.long  # on one event loop, it is in tests/integration/test_personal_heads.py
+@pytest.mark.parametrize("durability", ["exchange", "snapshot"])
 def test_after_a_kill_the_personal_part_is_that_of_the_round_at_which_the_node_resumes(federation, run, durability):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - replays a failure

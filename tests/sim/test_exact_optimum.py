@@ -39,7 +39,7 @@ def excess(*, compressor="none", beta=0.1, crashes=(), rounds=200):
     return max(row["test_loss"] for row in report["nodes"]) - least
 
 
-@pytest.mark.parametrize("compressor", ["none", "q4"])
+@pytest.mark.parametrize("compressor", [pytest.param("none", marks=pytest.mark.long), "q4"])
 def test_unequal_samples_and_tenfold_speeds_end_on_the_exact_weighted_optimum(compressor):
     assert excess(compressor=compressor) < 1e-5
 

@@ -63,7 +63,11 @@ def test_faults_are_held_against_the_one_that_lies_and_nobody_else():
 
 
 @pytest.mark.parametrize(
-    "rule", ["cs+:b=1", pytest.param("geometric-median:b=1", marks=pytest.mark.long), "nnm+trimmed-mean:b=1"]
+    "rule",
+    [
+        "cs+:b=1",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("geometric-median:b=1", "nnm+trimmed-mean:b=1")),
+    ],
 )
 def test_nothing_but_the_rule_and_learning_moves_a_model_whoever_crashes(rule):
     crashes = (

@@ -30,7 +30,7 @@ PARALLEL ?= -n 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast faults lint format bench dist clean
+.PHONY: help demo test test-all test-fast faults lint format bench dist clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -45,12 +45,16 @@ demo: $(FOR_DEMO) ## eight processes learn handwritten digits from each other; r
 	@echo "picture: demo-out/demo.png"
 
 # Threads of the linear algebra on top of processes make small matrices many times slower.
-test test-fast: export OPENBLAS_NUM_THREADS := 1
-test: $(FOR_DEV) ## run all tests
-	$(BIN)/python -m pytest $(PARALLEL)
+test test-all test-fast: export OPENBLAS_NUM_THREADS := 1
+test test-all test-fast: export OMP_NUM_THREADS := 1
+test: $(FOR_DEV) ## run the tests, but for those that are marked long
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long"
 
-test-fast: $(FOR_DEV) ## run the tests that are not marked slow
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+test-all: $(FOR_DEV) ## run all tests, those marked long too, with more examples of every property
+	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=thorough
+
+test-fast: $(FOR_DEV) ## run the tests that are marked neither slow nor long
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long"
 
 COUNT ?= 1000
 FIRST ?= 0

@@ -1,9 +1,16 @@
 """What holds for all tests."""
 
+import os
+
+# Threads of the linear algebra on top of busy processes make small matrices many times slower. Before numpy is there.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from hypothesis import HealthCheck, settings
 
 # No test asserts a time: examples of a property have no deadline, and may be slow to come by.
-settings.register_profile(
-    "timeless", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("timeless")
+# `make test` looks at a few examples of each property, `make test-all` at more: `--hypothesis-profile=thorough`.
+THOROUGH = settings(settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", parent=THOROUGH)
+settings.register_profile("few", parent=THOROUGH, max_examples=30)
+settings.load_profile("few")

@@ -77,6 +77,7 @@ def test_a_circle_through_a_function_or_for_types_alone_is_found(tmp_path):
     assert circles({"p2pfl.a": tmp_path / "a.py", "p2pfl.b": tmp_path / "b.py"}) == [["p2pfl.a", "p2pfl.b"]]
 
 
+@pytest.mark.long  # without circles, a module that cannot be imported first can hardly be imported at all
 @pytest.mark.timeout(400)
 def test_every_module_can_be_imported_first():
     ours = [name for name in modules() if not name.endswith("__main__")]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from p2pfl.aggregate import Neighborhood, make_rule
 from p2pfl.config.rule import CENTRAL, NAMES, liars_of
@@ -146,10 +147,7 @@ def test_models_of_any_size(rule, size):
 def test_finite_models_give_a_finite_model(spec, data, size, extra):
     rule = make_rule(spec)
     floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
-    rows = [
-        np.array(data.draw(st.lists(floats, min_size=size, max_size=size)), np.float32)
-        for _ in range(rule.least + 1 + extra)
-    ]
+    rows = data.draw(hnp.arrays(np.float32, (rule.least + 1 + extra, size), elements=floats))
     found = rule.mix(around(rows[0], rows[1:], progress=0.5))
     assert np.isfinite(found.model).all()
 

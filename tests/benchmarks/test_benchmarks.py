@@ -42,7 +42,7 @@ def test_every_benchmark_is_run_here():
     assert found == SMALLEST.keys() | PARTS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_benchmark_runs_at_its_smallest_size(name, tmp_path):

@@ -17,6 +17,7 @@ from p2pfl.errors import LearningError, StorageError, UserError
 from topologies import TopologyError
 
 ROOT = Path(command_line.__file__).parents[2]
+CLOSED = (">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-")
 
 
 @pytest.fixture
@@ -176,17 +177,15 @@ def test_too_little_memory_is_a_line_and_no_traceback(p2pfl, failing):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell of Unix")
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize(
-    ("arguments", "code"),
+    ("arguments", "code", "closed"),
     [
-        ("--help", 0),
-        ("topology list --format csv", 0),
-        ("topology info ring -n 5", 0),
-        ("topology compare ring star -n 5", 0),
-        ("topology convert ring -n 5 -", 0),
-        ("topology info rng -n 5", 2),
-        ("chek", 2),
+        *((words, 0, closed) for words in ("--help", "topology info ring -n 5") for closed in CLOSED),
+        *(("topology info rng -n 5", 2, closed) for closed in CLOSED),
+        ("topology list --format csv", 0, ">&-"),
+        ("topology compare ring star -n 5", 0, ">&- 2>&-"),
+        ("topology convert ring -n 5 -", 0, ">&-"),
+        ("chek", 2, "2>&-"),
     ],
 )
 def test_streams_that_are_closed_are_no_traceback(arguments, code, closed):

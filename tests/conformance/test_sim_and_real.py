@@ -26,7 +26,7 @@ from both import (
     virtually,
 )
 
-pytestmark = [pytest.mark.conformance, pytest.mark.slow]
+pytestmark = [pytest.mark.conformance, pytest.mark.long]
 
 CASES = (
     (Setting(nodes=8, topology="ring", seed=0), 2),

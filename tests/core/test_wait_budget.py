@@ -23,13 +23,14 @@ def pace(answers, *, train_s, until=150.0, **changes):
     return world.run(2 * until), world
 
 
-@pytest.mark.parametrize("train_s", [0.01, 0.25, 2.0])
+@pytest.mark.parametrize("train_s", [0.04, 0.25, 2.0])
 @pytest.mark.parametrize("others", [1, 2, 5])
 def test_a_neighbor_that_stutters_costs_no_more_than_its_share(train_s, others):
     """40 ms of every 2 s took 40% of the pace of a node whose rounds take a quarter of a second."""
     equal = {peer: takes(0.005) for peer in range(1, others + 1)}
-    alone, _ = pace(equal, train_s=train_s)
-    beside, world = pace(equal | {9: STUTTER}, train_s=train_s)
+    until = 150.0 if train_s > 0.1 else 70.0  # many rounds take long
+    alone, _ = pace(equal, train_s=train_s, until=until)
+    beside, world = pace(equal | {9: STUTTER}, train_s=train_s, until=until)
     assert beside >= (1 - WAIT_SHARE - SLACK) * alone
     assert world.exchanges[9] > 100
 
@@ -61,7 +62,7 @@ def test_a_single_neighbor_is_waited_for():
     assert world.exchanges[1] >= world.rounds - 3
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_equal_neighbors_on_a_busy_machine_are_all_waited_for(seed):
     """Exchange times that vary by a factor of twenty from one to the next are noise, not a slow neighbor."""
     draw = Draws(seed)
@@ -69,18 +70,18 @@ def test_equal_neighbors_on_a_busy_machine_are_all_waited_for(seed):
     def busy(asked):
         return asked + 0.005 * 20 ** draw()
 
-    _, world = pace({1: busy, 2: busy}, train_s=0.001)
+    _, world = pace({1: busy, 2: busy}, train_s=0.001, until=70.0)
     assert min(world.exchanges.values()) >= 0.97 * world.rounds
 
 
 def test_a_neighbor_that_has_recovered_is_waited_for_again():
     def answered(asked):
-        return STUTTER(asked) if asked < 300.0 else asked + 0.02
+        return STUTTER(asked) if asked < 150.0 else asked + 0.02
 
     world = PacedNode({1: takes(0.02), 2: answered}, train_s=0.001)
-    world.run(310.0)
+    world.run(160.0)
     before, rounds = world.exchanges[2], world.rounds
-    world.run(400.0)
+    world.run(220.0)
     assert world.exchanges[2] - before >= world.rounds - rounds - 1
 
 

@@ -40,7 +40,7 @@ def test_with_torch_none_an_environment_that_make_did_not_make_is_kept(make, tor
     assert torch.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_environment_that_holds_another_choice_begins_anew(make, torch):
     (torch.parent / "torch-choice").write_text("cpu\n", encoding="ascii")
     assert (make("none") / "bin/python").exists()

@@ -60,6 +60,7 @@ def test_a_wiped_node_joins_at_the_round_of_the_others_and_ends_with_them(tmp_pa
     assert ended.worst <= 0.01, said(ended)
 
 
+@pytest.mark.long
 def test_at_tenfold_speeds_nobody_trains_alone(tmp_path):
     ended = speeds(10.0)(tmp_path / "field", THREE)
     assert [node.code for node in ended.nodes.values()] == [0] * 3, said(ended)

@@ -150,7 +150,7 @@ def test_processes_in_a_schedule_of_pairs_learn_too(start, tmp_path):
     assert exchanges <= 4 + rounds * 2 * 2 + 10 * 2  # fills, two for each pair and round, one in each closing round
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_eight_processes_with_two_digits_each_end_with_one_model_of_all_ten(start, tmp_path):
     """The default configuration, no flag tuned. How much better than nine digits it is depends on how busy the machine

@@ -19,16 +19,19 @@ EIGHT = ["--topology", "random-regular:degree=4", "--partition", "dirichlet:1", 
 
 MARGIN = 0.03
 
+FIVE = ["--nodes", "5", "--topology", "complete", "--partition", "iid", "--rounds", "6"]
+"""small enough for `make test`; what eight nodes learn beside each attack is for `make test-all`."""
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * DEADLINE_S)]
 
 
-def demo(folder, *arguments):
+def demo(folder, *arguments, size=EIGHT):
     """The report of `p2pfl demo`, and what it said on stderr."""
     folder.mkdir(exist_ok=True)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "p2pfl.cli.main", "demo", "--quiet", "--format", "json"),
-            *("--dir", str(folder / "demo"), *EIGHT, *arguments),
+            *("--dir", str(folder / "demo"), *size, *arguments),
         ],
         check=False,
         capture_output=True,
@@ -65,6 +68,12 @@ def falls_short(report, unharmed):
     return report["accuracy"]["min"] < unharmed["accuracy"]["min"] - MARGIN
 
 
+def test_what_is_no_model_is_refused_and_the_honest_finish(tmp_path):
+    report = beside_one_liar(tmp_path, "nan", size=FIVE, rounds=6)
+    assert report["accuracy"]["min"] > 0.8
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("attack", ["sign-flip", "two-faced", "nan", "wrong-shape", "flood"])
 def test_beside_one_liar_the_honest_end_where_they_would_without_it(tmp_path, unharmed, attack):
     """No two runs of real processes are alike: what falls short is run again, with and without the liar, on a machine
@@ -78,17 +87,17 @@ def test_beside_one_liar_the_honest_end_where_they_would_without_it(tmp_path, un
     assert not falls_short(report, unharmed), (report["accuracy"], unharmed["accuracy"])
 
 
-def beside_one_liar(folder, attack):
+def beside_one_liar(folder, attack, *, size=EIGHT, rounds=ROUNDS):
     """The report: whatever the machine does meanwhile, nobody has stopped, and what is no model has been refused."""
-    report, told = demo(folder, "--rule", RULE, "--byzantine", "1", "--attack", attack)
+    report, told = demo(folder, "--rule", RULE, "--byzantine", "1", "--attack", attack, size=size)
     liar = lying_row(report)
     assert (report["byzantine"], report["attack"]) == ([liar["name"]], attack)
     assert f"{liar['name']} lies to every neighbor: {attack}" in told
     assert report["died"] == []
-    assert len(honest_rows(report)) == 7
+    assert len(honest_rows(report)) == len(report["nodes"]) - 1
     for row in honest_rows(report):
         assert (row["finished"], row["failed_rounds"]) == (True, 0)
-        assert row["rounds"] >= ROUNDS
+        assert row["rounds"] >= rounds
     assert report["accuracy"]["min"] == min(row["accuracy"] for row in honest_rows(report))
     match attack:
         case "nan" | "wrong-shape":
@@ -102,6 +111,7 @@ def beside_one_liar(folder, attack):
     return report
 
 
+@pytest.mark.long
 def test_under_the_mean_one_liar_ruins_what_the_honest_learn_and_the_demo_has_said_so(tmp_path, unharmed):
     """How much all of them lose depends on when the liar gets a processor; the simulator has the figure."""
     report, told = demo(tmp_path, "--rule", "mean", "--byzantine", "1", "--attack", "sign-flip")
@@ -110,6 +120,7 @@ def test_under_the_mean_one_liar_ruins_what_the_honest_learn_and_the_demo_has_sa
     assert report["accuracy"]["min"] < unharmed["accuracy"]["min"] - 0.3
 
 
+@pytest.mark.long
 def test_a_backdoor_is_measured_beside_the_accuracy_on_clean_data(tmp_path):
     """Under the mean, two of eight teach the trigger; accuracy alone would not show it."""
     report, _ = demo(tmp_path, "--byzantine", "2", "--attack", "backdoor")

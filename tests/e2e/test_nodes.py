@@ -217,7 +217,7 @@ def settled_states(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compressor", ["none", "q4"])
+@pytest.mark.parametrize("compressor", [pytest.param("none", marks=pytest.mark.long), "q4"])
 def test_two_of_eight_nodes_are_killed_and_nothing_is_lost(federation, run, compressor):
     """Low members initiate on their edges, high ones respond: one of each is killed, twice, at points drawn anew.
 
@@ -274,7 +274,7 @@ def _check_nothing_lost(folder):
     np.testing.assert_allclose(found, wanted, atol=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # on one event loop, it is in tests/integration/test_personal_heads.py
 @pytest.mark.parametrize("durability", ["exchange", "snapshot"])
 def test_after_a_kill_the_personal_part_is_that_of_the_round_at_which_the_node_resumes(federation, run, durability):
     seed = random.SystemRandom().randrange(2**32)

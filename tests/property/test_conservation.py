@@ -60,7 +60,6 @@ def run_checking(world, until_s, start, *, amnesia=False):
 
 
 @settings(
-    max_examples=120,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
@@ -87,7 +86,7 @@ def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_no
 
 
 @settings(
-    max_examples=20,
+    max_examples=settings.default.max_examples // 5,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
@@ -119,7 +118,6 @@ def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed,
 
 
 @settings(
-    max_examples=120,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
@@ -133,7 +131,6 @@ def test_what_an_amnesiac_takes_away_is_all_that_is_missing(graph, seed, link, f
 
 
 @settings(
-    max_examples=60,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )

@@ -159,8 +159,7 @@ def run_to_the_optimum(world, optimum, limit_s=120.0):
 
 
 @settings(
-    max_examples=10,
-    deadline=None,
+    max_examples=settings.default.max_examples // 10,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )

@@ -25,13 +25,15 @@ BY_HAND = np.array([[1, 2], [3, 6], [100, 100], [5, 1]], np.float32)
 def quadratic(nodes=6, *, rule="mean"):
     federation = describe(nodes=nodes, rounds=6, topology="complete", compressor="none", rule=rule, seed=1)
     training = replace(federation.training, local_steps=2, closing_rounds=0, learning_rate=0.1)
-    return replace(federation, task=TaskConfig(name="quadratic", options={"condition": 4.0}), training=training)
+    task, gossip = TaskConfig(name="quadratic", options={"condition": 4.0}), replace(federation.gossip, linger_s=1.0)
+    return replace(federation, task=task, training=training, gossip=gossip)
 
 
 def digits(*, rule="mean", share=()):
     federation = describe(nodes=4, rounds=3, topology="complete", partition="classes:5", rule=rule, seed=2)
     training = replace(federation.training, local_steps=3, closing_rounds=0)
-    return replace(federation, training=training, gossip=replace(federation.gossip, share=share or ("*",)))
+    gossip = replace(federation.gossip, share=share or ("*",), linger_s=1.0)
+    return replace(federation, training=training, gossip=gossip)
 
 
 def ended(federation, world, *, exact):

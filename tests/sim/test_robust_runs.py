@@ -25,8 +25,9 @@ LAST = LiarSpec(attack="nan", nodes=(7,))
 def run(*, topology="random-regular:degree=4", rule="trimmed-mean:b=1", liars=None, world=None, **how):
     described = describe(nodes=8, topology=topology, rounds=6, partition="iid", rule=rule)
     training = replace(described.training, local_steps=4, closing_rounds=2)
+    gossip = replace(described.gossip, linger_s=1.0)
     return simulate(
-        replace(described, training=training),
+        replace(described, training=training, gossip=gossip),
         world=replace(world or WorldSpec(), liars=liars, evaluate_every_s=10.0),
         references=False,
         **how,
@@ -62,7 +63,13 @@ def test_faults_are_held_against_the_one_that_lies_and_nobody_else():
     assert all(one["faults"].keys() <= {"payload", "resync", "flood"} and one["standing"] < 1 for one in held)
 
 
-@pytest.mark.parametrize("rule", ["cs+:b=1", "geometric-median:b=1", "nnm+trimmed-mean:b=1"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "cs+:b=1",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("geometric-median:b=1", "nnm+trimmed-mean:b=1")),
+    ],
+)
 def test_nothing_but_the_rule_and_learning_moves_a_model_whoever_crashes(rule):
     crashes = (
         CrashSpec(nodes=(1,), at_s=0.05, down_s=0.05),

@@ -31,6 +31,8 @@ from sim.worlds.model import (
 )
 
 SEEDS = range(25)
+FIRST = range(8)
+"""of them; the others are for `make test-all`."""
 FAR_APART = ComputeSpec(speed=Spread(kind="log-uniform", low=0.1, high=1.0), jitter=0.2)
 BAD_LINKS = LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02, bandwidth=200_000.0)
 CRASHES = (
@@ -104,16 +106,17 @@ def federation(
     **training,
 ):
     described = describe(
-        nodes=nodes, topology=topology, compressor=compressor, partition=partition, rounds=6, seed=seed
+        nodes=nodes, topology=topology, compressor=compressor, partition=partition, rounds=4, seed=seed
     )
-    wanted = {"local_steps": 3, "closing_rounds": 4} | training
-    gossip = replace(described.gossip, start_wait_s=start_wait_s, linger_s=1.0)
+    wanted = {"local_steps": 3, "closing_rounds": 2} | training
+    gossip = replace(described.gossip, start_wait_s=start_wait_s, linger_s=0.3)
     edges = dict(zip(described.edges, own * len(described.edges), strict=False))
     return replace(described, training=replace(described.training, **wanted), gossip=gossip, edge_compressors=edges)
 
 
 def digests(described, world, *, batching):
-    report = simulate(described, world=world, batching=batching, references=False)
+    seldom = replace(world, evaluate_every_s=5.0)
+    report = simulate(described, world=seldom, batching=batching, references=False)
     operations = report["batching"]["operations"]
     # The size of a packed payload is an event, and depends on values.
     specs = {described.gossip.compressor, *described.edge_compressors.values()}
@@ -122,7 +125,16 @@ def digests(described, world, *, batching):
     return report["digest"], report["value_digest"], report["messages_sent"]
 
 
-@pytest.mark.parametrize("name", WORLDS)
+IN_SHORT = {
+    *("speeds and bad links", "churn that loses disks", "late joiners in a partition", "liars that crash"),
+    *("a control variate in bad luck", "a schedule with crashes", "top-k", "every edge another, in bad luck"),
+}
+"""Each kind of event and of codec once; the other worlds are for `make test-all`."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in IN_SHORT else pytest.mark.long) for name in WORLDS]
+)
 def test_digits_learned_many_nodes_at_once_have_the_same_bits(name):
     world, options = WORLDS[name]
     described = federation(**options)
@@ -137,7 +149,9 @@ ROBUST = {
 }
 
 
-@pytest.mark.parametrize("name", ROBUST)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if "and" in name else pytest.mark.long) for name in ROBUST]
+)
 def test_rounds_in_one_call_have_the_bits_of_each_alone_where_operations_go_one_at_a_time(name):
     world, rule = ROBUST[name]
     described = federation(partition="dirichlet:0.5", method="variate:beta=0.3")
@@ -151,11 +165,12 @@ def test_rounds_in_one_call_have_the_bits_of_each_alone_where_operations_go_one_
 
 def same(seed):
     described, world = draw(seed)
-    world = replace(world, evaluate_every_s=5.0)
     return digests(described, world, batching=True) == digests(described, world, batching=False)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed in FIRST else pytest.mark.long) for seed in SEEDS]
+)
 def test_a_random_world_is_the_same_run_either_way(seed):
     assert same(seed)
 

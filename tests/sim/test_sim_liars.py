@@ -167,15 +167,21 @@ def test_learners_of_a_users_own_cannot_be_poisoned():
         poisoned([object()], None, frozenset({0}))
 
 
+ONE_OF_A_KIND = (
+    *(("sign-flip", 0.3), ("alie", 0.01), ("spectral", 0.03), ("two-faced", 0.03), ("sleeper:ipm@3", 0.05)),
+    ("label-flip", 0.03),
+)
+OTHERS = (
+    *(("zero", 0.3), ("replay", 0.03), ("ipm", 0.3), ("foe", 0.3), ("fang", 0.1), ("dissensus", 0.1)),
+    *(("small-sign", 0.01), ("min-max", 0.01), ("min-sum", 0.01), ("flood:ipm", 0.3), ("mimic", 0.005)),
+    *(("collude-median", 0.005), ("oscillate", 0.005), ("noise:1", 0.03), ("constant:1", 0.3)),
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("attack", "loses"),
-    [
-        *(("sign-flip", 0.3), ("zero", 0.3), ("replay", 0.03), ("alie", 0.01), ("ipm", 0.3), ("foe", 0.3)),
-        *(("fang", 0.1), ("dissensus", 0.1), ("spectral", 0.03), ("two-faced", 0.03), ("small-sign", 0.01)),
-        *(("min-max", 0.01), ("min-sum", 0.01), ("sleeper:ipm@3", 0.05), ("flood:ipm", 0.3), ("label-flip", 0.03)),
-        *(("mimic", 0.005), ("collude-median", 0.005), ("oscillate", 0.005), ("noise:1", 0.03), ("constant:1", 0.3)),
-    ],
+    [*ONE_OF_A_KIND, *(pytest.param(*other, marks=pytest.mark.long) for other in OTHERS)],
 )
 def test_an_attack_on_the_mean_bites(attack, loses, calm):
     found = simulate(bitten(), world=WorldSpec(liars=LiarSpec(attack=attack, count=2)), references=False)
@@ -183,7 +189,10 @@ def test_an_attack_on_the_mean_bites(attack, loses, calm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("attack", "poison", "gains"), [("backdoor", Backdoor, 0.5), ("label-flip", LabelFlip, 0.02)])
+@pytest.mark.parametrize(
+    ("attack", "poison", "gains"),
+    [("backdoor", Backdoor, 0.5), pytest.param("label-flip", LabelFlip, 0.02, marks=pytest.mark.long)],
+)
 def test_poison_leads_samples_where_it_should_while_accuracy_hardly_tells(attack, poison, gains, monkeypatch):
     world = WorldSpec(liars=LiarSpec(attack=attack, count=2))
     found = simulate(bitten(), world=world, references=False)

@@ -79,12 +79,12 @@ def assert_close(mine, best):
 @pytest.mark.parametrize("minimize", CRITERIA)
 @pytest.mark.parametrize("nodes", [3, 4, 5, 6, 7])
 def test_up_to_seven_nodes_the_winner_is_the_best_of_all_connected_graphs(nodes, minimize):
-    """Every degree, each with one of the three kinds of weights; all kinds: see the slow test."""
+    """Every degree, each with one of the three kinds of weights; all kinds: see the long test."""
     for highest in range(2, nodes):
         assert_best(nodes, highest, minimize, WEIGHTS[(nodes + highest + CRITERIA.index(minimize)) % 3])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_up_to_seven_nodes_the_winner_is_the_best_under_all_weights(weights):
     for nodes in range(3, 8):

@@ -331,7 +331,7 @@ def pieces_of(form):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_give_a_graph_or_the_one_error(tmp_path, form, data):
     """Files that were cut, patched or are no files of this format at all."""

@@ -42,7 +42,7 @@ def labelled(topology):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(topology=graphs())
 def test_a_graph_is_the_same_after_it_was_written_and_read(tmp_path, form, topology):
     """Or the writer says that the format cannot hold this name, or a named node without edges."""

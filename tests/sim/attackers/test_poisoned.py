@@ -53,7 +53,7 @@ def test_a_model_that_has_learned_the_poison_has_succeeded_and_an_honest_one_has
     models = {}
     for name, of in (("honest", digits), ("fooled", poisoned(digits, poison))):
         models[name] = digits.initial()
-        for index in range(60):
+        for index in range(30):
             models[name] = of.train(RoundStart(models[name]), index).vector
     found = success(digits, poison, models)
     assert found["fooled"] > 0.8

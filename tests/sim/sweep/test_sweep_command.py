@@ -59,7 +59,7 @@ def test_a_sweep_runs_is_drawn_and_is_not_run_again(command, write, tmp_path):
     assert (code, "worst accuracy" in out, " ± " in out) == (0, True, True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_world_liars_and_settings_are_those_of_the_runs(command, write, tmp_path):
     write("[links]\nlatency_s = 0.01\n", "world.toml")
     text = '[sweep]\nseeds = 1\nnodes = 5\nrounds = 2\nworld = "world.toml"\nlearning_rate = 0.05\ngamma = 0.5\n'

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 SWEEP = "[sweep]\nseeds = 3\nbyzantine = 1\n[axes]\nattack = ['sign-flip', 'killed', 'user-error']\n"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dask_gives_what_processes_give_and_a_dead_one_costs_only_its_run(write, starts, sweep, tmp_path):
     file = write(SWEEP)
     runner = partial(run_by_dask, count=2, scheduler=None)
@@ -30,7 +30,7 @@ def test_dask_gives_what_processes_give_and_a_dead_one_costs_only_its_run(write,
     assert by_dask.results["rows"][2]["failed"] == here.results["rows"][2]["failed"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_named_scheduler_is_used(write, starts, tmp_path):
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         runner = partial(run_by_dask, count=2, scheduler=cluster.scheduler_address)

@@ -111,12 +111,12 @@ def test_an_axis_with_one_value_takes_no_room():
         {"share": ["*", "1.*, !*.bias"], "compressor": COMPRESSOR},
         {"topology": TOPOLOGY, "compressor": COMPRESSOR},
         {"topology": TOPOLOGY, "compressor": COMPRESSOR, "attack": ["none", "zero"], "byzantine": [0, 1, 2]},
-        {"topology": TOPOLOGY, "nodes": list(range(10, 300, 10)), "rule": [f"rule{index}" for index in range(9)]},
+        {"topology": TOPOLOGY, "nodes": list(range(10, 130, 10)), "rule": [f"rule{index}" for index in range(9)]},
     ],
 )
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_any_number_of_axes_can_be_drawn(tmp_path, axes, seeds):
-    path = tmp_path / "sweep.svg"
+def test_any_number_of_axes_can_be_drawn(tmp_path, axes):
+    """Of one seed, of two and of three."""
+    path, seeds = tmp_path / "sweep.svg", 1 + len(axes) % 3
     draw_sweep(results_of(axes, seeds=seeds), path)
     written = words(path)
     assert any("seed" in text for text in written)

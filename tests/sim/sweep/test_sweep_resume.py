@@ -79,7 +79,12 @@ def end_parent(process):
 
 @pytest.mark.parametrize(
     ("stop", "code"),
-    [(stop_all, -signal.SIGKILL), (stop_parent, -signal.SIGKILL), (interrupt_all, 130), (end_parent, 130)],
+    [
+        pytest.param(stop_all, -signal.SIGKILL, marks=pytest.mark.long),
+        (stop_parent, -signal.SIGKILL),
+        (interrupt_all, 130),
+        pytest.param(end_parent, 130, marks=pytest.mark.long),
+    ],
 )
 def test_a_stopped_sweep_loses_nothing_and_repeats_nothing(started, starts, tmp_path, stop, code):
     process = started(waiting=True)

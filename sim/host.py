@@ -46,7 +46,7 @@ from p2pfl.core.turns import Turns
 from sim.counts import Counts, counts_of
 from sim.engines import NodeEngine
 from sim.kernel import NS, Kernel
-from sim.trace import Kind, Trace
+from sim.trace import Trace, TraceKind
 
 NEVER = float("inf")
 NAMES = 1 << 53
@@ -54,21 +54,21 @@ SPREAD = 5_570_811_853_244_947
 """odd: another name for each number below NAMES, in no order."""
 # What the trace says of an operation, and the number with it. An enumeration's members are slow to pack.
 TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
-    Freeze: (int(Kind.FROZEN), attrgetter("seq")),
-    ApplyRequest: (int(Kind.REQUEST_APPLIED), attrgetter("request.seq")),
-    ApplyReply: (int(Kind.REPLY_APPLIED), attrgetter("reply.seq")),
-    ResetEdge: (int(Kind.EDGE_RESET), attrgetter("incarnation")),
-    CommitRound: (int(Kind.ROUND_COMMITTED), attrgetter("version")),
-    Bootstrap: (int(Kind.BOOTSTRAPPED), lambda operation: len(operation.peers)),
-    Mix: (int(Kind.MIXED), lambda operation: len(operation.peers)),
-    NoteLife: (int(Kind.LIFE_NOTED), lambda operation: operation.life.generation),
+    Freeze: (int(TraceKind.FROZEN), attrgetter("seq")),
+    ApplyRequest: (int(TraceKind.REQUEST_APPLIED), attrgetter("request.seq")),
+    ApplyReply: (int(TraceKind.REPLY_APPLIED), attrgetter("reply.seq")),
+    ResetEdge: (int(TraceKind.EDGE_RESET), attrgetter("incarnation")),
+    CommitRound: (int(TraceKind.ROUND_COMMITTED), attrgetter("version")),
+    Bootstrap: (int(TraceKind.BOOTSTRAPPED), lambda operation: len(operation.peers)),
+    Mix: (int(TraceKind.MIXED), lambda operation: len(operation.peers)),
+    NoteLife: (int(TraceKind.LIFE_NOTED), lambda operation: operation.life.generation),
 }
-ANSWERS: dict[type, int] = {RequestRefused: int(Kind.REFUSED), ReplyRefused: int(Kind.REFUSED)}
+ANSWERS: dict[type, int] = {RequestRefused: int(TraceKind.REFUSED), ReplyRefused: int(TraceKind.REFUSED)}
 
 E_co = TypeVar("E_co", bound=NodeEngine, covariant=True)
 
 
-class Pace(Protocol):
+class HostPace(Protocol):
     """How fast one machine computes."""
 
     def round_ns(self, steps: int, time_ns: int) -> int:
@@ -78,7 +78,7 @@ class Pace(Protocol):
         """How long one takes, about: nothing is drawn for it."""
 
 
-class Network(Protocol):
+class HostNetwork(Protocol):
     """What a host needs of the world around it."""
 
     def send(self, source: int, target: int, session: int, message: Message) -> None: ...
@@ -103,7 +103,7 @@ class HostPlan:
     neighbors: tuple[int, ...]
     turns: Mapping[int, Turns]
     settings: Settings
-    pace: Pace
+    pace: HostPace
     steps: int
     engine_ns: int
 
@@ -117,7 +117,7 @@ class Host(Generic[E_co]):
         engine: E_co,
         *,
         kernel: Kernel,
-        network: Network,
+        network: HostNetwork,
         trace: Trace,
         watch: Watch | None = None,
         on_commit: Callable[[int], None] | None = None,
@@ -179,7 +179,7 @@ class Host(Generic[E_co]):
             lives=boot.lives,
             records=boot.records,
         )
-        self._note(Kind.STARTED, self.life)
+        self._note(TraceKind.STARTED, self.life)
         self.take(Started())
 
     def _name(self) -> int:
@@ -192,7 +192,7 @@ class Host(Generic[E_co]):
         self.alive = False
         self.life += 1
         self.moves += 1
-        self._note(Kind.CRASHED, 0)
+        self._note(TraceKind.CRASHED, 0)
         self.engine.crash(kept)
 
     # -- the driver ---------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Host(Generic[E_co]):
         self.network.close(self.index, effect.peer, effect.session)
 
     def _finish(self, _: Finish) -> None:
-        self._note(Kind.FINISHED, self.core.facts.rounds)
+        self._note(TraceKind.FINISHED, self.core.facts.rounds)
         if self.on_finish is not None:
             self.on_finish(self.index)
 
@@ -244,7 +244,7 @@ class Host(Generic[E_co]):
 
     def _train(self, effect: StartRound) -> None:
         self.has_begun = True
-        self._note(Kind.ROUND_BEGUN, effect.index)
+        self._note(TraceKind.ROUND_BEGUN, effect.index)
         self.engine.begin_round(effect.index, accompanied=effect.accompanied)
         now_ns = self.kernel.now_ns
         ends_ns = now_ns + self.plan.pace.round_ns(self.plan.steps, now_ns)
@@ -253,7 +253,7 @@ class Host(Generic[E_co]):
     def _trained(self, life: int) -> None:
         if life == self.life:
             steps, samples = self.engine.end_round()
-            self._note(Kind.ROUND_TRAINED, steps)
+            self._note(TraceKind.ROUND_TRAINED, steps)
             self.take(RoundTrained(steps=steps, samples=samples))
 
     def _wake_at(self, deadline: float) -> None:
@@ -269,9 +269,9 @@ class Host(Generic[E_co]):
 
     def _alarm(self, alarm: Alarm) -> None:
         self.alarms.append(alarm)
-        self._note(Kind.ALARM, 0, -1 if alarm.peer is None else alarm.peer)
+        self._note(TraceKind.ALARM, 0, -1 if alarm.peer is None else alarm.peer)
 
-    def _note(self, kind: Kind, number: int, peer: int = 0) -> None:
+    def _note(self, kind: TraceKind, number: int, peer: int = 0) -> None:
         self.trace.add(self.kernel.now_ns, kind, self.index, peer, number)
 
     @property

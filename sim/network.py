@@ -15,11 +15,13 @@ from p2pfl.core.messages import Message
 from sim.framing import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES
 from sim.kernel import Kernel
 from sim.links import Edge, Link, Traffic, Way, lay, whole_ns
-from sim.trace import MESSAGE_CODES, Kind, Trace, message_number
+from sim.trace import MESSAGE_CODES, Trace, TraceKind, message_number
 from sim.worlds.model import LinkSpec, SlowNodes
 
 # An enumeration's members are slow to add to.
-SENT, LOST, DUPLICATED, DELIVERED = (int(k) for k in (Kind.SENT, Kind.LOST, Kind.DUPLICATED, Kind.DELIVERED))
+SENT, LOST, DUPLICATED, DELIVERED = (
+    int(k) for k in (TraceKind.SENT, TraceKind.LOST, TraceKind.DUPLICATED, TraceKind.DELIVERED)
+)
 ELSEWHERE = -1
 
 Groups = tuple[tuple[int, ...], ...]
@@ -72,7 +74,7 @@ class Network:
             return
         self.sessions += 1
         link.session = self.sessions
-        self._note(Kind.SESSION_OPENED, *edge, link.session)
+        self._note(TraceKind.SESSION_OPENED, *edge, link.session)
         for way, opening_bytes in zip(link.ways, (LOWER_OPENING_BYTES, UPPER_OPENING_BYTES), strict=True):
             way.free_ns = 0
             way.bytes_sent += opening_bytes
@@ -87,7 +89,7 @@ class Network:
         link = self.links[edge]
         session, link.session = link.session, 0
         if session:
-            self._note(Kind.SESSION_CUT, *edge, session)
+            self._note(TraceKind.SESSION_CUT, *edge, session)
             for way in link.ways:
                 event = SessionClosed(peer=way.target, session=session)
                 noticed_ns = self.kernel.now_ns + self._delay_ns(link)
@@ -124,7 +126,7 @@ class Network:
         Who is in no group is in one more. Separations add up: a link works while none of them divides it.
         """
         self._partitions.append((groups, {node: place for place, group in enumerate(groups) for node in group}))
-        self._note(Kind.SEPARATED, 0, 0, len(self._partitions))
+        self._note(TraceKind.SEPARATED, 0, 0, len(self._partitions))
         for link in self.links.values():
             if link.session and self._apart(link.edge):
                 self.cut(link.edge, redial=False)
@@ -134,7 +136,7 @@ class Network:
         divided = [edge for edge in self.links if self._apart(edge)]
         ended = next((p for p in self._partitions if p[0] == groups), None)
         self._partitions = [] if groups is None else [p for p in self._partitions if p is not ended]
-        self._note(Kind.REJOINED, 0, 0, len(self._partitions))
+        self._note(TraceKind.REJOINED, 0, 0, len(self._partitions))
         for edge in divided:
             self._redial(edge)
 

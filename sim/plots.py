@@ -36,7 +36,7 @@ POWERS_FROM = 20.0
 """where the largest value is so many times the smallest, the scale is logarithmic."""
 
 
-class Spread(msgspec.Struct):
+class PlottedSpread(msgspec.Struct):
     mean: float
     min: float
     max: float
@@ -44,17 +44,17 @@ class Spread(msgspec.Struct):
 
 class Point(msgspec.Struct):
     time_s: float
-    rounds: Spread | None = None
-    accuracy: Spread | None = None
-    loss: Spread | None = None
-    train_loss: Spread | None = None
+    rounds: PlottedSpread | None = None
+    accuracy: PlottedSpread | None = None
+    loss: PlottedSpread | None = None
+    train_loss: PlottedSpread | None = None
     consensus_distance: float | None = None
     bytes_sent: float | None = None
     evaluated: int | None = None
     """how many nodes, where not all were."""
 
 
-class Moment(msgspec.Struct):
+class PlottedMoment(msgspec.Struct):
     """Of a reference; `rounds` and `bytes_sent` of federated averaging alone."""
 
     accuracy: float | None = None
@@ -63,8 +63,8 @@ class Moment(msgspec.Struct):
     bytes_sent: float | None = None
 
 
-class Reference(Moment):
-    history: list[Moment] = []
+class Reference(PlottedMoment):
+    history: list[PlottedMoment] = []
 
 
 class Central(msgspec.Struct):
@@ -277,7 +277,7 @@ def _place(run: Run, point: Point, x: X) -> float | None:
             return None if point.bytes_sent is None else point.bytes_sent / max(1, len(run.nodes))
 
 
-def _moment(run: Run, moment: Moment, x: X) -> float | None:
+def _moment(run: Run, moment: PlottedMoment, x: X) -> float | None:
     match x:
         case "time":
             return 0.0

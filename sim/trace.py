@@ -21,7 +21,7 @@ BLOCK_ENTRIES = 4096
 
 
 @unique
-class Kind(IntEnum):
+class TraceKind(IntEnum):
     """`a` is the node, or the one that a message comes from; what is not said is 0.
 
     The code of the message is added to the last four.
@@ -142,7 +142,7 @@ def describe(time_ns: int, kind: int, a: int, b: int, n: int) -> str:
 
 
 def kind_name(kind: int) -> str:
-    if kind < Kind.SENT:
-        return Kind(kind).name
+    if kind < TraceKind.SENT:
+        return TraceKind(kind).name
     base = kind & ~31
-    return f"{Kind(base).name} {_MESSAGES[kind - base]}"
+    return f"{TraceKind(base).name} {_MESSAGES[kind - base]}"

@@ -17,10 +17,10 @@ from p2pfl.core.facts import Settings
 from p2pfl.core.rounds import Phase
 from p2pfl.core.turns import Turns
 from sim.engines import NodeEngine
-from sim.host import Host, HostPlan, Pace, Watch
+from sim.host import Host, HostPace, HostPlan, Watch
 from sim.kernel import Kernel
 from sim.network import Network
-from sim.trace import Kind, Trace
+from sim.trace import Trace, TraceKind
 from sim.worlds.model import LinkSpec, SlowNodes
 
 E = TypeVar("E", bound=NodeEngine)
@@ -70,7 +70,7 @@ class World(Generic[E]):
         engines: Sequence[E],
         *,
         settings: Sequence[Settings],
-        paces: Sequence[Pace],
+        paces: Sequence[HostPace],
         steps: Sequence[int],
         watch: Watch | None = None,
         on_commit: Callable[[int], None] | None = None,
@@ -142,7 +142,7 @@ class World(Generic[E]):
 
     def forget(self, index: int) -> None:
         """The disk of a node that is down is lost."""
-        self.trace.add(self.kernel.now_ns, Kind.FORGOT, index, 0, 0)
+        self.trace.add(self.kernel.now_ns, TraceKind.FORGOT, index, 0, 0)
         self.hosts[index].engine.forget()
 
     def restart(self, index: int) -> None:

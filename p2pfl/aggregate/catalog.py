@@ -17,7 +17,7 @@ import numpy as np
 
 from p2pfl.aggregate import centered, rules, selection
 from p2pfl.aggregate.centered import Centered
-from p2pfl.aggregate.columns import SAMPLED, Plain, Source
+from p2pfl.aggregate.columns import SAMPLED, PlainRows, Source
 from p2pfl.aggregate.distances import Floats, combined, spread_of
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows, Rule, Vector
 from p2pfl.aggregate.rules import AfterNNM, Aggregator, CenteredClipping, Chosen, Columnwise
@@ -147,7 +147,7 @@ class Among(_Bearing):
                 spread = spread_of(rows)
                 return _shared(rows, after.shares_after(spread, selection.near_each(spread.squares, self.liars)))
             case Columnwise():
-                source = Plain(rows)
+                source = PlainRows(rows)
                 return Mixture(model=self.rule.of_source(source), kept=_let_through(source, self.rule)[1:])
             case _:
                 return Mixture(model=self.rule.of(rows))

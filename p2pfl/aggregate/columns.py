@@ -40,7 +40,7 @@ class Source(Protocol):
     def read(self, span: slice) -> list[Vector]: ...
 
 
-class Plain:
+class PlainRows:
     """Vectors as they are, none of them copied."""
 
     def __init__(self, rows: Sequence[Vector]) -> None:

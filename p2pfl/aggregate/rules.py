@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import selection
-from p2pfl.aggregate.columns import MixedRows, Plain, Source, mean_around_median, trimmed_mean
+from p2pfl.aggregate.columns import MixedRows, PlainRows, Source, mean_around_median, trimmed_mean
 from p2pfl.aggregate.distances import Floats, VectorSpread, combined, moved, spread_of, squared_to
 from p2pfl.aggregate.interface import Rows, Vector, as_rows
 
@@ -83,7 +83,7 @@ class Columnwise(Aggregator):
         """How many of `count` values are cut off at each end of a column."""
 
     def of(self, rows: Rows) -> Vector:
-        return self.of_source(Plain(rows))
+        return self.of_source(PlainRows(rows))
 
     def of_source(self, source: Source) -> Vector:
         cut = self.trimmed(source.count)
@@ -157,7 +157,7 @@ class Bulyan(Aggregator):
         return selection.bulyan_choice(spread.squares, self.f)
 
     def around(self, chosen: Sequence[Vector], mixing: Floats | None = None) -> Vector:
-        source: Source = Plain(chosen) if mixing is None else MixedRows(chosen, mixing)
+        source: Source = PlainRows(chosen) if mixing is None else MixedRows(chosen, mixing)
         return mean_around_median(source, source.count - 2 * self.f)
 
 

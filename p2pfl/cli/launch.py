@@ -105,13 +105,13 @@ def _left_alone(nodes: list[dict[str, Any]]) -> int:
 
 
 async def _watch(fleet: Fleet, *, quiet: bool) -> dict[str, Any]:
-    from p2pfl.cli.live import View  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.live import LiveView  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.runtime.report import final_report  # noqa: PLC0415 - as above
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, fleet.stop)
-    with View(fleet, quiet=quiet) as view:
+    with LiveView(fleet, quiet=quiet) as view:
         await fleet.run(view.update)
     return final_report(fleet, view.history)
 

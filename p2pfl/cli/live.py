@@ -21,7 +21,7 @@ LINE_EVERY_S = 2.0
 COLUMNS = ("node", "state", "round", "accuracy", "loss", "staleness", "sent", "peers", "distance")
 
 
-class View:
+class LiveView:
     """Draws to stderr: stdout belongs to the result. `update` keeps the history too."""
 
     def __init__(self, fleet: Fleet, *, quiet: bool = False) -> None:

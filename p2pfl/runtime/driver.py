@@ -95,7 +95,7 @@ class Closed:
     sketch: list[float]
 
 
-class Links(Protocol):
+class NetworkEdge(Protocol):
     """What the driver needs of the network edge."""
 
     def send(self, peer: int, session: int, message: Message) -> None: ...
@@ -125,7 +125,7 @@ class Driver:
         self.name_of = name_of
         self.on_measure = on_measure
         self.on_closed = on_closed
-        self.links: Links
+        self.links: NetworkEdge
         self.loop = asyncio.get_running_loop()
         self.finished = asyncio.Event()
         self.failure: BaseException | None = None
@@ -142,7 +142,7 @@ class Driver:
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
-    def start(self, links: Links) -> None:
+    def start(self, links: NetworkEdge) -> None:
         self.links = links
         self.take(Started())
 

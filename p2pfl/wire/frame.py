@@ -118,7 +118,7 @@ def split(message: Message) -> Iterator[bytes | memoryview]:
         yield body[start : start + CHUNK_BYTES]
 
 
-class Begun(NamedTuple):
+class UnfinishedFrame(NamedTuple):
     """The head of a long message whose body is under way."""
 
     prefix: Prefix
@@ -136,7 +136,7 @@ class Assembler:
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
         self._buffer: mmap.mmap | None = None
-        self._pending: Begun | None = None
+        self._pending: UnfinishedFrame | None = None
         self._filled = 0
         self._dead = False
 
@@ -172,7 +172,7 @@ class Assembler:
         if len(header) != prefix.header_bytes or body.nbytes:
             raise PeerFault("a long message begins with a chunk that is not its prefix and header")
         self._take_buffer()
-        self._pending, self._filled = Begun(prefix, bytes(header)), 0
+        self._pending, self._filled = UnfinishedFrame(prefix, bytes(header)), 0
         return None
 
     def _continue(self, prefix: Prefix, header: bytes, chunk: bytes) -> Message | None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.aggregate import Bulyan, Median, TrimmedMean
-from p2pfl.aggregate.columns import BLOCK, Plain, network, sorted_blocks
+from p2pfl.aggregate.columns import BLOCK, PlainRows, network, sorted_blocks
 
 
 @pytest.mark.parametrize("count", range(1, 11))
@@ -20,9 +20,9 @@ def test_it_sorts_every_column_of_zeros_and_ones(count):
     columns = np.array(list(itertools.product([0.0, 1.0], repeat=count))).T
     order = np.sort(columns, axis=0)
     for start, stop in itertools.combinations(range(count + 1), 2):
-        ((_, sorted_part),) = sorted_blocks(Plain(list(columns)), range(start, stop), in_order=True)
+        ((_, sorted_part),) = sorted_blocks(PlainRows(list(columns)), range(start, stop), in_order=True)
         assert (np.array(sorted_part) == order[start:stop]).all()
-        ((_, some_part),) = sorted_blocks(Plain(list(columns)), range(start, stop), in_order=False)
+        ((_, some_part),) = sorted_blocks(PlainRows(list(columns)), range(start, stop), in_order=False)
         assert (np.sort(some_part, axis=0) == order[start:stop]).all()
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from p2pfl.cli.launch import _show
-from p2pfl.cli.live import View
+from p2pfl.cli.live import LiveView
 from p2pfl.cli.output import figure, footnote
 from p2pfl.cli.run import _in_words
 from p2pfl.runtime.fleet import Child
@@ -50,7 +50,7 @@ def test_the_star_stands_beside_the_figure_and_nowhere_else():
 
 def test_the_live_view_has_star_and_footnote(tmp_path):
     federation = SimpleNamespace(name="ward", topology="ring", training=SimpleNamespace(rounds=40))
-    view = View(SimpleNamespace(federation=federation, children=[child(tmp_path)], elapsed_s=3.0), quiet=True)
+    view = LiveView(SimpleNamespace(federation=federation, children=[child(tmp_path)], elapsed_s=3.0), quiet=True)
     table = view._table()
     assert table.caption == NOTE
     assert [list(column.cells) for column in table.columns[3:5]] == [["0.835*"], ["0.500*"]]

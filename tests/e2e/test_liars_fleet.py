@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.cli.live import View
+from p2pfl.cli.live import LiveView
 from p2pfl.config.load import load_federation
 from p2pfl.runtime.fleet import Fleet
 from p2pfl.runtime.lies import Lies
@@ -83,7 +83,7 @@ def federation(tmp_path):
 
 async def test_the_fleet_ends_with_the_honest_and_reports_them_alone(federation):
     fleet = Fleet(federation, Lies(attackers=Silent(), spec="silence", names=("node1",)))
-    with View(fleet, quiet=True) as view:
+    with LiveView(fleet, quiet=True) as view:
         await fleet.run(view.update)
         shown = list(view._table().columns[0].cells)
     report = final_report(fleet, view.history)

@@ -9,7 +9,7 @@ import pytest
 
 from p2pfl.core.events import SessionClosed, SessionOpened
 from sim.framing import GOODBYE_BYTES
-from sim.trace import Kind
+from sim.trace import TraceKind
 from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -208,7 +208,7 @@ def test_the_trace_tells_what_happened_to_messages_and_sessions():
         "SESSION_CUT  a=0 b=1 n=1",
         "REJOINED  a=0 b=0 n=0",
     ]
-    assert Kind.SENT + 4 == 36
+    assert TraceKind.SENT + 4 == 36
 
 
 def test_a_network_without_a_trace_does_the_same():

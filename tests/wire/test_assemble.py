@@ -14,7 +14,7 @@ from p2pfl.core.messages import Ready, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
 from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import PREFIX_BYTES, Assembler, encode, split
-from p2pfl.wire.frame import Begun, decode_prefix
+from p2pfl.wire.frame import UnfinishedFrame, decode_prefix
 
 REQUEST = Request(
     incarnation=1, seq=2, version=3, echo=None, weight=0.5, staleness=1.0, pace_s=0.25, audit=b"", body=b""
@@ -93,7 +93,7 @@ def test_the_bytes_under_way_may_be_asked_for_while_the_last_chunk_is_being_fed(
             self.last = value
 
     assembler = Fed(LIMIT)
-    assembler.last = Begun(decode_prefix(encode(request_of(LIMIT))[0][:PREFIX_BYTES], max_body_bytes=LIMIT), b"")
+    assembler.last = UnfinishedFrame(decode_prefix(encode(request_of(LIMIT))[0][:PREFIX_BYTES], max_body_bytes=LIMIT), b"")
     assert assembler.pending_bytes == LIMIT
 
 

@@ -93,7 +93,9 @@ def test_the_bytes_under_way_may_be_asked_for_while_the_last_chunk_is_being_fed(
             self.last = value
 
     assembler = Fed(LIMIT)
-    assembler.last = UnfinishedFrame(decode_prefix(encode(request_of(LIMIT))[0][:PREFIX_BYTES], max_body_bytes=LIMIT), b"")
+    assembler.last = UnfinishedFrame(
+        decode_prefix(encode(request_of(LIMIT))[0][:PREFIX_BYTES], max_body_bytes=LIMIT), b""
+    )
     assert assembler.pending_bytes == LIMIT
 
 

@@ -92,7 +92,7 @@ def find_object(name: str, folder: Path, *, what: str, key: str, allowed: str) -
 def _failed_import(error: BaseException, place: str, folder: Path, *, what: str, **about: Any) -> UserError:
     if place.endswith(".py"):
         text = f"the {what} could not be imported: {describe_failure(error)}"
-        return UserError(text, file=(folder / place).absolute())
+        return UserError(text, file=(folder / place).absolute(), key=None if what == "task" else about["key"])
     missing = isinstance(error, ModuleNotFoundError) and error.name and f"{place}.".startswith(f"{error.name}.")
     text = f"there is no module {place}" if missing else f"{place} could not be imported: {describe_failure(error)}"
     return UserError(text, **about)

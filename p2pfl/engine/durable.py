@@ -24,9 +24,11 @@ from p2pfl.engine import changes as ch
 from p2pfl.engine.state import EdgeState, NodeState, as_bytes, zeros
 from p2pfl.errors import StorageError
 
-FORMAT = 2
-READABLE = (1, FORMAT)
-"""In format 1 a node kept one control variate in place of flows. It is left out: the flows begin at zero everywhere."""
+FORMAT = 3
+READABLE = (1, 2, FORMAT)
+"""In format 1 a node kept one control variate in place of flows. It is left out: the flows begin at zero everywhere. In
+format 2 messages had one number, `drift`, in place of terms.
+"""
 EDGE_VECTOR, KEPT = re.compile(r"([A-Za-z_]\w*)\.(\d+)"), "kept."
 """Names of arrays: `flow.3` is kept of the edge to member 3, `kept.momentum` of the node."""
 
@@ -204,7 +206,8 @@ def _request(plain: Mapping[str, Any], body: Payload) -> Request:
 
 
 def _reply(plain: Mapping[str, Any], body: Payload) -> Reply:
-    return structs.replace(msgspec.convert(plain, Reply, builtin_types=(bytes,)), body=bytes(body))
+    reply = structs.replace(msgspec.convert(plain, Reply, builtin_types=(bytes,)), body=bytes(body))
+    return structs.replace(reply, terms=(plain["drift"],)) if "drift" in plain else reply
 
 
 def _without_bodies(record: EdgeRecord, peer: int, blobs: dict[str, Payload]) -> dict[str, Any]:

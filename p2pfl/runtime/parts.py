@@ -42,6 +42,8 @@ from p2pfl.storage import Durability, Loaded, Store
 log = logging.getLogger("p2pfl")
 
 SMALL_MODEL_BYTES = 1_000_000
+WITH_TERMS = 3
+"""The format of a state from which on messages have the terms of a learning method."""
 ORIGIN = {
     "federation": "federation",
     "node": "node",
@@ -229,14 +231,17 @@ def replay(federation: Federation, loaded: Loaded, method: Method | None = None)
 def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
     """Without trustworthy replicas and flows this node begins a new life, and all its edges anew.
 
-    An edge on which a request is on its way that was encoded as the two ends do not any more begins anew too; its flow
-    stays until both ends adopt the new incarnation.
+    An edge begins anew too on which a request is on its way that was encoded, or has a header, as the two ends do not
+    any more; what the method keeps of it stays until both ends adopt the new incarnation.
     """
     header, wanted = loaded.state.header, snapshot_header(setup)
     same_members = header["members"] == wanted["members"]
     if not same_members:
         state.lives.clear()
     same_method = method_then(header) == setup.method.code
+    same_terms = header["format"] >= WITH_TERMS
+    if len(state.terms) != len(setup.method.no_terms):
+        state.terms = setup.method.no_terms
     if not same_method:
         _keep_nothing(setup, state)
     if not (loaded.complete and setup.durability == "exchange" and same_members and same_method and is_whole(header)):
@@ -244,7 +249,7 @@ def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
     before = header.get("compressors", {})
     for peer, edge in state.edges.items():
         then = before.get(str(peer), header.get("compressor"))
-        same = then == setup.federation.compressor_of(setup.member.index, peer)
+        same = same_terms and then == setup.federation.compressor_of(setup.member.index, peer)
         if not same and edge.record.pending is not None:
             kept = edge.kept
             edge.begin_anew(edge.record.without_replicas())

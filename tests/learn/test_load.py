@@ -241,6 +241,7 @@ from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.learn.load import make_learner
 mine = make_learner(TaskConfig(name="quadratic"), TrainingConfig(), seed=0, node_index=0, node_count=2, node_name="a",
                     base_dir=Path(), local={}, local_dir=Path())
+from p2pfl.learn.interface import RoundStart
 mine.train(RoundStart(mine.initial()), 0)
 assert p2pfl.Task.__name__ == "Task"
 assert "torch" not in sys.modules, "the quadratic task imports torch"

@@ -163,11 +163,11 @@ def test_a_correction_reaches_trained_parameters_only():
     module = with_batch_norm()
     module[0].bias.requires_grad_(requires_grad=False)
     flat = FlatModule(module, "mine")
-    pulls = flat.pulls(np.arange(flat.size, dtype=np.float32))
+    pulls = [(p, part["pull"]) for p, part in flat.parts({"pull": np.arange(flat.size, dtype=np.float32)})]
     assert [tuple(pull.shape) for _, pull in pulls] == [(5, 4), (5,), (5,), (2, 5), (2,)]
     assert pulls[0][1].flatten().tolist() == list(range(20))
     assert pulls[1][1].tolist() == list(range(25, 30))
-    assert flat.pulls(None) == []
+    assert all(part == {} for _, part in flat.parts({}))
 
 
 @pytest.mark.parametrize("model", [nn.Identity, lambda: nn.LazyLinear(3), lambda: nn.Linear(2, 2, dtype=torch.cfloat)])
@@ -186,7 +186,7 @@ def test_a_vector_goes_in_and_out_without_a_copy_on_the_way():
     vector = flat.vector()
     tracemalloc.start()
     flat.load(vector)
-    flat.pulls(vector)
+    flat.parts({"pull": vector})
     assert tracemalloc.get_traced_memory()[1] < 0.1 * vector.nbytes
     flat.vector()
     assert tracemalloc.get_traced_memory()[1] < 1.1 * vector.nbytes
@@ -200,7 +200,7 @@ def test_a_vector_that_cannot_be_written_to_is_loaded_like_any_other(dtype):
     vector = np.array([1.0, 2.0, 3.0], dtype)
     vector.flags.writeable = False
     flat.load(vector)
-    assert [pull.flatten().tolist() for _, pull in flat.pulls(vector)] == [[1.0, 2.0], [3.0]]
+    assert [part["a"].flatten().tolist() for _, part in flat.parts({"a": vector})] == [[1.0, 2.0], [3.0]]
     with torch.no_grad():
         module.weight += 1.0
     assert flat.vector().tolist() == [2.0, 3.0, 3.0]

@@ -118,9 +118,8 @@ def test_with_more_neighbors_or_another_rule_or_no_mixing_at_all_nobody_is_cut_o
 
 
 def test_settings_that_do_nothing_are_told_where_the_file_sets_them(check):
-    report = check("trimmed-mean:b=1", "complete", gamma="1.0", control_variate="0.1")
+    report = check("trimmed-mean:b=1", "complete", gamma="1.0")
     assert about(report, "gossip.gamma does nothing")
-    assert about(report, "training.control_variate does nothing")
 
 
 def test_defaults_and_what_is_turned_off_are_not_told(check):
@@ -145,7 +144,7 @@ def test_data_of_few_classes_at_each_node_are_warned_of(check, ward, partition, 
 
 
 def test_those_settings_are_right_under_the_mean(check):
-    report = check("mean", "complete", gamma="1.0", control_variate="0.1", compressor='"top-k:0.1+q8"')
+    report = check("mean", "complete", gamma="1.0", method='"variate:beta=0.1"', compressor='"top-k:0.1+q8"')
     assert about(report, "rule:") == []
 
 

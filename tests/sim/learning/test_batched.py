@@ -222,7 +222,7 @@ def test_a_learner_without_torch_goes_one_at_a_time():
     task = QuadraticTask(size=5, condition=3, noise=0.1)
     training = TrainingConfig(local_steps=3, learning_rate=0.1)
     made = [task.learner(context(node), training) for node in range(8)]
-    batched = BatchedLearners(made)
+    batched = BatchedLearners(made, METHOD)
     assert batched.how == "one at a time: the task has learners of its own"
     assert (batched.steps(2), batched.learning_rate, batched.samples[2]) == (3, 0.1, 100)
     work = round_of_all(batched)
@@ -272,7 +272,7 @@ def test_a_model_that_rounds_otherwise_in_groups_is_found_out():
 
 def test_a_model_that_rounds_otherwise_is_batched_where_the_user_asks_for_it():
     made = learners(Unstable)
-    batched = BatchedLearners(made, approximate=True)
+    batched = BatchedLearners(made, METHOD, approximate=True)
     assert (batched.how, batched.batch_stable) == ("batched to 1e-05", False)
     work = round_of_all(batched)
     out, _ = trained(batched, work)

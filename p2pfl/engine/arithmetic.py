@@ -9,12 +9,13 @@ many nodes at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.engine.state import TILE, EdgeState, NodeState, zeros
+from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method, New, Round
 from p2pfl.learn.methods.method import MODEL
@@ -74,6 +75,24 @@ def settle(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float,
                 kept[name][:] = new
 
 
+def check_moved(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method) -> None:
+    """Whether what the method will keep of the edge after `settle` is finite, and can be computed at all: a method of
+    the user's own may make anything of a neighbor's terms.
+
+    Raises:
+        PeerFault: it is not finite.
+    """
+    if factor == 0.0 or not method.moves(terms):
+        return
+    none = zeros(state.channels)
+    for part in _parts(state.channels.size):
+        kept = {name: edge.kept.get(name, none)[part] for name in method.kept_edges}
+        with np.errstate(all="ignore"):
+            found = method.moved(kept, state.scratch.move[part], terms)
+        if not all(np.isfinite(vector).all() for vector in found.values()):
+            raise PeerFault("the exchange would leave something on the edge that is not finite")
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A node as its method sees it: see `NodeVectors`."""
@@ -83,6 +102,7 @@ class Seen:
     kept: dict[str, Vector]
     edges: dict[int, EdgeState]
     places: dict[str, slice]
+    where: slice = field(default_factory=lambda: slice(None))
 
     @classmethod
     def of(cls, state: NodeState, method: Method) -> Seen:
@@ -96,41 +116,43 @@ class Seen:
     def part(self, part: slice) -> Seen:
         """The same part of each vector."""
         channels = {name: vector[part] for name, vector in self.channels.items()}
-        return replace(self, channels=channels, kept={name: vector[part] for name, vector in self.kept.items()})
+        kept = {name: vector[part] for name, vector in self.kept.items()}
+        return replace(self, channels=channels, kept=kept, where=part)
 
     def sum_of_edges(self, name: str, channel: str = MODEL) -> Vector:
-        """A new vector (d,), in the order of the neighbors: always whole."""
-        place = self.places[channel]
-        total = np.zeros(place.stop - place.start, self.channels[channel].dtype)
+        """In memory of its own, in the order of the neighbors."""
+        place, total = self.places[channel], np.zeros_like(self.channels[channel])
         for peer in sorted(self.edges):
             kept = self.edges[peer].kept.get(name)
             if kept is not None:
-                total += kept[place]
+                total += kept[place][self.where]
         return total
 
 
 def learned(state: NodeState, start: Vector, end: Vector, method: Method, about: Round) -> tuple[New, float]:
     """What a local round from `start` to `end` (d,) adds to each channel and what the method keeps of it, and the
-    largest norm of what comes of that. The memory of `start` is used up.
+    norm of all that comes of it, which is not finite if any of it is not. The memory of `start` is used up.
     """
     if not start.shape == end.shape == state.model.shape:
         raise ValueError(f"a round from {start.shape} to {end.shape} where the model has {state.model.shape}")
     seen = Seen.of(state, method)
     change = {name: start if name == MODEL else np.zeros_like(start) for name in method.channels}
     kept = {name: np.zeros_like(start) for name in method.kept}
-    squares = dict.fromkeys([*change, *kept], 0.0)
-    tile = np.empty(min(TILE, start.size), start.dtype)
+    tile, square = np.empty(min(TILE, start.size), start.dtype), 0.0
     with np.errstate(over="ignore", invalid="ignore"):
         for part in _parts(start.size):
-            moved, here = np.subtract(end[part], start[part], out=start[part]), seen.part(part)
+            moved, here = np.subtract(end[part], start[part], out=tile[: end[part].size]), seen.part(part)
             new = method.trained(moved, here, about)
+            if not (new.change.keys() <= change.keys() and new.kept.keys() <= kept.keys()):
+                raise ValueError(f"it names {[*new.change, *new.kept]}, and has {[*change, *kept]}")
             for name, added in change.items():
                 added[part] = new.change.get(name, 0.0)
-                squares[name] += _square(np.add(here.channels[name], added[part], out=tile[: moved.size]))
             for name, vector in kept.items():
                 vector[part] = new.kept.get(name, here.kept[name])
-                squares[name] += _square(vector[part])
-    return New(change, kept), float(np.sqrt(max(squares.values())))
+                square += _square(vector[part])
+            for name, added in change.items():
+                square += _square(np.add(here.channels[name], added[part], out=moved))
+    return New(change, kept), float(np.sqrt(square))
 
 
 def distance(one: Vector, other: Vector) -> float:

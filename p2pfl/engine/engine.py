@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar, assert_never
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from p2pfl.aggregate import Neighborhood, Rule
 from p2pfl.compress import Payload
-from p2pfl.config.plugins import own_failures
+from p2pfl.config.plugins import FAILURES, describe_failure, own_failures
 from p2pfl.core.effects import (
     ApplyReply,
     ApplyRequest,
@@ -46,7 +47,7 @@ from p2pfl.core.events import (
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
-from p2pfl.engine.arithmetic import Seen, distance, gain, lead, learned, median, norm
+from p2pfl.engine.arithmetic import Seen, check_moved, distance, gain, lead, learned, median, norm
 from p2pfl.engine.changes import (
     Change,
     EdgeWasReset,
@@ -60,8 +61,8 @@ from p2pfl.engine.changes import (
 from p2pfl.engine.codecs import Codecs, chance_of
 from p2pfl.engine.redo import redo, settle
 from p2pfl.engine.showing import Claim, Forgery, Occasion, Show, as_it_is, as_weighed
-from p2pfl.engine.state import NodeState, Scratch
-from p2pfl.errors import PeerFault
+from p2pfl.engine.state import EdgeState, NodeState, Scratch
+from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.learn.methods import Method, Round
 from p2pfl.learn.methods.method import overrides
@@ -74,6 +75,7 @@ Checkable = TypeVar("Checkable", ApplyRequest, ApplyReply)
 NORM_CEILING = 1e15
 """no model and no replica may be longer: far above any real one, far below where float32 ends."""
 
+LARGEST_TERM = 1e300
 NEWEST = 0.1
 """the weight of the latest round in what is told of the rule."""
 NORM_MULTIPLE = 1e3
@@ -158,16 +160,29 @@ class Engine:
         if not overrides(method, "gradient") or (method.needs_company and not accompanied):
             return RoundStart(self.state.model.copy())
         with own_failures("the learning method"):
-            given = method.begin(Seen.of(self.state, method))
-        return RoundStart(self.state.model.copy(), given, method)
+            given = dict(method.begin(Seen.of(self.state, method)))
+            if given.keys() != set(method.given):
+                raise LearningError(f"the learning method gives {sorted(given)}, and says {sorted(method.given)}")
+        return RoundStart(self.state.model.copy(), {name: self._own(vector) for name, vector in given.items()}, method)
+
+    def _own(self, vector: Vector) -> Vector:
+        """A copy, where the memory is the state's: exchanges go on while a round trains."""
+        state = self.state
+        theirs = [
+            state.channels,
+            *state.kept.values(),
+            *(v for edge in state.edges.values() for v in edge.kept.values()),
+        ]
+        return vector.copy() if any(np.may_share_memory(vector, one) for one in theirs) else vector
 
     def neighbor_distance(self) -> float | None:
         """Root mean square distance from the own model to the neighbors' replicas, over the own norm."""
         known = [edge.peer for edge in self.state.edges.values() if edge.record.heard is not None]
         if not known:
             return None
-        square = np.mean([distance(self.state.channels, peer) ** 2 for peer in known])
-        return float(np.sqrt(square)) / max(norm(self.state.channels), 1e-12)
+        model = self.state.model
+        square = np.mean([distance(model, peer[: model.size]) ** 2 for peer in known])
+        return float(np.sqrt(square)) / max(norm(model), 1e-12)
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
@@ -193,11 +208,12 @@ class Engine:
         edge, request = self.state.edges[op.peer], op.request
         if request.audit and request.audit != edge.digest(initiator=False):
             raise AuditFault("replicas differ at the two ends")
-        self._check_terms(request.terms)
+        terms = self._agreed(self.state.terms, request.terms)
         scratch = self._decode_incoming(op.peer, request.body)
         body = self._encode(op.peer, request.incarnation, request.seq, decoded=scratch.decoded_own)
         if not isinstance(body, Forgery):
             self._check_outcome(*lead(self.state, edge, op.factor))
+            self._check_moved(edge, op.factor, terms)
         reply = Reply(
             incarnation=request.incarnation,
             seq=request.seq,
@@ -206,7 +222,7 @@ class Engine:
             factor=op.factor,
             weight=self.claim(op.weight),
             pace_s=op.pace_s,
-            terms=self.method.agree(self.state.terms, request.terms),
+            terms=terms,
             body=body.body if isinstance(body, Forgery) else body,
         )
         chain = next_chain(edge.record.chain, request, reply)
@@ -221,12 +237,12 @@ class Engine:
         pending = edge.record.pending
         if pending is None:
             raise ValueError("a reply reached the engine without a pending request")
-        self._check_terms(reply.terms)
-        if self.method.agree(pending.terms, reply.terms) != reply.terms:
+        if self._agreed(pending.terms, reply.terms) != reply.terms:
             raise ClaimFault("the agreed terms of the learning method contradict ours")
         scratch = self._decode_incoming(op.peer, reply.body)
         self.codecs.of(op.peer).decode(pending.body, self.state.channels.size, scratch.decoded_own)
         self._check_outcome(*lead(self.state, edge, reply.factor))
+        self._check_moved(edge, reply.factor, reply.terms)
         chain = next_chain(edge.record.chain, pending, reply)
         change = ReplyWasApplied(peer=op.peer, reply=reply, chain=chain)
         self._settle(change)
@@ -265,9 +281,22 @@ class Engine:
         if not after <= NORM_CEILING:
             raise PeerFault("the exchange would carry the model too far")
 
-    def _check_terms(self, terms: tuple[float, ...]) -> None:
-        if len(terms) != len(self.method.no_terms) or not self.method.valid(terms):
-            raise ClaimFault("the terms of the learning method are impossible in this federation")
+    def _agreed(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
+        """What both ends make of a neighbor's terms. A method that chokes on them refuses them."""
+        if len(theirs) == len(self.method.no_terms):
+            with suppress(*FAILURES):
+                if self.method.valid(theirs):
+                    return tuple(float(term) for term in self.method.agree(ours, theirs))
+        raise ClaimFault("the terms of the learning method are impossible in this federation")
+
+    def _check_moved(self, edge: EdgeState, factor: float, terms: tuple[float, ...]) -> None:
+        """Our own methods keep what is finite."""
+        if not self.method.is_users:
+            return
+        try:
+            check_moved(self.state, edge, factor, terms, self.method)
+        except FAILURES as error:
+            raise PeerFault(f"the learning method cannot take the exchange: {describe_failure(error)}") from error
 
     @staticmethod
     def _refuse_request(op: ApplyRequest, reason: str, fault: Fault | None) -> Event:
@@ -318,13 +347,16 @@ class Engine:
         about = Round(steps=local.steps, learning_rate=local.learning_rate, samples=samples, rho=op.rho)
         with own_failures("the learning method"):
             new, after = learned(self.state, start, local.vector, self.method, about)
+            terms = tuple(float(term) for term in self.method.terms(about))
+            if len(terms) != len(self.method.no_terms) or not all(0.0 <= term <= LARGEST_TERM for term in terms):
+                raise LearningError(f"the learning method has the terms {terms} after a round")
         if not after <= NORM_CEILING:
             return None
         parts = list(new.change.values())
         return replace(
             change,
             samples=samples,
-            terms=self.method.terms(about),
+            terms=terms,
             delta=parts[0] if len(parts) == 1 else np.concatenate(parts),
             local=local.local or None,
             kept=dict(new.kept) or None,

@@ -6,13 +6,15 @@ Elementwise operations give a row the same bits in whatever company it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.engine.engine import NORM_CEILING, NORM_MULTIPLE
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Vector
@@ -115,7 +117,22 @@ class Rows:
 
     def given_to(self, nodes: Ints, samples: Sequence[int]) -> Mapping[str, Rows2]:
         """What the method gives to a round (b, d) of each of these nodes."""
-        return self.method.begin(SeenRows(self, nodes, np.array(samples, np.float64)[:, None]))
+        with self._as_alone():
+            return self._plain(self.method.begin(SeenRows(self, nodes, np.array(samples, np.float64)[:, None])))
+
+    @contextmanager
+    def _as_alone(self) -> Iterator[None]:
+        """A method that chokes on rows may be right one node at a time, or fails there with a word of its own."""
+        try:
+            yield
+        except FAILURES as error:
+            raise MisjudgedError(f"the learning method failed with rows: {describe_failure(error)}") from error
+
+    def _plain(self, rows: Mapping[str, Rows2]) -> Mapping[str, Rows2]:
+        """Where a number has widened them, they have other bits than alone."""
+        if any(one.dtype != self.dtype for one in rows.values()):
+            raise MisjudgedError("the learning method gives vectors of another type with rows")
+        return rows
 
     def begin(self, nodes: Ints, samples: list[int]) -> None:
         if len(self.may_join) > len(self.crashing):
@@ -153,9 +170,10 @@ class Rows:
             which = nodes[some]
             about = Round(**{name: _column([getattr(op, name) for op in ops[some]]) for name in ROUND})
             seen = SeenRows(self, which, about.samples)
-            new = self.method.trained(self._take(0, self.starts, which), seen, about)
+            with self._as_alone():
+                change = self._plain(self.method.trained(self._take(0, self.starts, which), seen, about).change)
             model = self._take(1, self.models, which)
-            model += new.change.get(MODEL, 0.0)
+            model += change.get(MODEL, 0.0)
             if not (_squares(model) <= MARGIN * NORM_CEILING**2).all():
                 raise MisjudgedError("a local round may have ended in no finite model")
             self.models[which] = model
@@ -221,7 +239,9 @@ class Rows:
             if not keeping.all():
                 difference, ends, terms = difference[keeping], ends[keeping], [column[keeping] for column in terms]
             at_ends = {name: rows[ends] for name, rows in self.kept.items()}
-            for name, new in self.method.moved(at_ends, difference, tuple(terms)).items():
+            with self._as_alone():
+                moved = self._plain(self.method.moved(at_ends, difference, tuple(terms)))
+            for name, new in moved.items():
                 self.kept[name][ends] = new
 
     def _through_the_codec(

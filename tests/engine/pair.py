@@ -22,8 +22,8 @@ SIZE = 300
 class Pair:
     """Engines 0 (initiator) and 1; `changes` are what each has to make durable, in order."""
 
-    def __init__(self, *, spec="q8", dtype=np.float32, beta=0.0, samples=(30, 90), size=SIZE, seed=0):
-        self.method = Variate(beta) if beta else Plain()
+    def __init__(self, *, spec="q8", dtype=np.float32, beta=0.0, samples=(30, 90), size=SIZE, seed=0, method=None):
+        self.method = method or (Variate(beta) if beta else Plain())
         chance = np.random.default_rng(seed)
         self.codecs = Codecs(make_compressor(spec))
         self.engines = []

@@ -123,8 +123,8 @@ def test_one_period_averages_exactly_although_nodes_that_train_for_a_time_have_d
 ):
     chance = np.random.default_rng(5)
 
-    def wander(self, start, correction, round_index):
-        vector = start + chance.normal(size=start.shape)
+    def wander(self, start, round_index):
+        vector = start.model + chance.normal(size=start.model.shape)
         return LocalRound(vector=vector, steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
 
     monkeypatch.setattr(StillLearner, "train", wander)

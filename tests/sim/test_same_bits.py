@@ -239,7 +239,7 @@ def test_a_request_that_takes_the_place_of_one_not_yet_applied_is_seen(monkeypat
 
 def test_a_round_that_starts_from_a_later_model_is_seen(monkeypatch):
     def wrong(rows, learners, nodes, rounds, accompanied):
-        rows.begin(nodes, [1] * len(nodes))
+        rows.begin(nodes, [10**12] * len(nodes))
         return right(rows, learners, nodes, rounds, accompanied)
 
     right = Rows.train

@@ -11,6 +11,7 @@ from p2pfl.config.method import ALLOWED, ParsedMethod, parse_method
 from p2pfl.config.model import Federation, TrainingConfig
 from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.config.rule import liars_of
+from p2pfl.core.messages import MOST_TERMS
 from p2pfl.errors import UserError
 from p2pfl.learn.methods.method import CONSERVATIVE, MODEL, ROBUST, Method
 from p2pfl.learn.methods.normalized import Normalized
@@ -21,6 +22,8 @@ from p2pfl.learn.methods.variate import Variate
 KEY = "training.method"
 CLASSES: Mapping[str, type[Method]] = {"plain": Plain, "variate": Variate, "prox": Prox, "normalized": Normalized}
 CODE_DIGITS = 16
+TAKEN = frozenset({MODEL, "anchor", "own", "peer", "local", "kept", "pending", "reply"})
+"""Names that stand for something else in a round, or in the files of a state."""
 _UNFIT = {
     ROBUST: "this method needs exchanges that move models, and under a robust rule none do",
     CONSERVATIVE: "this method is for robust rules only",
@@ -56,15 +59,17 @@ def make_method(
     except ValueError as error:
         raise UserError(str(error), key=KEY, value=spec, allowed=ALLOWED) from None
     made = _from_user(parsed, folder or Path()) if parsed.is_object else CLASSES[parsed.name](**parsed.parameters)
-    made.spec = str(parsed)
+    _check(made, str(parsed))
+    made.spec, made.is_users = str(parsed), parsed.is_object
     made.code = f"{parsed.name}@{_digest(made)}" if parsed.is_object else parsed.name
-    _check(made)
     if profile is not None and profile not in made.profiles:
         raise UserError(_UNFIT[profile], key=KEY, value=spec, allowed=_FITTING[profile])
     try:
         made.prepare(training)
     except ValueError as error:
         raise UserError(str(error), key=KEY, value=spec) from None
+    except FAILURES as error:
+        raise UserError(f"the method failed: {describe_failure(error)}", key=KEY, value=spec) from error
     return made
 
 
@@ -80,16 +85,38 @@ def _from_user(parsed: ParsedMethod, folder: Path) -> Method:
     return made
 
 
-def _check(method: Method) -> None:
+def _check(method: Method, spec: str) -> None:
+    """Refuse at the start what a method of the user's own could not be run with."""
+    for name in ("channels", "kept", "kept_edges", "given"):
+        names = getattr(method, name)
+        if not isinstance(names, tuple) or not all(isinstance(one, str) and one.isidentifier() for one in names):
+            raise UserError(
+                f"{name} of the method is no tuple of names", key=KEY, value=repr(names), allowed='("a", "b")'
+            )
+        if len(set(names)) < len(names) or (name != "channels" and TAKEN.intersection(names)):
+            text = f"{name} of the method has a name twice, or one that is taken"
+            raise UserError(text, key=KEY, value=repr(names), allowed=f"others than {', '.join(sorted(TAKEN))}")
     if method.channels[:1] != (MODEL,):
         text = f"the first channel of a method is the model; this one has {method.channels}"
-        raise UserError(text, key=KEY, value=method.spec, allowed=f'channels = ("{MODEL}", ...)')
+        raise UserError(text, key=KEY, value=spec, allowed=f'channels = ("{MODEL}", ...)')
+    terms = method.no_terms
+    if (
+        not isinstance(terms, tuple)
+        or len(terms) > MOST_TERMS
+        or not all(isinstance(t, float) and t >= 0 for t in terms)
+    ):
+        raise UserError("no_terms of the method is no tuple of numbers", key=KEY, value=repr(terms), allowed="(0.0,)")
+    if not isinstance(method.profiles, frozenset) or not method.profiles <= {CONSERVATIVE, ROBUST}:
+        allowed = f'frozenset({{"{CONSERVATIVE}", "{ROBUST}"}})'
+        raise UserError("profiles of the method is no set of profiles", key=KEY, value=spec, allowed=allowed)
 
 
 def _digest(method: Method) -> str:
-    """Of the file that the method's class stands in."""
+    """Of the file that the method's class stands in, and of what the method keeps and exchanges."""
     try:
         text = Path(inspect.getfile(type(method))).read_bytes()
     except (OSError, TypeError):
         text = type(method).__qualname__.encode()
-    return hashlib.blake2b(text, digest_size=CODE_DIGITS // 2, person=b"p2pfl-method").hexdigest()
+    digest = hashlib.blake2b(text, digest_size=CODE_DIGITS // 2, person=b"p2pfl-method")
+    digest.update(repr((method.channels, method.kept, method.kept_edges, len(method.no_terms))).encode())
+    return digest.hexdigest()

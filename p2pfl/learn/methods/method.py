@@ -89,6 +89,8 @@ class Method:
     every_parameter = False
     """Whether `gradient` is asked, with zeros, also for parameters on which the loss does not depend."""
 
+    is_users = False
+    """It is no method of ours: the engine looks at what it makes of a neighbor's terms. The catalog sets it."""
     spec: str = "plain"
     """What made it, in its canonical spelling. The catalog sets this and `code`."""
     code: str = "plain"

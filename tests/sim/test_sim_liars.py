@@ -94,8 +94,13 @@ def test_a_run_with_liars_is_the_same_again_and_whether_or_not_rounds_are_batche
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attack", ["nan", "inf", "wrong-shape"])
-@pytest.mark.parametrize("compressor", ["q4", "none", "sign", "top-k:0.1+q8"])
+@pytest.mark.parametrize(
+    ("attack", "compressor"),
+    [
+        *(("nan", compressor) for compressor in ("q4", "none", "sign", "top-k:0.1+q8")),
+        *((attack, compressor) for attack in ("inf", "wrong-shape") for compressor in ("q4", "none")),
+    ],
+)
 def test_what_is_no_model_is_refused_moves_nothing_and_stops_nobody(attack, compressor):
     report = run(attack, small(compressor=compressor, rounds=2), check=True)
     assert alarms(report, "request-refused")
@@ -167,14 +172,12 @@ def test_learners_of_a_users_own_cannot_be_poisoned():
         poisoned([object()], None, frozenset({0}))
 
 
-ONE_OF_A_KIND = (
-    *(("sign-flip", 0.3), ("alie", 0.01), ("spectral", 0.03), ("two-faced", 0.03), ("sleeper:ipm@3", 0.05)),
-    ("label-flip", 0.03),
-)
+ONE_OF_A_KIND = (("sign-flip", 0.3), ("alie", 0.01), ("two-faced", 0.03), ("label-flip", 0.03))
 OTHERS = (
     *(("zero", 0.3), ("replay", 0.03), ("ipm", 0.3), ("foe", 0.3), ("fang", 0.1), ("dissensus", 0.1)),
     *(("small-sign", 0.01), ("min-max", 0.01), ("min-sum", 0.01), ("flood:ipm", 0.3), ("mimic", 0.005)),
     *(("collude-median", 0.005), ("oscillate", 0.005), ("noise:1", 0.03), ("constant:1", 0.3)),
+    *(("spectral", 0.03), ("sleeper:ipm@3", 0.05)),
 )
 
 

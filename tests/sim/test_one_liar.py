@@ -44,6 +44,7 @@ def test_beside_one_liar_the_worst_of_the_honest_ends_where_it_would_without_it(
         assert row["byzantine"] or (row["finished"] and row["rounds"] >= ROUNDS)
 
 
+@pytest.mark.long
 def test_under_the_mean_one_liar_ruins_what_all_of_the_honest_learn(unharmed):
     assert run("mean")["accuracy"]["min"] > 0.9
     assert run("mean", "sign-flip")["accuracy"]["max"] < unharmed - 0.3

@@ -12,5 +12,5 @@ from hypothesis import HealthCheck, settings
 # `make test` looks at a few examples of each property, `make test-all` at more: `--hypothesis-profile=thorough`.
 THOROUGH = settings(settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", parent=THOROUGH)
-settings.register_profile("few", parent=THOROUGH, max_examples=30)
+settings.register_profile("few", parent=THOROUGH, max_examples=20)
 settings.load_profile("few")

@@ -69,6 +69,7 @@ def test_at_tenfold_speeds_nobody_trains_alone(tmp_path):
     assert ended.worst <= 0.1, said(ended)
 
 
+@pytest.mark.long
 def test_a_launch_in_which_a_node_had_nobody_exits_with_5(tmp_path):
     ended = launch_apart(tmp_path / "field", THREE)
     assert ended.notes["exit_code"] == LAUNCH_ALONE, said(ended)

@@ -14,16 +14,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from losing import DIGITS, Setting, play
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize(
     ("scenario", "setting"),
-    [
-        pytest.param("wipe", Setting(), id="wipe"),
-        *(pytest.param(name, Setting(), id=name, marks=pytest.mark.long) for name in ("snapshot-chaos", "taken-out")),
-        pytest.param("digits", DIGITS, id="digits", marks=pytest.mark.long),
-    ],
+    [("wipe", Setting()), ("snapshot-chaos", Setting()), ("taken-out", Setting()), ("digits", DIGITS)],
+    ids=["wipe", "snapshot-chaos", "taken-out", "digits"],
 )
 def test_what_is_lost_biases_nobody_in_the_end(tmp_path, scenario, setting):
     """Excess over the known optimum: at most twice that of the undisturbed twin, or .01.
@@ -35,7 +32,6 @@ def test_what_is_lost_biases_nobody_in_the_end(tmp_path, scenario, setting):
     assert outcome.wrong == [], json.dumps(outcome.in_json(), indent=1)
 
 
-@pytest.mark.long
 def test_of_two_copies_of_one_key_one_stops_loudly_and_the_rest_end_at_the_optimum(tmp_path):
     outcome = play("two-copies", tmp_path, Setting())
     assert outcome.wrong == [], json.dumps(outcome.in_json(), indent=1)

@@ -48,9 +48,10 @@ def test_no_invariant_is_broken_after_any_event(seed):
     assert all(row["finished"] or row["died"] or row["state"] == "waiting" for row in report["nodes"]), replay(seed)
 
 
-def first_violation():
-    """The first that is found in the same worlds; those of few nodes take the least time."""
-    said = (line(seed, same=False)["violation"] for seed in sorted(SEEDS, key=lambda seed: len(draw(seed)[0].members)))
+def first_violation(likely=None):
+    """The first that is found in the same worlds; after a likely one, those of few nodes take the least time."""
+    seeds = sorted(SEEDS, key=lambda seed: (seed != likely, len(draw(seed)[0].members)))
+    said = (line(seed, same=False)["violation"] for seed in seeds)
     return next((one for one in said if one), "")
 
 
@@ -111,4 +112,4 @@ def test_a_standing_that_suffers_from_what_honest_nodes_do_is_found(monkeypatch)
 
     right = Edge.resync
     monkeypatch.setattr(Edge, "resync", wrong)
-    assert "into quarantine" in first_violation()
+    assert "into quarantine" in first_violation(likely=10)

@@ -141,6 +141,7 @@ def test_a_start_on_a_full_disk_waits_and_then_goes_on_where_it_was(node, disk, 
     assert one.process.returncode == 130
 
 
+@pytest.mark.long
 def test_a_launcher_waits_for_a_node_that_has_finished_on_a_full_disk(ward, disk, start):
     field = ward(2, training={"rounds": 40, "closing_rounds": 1}, gossip={"linger_s": 1.0}, task={"step_s": 0.05})
     (port,) = free_ports(1)

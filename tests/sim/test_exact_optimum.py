@@ -54,6 +54,7 @@ def test_without_the_variate_they_do_not():
     assert excess(beta=0.0, rounds=100) > 0.1
 
 
-@pytest.mark.parametrize("compressor", [pytest.param("none", marks=pytest.mark.long), "q4"])
+@pytest.mark.long
+@pytest.mark.parametrize("compressor", ["none", "q4"])
 def test_a_node_that_loses_its_folder_on_the_way_changes_nothing_in_the_end(compressor):
     assert excess(compressor=compressor, crashes=(WIPED,)) < 1e-3

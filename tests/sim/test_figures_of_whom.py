@@ -43,7 +43,9 @@ def test_how_long_a_liar_takes_does_not_enter_the_history():
     assert report["history"][-1]["staleness"]["mean"] == pytest.approx(sum(honest) / len(honest))
 
 
-@pytest.mark.parametrize("topology", ["ring", "random-regular:degree=4", "base:k=1"])
+@pytest.mark.parametrize(
+    "topology", ["ring", pytest.param("random-regular:degree=4", marks=pytest.mark.long), "base:k=1"]
+)
 def test_liars_who_hardly_lie_do_not_change_the_measured_contraction(topology):
     federation = quadratic(nodes=24, closing_rounds=12, topology=topology)
     found = []

@@ -150,7 +150,7 @@ ROBUST = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if "and" in name else pytest.mark.long) for name in ROBUST]
+    "name", [pytest.param(name, marks=() if "crashes" in name else pytest.mark.long) for name in ROBUST]
 )
 def test_rounds_in_one_call_have_the_bits_of_each_alone_where_operations_go_one_at_a_time(name):
     world, rule = ROBUST[name]
@@ -182,7 +182,7 @@ def train_losses(described, world, *, batching):
     return [pytest.approx(point, rel=1e-4) for point in told] if batching else told
 
 
-@pytest.mark.parametrize("name", ["speeds and bad links", "crashes"])
+@pytest.mark.parametrize("name", [pytest.param("speeds and bad links", marks=pytest.mark.long), "crashes"])
 def test_the_loss_of_a_round_is_told_when_the_round_has_ended(name):
     world, options = WORLDS[name]
     described = federation(**options)

@@ -17,7 +17,8 @@ from sim.worlds.model import ComputeSpec, CrashSpec, JoinSpec, LiarSpec, LinkSpe
 def quadratic(nodes=6, *, rounds=8, topology="ring", compressor="q8", seed=1, rate=0.1, **options):
     federation = describe(nodes=nodes, rounds=rounds, topology=topology, compressor=compressor, seed=seed)
     training = replace(federation.training, local_steps=2, closing_rounds=4, learning_rate=rate)
-    return replace(federation, task=TaskConfig(name="quadratic", options=options), training=training)
+    gossip = replace(federation.gossip, linger_s=1.0)
+    return replace(federation, task=TaskConfig(name="quadratic", options=options), training=training, gossip=gossip)
 
 
 def figures(report):

@@ -77,7 +77,7 @@ def assert_close(mine, best):
 
 
 @pytest.mark.parametrize("minimize", CRITERIA)
-@pytest.mark.parametrize("nodes", [3, 4, 5, 6, 7])
+@pytest.mark.parametrize("nodes", [3, 4, 5, 6, pytest.param(7, marks=pytest.mark.long)])
 def test_up_to_seven_nodes_the_winner_is_the_best_of_all_connected_graphs(nodes, minimize):
     """Every degree, each with one of the three kinds of weights; all kinds: see the long test."""
     for highest in range(2, nodes):

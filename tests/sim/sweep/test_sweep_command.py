@@ -36,7 +36,7 @@ def command(capsys):
     return command
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_runs_is_drawn_and_is_not_run_again(command, write, tmp_path):
     file = write(SWEEP)
     code, out, err = command(file, "--jobs", 2, "--plot", tmp_path / "sweep.svg", "--format", "json")

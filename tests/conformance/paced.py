@@ -70,9 +70,9 @@ class PacedLearner:
         self.size = learner.size
         self.shape_digest = learner.shape_digest
 
-    def train(self, start: Any, correction: Any, round_index: int) -> Any:
+    def train(self, start: Any, round_index: int) -> Any:
         began = time.monotonic()
-        done = self.learner.train(start, correction, round_index)
+        done = self.learner.train(start, round_index)
         time.sleep(max(0.0, self.pace_s - (time.monotonic() - began)))
         before, self.ended = self.ended or began, time.monotonic()
         self.stalls.note("round", self.ended - before - self.pace_s)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.cli.main import main
 from p2pfl.config.load import load_federation
 from p2pfl.runtime.parts import replay
 from p2pfl.storage import peek
@@ -124,7 +125,9 @@ def ward(tmp_path):
     """Four nodes of the torch-free task, whose rounds take a while."""
     folder = tmp_path / "ward"
     ports = ["--base-port", str(free_ports(4)[0])]
-    subprocess.run([*P2PFL, "new", str(folder), "--nodes", "4", *ports], check=True, capture_output=True)
+    with pytest.raises(SystemExit) as made:
+        main(["new", str(folder), "--nodes", "4", *ports])
+    assert made.value.code == 0
     file = folder / "federation.toml"
     text = file.read_text().replace('name = "task.py:task"', 'name = "quadratic"\nstep_s = 0.05')
     file.write_text(
@@ -255,6 +258,7 @@ def test_a_folder_that_is_no_demo_is_left_alone(start, tmp_path):
 def test_the_report_says_what_went_over_each_edge_by_which_compressor(start, ward):
     with (ward / "federation.toml").open("a", encoding="utf-8") as file:
         file.write('\n[[edge]]\nbetween = ["node1", "node2"]\ncompressor = "none"\n')
+    set_rounds(ward, 15)
     process = start("launch", str(ward), "--quiet")
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from p2pfl.cli.live import LiveView
+from p2pfl.cli.main import main
 from p2pfl.config.load import load_federation
 from p2pfl.runtime.fleet import Fleet
 from p2pfl.runtime.lies import Lies
@@ -70,8 +70,9 @@ class Silent:
 def federation(tmp_path):
     folder = tmp_path / "ward"
     ports = ["--base-port", str(free_ports(3)[0])]
-    command = [sys.executable, "-m", "p2pfl.cli.main", "new", str(folder), "--nodes", "3", *ports]
-    subprocess.run(command, check=True, capture_output=True)
+    with pytest.raises(SystemExit) as made:
+        main(["new", str(folder), "--nodes", "3", *ports])
+    assert made.value.code == 0
     file = folder / "federation.toml"
     text = file.read_text()
     for old, new in BOUNDED.items():

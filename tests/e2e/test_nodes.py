@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from p2pfl.cli.main import main
 from p2pfl.compress import make_compressor
 from p2pfl.config.load import load_federation
 from p2pfl.engine.changes import ReplyWasApplied
@@ -134,8 +135,10 @@ def federation(tmp_path):
 
     def federation(nodes, *, task, topology="ring", name="ward", **values):
         folder = tmp_path / name
-        made = p2pfl("new", folder, "--nodes", nodes, "--topology", topology, "--base-port", free_ports(nodes)[0])
-        assert made.returncode == 0, made.stderr
+        wanted = ("new", folder, "--nodes", nodes, "--topology", topology, "--base-port", free_ports(nodes)[0])
+        with pytest.raises(SystemExit) as made:
+            main([str(word) for word in wanted])
+        assert made.value.code == 0
         for key, value in {"linger_s": 20.0, **values}.items():
             change(folder / "federation.toml", f"{key} =", f"{key} = {json.dumps(value)}")
         change(folder / "federation.toml", 'name = "task.py:task"', task)

@@ -24,7 +24,7 @@ def run(rule, attack=None):
     federation = replace(federation, gossip=replace(federation.gossip, linger_s=1.0))
     (liar,) = spread_out(len(federation.members), federation.edges, 1, federation.seed)
     liars = None if attack is None else LiarSpec(attack=attack, nodes=(liar,))
-    return simulate(federation, world=WorldSpec(liars=liars), references=False)
+    return simulate(federation, world=WorldSpec(liars=liars, evaluate_every_s=5.0), references=False)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,9 @@ from sim.learning.poisoned import poisoned
 from sim.liars import Liars
 from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
 
+SELDOM_S = 5.0
+"""Scores on the way are not what is looked at."""
+
 
 def small(**changes):
     wanted = {"nodes": 6, "topology": "random-regular:degree=3", "rounds": 3, "partition": "iid", "seed": 2}
@@ -27,7 +30,7 @@ def small(**changes):
 
 
 def run(attack, federation=None, *, nodes=(1, 4), **how):
-    world = WorldSpec(liars=LiarSpec(attack=attack, nodes=nodes) if attack else None)
+    world = WorldSpec(liars=LiarSpec(attack=attack, nodes=nodes) if attack else None, evaluate_every_s=SELDOM_S)
     return simulate(federation or small(), world=world, references=False, **how)
 
 
@@ -124,6 +127,7 @@ def test_liars_crash_and_come_back_with_every_invariant_intact(attack):
         links=LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02),
         churn=ChurnSpec(up_s=0.05, down_s=0.02, until_s=0.2, amnesia=0.3, nodes=tuple(range(6))),
         liars=LiarSpec(attack=attack, nodes=(1, 4)),
+        evaluate_every_s=SELDOM_S,
     )
     report = simulate(small(), world=world, check=True, references=False)
     assert sum(node["starts"] for node in report["nodes"] if node["byzantine"]) > 2
@@ -189,7 +193,9 @@ OTHERS = (
     [*SOME, *(pytest.param(*other, marks=pytest.mark.long) for other in OTHERS)],
 )
 def test_an_attack_on_the_mean_bites(attack, loses, calm):
-    found = simulate(bitten(), world=WorldSpec(liars=LiarSpec(attack=attack, count=2)), references=False)
+    found = simulate(
+        bitten(), world=WorldSpec(liars=LiarSpec(attack=attack, count=2), evaluate_every_s=SELDOM_S), references=False
+    )
     assert found["accuracy"]["mean"] < calm["accuracy"]["mean"] - loses
 
 
@@ -199,7 +205,7 @@ def test_an_attack_on_the_mean_bites(attack, loses, calm):
     [("backdoor", Backdoor, 0.5), pytest.param("label-flip", LabelFlip, 0.02, marks=pytest.mark.long)],
 )
 def test_poison_leads_samples_where_it_should_while_accuracy_hardly_tells(attack, poison, gains, monkeypatch):
-    world = WorldSpec(liars=LiarSpec(attack=attack, count=2))
+    world = WorldSpec(liars=LiarSpec(attack=attack, count=2), evaluate_every_s=SELDOM_S)
     found = simulate(bitten(), world=world, references=False)
     monkeypatch.setattr(poison, "spoil", lambda _self, samples, **_: samples)
     harmless = simulate(bitten(), world=world, references=False)
@@ -217,4 +223,4 @@ def bitten():
 
 @pytest.fixture(scope="module")
 def calm():
-    return simulate(bitten(), world=WorldSpec(), references=False)
+    return simulate(bitten(), world=WorldSpec(evaluate_every_s=SELDOM_S), references=False)

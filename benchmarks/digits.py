@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from p2pfl.config.model import TaskConfig, TrainingConfig
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
 
 
@@ -77,7 +78,7 @@ def centralized(passes: int, seed: int) -> dict[str, Any]:
     )
     vector = learner.initial()
     for index in range(training.rounds or 0):
-        vector = learner.train(vector, None, index).vector
+        vector = learner.train(RoundStart(vector), index).vector
     score = learner.evaluate(vector, "test")
     accuracy = None if score is None else score.accuracy
     return {"what": f"centralized, {800 * passes} steps", "seed": seed, "worst": accuracy, "mean": accuracy}

@@ -59,7 +59,9 @@ def traffic_facts(
 
     `personal_parameters` are the fewest and the most of these learners.
     """
-    from p2pfl.reporting.traffic import compressor_mistakes, traffic  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
+    from p2pfl.reporting.traffic import compressor_mistakes, traffic  # noqa: PLC0415 - as above
 
     shared = next((learner.size for learner in learners), None)
     mistakes = compressor_mistakes(federation, shared)
@@ -70,7 +72,11 @@ def traffic_facts(
         "share": list(federation.gossip.share),
         "personal_parameters": [min(personal), max(personal)],
     }
-    return facts | traffic(federation, shared), []
+    try:
+        channels = len(method_of(federation).channels)
+    except UserError:  # told by who looks at the method
+        channels = 1
+    return facts | traffic(federation, shared * channels) | {"parameters": shared}, []
 
 
 def print_traffic(facts: dict[str, Any]) -> None:

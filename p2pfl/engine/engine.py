@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar, assert_never
 
@@ -282,11 +281,12 @@ class Engine:
             raise PeerFault("the exchange would carry the model too far")
 
     def _agreed(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
-        """What both ends make of a neighbor's terms. A method that chokes on them refuses them."""
-        if len(theirs) == len(self.method.no_terms):
-            with suppress(*FAILURES):
-                if self.method.valid(theirs):
-                    return tuple(float(term) for term in self.method.agree(ours, theirs))
+        """What both ends make of a neighbor's terms. A method that chokes on them refuses them, and the log says so."""
+        try:
+            if len(theirs) == len(self.method.no_terms) and self.method.valid(theirs):
+                return tuple(float(term) for term in self.method.agree(ours, theirs))
+        except FAILURES as error:
+            raise ClaimFault(f"the learning method cannot take the terms: {describe_failure(error)}") from error
         raise ClaimFault("the terms of the learning method are impossible in this federation")
 
     def _check_moved(self, edge: EdgeState, factor: float, terms: tuple[float, ...]) -> None:

@@ -128,6 +128,11 @@ def test_a_neighbors_terms_that_a_method_cannot_take_are_refused_and_leave_no_tr
     assert pair.engines[1].state.edges[0].kept == {}
 
 
+def test_a_method_that_chokes_on_terms_is_named_in_the_reason():
+    refused = Pair(method=Dividing())
+    assert "ZeroDivisionError" in refused.apply_request(told(refused, (0.0,))).reason
+
+
 def test_a_neighbors_terms_that_it_can_take_are_applied():
     pair = Pair(method=Users())
     assert isinstance(pair.apply_request(told(pair, (3.0,))), RequestApplied)

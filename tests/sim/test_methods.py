@@ -74,6 +74,18 @@ def test_a_method_that_a_robust_rule_can_carry_runs_under_it():
     assert not found["reached_limit"]
 
 
+class Widening(Method):
+    """A number of the node without `like`: a float in a node, a column of float64 where rows go together."""
+
+    def trained(self, change, node, round):  # noqa: A002 - the base's
+        return New({MODEL: change * (7.3 / round.steps)})
+
+
+def test_a_method_whose_rows_would_have_other_bits_is_done_one_node_at_a_time(monkeypatch):
+    monkeypatch.setitem(catalog.CLASSES, "plain", Widening)
+    assert digest(quadratic(4)) == digest(quadratic(4), batching=False)
+
+
 class Toy(Method):
     """Of everything one: a second channel, a vector of the node, a vector of each edge, a term.
 

@@ -59,6 +59,13 @@ def test_other_code_is_another_method(tmp_path):
     assert make_method("prox.py:prox", TrainingConfig(), folder=tmp_path).code != before
 
 
+def test_another_layout_is_another_method(tmp_path):
+    text = "    def __init__(self, k=1):\n        self.kept = ('a', 'b')[: int(k)]\n"
+    (tmp_path / "m.py").write_text(f"from p2pfl import Method\n\n\nclass m(Method):\n{text}")
+    one, two = (make_method(f"m.py:m,k={k}", TrainingConfig(), folder=tmp_path).code for k in (1, 2))
+    assert one != two
+
+
 WRONG = {
     "unknown": ("proxy", "did you mean prox"),
     "another's name": ("fednova", "did you mean normalized"),
@@ -70,6 +77,9 @@ WRONG = {
     "no method": ("mine.py:number", "is no method"),
     "another parameter": ("mine.py:prox,nu=1", "nu"),
     "a first channel that is no model": ("mine.py:headless", "the first channel"),
+    "a name that replicas have": ("mine.py:colliding", "one that is taken"),
+    "a text in place of a tuple": ("mine.py:comma", "no tuple of names"),
+    "terms that are no tuple": ("mine.py:bare", "no tuple of numbers"),
 }
 
 
@@ -77,6 +87,9 @@ WRONG = {
 def test_a_wrong_spec_is_told_by_its_key(case, tmp_path):
     spec, text = WRONG[case]
     more = 'number = 3\n\n\nclass headless(Method):\n    channels = ("tracker",)\n'
+    more += 'class colliding(Method):\n    kept_edges = ("own",)\n'
+    more += 'class comma(Method):\n    kept = ("last")\n'
+    more += "class bare(Method):\n    no_terms = (0.5)\n"
     (tmp_path / "mine.py").write_text(TEN_LINES + more)
     with pytest.raises(UserError, match=text) as caught:
         make_method(spec, TrainingConfig(), folder=tmp_path)

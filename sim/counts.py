@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2pfl.core.node import Node
+from p2pfl.reporting.status import MeanAndMax
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +35,9 @@ class Counts:
         )
 
     @property
-    def staleness(self) -> dict[str, float]:
+    def staleness(self) -> MeanAndMax:
         mean = self.staleness_sum / self.weighed if self.weighed else 0.0
-        return {"mean": mean, "max": self.staleness_max}
+        return MeanAndMax(mean=mean, max=self.staleness_max)
 
 
 def counts_of(core: Node) -> Counts:

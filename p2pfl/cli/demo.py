@@ -98,7 +98,7 @@ def demo(
     Every node is a process of its own with a few of the ten digits (UCI's 1,797 real images, which come with p2pfl),
     and talks to its neighbors in the graph alone. Stopped with Ctrl-C, `p2pfl launch DIR` goes on.
     """
-    from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
 
     report, form = where(report, form)
     if report is not None:

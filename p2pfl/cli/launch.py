@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from p2pfl.cli.output import Form, footnote, format_option, size, write_facts, write_json, write_rows
+from p2pfl.cli.output import Form, footnote, format_option, size, write_facts, write_rows
 from p2pfl.cli.report import check_report, node_rows, where, write_report
 
 if TYPE_CHECKING:
     from p2pfl.config.model import Federation
+    from p2pfl.reporting.report import EdgeTraffic, NodeReport, Report
     from p2pfl.runtime.fleet import Fleet
     from p2pfl.runtime.lies import Lies
 
@@ -64,8 +65,7 @@ def run_fleet(
     lies: Lies | None = None,
 ) -> int:
     """Start the nodes, show them, write report and picture; returns the exit code. Of liars it says nothing."""
-    from p2pfl.cli.picture import check_picture, draw  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.reporting import finite  # noqa: PLC0415 - as above
+    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
 
     check_report(report)
@@ -73,38 +73,37 @@ def run_fleet(
         check_picture(plot)
     fleet = Fleet(federation, lies, spawn=spawn)
     written = asyncio.run(_watch(fleet, quiet=quiet))
-    written = finite(written)
     _show(written, form)
     write_report(written, report)
     click.echo(f"report: {report}", err=True)
-    if plot is not None and written["history"]:
-        draw(written, plot)
+    if plot is not None and written.history:
+        written.plot(plot)
         click.echo(f"picture: {plot}", err=True)
     _say_who_died(fleet)
-    honest = [row for row in written["nodes"] if not row["byzantine"]]
-    failed = [row["name"] for row in honest if row["failed_rounds"] and row["failed_rounds"] >= row["rounds"]]
+    honest = [node for node in written.nodes if not node.byzantine]
+    failed = [node.name for node in honest if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
     for name in failed:
         click.echo(f"{name}: every round failed; its log says why", err=True)
-    if written["died"] or failed:
+    if written.died or failed:
         return 1
     return STOPPED if fleet.stopping else _left_alone(honest)
 
 
-def _left_alone(nodes: list[dict[str, Any]]) -> int:
+def _left_alone(nodes: list[NodeReport]) -> int:
     """The exit code of a run in which every node came to an end: whether each had neighbors to learn with."""
     code = 0
-    for row in nodes:
-        alone, rounds = row["rounds_without_neighbor"], row["rounds"] or 0
-        if row["stranded"]:
-            click.echo(f"{row['name']}: waited in vain for a neighbor after round {rounds}; nobody else runs", err=True)
+    for node in nodes:
+        alone, rounds = node.rounds_without_neighbor, node.rounds or 0
+        if node.stranded:
+            click.echo(f"{node.name}: waited in vain for a neighbor after round {rounds}; nobody else runs", err=True)
             code = ALONE
         elif alone > MOST_ALONE * rounds:
-            click.echo(f"{row['name']}: {alone} of {rounds} rounds without a neighbor", err=True)
+            click.echo(f"{node.name}: {alone} of {rounds} rounds without a neighbor", err=True)
             code = ALONE
     return code
 
 
-async def _watch(fleet: Fleet, *, quiet: bool) -> dict[str, Any]:
+async def _watch(fleet: Fleet, *, quiet: bool) -> Report:
     from p2pfl.cli.live import LiveView  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.runtime.report import final_report  # noqa: PLC0415 - as above
 
@@ -116,39 +115,39 @@ async def _watch(fleet: Fleet, *, quiet: bool) -> dict[str, Any]:
     return final_report(fleet, view.history)
 
 
-def _show(report: dict[str, Any], form: Form) -> None:
+def _show(report: Report, form: Form) -> None:
     from p2pfl.reporting.liars import in_words  # noqa: PLC0415 - `--help` stays instant
 
     if form == "json":
-        write_json(report)
+        click.echo(report.to_json())
         return
-    write_rows(node_rows(report["nodes"]), "table")
-    for note in filter(None, (footnote(row, report["config"]["training"]["rounds"]) for row in report["nodes"])):
+    write_rows(node_rows(report.nodes), "table")
+    to_do = report.config["training"]["rounds"]
+    for note in filter(None, (footnote(node.name, node, to_do) for node in report.nodes)):
         click.echo(note)
-    contraction = report["contraction"]
-    of_whom = "honest node" if report["byzantine"] else "node"
-    success = report["attack_success"]
+    of_whom = "honest node" if report.byzantine else "node"
+    success = report.attack_success
     facts = {
-        "byzantine": f"{', '.join(report['byzantine'])}: {report['attack']}" if report["byzantine"] else None,
-        f"accuracy, worst {of_whom}": report["accuracy"] and report["accuracy"]["min"],
-        "accuracy, mean": report["accuracy"] and report["accuracy"]["mean"],
-        "attack success, mean": success and success["mean"],
-        "attack success, most": success and success["max"],
-        "held against": in_words(report["held_against"]),
-        "consensus distance": report["consensus_distance"],
-        "algebraic connectivity": report["algebraic_connectivity"],
-        "contraction, predicted": contraction["predicted"],
-        "contraction, measured": contraction["measured"],
-        "sent in all": size(report["bytes_sent"]),
-        "sent by compressor": _by_compressor(report["compressors"]),
-        "seconds": report["wall_time_s"],
+        "byzantine": f"{', '.join(report.byzantine)}: {report.attack}" if report.byzantine else None,
+        f"accuracy, worst {of_whom}": report.accuracy and report.accuracy.min,
+        "accuracy, mean": report.accuracy and report.accuracy.mean,
+        "attack success, mean": success and success.mean,
+        "attack success, most": success and success.max,
+        "held against": in_words(report.held_against),
+        "consensus distance": report.consensus_distance,
+        "algebraic connectivity": report.algebraic_connectivity,
+        "contraction, predicted": report.contraction.predicted,
+        "contraction, measured": report.contraction.measured,
+        "sent in all": size(report.bytes_sent or 0),
+        "sent by compressor": _by_compressor(report.compressors),
+        "seconds": report.wall_time_s,
     }
     write_facts(facts)
 
 
-def _by_compressor(compressors: dict[str, dict[str, int]]) -> str | None:
+def _by_compressor(compressors: dict[str, EdgeTraffic]) -> str | None:
     """Where there are several."""
-    told = [f"{spec} {size(row['bytes_sent'])} on {row['edges']} edges" for spec, row in compressors.items()]
+    told = [f"{spec} {size(row.bytes_sent)} on {row.edges} edges" for spec, row in compressors.items()]
     return ", ".join(told) if len(told) > 1 else None
 
 

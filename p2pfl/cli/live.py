@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import click
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from p2pfl.cli.output import figure, footnote, size
+from p2pfl.reporting.report import Point
 from p2pfl.runtime.fleet import Child, Fleet
 from p2pfl.runtime.report import history_point
 
@@ -27,7 +29,7 @@ class LiveView:
     def __init__(self, fleet: Fleet, *, quiet: bool = False) -> None:
         self.fleet = fleet
         self.quiet = quiet
-        self.history: list[dict[str, Any]] = []
+        self.history: list[Point] = []
         self.printed_at = time.monotonic()
         self.live: Live | None = None
         if not quiet and sys.stderr.isatty():
@@ -54,9 +56,9 @@ class LiveView:
             self.printed_at = time.monotonic()
             click.echo(_in_words(point), err=True)
 
-    def _remember(self, point: dict[str, Any]) -> None:
+    def _remember(self, point: Point) -> None:
         """A point in which nothing but the time has changed says nothing."""
-        if not self.history or any(point[key] != self.history[-1][key] for key in point if key != "time_s"):
+        if not self.history or point != msgspec.structs.replace(self.history[-1], time_s=point.time_s):
             self.history.append(point)
 
     def _table(self) -> Table:
@@ -68,26 +70,27 @@ class LiveView:
             cells = self._row(child)
             table.add_row(f"{cells[0]} [red]lies[/]" if child.byzantine else cells[0], *cells[1:])
         rounds = self.fleet.federation.training.rounds
-        notes = [note for note in (footnote(child.last, rounds) for child in self.fleet.children) if note]
-        table.caption, table.caption_justify = "\n".join(notes) or None, "left"
+        lines = [(child.name, child.last) for child in self.fleet.children]
+        notes = [line and footnote(name, line, rounds) for name, line in lines]
+        table.caption, table.caption_justify = "\n".join(filter(None, notes)) or None, "left"
         return table
 
     def _row(self, child: Child) -> list[str]:
         line = child.last
         style = "red" if child.died else "green" if child.exit_code == 0 else "yellow"
-        if not line:
+        if line is None:
             return [child.name, f"[{style}]{child.state}[/]", *["-"] * 7]
         rounds = self.fleet.federation.training.rounds
         return [
             child.name,
             f"[{style}]{child.state}[/]",
-            _rounds(line["rounds"], rounds),
-            figure(line, "accuracy", ".3f") or "-",
-            figure(line, "test_loss", ".3f") or "-",
-            _figure(line["staleness"]["mean"], ".1f"),
-            size(line["bytes_sent"]),
-            f"{line['peers']}, {line['quarantined']} away" if line.get("quarantined") else str(line["peers"]),
-            _figure(line["neighbor_distance"], ".1e"),
+            _rounds(line.rounds, rounds),
+            figure(line.accuracy, stale=line.test_is_stale, form=".3f") or "-",
+            figure(line.test_loss, stale=line.test_is_stale, form=".3f") or "-",
+            _figure(line.staleness.mean, ".1f"),
+            size(line.bytes_sent),
+            f"{line.peers}, {line.quarantined} away" if line.quarantined else str(line.peers),
+            _figure(line.neighbor_distance, ".1e"),
         ]
 
 
@@ -102,12 +105,13 @@ def _figure(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _in_words(point: dict[str, Any]) -> str:
-    accuracy = point["accuracy"]
-    parts = [f"{point['time_s']:6.1f} s", f"round {point['rounds']['mean']:.0f}"]
-    if accuracy is not None:
-        parts.append(f"accuracy {accuracy['mean']:.3f} (worst {accuracy['min']:.3f})")
-    if point["consensus_distance"] is not None:
-        parts.append(f"apart {point['consensus_distance']:.2e}")
-    parts.append(f"sent {size(point['bytes_sent'])}")
+def _in_words(point: Point) -> str:
+    parts = [f"{point.time_s:6.1f} s"]
+    if point.rounds is not None:
+        parts.append(f"round {point.rounds.mean:.0f}")
+    if point.accuracy is not None:
+        parts.append(f"accuracy {point.accuracy.mean:.3f} (worst {point.accuracy.min:.3f})")
+    if point.consensus_distance is not None:
+        parts.append(f"apart {point.consensus_distance:.2e}")
+    parts.append(f"sent {size(point.bytes_sent or 0)}")
     return ", ".join(parts)

@@ -6,16 +6,30 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import click
 
 Form = Literal["table", "json", "csv"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+
 PIPE_WIDTH = 1_000
 STALE = "*"
 """beside a figure that is of an older model."""
+
+
+class Tested(Protocol):
+    """What a footnote reads of a node's line, status or report."""
+
+    @property
+    def rounds(self) -> int | None: ...
+    @property
+    def accuracy(self) -> float | None: ...
+    @property
+    def tested_round(self) -> int | None: ...
+    @property
+    def test_is_stale(self) -> bool | None: ...
 
 
 def format_option(*forms: Form) -> Callable[[Function], Function]:
@@ -70,20 +84,16 @@ def cell(value: Any) -> str:
             return str(value)
 
 
-def figure(line: Mapping[str, Any], key: str, form: str = ".4g") -> str | None:
+def figure(value: object, *, stale: bool | None, form: str = ".4g") -> str | None:
     """A figure of a node's latest test, with a star where an older model was tested than its last one."""
-    value = line.get(key)
-    if not isinstance(value, int | float):
-        return None
-    return format(float(value), form) + STALE * bool(line.get("test_is_stale"))
+    return format(float(value), form) + STALE * bool(stale) if isinstance(value, int | float) else None
 
 
-def footnote(line: Mapping[str, Any], rounds: int | None) -> str | None:
-    """What the star means at this node, None where it has none; `rounds` are those that it had to do."""
-    if not line.get("test_is_stale") or line.get("accuracy") is None:
+def footnote(name: str, tested: Tested, to_do: int | None) -> str | None:
+    """What the star means at this node, None where it has none; `to_do` are the rounds that it had to do."""
+    if not tested.test_is_stale or tested.accuracy is None:
         return None
-    name = line.get("node") or line.get("name")
-    return f"{STALE} {name}: tested after round {line['tested_round']} of {rounds or line['rounds']}, not since"
+    return f"{STALE} {name}: tested after round {tested.tested_round} of {to_do or tested.rounds}, not since"
 
 
 def size(count: float) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from p2pfl.cli.output import Form, figure, size
 from p2pfl.errors import StorageError, UserError
+
+if TYPE_CHECKING:
+    from p2pfl.reporting.report import NodeReport, Report
 
 
 def where(report: Path | None, form: Form) -> tuple[Path | None, Form]:
@@ -28,7 +30,7 @@ def check_report(path: Path, *, coming: Path | None = None) -> None:
         raise UserError("no such folder", key="--report", value=str(path.parent), allowed="a folder that exists")
 
 
-def write_report(report: Mapping[str, Any], path: Path) -> None:
+def write_report(report: Report, path: Path) -> None:
     """The file is there as a whole or not at all; an older one is replaced.
 
     Raises:
@@ -36,7 +38,7 @@ def write_report(report: Mapping[str, Any], path: Path) -> None:
     """
     from topologies.files.formats import replace  # noqa: PLC0415 - `--help` stays instant
 
-    content = json.dumps(report, indent=1, allow_nan=False).encode()
+    content = report.to_json()
 
     def write(file: BinaryIO) -> None:
         file.write(content)
@@ -47,27 +49,27 @@ def write_report(report: Mapping[str, Any], path: Path) -> None:
         raise StorageError(f"{path} could not be written: {error.strerror}") from error
 
 
-def node_rows(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def node_rows(nodes: Iterable[NodeReport]) -> list[dict[str, Any]]:
     """What a table shows of these `nodes` of a report."""
     return [
         {
-            "node": node["name"],
+            "node": node.name,
             "state": _state(node),
-            "rounds": node["rounds"],
-            "samples": node["samples"],
-            "accuracy": figure(node, "accuracy") if node.get("test_is_stale") else node["accuracy"],
-            "own data": node["local_accuracy"],
-            "loss": figure(node, "test_loss") if node.get("test_is_stale") else node["test_loss"],
-            "staleness": node["staleness"] and node["staleness"]["mean"],
-            "sent": node["bytes_sent"] and size(node["bytes_sent"]),
+            "rounds": node.rounds,
+            "samples": node.samples,
+            "accuracy": figure(node.accuracy, stale=True) if node.test_is_stale else node.accuracy,
+            "own data": node.local_accuracy,
+            "loss": figure(node.test_loss, stale=True) if node.test_is_stale else node.test_loss,
+            "staleness": node.staleness and node.staleness.mean,
+            "sent": node.bytes_sent and size(node.bytes_sent),
         }
         for node in nodes
     ]
 
 
-def _state(node: Mapping[str, Any]) -> str:
-    alone = f", {node['rounds_alone']} rounds mixed with nobody" if node.get("rounds_alone") else ""
-    if node.get("rounds_without_neighbor"):
-        alone += f", {node['rounds_without_neighbor']} of {node['rounds']} rounds without a neighbor"
-    failed = f", {node['failed_rounds']} rounds failed" if node["failed_rounds"] else ""
-    return f"{node['state']}{failed}{alone}{', lies' if node.get('byzantine') else ''}"
+def _state(node: NodeReport) -> str:
+    alone = f", {node.rounds_alone} rounds mixed with nobody" if node.rounds_alone else ""
+    if node.rounds_without_neighbor:
+        alone += f", {node.rounds_without_neighbor} of {node.rounds} rounds without a neighbor"
+    failed = f", {node.failed_rounds} rounds failed" if node.failed_rounds else ""
+    return f"{node.state}{failed}{alone}{', lies' if node.byzantine else ''}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import queue
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -22,6 +21,7 @@ from p2pfl.cli.output import Form, cell, figure, format_option
 
 if TYPE_CHECKING:
     from p2pfl.config.model import NodeConfig
+    from p2pfl.reporting.status import NodeLine
     from p2pfl.runtime.app import Application
 
 FAILED = 1
@@ -85,7 +85,7 @@ def be_node(
     except StorageError as error:  # the disk was given up: not for the end of a long local round either
         click.echo(f"error: {error}", err=True)
         _leave(FAILED)
-    _leave(0 if result["finished"] else FAILED if result["resigned"] else STOPPED)
+    _leave(STOPPED if result is None else 0 if result.finished else FAILED if result.resigned else STOPPED)
 
 
 def _leave(code: int) -> NoReturn:
@@ -110,10 +110,10 @@ def _log_to_stderr(name: str, *, verbose: bool) -> None:
     logging.getLogger("p2pfl.notice").setLevel(logging.INFO)
 
 
-def _write_json(line: dict[str, Any]) -> None:
-    from p2pfl.reporting import finite  # noqa: PLC0415 - `--help` stays instant
+def _write_json(line: NodeLine) -> None:
+    import msgspec  # noqa: PLC0415 - `--help` stays instant
 
-    PRINTER.put(json.dumps(finite(line), allow_nan=False))
+    PRINTER.put(msgspec.json.encode(line).decode())
 
 
 class _Text:
@@ -123,24 +123,24 @@ class _Text:
         self.quiet_until = float("-inf")
         self.pause_s = 0.0 if sys.stdout.isatty() else LINE_EVERY_S
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: NodeLine) -> None:
         now = time.monotonic()
-        if now >= self.quiet_until or line["phase"] in LAST_PHASES:
+        if now >= self.quiet_until or line.phase in LAST_PHASES:
             self.quiet_until = now + self.pause_s
             PRINTER.put(_in_words(line))
 
 
-def _in_words(line: dict[str, Any]) -> str:
+def _in_words(line: NodeLine) -> str:
     shown = {
-        "round": line["rounds"],
-        "phase": line["phase"],
-        "accuracy": figure(line, "accuracy"),
-        "tested": f"after round {line['tested_round']}" if line["test_is_stale"] else None,
-        "loss": line["loss"],
-        "staleness": line["staleness"]["mean"],
-        "peers": line["peers"],
-        "sent": line["bytes_sent"],
-        "distance": line["neighbor_distance"],
+        "round": line.rounds,
+        "phase": line.phase,
+        "accuracy": figure(line.accuracy, stale=line.test_is_stale),
+        "tested": f"after round {line.tested_round}" if line.test_is_stale else None,
+        "loss": line.loss,
+        "staleness": line.staleness.mean,
+        "peers": line.peers,
+        "sent": line.bytes_sent,
+        "distance": line.neighbor_distance,
     }
     return "  ".join(f"{key} {cell(value)}" for key, value in shown.items() if key != "tested" or value)
 

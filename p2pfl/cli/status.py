@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from p2pfl.cli.output import Form, figure, footnote, format_option, write_rows
+from p2pfl.cli.output import STALE, Form, figure, format_option, write_rows
 from p2pfl.errors import UserError
 
 PATH = "/status"
@@ -152,15 +152,15 @@ def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
     if form != "table":
         return rows
     empty = {key for key in SELDOM if all(row[key] in quiet for row in rows)} | set(TOLD_BELOW)
-    rows = [row | {"accuracy": figure(row, "accuracy")} if row["test_is_stale"] else row for row in rows]
+    rows = [row | {"accuracy": figure(row["accuracy"], stale=True)} if row["test_is_stale"] else row for row in rows]
     return [{key: value for key, value in row.items() if key not in empty} for row in rows]
 
 
 def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
     """What has no column of its own in a table: whose test is old, whose disk refuses."""
     for row in rows:
-        if note := footnote(row | {"rounds": row["round"]}, row["of"]):
-            yield note
+        if row["test_is_stale"] and row["accuracy"] is not None:
+            yield STALE + f" {row['node']}: tested after round {row['tested_round']} of {row['of'] or row['round']}, not since"
         if row["disk_refuses"]:
             yield f"{row['node']}: {row['disk_refuses']}"
 

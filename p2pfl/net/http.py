@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 from aiohttp import web
 
 from p2pfl.net.address import Address, cannot_listen, parse_address
 from p2pfl.net.gate import Doorway, Gate
 from p2pfl.net.limits import Limits
-from p2pfl.reporting import finite
 
 KEY = "status_listen"
 CONNECTIONS = 32
@@ -81,7 +80,7 @@ class StatusPage:
 
     async def _show_status(self, request: web.Request) -> web.Response:
         del request
-        return web.json_response(text=json.dumps(finite(self._status()), allow_nan=False))
+        return web.json_response(body=msgspec.json.encode(self._status()))
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
         del request

@@ -7,14 +7,12 @@ What a node bears is for `p2pfl check`, a node's log and its status. What the gr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from p2pfl.aggregate import rule_of
 from p2pfl.config.model import Federation
-
-Line = Mapping[str, Any]
+from p2pfl.reporting.report import HeldAgainst, NodeReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,35 +72,32 @@ def names(federation: Federation, nodes: Sequence[int], most: int = 5) -> str:
     return f"{told} and {len(nodes) - most} more" if len(nodes) > most else told
 
 
-def held_against(rows: Iterable[Line]) -> list[dict[str, Any]]:
-    """One entry for each neighbor of which a node has proven a fault: who, against whom, what, and what followed.
-
-    `rows` are nodes with `name` and, where they left a result, `neighbors`.
-    """
+def held_against(nodes: Iterable[NodeReport]) -> list[HeldAgainst]:
+    """One entry for each neighbor of which a node has proven a fault."""
     return [
-        {
-            "node": row["name"],
-            "neighbor": neighbor["name"],
-            "standing": neighbor["standing"],
-            "faults": neighbor["faults"],
-            "quarantines": neighbor["quarantines"],
-        }
-        for row in rows
-        for neighbor in row.get("neighbors") or []
-        if neighbor.get("faults")
+        HeldAgainst(
+            node=node.name,
+            neighbor=neighbor.name,
+            standing=neighbor.standing,
+            faults=neighbor.faults,
+            quarantines=neighbor.quarantines,
+        )
+        for node in nodes
+        for neighbor in node.neighbors or []
+        if neighbor.faults
     ]
 
 
-def in_words(held: Sequence[Line]) -> str | None:
+def in_words(held: Sequence[HeldAgainst]) -> str | None:
     """`node3: payload 40, flood 2, told by 4 neighbors, quarantined by 3`; None where nobody has proven anything."""
     told = []
-    for name in sorted({one["neighbor"] for one in held}):
-        against = [one for one in held if one["neighbor"] == name]
+    for name in sorted({one.neighbor for one in held}):
+        against = [one for one in held if one.neighbor == name]
         kinds: Counter[str] = Counter()
         for one in against:
-            kinds.update(one["faults"])
+            kinds.update(one.faults)
         faults = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
-        away = sum(one["quarantines"] > 0 for one in against)
+        away = sum(one.quarantines > 0 for one in against)
         quarantined = f", quarantined by {away}" if away else ""
         told.append(f"{name}: {faults}, told by {count(len(against), 'neighbor')}{quarantined}")
     return "; ".join(told) or None

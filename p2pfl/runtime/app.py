@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import random
@@ -13,9 +12,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from p2pfl.core.node import Node
 from p2pfl.core.rounds import Phase
@@ -25,11 +25,11 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.interface import Score
 from p2pfl.net.http import StatusPage
 from p2pfl.net.links import Links
-from p2pfl.reporting import finite
 from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.sketch import Sketch
+from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
 from p2pfl.runtime import ending, parts
-from p2pfl.runtime.driver import Closed, Driver
+from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.ending import Errand, Waiting
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look
 from p2pfl.runtime.parts import Setup
@@ -49,18 +49,15 @@ LOOKING_SHARE = 0.01
 """of a processor may go into how far the neighbors are: with a large model that is not seen every second."""
 OWN_ADDRESSES = ("listen", "status_listen")
 
-Line = dict[str, Any]
-
-
 class Application:
     """`on_line` is called with a line of progress at most ten times a second.
 
     `sketched` lines say where the model is, and each closing round has one more, which says where it was after it.
 
-    `run` returns the node's result, which also stands in `<state_dir>/result.json`.
+    `run` returns the node's result, which also stands in `<state_dir>/result.json`; None: it was stopped before it began.
     """
 
-    def __init__(self, setup: Setup, *, on_line: Callable[[Line], None], sketched: bool = False) -> None:
+    def __init__(self, setup: Setup, *, on_line: Callable[[NodeLine], None], sketched: bool = False) -> None:
         self.setup = setup
         self.on_line = on_line
         self.sketched = sketched
@@ -75,11 +72,11 @@ class Application:
         self.store: Store
         self.status: Status
 
-    async def run(self) -> Line:
+    async def run(self) -> NodeResult | None:
         folder = self.setup.node.state_dir
         was_there = folder.exists()
         if not await self._is_written(self._open_store):
-            return self._not_begun()
+            return None
         store = self.store
         try:
             recovered = parts.recover(self.setup, store)
@@ -148,11 +145,6 @@ class Application:
             f"{room:,.0f}",
         )
 
-    def _not_begun(self) -> Line:
-        """The result of a node that was stopped while it waited for room for its first snapshot."""
-        line: Line = {"node": self.setup.member.name, "phase": "stopped", "finished": False}
-        return line | (self.status.full() | line if hasattr(self, "status") else {})
-
     def _waits(self, what: str) -> None:
         """Shown wherever the phase is."""
         if self.driver is None or not hasattr(self, "status"):
@@ -182,7 +174,7 @@ class Application:
         self.thread.report_to(driver)
         return driver
 
-    async def _serve(self, core: Node, engine: Engine, driver: Driver) -> Line:
+    async def _serve(self, core: Node, engine: Engine, driver: Driver) -> NodeResult | None:
         """Once there is a snapshot doors open, then the core starts; on the way out neighbors hear goodbye before the
         threads end. The status page is there for longer: the disk may have to be waited for.
         """
@@ -206,10 +198,10 @@ class Application:
         )
         async with AsyncExitStack() as open_page:
             if setup.node.status_listen is not None:
-                page = await open_page.enter_async_context(StatusPage(setup.node.status_listen, self.status.full))
+                page = await open_page.enter_async_context(StatusPage(setup.node.status_listen, self._page))
                 log.info("status: http://%s:%d/status", setup.node.status_listen.rpartition(":")[0], page.port)
             if not await self._is_written(lambda: self.thread.checkpoint(engine.state)):
-                return self._not_begun()
+                return None
             async with AsyncExitStack() as doors:
                 doors.push_async_callback(driver.close)
                 driver.links = links
@@ -223,6 +215,10 @@ class Application:
             if driver.failure is not None:
                 raise driver.failure
             return await self._conclude(engine, driver)
+
+    def _page(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self.status.full())
+        return found
 
     def _begin(self, driver: Driver, links: Links) -> None:
         """From here on the node has a state, and leaves one behind."""
@@ -305,22 +301,23 @@ class Application:
             self._look()
             self.on_line(self._line(driver))
 
-    def _closed(self, seen: Closed) -> None:
+    def _closed(self, seen: ClosedRound) -> None:
         """Closing rounds are few and show a launcher how fast the nodes come together: each has a line of its own."""
         if self.sketched and self.driver is not None:
             # It may come when the node has gone on, but never after its last line.
-            where = {"phase": Phase.CLOSING.value, "sketch": seen.sketch}
-            self.on_line(self._line(self.driver) | where | {"closed": asdict(seen)})
+            line = self._line(self.driver)
+            line.phase, line.sketch, line.closed = Phase.CLOSING.value, seen.sketch, seen
+            self.on_line(line)
 
-    def _line(self, driver: Driver) -> Line:
+    def _line(self, driver: Driver) -> NodeLine:
         line = self.status.line()
-        if self.stopped and line["phase"] == Phase.FINISHED.value:
-            line["phase"] = "stopped"
+        if self.stopped and line.phase == Phase.FINISHED.value:
+            line.phase = "stopped"
         if self.sketched:
-            line["sketch"] = driver.workshop.sketched
+            line.sketch = driver.workshop.sketched
         return line
 
-    async def _conclude(self, engine: Engine, driver: Driver) -> Line:
+    async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
         """The threads have ended: write the last snapshot, test what was learned, leave a result."""
         self.cpu_ended = time.process_time()
         self.status.over = True
@@ -342,21 +339,22 @@ class Application:
         if rounds.ended_by is not None:
             notice.info("training ended after round %d: %s", self.status.core.facts.rounds, rounds.ended_by)
         finished = rounds.phase is Phase.FINISHED and not self.stopped and not rounds.resigned
-        result = self.status.full() | {
-            "finished": finished,
-            "resigned": rounds.resigned,
-            "pid": os.getpid(),
-            "local_accuracy": None if local is None else local.accuracy,
-            "local_loss": None if local is None else local.loss,
-            "steps": workshop.steps,
-            "wall_time_s": round(time.monotonic() - self.status.started_at, 3),
-            "cpu_time_s": round(time.process_time(), 3),
-            "cpu_time_running_s": round(self.cpu_ended - self.cpu_began, 3),
-            "cpu_time_training_s": round(workshop.cpu_s, 3),
-        }
+        result = NodeResult(
+            **msgspec.structs.asdict(self.status.full()),
+            finished=finished,
+            resigned=rounds.resigned,
+            pid=os.getpid(),
+            local_accuracy=None if local is None else local.accuracy,
+            local_loss=None if local is None else local.loss,
+            steps=workshop.steps,
+            wall_time_s=round(time.monotonic() - self.status.started_at, 3),
+            cpu_time_s=round(time.process_time(), 3),
+            cpu_time_running_s=round(self.cpu_ended - self.cpu_began, 3),
+            cpu_time_training_s=round(workshop.cpu_s, 3),
+        )
         path = self.setup.node.state_dir / RESULT_FILE
         try:
-            path.with_suffix(".tmp").write_text(json.dumps(finite(result), indent=2, allow_nan=False), encoding="utf-8")
+            path.with_suffix(".tmp").write_bytes(msgspec.json.format(result.to_json(), indent=2))
             path.with_suffix(".tmp").replace(path)
         except OSError as error:
             log.warning("%s could not be written: %s", path, error)
@@ -398,11 +396,11 @@ class _Leash(asyncio.Protocol):
 async def run_node(
     setup: Setup,
     *,
-    on_line: Callable[[Line], None],
+    on_line: Callable[[NodeLine], None],
     launched: bool = False,
     make: Callable[..., Application] = Application,
-) -> Line:
-    """Run one node to its end, or until SIGINT or SIGTERM; returns its result.
+) -> NodeResult | None:
+    """Run one node to its end, or until SIGINT or SIGTERM; returns its result, None where it was stopped at its start.
 
     `launched`: lines carry a sketch of the model, and the node stops when its stdin ends, as it does when the launcher
     dies. `make` takes what `Application` takes.

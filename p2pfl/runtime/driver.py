@@ -15,7 +15,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 import numpy as np
@@ -55,6 +54,7 @@ from p2pfl.engine.engine import Engine
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.net.link import MALFORMED
+from p2pfl.reporting.status import ClosedRound
 from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Quit
 from p2pfl.runtime.presence import Presence
 from p2pfl.runtime.workshop import Moment, Workshop
@@ -84,17 +84,6 @@ def _yield_to_gossip() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """Where the model was after closing round `closing_rounds`, and after how many exchanges of all edges it was there,
-    since the process began.
-    """
-
-    closing_rounds: int
-    exchanges: int
-    sketch: list[float]
-
-
 class NetworkEdge(Protocol):
     """What the driver needs of the network edge."""
 
@@ -117,7 +106,7 @@ class Driver:
         *,
         name_of: Callable[[int], str],
         on_measure: Callable[[], None],
-        on_closed: Callable[[Closed], None] = lambda _: None,
+        on_closed: Callable[[ClosedRound], None] = lambda _: None,
     ) -> None:
         self.core = core
         self.engine_thread = engine_thread
@@ -321,7 +310,7 @@ class Driver:
         """Called in the engine's thread, where no exchange comes between the model and their number. An evaluation may
         wait for the trainer's thread until these rounds are long over.
         """
-        seen = Closed(closing_rounds, engine.exchanges, self.workshop.sketch_of(engine.state.model))
+        seen = ClosedRound(closing_rounds, engine.exchanges, self.workshop.sketch_of(engine.state.model))
         self.loop.call_soon_threadsafe(self.on_closed, seen)
 
     def measure(self) -> None:

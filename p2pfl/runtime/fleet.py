@@ -8,7 +8,6 @@ Where it is safe they are forked from one process, so that torch is imported onc
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import sys
@@ -19,10 +18,12 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from p2pfl.config.load_node import load_node, node_file
 from p2pfl.config.model import Federation, NodeConfig
+from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.runtime.ending import WAITING_FOR_DISK
 from p2pfl.runtime.fork_server import ForkedProcess, ForkServer, NotForked, why_not
 from p2pfl.runtime.lies import Lies
@@ -42,12 +43,10 @@ SHARED_WITH_TORCH = ("p2pfl.learn.trainer", "p2pfl.learn.digits")
 WITHOUT_TORCH = ("quadratic",)
 """Tasks for whose sake torch need not be imported."""
 
-Line = dict[str, Any]
-
 
 @dataclass(slots=True, kw_only=True)
 class Child:
-    """`lines` are what it printed, each with `at_s`, seconds since the fleet started; `exit_code` None: running.
+    """`lines` are what it printed; `exit_code` None: running.
 
     `byzantine`: it lies, and no figure of it is a result.
     """
@@ -55,7 +54,7 @@ class Child:
     name: str
     node: NodeConfig
     byzantine: bool = False
-    lines: list[Line] = field(default_factory=list)
+    lines: list[NodeLine] = field(default_factory=list)
     process: Process | ForkedProcess | None = None
     exit_code: int | None = None
     ended_s: float | None = None
@@ -63,8 +62,12 @@ class Child:
     """Whether it was let go because it waited for neighbors that were not there any more."""
 
     @property
-    def last(self) -> Line:
-        return self.lines[-1] if self.lines else {}
+    def last(self) -> NodeLine | None:
+        return self.lines[-1] if self.lines else None
+
+    @property
+    def phase(self) -> str:
+        return "starting" if self.last is None else self.last.phase
 
     @property
     def log_path(self) -> Path:
@@ -78,12 +81,12 @@ class Child:
     @property
     def waits_for_disk(self) -> bool:
         """Whether it has said so, and has not ended since. A liar's state is worth nothing."""
-        return self.exit_code is None and not self.byzantine and self.last.get("phase") == WAITING_FOR_DISK
+        return self.exit_code is None and not self.byzantine and self.phase == WAITING_FOR_DISK
 
     @property
     def state(self) -> str:
         if self.exit_code is None:
-            return str(self.last.get("phase", "starting"))
+            return self.phase
         if self.stranded:
             return "waited in vain"
         if self.exit_code < 0:
@@ -93,21 +96,21 @@ class Child:
     @property
     def waits_alone(self) -> bool:
         """Whether it runs, has still to train and finds no neighbor."""
-        return self.exit_code is None and self.last.get("phase") == "waiting" and not self.last.get("peers")
+        line = self.last
+        return self.exit_code is None and line is not None and line.phase == "waiting" and not line.peers
 
     def let_go(self) -> None:
         """A node whose stdin ends stops, also one that has not got so far as to take signals."""
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
 
-    def result(self) -> Line | None:
+    def result(self) -> NodeResult | None:
         """What the node left at its end, if this run of it came that far (or a later start of the same node)."""
         path = self.node.state_dir / "result.json"
         try:
-            result: Line = json.loads(path.read_text(encoding="utf-8"))
+            return msgspec.json.decode(path.read_bytes(), type=NodeResult)
         except (OSError, ValueError):
             return None
-        return result
 
 
 class Fleet:
@@ -296,4 +299,4 @@ class Fleet:
             raise AssertionError("a child without a pipe")
         async for raw in process.stdout:
             with suppress(ValueError):
-                child.lines.append(json.loads(raw) | {"at_s": round(self.elapsed_s, 3)})
+                child.lines.append(msgspec.json.decode(raw, type=NodeLine))

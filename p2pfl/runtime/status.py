@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+
+import msgspec
 
 from p2pfl.core.edge import Edge
 from p2pfl.core.limits import pace_setter
@@ -13,6 +14,7 @@ from p2pfl.core.node import Node
 from p2pfl.core.standing import View
 from p2pfl.net.counters import Counters
 from p2pfl.reporting.liars import Bearing
+from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeLine, NodeStatus
 from p2pfl.runtime.workshop import Moment, Workshop
 
 
@@ -44,71 +46,68 @@ class Status:
     """whether nothing moves the model any more."""
     started_at: float = field(default_factory=time.monotonic)
 
-    def full(self) -> dict[str, Any]:
-        """Everything, JSON-able; for `GET /status`."""
-        held, kept = self._held(), self.kept()
-        neighbors = [self._neighbor(edge, held[edge.peer], kept.get(edge.peer)) for edge in self.core.edges.values()]
-        return self.line() | {
-            "federation": self.federation,
-            "rounds_to_do": self.rounds,
-            "durability": self.durability,
-            "samples": self.core.facts.samples,
-            "alarms": dict(self.alarms),
-            "failed_rounds": self.core.rounds.failed_rounds,
-            "through": self.core.ending.is_through,
-            "ended_by": self.core.rounds.ended_by,
-            "pace_set_by": self._pace_set_by(),
-            **self._robust(),
-            "neighbors": neighbors,
-        }
+    def full(self) -> NodeStatus:
+        """Everything, for `GET /status`."""
+        bearing, mixing, now = self.bearing, self.core.rounds.mixing, time.monotonic()
+        held, kept = self.core.standings(now), self.kept()
+        is_robust = bearing.liars > 0  # with the mean nothing is counted
+        return NodeStatus(
+            **msgspec.structs.asdict(self.line()),
+            federation=self.federation,
+            rounds_to_do=self.rounds,
+            durability=self.durability,
+            samples=self.core.facts.samples,
+            alarms=dict(self.alarms),
+            failed_rounds=self.core.rounds.failed_rounds,
+            through=self.core.ending.is_through,
+            ended_by=self.core.rounds.ended_by,
+            pace_set_by=self._pace_set_by(now),
+            rule=bearing.rule,
+            liars=bearing.liars,
+            liars_borne=bearing.borne,
+            neighbors_needed=bearing.needed,
+            rounds_mixed=mixing.mixed if is_robust else None,
+            rounds_alone=mixing.alone if is_robust else None,
+            too_few_neighbors=mixing.too_few if is_robust else None,
+            neighbors=[
+                self._neighbor(edge, held[edge.peer], kept.get(edge.peer), now) for edge in self.core.edges.values()
+            ],
+        )
 
-    def _pace_set_by(self) -> str | None:
+    def _pace_set_by(self, now: float) -> str | None:
         """The neighbor for which rounds have waited most in the last minute, and much more than for any other."""
-        now = time.monotonic()
         peer = pace_setter({peer: edge.patience.waited.total_s(now) for peer, edge in self.core.edges.items()})
         return None if peer is None else self.name_of(peer)
 
-    def _robust(self) -> dict[str, Any]:
-        """The rule, and how many of the rounds it had neighbors enough for; with the mean nothing is counted."""
-        bearing, mixing = self.bearing, self.core.rounds.mixing
-        return {
-            "rule": bearing.rule,
-            "liars": bearing.liars,
-            "liars_borne": bearing.borne,
-            "neighbors_needed": bearing.needed,
-            "rounds_mixed": mixing.mixed if bearing.liars else None,
-            "rounds_alone": mixing.alone if bearing.liars else None,
-            "too_few_neighbors": mixing.too_few if bearing.liars else None,
-        }
-
-    def line(self) -> dict[str, Any]:
+    def line(self) -> NodeLine:
         """The short form: one line of a live view, one point of a history."""
         tested, traffic = self.workshop.tested, self.counters.total
-        return {
-            "node": self.name,
-            "uptime_s": round(time.monotonic() - self.started_at, 3),
-            "phase": self.waits_for or self.core.rounds.phase.value,
-            "rounds": self.core.facts.rounds,
-            "rounds_without_neighbor": self.core.facts.alone,
-            "version": self.core.facts.version,
-            "accuracy": None if tested is None else tested.score.accuracy,
-            "test_loss": None if tested is None else tested.score.loss,
-            "tested_round": None if tested is None else tested.of.rounds,
-            "tested_version": None if tested is None else tested.of.version,
-            "test_is_stale": tested is not None and self._is_stale(tested.of),
-            "loss": self.workshop.loss,
-            "staleness": self.staleness(),
-            "bytes_sent": traffic.bytes_sent,
-            "bytes_received": traffic.bytes_received,
-            "messages_sent": traffic.messages_sent,
-            "messages_received": traffic.messages_received,
-            "peers": sum(edge.is_open for edge in self.core.edges.values()),
-            "quarantined": sum(held.quarantined_s > 0 for held in self._held().values()),
-            "exchanges": self.exchanges,
-            "closing_rounds": self.core.rounds.closed,
-            "neighbor_distance": self.neighbor_distance,
-            "disk_refuses": self.refusal(),
-        }
+        away = sum(held.quarantined_s > 0 for held in self.core.standings(time.monotonic()).values())
+        return NodeLine(
+            node=self.name,
+            uptime_s=round(time.monotonic() - self.started_at, 3),
+            phase=self.waits_for or self.core.rounds.phase.value,
+            rounds=self.core.facts.rounds,
+            rounds_without_neighbor=self.core.facts.alone,
+            version=self.core.facts.version,
+            accuracy=None if tested is None else tested.score.accuracy,
+            test_loss=None if tested is None else tested.score.loss,
+            tested_round=None if tested is None else tested.of.rounds,
+            tested_version=None if tested is None else tested.of.version,
+            test_is_stale=tested is not None and self._is_stale(tested.of),
+            loss=self.workshop.loss,
+            staleness=self.staleness(),
+            bytes_sent=traffic.bytes_sent,
+            bytes_received=traffic.bytes_received,
+            messages_sent=traffic.messages_sent,
+            messages_received=traffic.messages_received,
+            peers=sum(edge.is_open for edge in self.core.edges.values()),
+            quarantined=away,
+            exchanges=self.exchanges,
+            closing_rounds=self.core.rounds.closed,
+            neighbor_distance=self.neighbor_distance,
+            disk_refuses=self.refusal(),
+        )
 
     def _is_stale(self, tested: Moment) -> bool:
         """Of another model than the last one; while the node runs, of one that should have been tested since."""
@@ -120,46 +119,37 @@ class Status:
     def exchanges(self) -> int:
         return sum(edge.exchanges for edge in self.core.edges.values())
 
-    def staleness(self) -> dict[str, float]:
-        """Mean and maximum over all exchanges that were weighed, in own rounds in which the edge has its turn."""
+    def staleness(self) -> MeanAndMax:
+        """Over all exchanges that were weighed."""
         edges = self.core.edges.values()
         weighed = sum(edge.staleness_count for edge in edges)
-        return {
-            "mean": sum(edge.staleness_sum for edge in edges) / weighed if weighed else 0.0,
-            "max": max((edge.staleness_max for edge in edges), default=0),
-        }
+        return MeanAndMax(
+            mean=sum(edge.staleness_sum for edge in edges) / weighed if weighed else 0.0,
+            max=max((edge.staleness_max for edge in edges), default=0),
+        )
 
-    def _held(self) -> dict[int, View]:
-        """The clock is the event loop's."""
-        return self.core.standings(time.monotonic())
-
-    def _neighbor(self, edge: Edge, held: View, kept: float | None) -> dict[str, Any]:
+    def _neighbor(self, edge: Edge, held: View, kept: float | None, now: float) -> NeighborStatus:
         traffic = self.counters.peers[edge.peer]
-        return {
-            "name": self.name_of(edge.peer),
-            "compressor": self.compressor_of(edge.peer),
-            "bytes_sent": traffic.bytes_sent,
-            "bytes_received": traffic.bytes_received,
-            "messages_sent": traffic.messages_sent,
-            "messages_received": traffic.messages_received,
-            "live": edge.is_open,
-            "done": edge.peer_done,
-            "version": edge.peer_version,
-            "exchanges": edge.exchanges,
-            "staleness": edge.staleness,
-            "exchange_s": edge.patience.exchange_s,
-            "waited_s": round(edge.patience.waited.total_s(time.monotonic()), 3),
-            "resyncs": edge.record.resyncs,
-            "kept": kept,
-            **_standing(held),
-        }
-
-
-def _standing(held: View) -> dict[str, Any]:
-    """By names that say whose they are: they stand among other figures of a neighbor."""
-    told = asdict(held)
-    return {
-        "standing": told.pop("score"),
-        "latest_fault": told.pop("latest") or None,
-        **told,
-    }
+        return NeighborStatus(
+            name=self.name_of(edge.peer),
+            compressor=self.compressor_of(edge.peer),
+            bytes_sent=traffic.bytes_sent,
+            bytes_received=traffic.bytes_received,
+            messages_sent=traffic.messages_sent,
+            messages_received=traffic.messages_received,
+            live=edge.is_open,
+            done=edge.peer_done,
+            version=edge.peer_version,
+            exchanges=edge.exchanges,
+            staleness=edge.staleness,
+            exchange_s=edge.patience.exchange_s,
+            waited_s=round(edge.patience.waited.total_s(now), 3),
+            resyncs=edge.record.resyncs,
+            kept=kept,
+            standing=held.score,
+            faults=held.faults,
+            latest_fault=held.latest or None,
+            quarantined_s=held.quarantined_s,
+            probation=held.probation,
+            quarantines=held.quarantines,
+        )

@@ -1,22 +1,26 @@
-"""Runs, real or simulated, in one picture: what they learn, how far the nodes are apart, what they send.
-
-A run is read from its report; of that only what is drawn must be there.
-"""
+"""Runs, real or simulated, in one picture: what they learn, how far the nodes are apart, what they send."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from p2pfl.errors import UserError
+from p2pfl.reporting.report import Point, ReferencePoint, Report, Statistic
 from topologies.plots.canvas import DARK, counted, new_figure, plain, save, shown
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 X = Literal["time", "rounds", "bytes"]
+
+FORMATS = (".png", ".svg", ".pdf")
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
 """Okabe and Ito's, told apart by everybody."""
@@ -36,106 +40,38 @@ POWERS_FROM = 20.0
 """where the largest value is so many times the smallest, the scale is logarithmic."""
 
 
-class PlottedSpread(msgspec.Struct):
-    mean: float
-    min: float
-    max: float
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A report as it is drawn. `label` tells it from the others in the picture."""
 
-
-class Point(msgspec.Struct):
-    time_s: float
-    rounds: PlottedSpread | None = None
-    accuracy: PlottedSpread | None = None
-    loss: PlottedSpread | None = None
-    train_loss: PlottedSpread | None = None
-    consensus_distance: float | None = None
-    bytes_sent: float | None = None
-    evaluated: int | None = None
-    """how many nodes, where not all were."""
-
-
-class PlottedMoment(msgspec.Struct):
-    """Of a reference; `rounds` and `bytes_sent` of federated averaging alone."""
-
-    accuracy: float | None = None
-    loss: float | None = None
-    rounds: float | None = None
-    bytes_sent: float | None = None
-
-
-class Reference(PlottedMoment):
-    history: list[PlottedMoment] = []
-
-
-class Central(msgspec.Struct):
-    one_node: Reference | None = None
-    all_nodes: Reference | None = None
-
-
-class References(msgspec.Struct):
-    centralized: Central | None = None
-    fedavg: Reference | None = None
-
-
-class Config(msgspec.Struct):
-    federation: str
-
-
-class Run(msgspec.Struct):
-    """`label` tells it from the others in the picture."""
-
-    nodes: list[Any]
-    topology: str
+    report: Report
     history: list[Point]
-    config: Config
-    seed: int = 0
-    simulated: bool = False
-    byzantine: list[str] = []
-    reference: References | None = None
     label: str = ""
 
 
-def read_run(content: bytes, label: str = "") -> Run:
-    """A run from the text of its report.
+def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None) -> None:
+    """Before a run, so that a mistake does not show after it. `coming`: a folder that the run makes; `key`: the option.
 
     Raises:
-        ValueError: this is no report.
+        UserError: no such folder, or a format that cannot be drawn.
     """
-    run = run_of(msgspec.json.decode(content))
-    run.label = label
-    return run
+    if path.suffix.lower() not in FORMATS:
+        raise UserError("no such picture format", key=key, value=str(path), allowed=", ".join(FORMATS))
+    if path.is_dir():
+        raise UserError("is a folder", key=key, value=str(path), allowed="a file")
+    if path.absolute().parent != (coming or path).absolute() and not path.absolute().parent.is_dir():
+        raise UserError("no such folder", key=key, value=str(path.parent), allowed="a folder that exists")
+    import matplotlib as _  # noqa: F401, ICN001, PLC0415 - an extra: missing, it must show before the run
 
 
-def run_of(report: Mapping[str, Any]) -> Run:
-    """A run from the report that it has just made."""
-    run = msgspec.convert(_known(report), type=Run)
-    run.history = _held(run)
-    return run
-
-
-def _known(report: Any) -> Any:
-    """Without the figures of its history that are no numbers, null in JSON, because somebody's model diverged."""
-    history = report.get("history") if isinstance(report, Mapping) else None
-    if not isinstance(history, list):
-        return report
-    return {**report, "history": [_known_figures(point) if isinstance(point, Mapping) else point for point in history]}
-
-
-def _known_figures(point: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: None if isinstance(figure, Mapping) and None in figure.values() else figure
-        for name, figure in point.items()
-    }
-
-
-def _held(run: Run) -> list[Point]:
+def _held(report: Report) -> list[Point]:
     """A simulated history leaves out points while no model moves: the last one held until shortly before the next.
 
     Messages may go on meanwhile, so nothing is said of bytes.
     """
-    history = run.history
+    history = report.history
     gaps = [after.time_s - before.time_s for before, after in itertools.pairwise(history)]
-    if not run.simulated or not gaps:
+    if not report.simulated or not gaps:
         return history
     usual = median(gaps)
     held = history[:1]
@@ -146,14 +82,18 @@ def _held(run: Run) -> list[Point]:
     return held
 
 
-def draw_runs(runs: Sequence[Run], path: Path, x: X = "time") -> None:
-    """Write the picture, a .png, .svg or .pdf file.
+def draw_runs(reports: Sequence[Report], path: Path | None, x: X = "time", labels: Sequence[str] = ()) -> Figure:
+    """The picture as a matplotlib figure; with a `path` also as a .png, .svg or .pdf file.
 
     Raises:
-        UserError: there are too many.
+        UserError: there are too many, one has no history, or the file cannot be written.
     """
-    if len(runs) > MOST_RUNS:
-        raise UserError("too many runs for one picture", key="REPORT", value=len(runs), allowed=f"up to {MOST_RUNS}")
+    if len(reports) > MOST_RUNS:
+        raise UserError("too many runs for one picture", key="REPORT", value=len(reports), allowed=f"up to {MOST_RUNS}")
+    if path is not None:
+        check_picture(path, key="path")
+    named = itertools.zip_longest(reports, labels, fillvalue="")
+    runs = [Run(report, _held(report), label) for report, label in named if isinstance(report, Report)]
     learned = next((name for name in LEARNED if _have(runs, name)), None)
     panels: list[Callable[[Any], None]] = []
     if learned is not None:
@@ -172,11 +112,18 @@ def draw_runs(runs: Sequence[Run], path: Path, x: X = "time") -> None:
         _explain(figure, runs)
         figure.align_ylabels()
     figure.suptitle(_title(runs), fontsize=10.5, color=DARK, x=0.01, ha="left")
-    save(figure, path)
+    if path is not None:
+        save(figure, path)
+    return figure
 
 
 def _have(runs: Sequence[Run], name: str) -> bool:
-    return any(getattr(point, name) for run in runs for point in run.history)
+    return any(_known(getattr(point, name)) for run in runs for point in run.history)
+
+
+def _known(value: Statistic | float | None) -> Any:
+    """A statistic of a run in which somebody's model diverged is not drawn."""
+    return None if isinstance(value, Statistic) and not value.is_finite else value
 
 
 # -- panels ------------------------------------------------------------------------------------------------------------
@@ -184,7 +131,7 @@ def _have(runs: Sequence[Run], name: str) -> bool:
 
 def _draw_learned(axes: Any, runs: Sequence[Run], name: str, x: X) -> None:
     for place, run in enumerate(runs):
-        spreads = [(_place(run, point, x), getattr(point, name)) for point in run.history]
+        spreads = [(_place(run, point, x), _known(getattr(point, name))) for point in run.history]
         known = [(at, spread) for at, spread in spreads if spread is not None and at is not None]
         at = [one for one, _ in known]
         low, high = [spread.min for _, spread in known], [spread.max for _, spread in known]
@@ -196,7 +143,8 @@ def _draw_learned(axes: Any, runs: Sequence[Run], name: str, x: X) -> None:
     if name == "accuracy":
         axes.set_ylim(0, 1.02)
     else:
-        means = [getattr(point, name).mean for run in runs for point in run.history if getattr(point, name)]
+        found = [_known(getattr(point, name)) for run in runs for point in run.history]
+        means = [one.mean for one in found if one]
         if min(means) > 0 and max(means) / min(means) >= POWERS_FROM:
             axes.set_yscale("log")
 
@@ -214,7 +162,7 @@ def _draw_references(axes: Any, runs: Sequence[Run], name: str, x: X) -> None:
             axes.axhline(curve[0][1], **look)
         elif curve:
             axes.plot(*zip(*curve, strict=True), **look)
-    found = runs[0].reference
+    found = runs[0].report.reference
     if len(runs) == 1 and found is not None and found.centralized is not None:
         for reference in (found.centralized.one_node, found.centralized.all_nodes):
             if reference is not None and getattr(reference, name) is not None:
@@ -223,7 +171,7 @@ def _draw_references(axes: Any, runs: Sequence[Run], name: str, x: X) -> None:
 
 def _fedavg(run: Run, name: str, x: X) -> list[tuple[float, float]]:
     """Points of its curve; over time, which a server does not have, the end alone."""
-    fedavg = run.reference.fedavg if run.reference else None
+    fedavg = run.report.reference.fedavg if run.report.reference else None
     if fedavg is None:
         return []
     moments = [fedavg] if x == "time" else fedavg.history
@@ -270,27 +218,27 @@ def _place(run: Run, point: Point, x: X) -> float | None:
     """Where on the horizontal axis. Real processes take their time to start: theirs begins with the first point."""
     match x:
         case "time":
-            return point.time_s if run.simulated else point.time_s - run.history[0].time_s
+            return point.time_s if run.report.simulated else point.time_s - run.history[0].time_s
         case "rounds":
             return None if point.rounds is None else point.rounds.mean
         case "bytes":
-            return None if point.bytes_sent is None else point.bytes_sent / max(1, len(run.nodes))
+            return None if point.bytes_sent is None else point.bytes_sent / max(1, len(run.report.nodes))
 
 
-def _moment(run: Run, moment: PlottedMoment, x: X) -> float | None:
+def _moment(run: Run, moment: ReferencePoint, x: X) -> float | None:
     match x:
         case "time":
             return 0.0
         case "rounds":
             return moment.rounds
         case "bytes":
-            return None if moment.bytes_sent is None else moment.bytes_sent / max(1, len(run.nodes))
+            return None if moment.bytes_sent is None else moment.bytes_sent / max(1, len(run.report.nodes))
 
 
 def _across(axes: Any, runs: Sequence[Run], x: X) -> None:
     from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - as above
 
-    kinds = {run.simulated for run in runs}
+    kinds = {run.report.simulated for run in runs}
     seconds = "virtual seconds" if kinds == {True} else "seconds since the first node was ready"
     if len(kinds) > 1:
         seconds = "seconds, virtual where simulated"
@@ -306,12 +254,12 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
     from matplotlib.patches import Patch  # noqa: PLC0415 - as above
 
     marks: list[tuple[Any, str]] = []
-    mixed = len({run.simulated for run in runs}) > 1
+    mixed = len({run.report.simulated for run in runs}) > 1
     for place, run in enumerate(runs):
         line = Line2D([], [], color=_color(place), linewidth=1.7, linestyle=STYLES[place // len(COLORS)])
         marks.append((line, "mean of the nodes" if len(runs) == 1 else _named(run, mixed=mixed)))
     marks.append((Patch(color=COLORS[0] if len(runs) == 1 else GRAY, alpha=0.16), _band(runs)))
-    found = [run.reference for run in runs if run.reference is not None]
+    found = [run.report.reference for run in runs if run.report.reference is not None]
     if any(one.fedavg for one in found):
         marks.append((Line2D([], [], color=GRAY, linewidth=1.1, linestyle="dashed"), "a server (FedAvg)"))
     if len(runs) == 1 and any(one.centralized for one in found):
@@ -325,19 +273,19 @@ def _band(runs: Sequence[Run]) -> str:
     """A run of very many nodes looks at some of them on its way."""
     run = runs[0]
     some = run.history[-1].evaluated if len(runs) == 1 else None
-    liars = len(run.byzantine)
-    return "worst to best node" if some is None or some >= len(run.nodes) - liars else f"worst to best of {some} nodes"
+    liars = len(run.report.byzantine)
+    return "worst to best node" if some is None or some >= len(run.report.nodes) - liars else f"worst to best of {some} nodes"
 
 
 def _named(run: Run, *, mixed: bool) -> str:
-    kind = (", simulated" if run.simulated else ", real") if mixed else ""
-    return f"{shown(run.label, 32)}\n{counted(len(run.nodes), 'node')}, {shown(run.topology, 28)}{kind}"
+    kind = (", simulated" if run.report.simulated else ", real") if mixed else ""
+    return f"{shown(run.label, 32)}\n{counted(len(run.report.nodes), 'node')}, {shown(run.report.topology, 28)}{kind}"
 
 
 def _title(runs: Sequence[Run]) -> str:
     if len(runs) > 1:
         return f"{len(runs)} runs"
     run = runs[0]
-    kind = "simulated" if run.simulated else "real processes"
-    what = f"{run.config.federation}: {counted(len(run.nodes), 'node')}, {run.topology}, seed {run.seed}, {kind}"
+    kind = "simulated" if run.report.simulated else "real processes"
+    what = f"{run.report.config.get('federation', '')}: {counted(len(run.report.nodes), 'node')}, {run.report.topology}, seed {run.report.seed}, {kind}"
     return shown(what, 100)

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from p2pfl.core.rounds import Phase
 from p2pfl.learn.interface import Score
 from p2pfl.reporting.figures import overall_staleness, spread
+from p2pfl.reporting.report import Point
 from p2pfl.reporting.sketch import consensus_distance
+from p2pfl.reporting.status import ClosedRound
 from sim.chance import some, stream
 from sim.stage import Script, Stage
 
 MOST_EVALUATED = 256
 """nodes scored for a point of the history: the final figures are of all."""
-
-Json = dict[str, Any]
 
 
 class Figures:
@@ -32,8 +32,9 @@ class Figures:
         chosen = stream(given.federation.seed, "evaluated")
         self.honest = honest
         self.sample = sorted(some(chosen, honest, MOST_EVALUATED)) if len(honest) > MOST_EVALUATED else honest
-        self.history: list[Json] = []
-        self.closing: list[dict[int, Json]] = [{} for _ in nodes]
+        self.history: list[Point] = []
+        self.closing: list[dict[int, int]] = [{} for _ in nodes]
+        """By closing round, how many exchanges each node had completed after it."""
         self.evaluation_cpu_s = 0.0
         self._moved = -1
 
@@ -42,7 +43,7 @@ class Figures:
         host = self.stage.world.hosts[index]
         if host.core.rounds.phase is Phase.CLOSING:
             tick = host.core.rounds.closed
-            self.closing[index][tick] = {"exchanges": host.counts.exchanges}
+            self.closing[index][tick] = host.counts.exchanges
             host.engine.sketch(tick)
 
     # -- now and then -------------------------------------------------------------------------------------------------
@@ -61,33 +62,34 @@ class Figures:
             self.history.append(self._point(there, rows))
         self.evaluation_cpu_s += time.process_time() - began
 
-    def _point(self, nodes: list[int], rows: NDArray[Any]) -> Json:
+    def _point(self, nodes: list[int], rows: NDArray[Any]) -> Point:
         world = self.stage.world
         scores = self.scores(rows, "test", nodes)
         honest = [world.hosts[node] for node in self._honest_and_up()]
         traffic = world.network.traffic
-        return {
-            "time_s": world.kernel.now,
-            "rounds": spread(host.core.facts.rounds for host in honest),
-            "accuracy": spread(score.accuracy for score in scores if score),
-            "loss": spread(score.loss for score in scores if score),
-            "train_loss": spread(self.stage.loss(node) for node in nodes),
-            "consensus_distance": consensus_distance(rows.astype(np.float64)) if len(nodes) > 1 else None,
-            "staleness": overall_staleness(host.counts.staleness for host in honest),
-            "bytes_sent": traffic.bytes_sent,
-            "messages_sent": traffic.messages_sent,
-            "running": sum(host.alive and not host.finished for host in world.hosts),
-            "evaluated": len(nodes),
-        }
+        return Point(
+            time_s=world.kernel.now,
+            rounds=spread(host.core.facts.rounds for host in honest),
+            accuracy=spread(score.accuracy for score in scores if score),
+            loss=spread(score.loss for score in scores if score),
+            train_loss=spread(self.stage.loss(node) for node in nodes),
+            consensus_distance=consensus_distance(rows.astype(np.float64)) if len(nodes) > 1 else None,
+            staleness=overall_staleness(host.counts.staleness for host in honest),
+            bytes_sent=traffic.bytes_sent,
+            messages_sent=traffic.messages_sent,
+            running=sum(host.alive and not host.finished for host in world.hosts),
+            evaluated=len(nodes),
+        )
 
     def scores(self, rows: NDArray[Any], part: str, nodes: list[int]) -> list[Score | None]:
         return self.given.learners.evaluate(rows, part, np.array(nodes, dtype=np.int64))
 
-    def closing_lines(self) -> list[dict[int, Json]]:
+    def closing_rounds(self) -> list[dict[int, ClosedRound]]:
         """Of the honest nodes that live, each closing round with the sketch of the model."""
         return [
-            {tick: line | {"sketch": self.stage.sketch_of(node, tick)} for tick, line in self.closing[node].items()}
+            {tick: ClosedRound(tick, count, self.stage.sketch_of(node, tick)) for tick, count in closed.items()}
             for node in self._honest_and_up()
+            for closed in [self.closing[node]]
         ]
 
     def closing_ends(self) -> float:

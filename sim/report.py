@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from p2pfl.config.rule import liars_of
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.liars import held_against
+from p2pfl.reporting.report import ModelScore, NodeReport, References, Report
+from p2pfl.reporting.status import NeighborStatus
 from sim.consensus import distance, score_of_mean
-from sim.figures import Figures, Json
+from sim.figures import Figures
 from sim.learning.batched import make_learners
 from sim.learning.poisoned import success
 from sim.stage import Stage
@@ -30,54 +32,53 @@ KIBI = 1024
 """ru_maxrss counts in these on Linux."""
 
 
-def final_report(stage: Stage, figures: Figures, *, references: bool) -> Json:
+def final_report(stage: Stage, figures: Figures, *, references: bool) -> Report:
     federation, world = stage.script.federation, stage.world
     models = stage.models()
-    rows = _nodes(stage, figures, models)
-    ended = [row for row in rows if row["finished"] and not row["byzantine"]]
-    kept = [node for node, row in enumerate(rows) if row["finished"] and not row["byzantine"]]
+    nodes = _nodes(stage, figures, models)
+    ended = [node for node in nodes if node.finished and not node.byzantine]
+    kept = [index for index, node in enumerate(nodes) if node.finished and not node.byzantine]
     graph = spectrum(Topology(federation.topology, stage.nodes, federation.edges, federation.seed))
     traffic = world.network.traffic
-    return {
-        "nodes": rows,
-        "topology": federation.topology,
-        "algebraic_connectivity": graph.algebraic_connectivity,
-        "rounds": {row["name"]: row["rounds"] for row in rows},
-        "accuracy": spread(row["accuracy"] for row in ended),
-        "local_accuracy": spread(row["local_accuracy"] for row in ended),
-        "loss": spread(row["test_loss"] for row in ended),
-        "mean_model": _mean_model(stage, models, kept),
-        "attack": None if stage.script.attack is None else stage.script.attack.spec,
-        "attack_success": spread(row["attack_success"] for row in ended),
-        "consensus_distance": distance(models, kept),
-        "bytes_sent": traffic.bytes_sent,
-        "messages_sent": traffic.messages_sent,
-        "compressors": by_compressor(federation, world.network.sent),
-        "virtual_time_s": world.kernel.now,
-        "staleness": overall_staleness(row["staleness"] for row in ended),
-        "contraction": contraction(
+    return Report(
+        nodes=nodes,
+        topology=federation.topology,
+        algebraic_connectivity=graph.algebraic_connectivity,
+        rounds={node.name: node.rounds for node in nodes},
+        accuracy=spread(node.accuracy for node in ended),
+        local_accuracy=spread(node.local_accuracy for node in ended),
+        loss=spread(node.test_loss for node in ended),
+        mean_model=_mean_model(stage, models, kept),
+        attack=None if stage.script.attack is None else stage.script.attack.spec,
+        attack_success=spread(node.attack_success for node in ended),
+        consensus_distance=distance(models, kept),
+        bytes_sent=traffic.bytes_sent,
+        messages_sent=traffic.messages_sent,
+        compressors=by_compressor(federation, world.network.sent),
+        virtual_time_s=world.kernel.now,
+        staleness=overall_staleness(node.staleness for node in ended),
+        contraction=contraction(
             federation,
             stage.script.learners.samples,
-            figures.closing_lines(),
+            figures.closing_rounds(),
             ends=figures.closing_ends(),
             size=stage.script.learners.size,
         ),
-        "rule": federation.gossip.rule,
-        "held_against": held_against(row for row in rows if not row["byzantine"]),
-        "died": [row["name"] for row in rows if row["died"]],
-        "byzantine": [row["name"] for row in rows if row["byzantine"]],
-        "stopped": False,
-        "reached_limit": not world.over,
-        "history": figures.history,
-        "config": configuration(federation),
-        "world": _plain(dataclasses.asdict(stage.script.spec)),
-        "seed": federation.seed,
-        "simulated": True,
-        "digest": world.trace.digest,
-        "value_digest": value_digest(models, stage.given(), stage.personal()),
-        "reference": _references(stage) if references else None,
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
-    }
+        rule=federation.gossip.rule,
+        held_against=held_against(node for node in nodes if not node.byzantine),
+        died=[node.name for node in nodes if node.died],
+        byzantine=[node.name for node in nodes if node.byzantine],
+        reached_limit=not world.over,
+        history=figures.history,
+        config=configuration(federation),
+        world=_plain(dataclasses.asdict(stage.script.spec)),
+        seed=federation.seed,
+        simulated=True,
+        digest=world.trace.digest,
+        value_digest=value_digest(models, stage.given(), stage.personal()),
+        reference=_references(stage) if references else None,
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
+    )
 
 
 def value_digest(models: NDArray[Any], given: NDArray[Any] | None, personal: Iterable[NDArray[Any]] = ()) -> str:
@@ -89,7 +90,7 @@ def value_digest(models: NDArray[Any], given: NDArray[Any] | None, personal: Ite
     return values.hexdigest()
 
 
-def _references(stage: Stage) -> Json:
+def _references(stage: Stage) -> References:
     """Where time bounds the federation: of as many rounds as a node took, on average."""
     from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - torch is needed for these alone
 
@@ -98,58 +99,58 @@ def _references(stage: Stage) -> Json:
         learners = make_learners(federation)
     taken = [host.core.facts.rounds for host in stage.world.hosts if host.life] or [0]
     rounds = round(fmean(taken)) if federation.training.rounds is None else None
-    return {
-        "centralized": centralized(federation, learners, rounds=rounds),
-        "fedavg": fedavg(federation, learners, rounds=rounds),
-    }
+    return References(
+        centralized=centralized(federation, learners, rounds=rounds),
+        fedavg=fedavg(federation, learners, rounds=rounds),
+    )
 
 
-def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[Json]:
+def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[NodeReport]:
     world, members = stage.world, stage.script.federation.members
     robust = liars_of(stage.script.federation.gossip.rule) > 0
     everybody = list(range(stage.nodes))
     scored = {part: figures.scores(models, part, everybody) for part in ("test", "local")}
     succeeded = _success(stage, models)
-    rows = []
+    nodes = []
     for node, host in enumerate(world.hosts):
         traffic = world.network.traffic_of(node)
         core = host.core if host.life else None
         test, local = scored["test"][node], scored["local"][node]
-        rows.append(
-            {
-                "name": members[node].name,
-                "state": "never started" if core is None else "down" if not host.alive else core.rounds.phase.value,
-                "finished": host.finished,
-                "died": core is not None and not host.alive,
-                "byzantine": node in stage.script.liars,
-                "failed_rounds": host.counts.failed_rounds,
-                "rounds": 0 if core is None else core.facts.rounds,
-                "rounds_without_neighbor": 0 if core is None else core.facts.alone,
-                "ended_by": None if core is None else core.rounds.ended_by,
-                "accuracy": test and test.accuracy,
-                "test_loss": test and test.loss,
-                "local_accuracy": local and local.accuracy,
-                "attack_success": succeeded[node],
-                "loss": stage.loss(node),
-                "samples": stage.script.learners.samples[node],
-                "bytes_sent": traffic.bytes_sent,
-                "messages_sent": traffic.messages_sent,
-                "staleness": None if core is None else host.counts.staleness,
-                "exchanges": host.counts.exchanges,
-                "rounds_mixed": host.counts.mixed if robust else None,
-                "rounds_alone": host.counts.alone if robust else None,
-                "starts": host.starts,
-                "neighbors": _neighbors(stage, node),
-                "alarms": dict(sorted(Counter(alarm.kind for alarm in host.alarms).items())),
-            }
+        nodes.append(
+            NodeReport(
+                name=members[node].name,
+                state="never started" if core is None else "down" if not host.alive else core.rounds.phase.value,
+                finished=host.finished,
+                died=core is not None and not host.alive,
+                byzantine=node in stage.script.liars,
+                failed_rounds=host.counts.failed_rounds,
+                rounds=0 if core is None else core.facts.rounds,
+                rounds_without_neighbor=0 if core is None else core.facts.alone,
+                ended_by=None if core is None else core.rounds.ended_by,
+                accuracy=None if test is None else test.accuracy,
+                test_loss=None if test is None else test.loss,
+                local_accuracy=None if local is None else local.accuracy,
+                attack_success=succeeded[node],
+                loss=stage.loss(node),
+                samples=stage.script.learners.samples[node],
+                bytes_sent=traffic.bytes_sent,
+                messages_sent=traffic.messages_sent,
+                staleness=None if core is None else host.counts.staleness,
+                exchanges=host.counts.exchanges,
+                rounds_mixed=host.counts.mixed if robust else None,
+                rounds_alone=host.counts.alone if robust else None,
+                starts=host.starts,
+                neighbors=_neighbors(stage, node),
+                alarms=dict(sorted(Counter(alarm.kind for alarm in host.alarms).items())),
+            )
         )
-    return rows
+    return nodes
 
 
-def _mean_model(stage: Stage, models: NDArray[Any], kept: list[int]) -> Json | None:
+def _mean_model(stage: Stage, models: NDArray[Any], kept: list[int]) -> ModelScore | None:
     """What the mean of those nodes' models knows, which no node has."""
     score = score_of_mean(models, kept, stage.script.learners)
-    return None if score is None else {"accuracy": score.accuracy, "loss": score.loss}
+    return None if score is None else ModelScore(accuracy=score.accuracy, loss=score.loss)
 
 
 def _success(stage: Stage, models: NDArray[Any]) -> list[float | None]:
@@ -160,20 +161,20 @@ def _success(stage: Stage, models: NDArray[Any]) -> list[float | None]:
     return success(learners.learners, attack.poison, models, range(stage.nodes))
 
 
-def _neighbors(stage: Stage, node: int) -> list[Json]:
+def _neighbors(stage: Stage, node: int) -> list[NeighborStatus]:
     """What the node has sent to each of them, and holds against it since its latest start, as a real one tells it."""
     federation, host = stage.script.federation, stage.world.hosts[node]
     held = host.core.standings(stage.world.kernel.now) if host.life else {}
     return [
-        {
-            "name": federation.members[way.target].name,
-            "compressor": federation.compressor_of(node, way.target),
-            "bytes_sent": way.bytes_sent,
-            "messages_sent": way.messages_sent,
-            "standing": held[way.target].score if held else None,
-            "faults": held[way.target].faults if held else {},
-            "quarantines": held[way.target].quarantines if held else 0,
-        }
+        NeighborStatus(
+            name=federation.members[way.target].name,
+            compressor=federation.compressor_of(node, way.target),
+            bytes_sent=way.bytes_sent,
+            messages_sent=way.messages_sent,
+            standing=held[way.target].score if held else None,
+            faults=held[way.target].faults if held else {},
+            quarantines=held[way.target].quarantines if held else 0,
+        )
         for way in stage.world.network.ways_of(node)
     ]
 

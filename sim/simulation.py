@@ -17,9 +17,10 @@ from p2pfl.config.model import Federation
 from p2pfl.config.rule import liars_of
 from p2pfl.core import invariants
 from p2pfl.errors import P2PFLError
+from p2pfl.reporting.report import Batching, Cost, Point, Report
 from p2pfl.reporting.traffic import compressor_mistakes
 from sim.attacks import Attack, parse_attack
-from sim.figures import Figures, Json
+from sim.figures import Figures
 from sim.kernel import NS
 from sim.lazy import MisjudgedError
 from sim.learning.batched import BatchedLearners, make_learners
@@ -44,7 +45,7 @@ class Progress:
     time_s: float
     rounds: int
     rounds_to_do: int | None
-    point: Json | None
+    point: Point | None
     """the latest entry of the history."""
 
 
@@ -77,7 +78,7 @@ def simulate(
     check: bool = False,
     references: bool = True,
     on_progress: Callable[[Progress], None] | None = None,
-) -> Json:
+) -> Report:
     """Run the shipped core and engine of every node under virtual time, and return the report.
 
     All chance comes from `federation.seed`. `batching` False does one operation at a time, by the shipped engine;
@@ -115,7 +116,9 @@ def simulate(
         lost = time.process_time() - prepared
         given = script(federation, spec, learners, exact=True, check=False)
         again = _perform(given, references=references, on_progress=on_progress, began=began, reason=str(error))
-        again["cost"] |= {"set_up_cpu_s": again["cost"]["set_up_cpu_s"] - lost, "abandoned_cpu_s": lost}
+        if again.cost is not None:
+            again.cost.set_up_cpu_s -= lost
+            again.cost.abandoned_cpu_s = lost
         return again
 
 
@@ -146,7 +149,7 @@ def _perform(
     on_progress: Callable[[Progress], None] | None,
     began: float,
     reason: str | None,
-) -> Json:
+) -> Report:
     wall = time.monotonic()
     figures = Figures(given)
     stage = Stage(given, figures.committed)
@@ -161,24 +164,24 @@ def _perform(
     report = final_report(stage, figures, references=references)
     learning = ran - set_up - figures.evaluation_cpu_s
     rounds = sum(host.core.facts.rounds for host in stage.world.hosts if host.life)
-    report["cost"] = {
-        "cpu_s": time.process_time() - began,
-        "set_up_cpu_s": set_up - began,
-        "abandoned_cpu_s": 0.0,
-        "run_cpu_s": learning,
-        "evaluation_cpu_s": figures.evaluation_cpu_s,
-        "report_cpu_s": time.process_time() - ran,
-        "node_rounds": rounds,
-        "node_rounds_per_cpu_s": rounds / learning if learning > 0 else None,
-        "events": stage.world.kernel.events,
-    }
-    report["wall_time_s"] = round(time.monotonic() - wall, 3)
-    report["batching"] = {
-        "operations": "one at a time" if given.exact else "batched",
-        "why": reason,
-        "training": given.learners.how if given.ahead or not given.exact else "one at a time",
-        "batch_stable": given.learners.batch_stable,
-    }
+    report.cost = Cost(
+        cpu_s=time.process_time() - began,
+        set_up_cpu_s=set_up - began,
+        abandoned_cpu_s=0.0,
+        run_cpu_s=learning,
+        evaluation_cpu_s=figures.evaluation_cpu_s,
+        report_cpu_s=time.process_time() - ran,
+        node_rounds=rounds,
+        node_rounds_per_cpu_s=rounds / learning if learning > 0 else None,
+        events=stage.world.kernel.events,
+    )
+    report.wall_time_s = round(time.monotonic() - wall, 3)
+    report.batching = Batching(
+        operations="one at a time" if given.exact else "batched",
+        why=reason,
+        training=given.learners.how if given.ahead or not given.exact else "one at a time",
+        batch_stable=given.learners.batch_stable,
+    )
     return report
 
 

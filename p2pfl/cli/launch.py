@@ -123,8 +123,11 @@ def _show(report: Report, form: Form) -> None:
         return
     write_rows(node_rows(report.nodes), "table")
     to_do = report.config["training"]["rounds"]
-    for note in filter(None, (footnote(node.name, node, to_do) for node in report.nodes)):
-        click.echo(note)
+    for node in report.nodes:
+        of = to_do or node.rounds
+        note = footnote(node.name, accuracy=node.accuracy, stale=node.test_is_stale, after=node.tested_round, of=of)
+        if note:
+            click.echo(note)
     of_whom = "honest node" if report.byzantine else "node"
     success = report.attack_success
     facts = {

@@ -70,8 +70,17 @@ class LiveView:
             cells = self._row(child)
             table.add_row(f"{cells[0]} [red]lies[/]" if child.byzantine else cells[0], *cells[1:])
         rounds = self.fleet.federation.training.rounds
-        lines = [(child.name, child.last) for child in self.fleet.children]
-        notes = [line and footnote(name, line, rounds) for name, line in lines]
+        lines = [child.last for child in self.fleet.children if child.last is not None]
+        notes = [
+            footnote(
+                line.node,
+                accuracy=line.accuracy,
+                stale=line.test_is_stale,
+                after=line.tested_round,
+                of=rounds or line.rounds,
+            )
+            for line in lines
+        ]
         table.caption, table.caption_justify = "\n".join(filter(None, notes)) or None, "left"
         return table
 

@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -17,19 +17,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 PIPE_WIDTH = 1_000
 STALE = "*"
 """beside a figure that is of an older model."""
-
-
-class Tested(Protocol):
-    """What a footnote reads of a node's line, status or report."""
-
-    @property
-    def rounds(self) -> int | None: ...
-    @property
-    def accuracy(self) -> float | None: ...
-    @property
-    def tested_round(self) -> int | None: ...
-    @property
-    def test_is_stale(self) -> bool | None: ...
 
 
 def format_option(*forms: Form) -> Callable[[Function], Function]:
@@ -89,11 +76,9 @@ def figure(value: object, *, stale: bool | None, form: str = ".4g") -> str | Non
     return format(float(value), form) + STALE * bool(stale) if isinstance(value, int | float) else None
 
 
-def footnote(name: str, tested: Tested, to_do: int | None) -> str | None:
-    """What the star means at this node, None where it has none; `to_do` are the rounds that it had to do."""
-    if not tested.test_is_stale or tested.accuracy is None:
-        return None
-    return f"{STALE} {name}: tested after round {tested.tested_round} of {to_do or tested.rounds}, not since"
+def footnote(name: str, *, accuracy: float | None, stale: bool | None, after: int | None, of: int | None) -> str | None:
+    """What the star means at this node, None where it has none: it was tested `after` a round `of` so many."""
+    return f"{STALE} {name}: tested after round {after} of {of}, not since" if stale and accuracy is not None else None
 
 
 def size(count: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from p2pfl.cli.output import STALE, Form, figure, format_option, write_rows
+from p2pfl.cli.output import Form, figure, footnote, format_option, write_rows
 from p2pfl.errors import UserError
 
 PATH = "/status"
@@ -159,8 +159,10 @@ def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
 def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
     """What has no column of its own in a table: whose test is old, whose disk refuses."""
     for row in rows:
-        if row["test_is_stale"] and row["accuracy"] is not None:
-            yield STALE + f" {row['node']}: tested after round {row['tested_round']} of {row['of'] or row['round']}, not since"
+        of = row["of"] or row["round"]
+        accuracy, stale, after = row["accuracy"], row["test_is_stale"], row["tested_round"]
+        if note := footnote(row["node"], accuracy=accuracy, stale=stale, after=after, of=of):
+            yield note
         if row["disk_refuses"]:
             yield f"{row['node']}: {row['disk_refuses']}"
 

@@ -102,8 +102,8 @@ def draw_runs(reports: Sequence[Report], path: Path | None, x: X = "time", label
         panels.append(lambda axes: _draw_distance(axes, runs, x))
     if x != "bytes":
         panels.append(lambda axes: _draw_bytes(axes, runs, x))
-    figure = new_figure(8 if len(runs) == 1 else 9, 1.4 + 2.3 * len(panels) if panels else 3)
-    places = figure.subplots(len(panels), 1, sharex=True, squeeze=False).flat if panels else []
+    figure: Figure = new_figure(8 if len(runs) == 1 else 9, 1.4 + 2.3 * len(panels) if panels else 3)
+    places: Any = figure.subplots(len(panels), 1, sharex=True, squeeze=False).flat if panels else []
     for draw_panel, axes in zip(panels, places, strict=True):
         plain(axes)
         draw_panel(axes)
@@ -272,9 +272,8 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
 def _band(runs: Sequence[Run]) -> str:
     """A run of very many nodes looks at some of them on its way."""
     run = runs[0]
-    some = run.history[-1].evaluated if len(runs) == 1 else None
-    liars = len(run.report.byzantine)
-    return "worst to best node" if some is None or some >= len(run.report.nodes) - liars else f"worst to best of {some} nodes"
+    some, honest = run.history[-1].evaluated, len(run.report.nodes) - len(run.report.byzantine)
+    return f"worst to best of {some} nodes" if len(runs) == 1 and some and some < honest else "worst to best node"
 
 
 def _named(run: Run, *, mixed: bool) -> str:
@@ -285,7 +284,7 @@ def _named(run: Run, *, mixed: bool) -> str:
 def _title(runs: Sequence[Run]) -> str:
     if len(runs) > 1:
         return f"{len(runs)} runs"
-    run = runs[0]
-    kind = "simulated" if run.report.simulated else "real processes"
-    what = f"{run.report.config.get('federation', '')}: {counted(len(run.report.nodes), 'node')}, {run.report.topology}, seed {run.report.seed}, {kind}"
-    return shown(what, 100)
+    report = runs[0].report
+    kind = "simulated" if report.simulated else "real processes"
+    name, nodes = report.config.get("federation", ""), counted(len(report.nodes), "node")
+    return shown(f"{name}: {nodes}, {report.topology}, seed {report.seed}, {kind}", 100)

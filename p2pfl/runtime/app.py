@@ -49,12 +49,14 @@ LOOKING_SHARE = 0.01
 """of a processor may go into how far the neighbors are: with a large model that is not seen every second."""
 OWN_ADDRESSES = ("listen", "status_listen")
 
+
 class Application:
     """`on_line` is called with a line of progress at most ten times a second.
 
     `sketched` lines say where the model is, and each closing round has one more, which says where it was after it.
 
-    `run` returns the node's result, which also stands in `<state_dir>/result.json`; None: it was stopped before it began.
+    `run` returns the node's result, which also stands in `<state_dir>/result.json`; None
+    where it was stopped before it began.
     """
 
     def __init__(self, setup: Setup, *, on_line: Callable[[NodeLine], None], sketched: bool = False) -> None:

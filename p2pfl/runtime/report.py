@@ -45,7 +45,7 @@ def final_report(fleet: Fleet, history: Sequence[Point]) -> Report:
         accuracy=spread(node.accuracy for node in tested),
         local_accuracy=spread(node.local_accuracy for node in ended),
         loss=spread(node.test_loss for node in tested),
-        attack=fleet.lies and fleet.lies.spec,
+        attack=None if fleet.lies is None else fleet.lies.spec,
         attack_success=spread(succeeded.values()),
         consensus_distance=consensus_distance(np.stack(models)) if models else None,
         bytes_sent=sum(node.bytes_sent or 0 for node in nodes),

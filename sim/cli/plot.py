@@ -11,7 +11,8 @@ import click
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
-    from sim.plots import Run, X
+    from p2pfl.reporting.plot import X
+    from p2pfl.reporting.report import Report
 
 RESULTS = "results.json"
 COMPARISON = Path("comparison.png")
@@ -93,16 +94,16 @@ def _draw_sweep(
 
 
 def _draw_runs(contents: Sequence[bytes], files: Sequence[Path], target: Path, x: X) -> None:
-    from sim.plots import draw_runs  # noqa: PLC0415 - as above
+    from p2pfl.reporting.plot import draw_runs  # noqa: PLC0415 - as above
 
-    draw_runs([_run(*one) for one in zip(contents, files, _labels(files), strict=True)], target, x)
+    draw_runs([_run(*one) for one in zip(contents, files, strict=True)], target, x, _labels(files))
 
 
-def _run(content: bytes, file: Path, label: str) -> Run:
-    from sim.plots import read_run  # noqa: PLC0415 - as above
+def _run(content: bytes, file: Path) -> Report:
+    from p2pfl.reporting.report import Report  # noqa: PLC0415 - as above
 
     try:
-        run = read_run(content, label)
+        run = Report.from_json(content)
     except (ValueError, RecursionError) as error:
         raise UserError(f"this is no report: {error}", file=file, allowed=WANTED) from None
     if not run.history:

@@ -96,11 +96,11 @@ class SweepView(ProgressView):
 def run_in_words(progress: Progress, elapsed_s: float) -> str:
     done, total = progress.rounds, progress.rounds_to_do
     parts = [f"{done:,} of {total:,} rounds" if total else f"{done:,} rounds", f"{progress.time_s:.4g} virtual s"]
-    point = progress.point or {}
-    if point.get("accuracy"):
-        parts.append(f"accuracy {point['accuracy']['mean']:.3f} (worst {point['accuracy']['min']:.3f})")
-    elif point.get("loss"):
-        parts.append(f"loss {point['loss']['mean']:.4g}")
+    point = progress.point
+    if point is not None and point.accuracy is not None:
+        parts.append(f"accuracy {point.accuracy.mean:.3f} (worst {point.accuracy.min:.3f})")
+    elif point is not None and point.loss is not None:
+        parts.append(f"loss {point.loss.mean:.4g}")
     if total and done >= total:
         parts.append("closing")
     elif total and done > FORESEEABLE_FROM * total:

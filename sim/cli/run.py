@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.output import Form, format_option, write_json, write_rows
+from p2pfl.cli.output import Form, format_option, write_rows
 
 if TYPE_CHECKING:
+    from p2pfl.reporting.report import Report
     from sim.cli.scene import Options
 
 STOPPED = 130
@@ -116,8 +117,8 @@ def attacks(form: Form) -> None:
 
 
 def _check_targets(report: Path | None, plot: Path | None) -> None:
-    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.cli.report import check_report  # noqa: PLC0415 - as above
+    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
 
     if report is not None:
         check_report(report)
@@ -125,10 +126,9 @@ def _check_targets(report: Path | None, plot: Path | None) -> None:
         check_picture(plot)
 
 
-def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> dict[str, Any] | None:
+def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> Report | None:
     """The report; None where an invariant was broken, which has been told by then."""
-    from p2pfl.reporting import finite  # noqa: PLC0415 - `--help` stays instant
-    from sim.cli.progress import RunView  # noqa: PLC0415 - as above
+    from sim.cli.progress import RunView  # noqa: PLC0415 - `--help` stays instant
     from sim.cli.scene import build, without_file  # noqa: PLC0415 - as above
     from sim.simulation import InvariantError, simulate  # noqa: PLC0415 - as above
 
@@ -139,27 +139,25 @@ def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> dict[s
         torch.set_num_threads(1)
     try:
         with RunView(quiet=quiet) as view, without_file(options):
-            report: dict[str, Any] = finite(simulate(federation, world=world, on_progress=view.update, **how))
+            report = simulate(federation, world=world, on_progress=view.update, **how)
     except InvariantError as error:
         click.echo("\n".join(["the last events:", *(f"  {line}" for line in error.events)]), err=True)
         click.echo(f"error: {error}", err=True)
         return None
-    if how["check"]:
-        click.echo(f"every invariant held after each of {report['cost']['events']:,} events", err=True)
+    if how["check"] and report.cost is not None:
+        click.echo(f"every invariant held after each of {report.cost.events:,} events", err=True)
     return report
 
 
-def _deliver(found: dict[str, Any], report: Path | None, plot: Path | None, form: Form) -> None:
+def _deliver(found: Report, report: Path | None, plot: Path | None, form: Form) -> None:
     from p2pfl.cli.report import write_report  # noqa: PLC0415 - `--help` stays instant
     from sim.cli.summary import show  # noqa: PLC0415 - as above
 
     if report is not None:
         write_report(found, report)
-    write_json(found) if form == "json" else show(found)
+    click.echo(found.to_json()) if form == "json" else show(found)
     if report is not None:
         click.echo(f"report: {report}", err=True)
     if plot is not None:
-        from sim.plots import draw_runs, run_of  # noqa: PLC0415 - as above
-
-        draw_runs([run_of(found)], plot)
+        found.plot(plot)
         click.echo(f"picture: {plot}", err=True)

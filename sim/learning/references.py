@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,12 +19,11 @@ from p2pfl.config.model import Federation, TrainingConfig
 from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.interface import RoundStart, Score, Vector
 from p2pfl.learn.trainer import TorchLearner
+from p2pfl.reporting.report import Centralized, Reference, ReferencePoint
 from sim.learning.batched import BatchedLearners
 from sim.learning.grouped import RoundStarts
 from sim.learning.nodes import TorchNodes
 from sim.learning.pool import Pool
-
-Report = dict[str, Any]
 
 EVALUATIONS = 20
 """at most so many in one history."""
@@ -36,8 +35,8 @@ _FLOAT_BYTES = 4
 
 def centralized(
     federation: Federation, learners: BatchedLearners, *, rounds: int | None = None, most_steps: int = MOST_STEPS
-) -> Report | None:
-    """One model that learns from all data: {"one_node": ..., "all_nodes": ...}, None where data cannot be pooled.
+) -> Centralized | None:
+    """One model that learns from all data; None where data cannot be pooled.
 
     The first takes as many steps as one node in `rounds` rounds, on average; the second goes on until it has taken as
     many as all nodes together, or `most_steps`. Each has accuracy, loss (of the test set, or the training loss where
@@ -50,11 +49,11 @@ def centralized(
     training = replace(federation.training, local_steps=round(sum(steps) / len(steps)), local_epochs=None)
     one = _rounds(federation, rounds)
     every = min(one * len(steps), most_steps // (training.local_steps or 1))
-    reports = _pooled_run(nodes, nodes.pool, training, (one, every))
-    return dict(zip(("one_node", "all_nodes"), reports, strict=True))
+    first, last = _pooled_run(nodes, nodes.pool, training, (one, every))
+    return Centralized(one_node=first, all_nodes=last)
 
 
-def fedavg(federation: Federation, learners: BatchedLearners, *, rounds: int | None = None) -> Report | None:
+def fedavg(federation: Federation, learners: BatchedLearners, *, rounds: int | None = None) -> Reference | None:
     """Accuracy, loss, rounds, history and `bytes_sent`: a float32 model to and from each node in each round.
 
     None where nodes keep a part of the model to themselves: there is no one model whose accuracy it would be. The
@@ -66,14 +65,15 @@ def fedavg(federation: Federation, learners: BatchedLearners, *, rounds: int | N
     model = np.asarray(learners.initial(), dtype=np.float32)
     weights = np.array(learners.samples, dtype=np.float64) / sum(learners.samples)
     round_bytes = 2 * len(learners) * learners.size * _FLOAT_BYTES
-    moments, history = set(_moments(taken)), []
+    moments, history = set(_moments(taken)), list[ReferencePoint]()
     for index in range(taken):
         model, loss = _average(learners, model, index, weights)
         if index + 1 in moments:
-            done = {"rounds": index + 1, "bytes_sent": (index + 1) * round_bytes}
             (score,) = learners.evaluate(model[None], "test", np.array([0]))
-            history.append({**done, **_figures(score, loss)})
-    return {**history[-1], "history": history}
+            point = _point(score, loss)
+            point.rounds, point.bytes_sent = index + 1, (index + 1) * round_bytes
+            history.append(point)
+    return _reference(history)
 
 
 def _rounds(federation: Federation, rounds: int | None) -> int:
@@ -101,17 +101,21 @@ def _average(
     return total.astype(np.float32), loss
 
 
-def _figures(score: Score | None, training_loss: float) -> Report:
+def _point(score: Score | None, training_loss: float) -> ReferencePoint:
     if score is None:
-        return {"accuracy": None, "loss": training_loss}
-    return {"accuracy": score.accuracy, "loss": score.loss}
+        return ReferencePoint(loss=training_loss)
+    return ReferencePoint(accuracy=score.accuracy, loss=score.loss)
 
 
-def _pooled_run(nodes: TorchNodes, pool: Pool, training: TrainingConfig, goals: tuple[int, int]) -> Iterator[Report]:
-    """A report after each of the two numbers of rounds; one that has passed already changes nothing."""
+def _reference(history: list[ReferencePoint]) -> Reference:
+    return Reference(**msgspec.structs.asdict(history[-1]), history=history)
+
+
+def _pooled_run(nodes: TorchNodes, pool: Pool, training: TrainingConfig, goals: tuple[int, int]) -> Iterator[Reference]:
+    """A reference after each of the two numbers of rounds; one that has passed already changes nothing."""
     steps = training.local_steps or 1
     learner = _pooled_learner(nodes, pool, training)
-    model, done, history = learner.initial(), 0, list[Report]()
+    model, done, history = learner.initial(), 0, list[ReferencePoint]()
     for goal in goals:
         for moment in _moments(goal):
             loss = math.nan
@@ -120,8 +124,10 @@ def _pooled_run(nodes: TorchNodes, pool: Pool, training: TrainingConfig, goals: 
                 model, loss = local.vector, local.loss
             if moment > done:
                 done = moment
-                history.append({"steps": done * steps, **_figures(learner.evaluate(model, "test"), loss)})
-        yield {**history[-1], "history": list(history)}
+                point = _point(learner.evaluate(model, "test"), loss)
+                point.steps = done * steps
+                history.append(point)
+        yield _reference(list(history))
 
 
 def _pooled_learner(nodes: TorchNodes, pool: Pool, training: TrainingConfig) -> TorchLearner:

@@ -6,17 +6,17 @@ that travels between processes.
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
+
 from p2pfl.config.kinds import Kind, text, whole
 from p2pfl.config.schema import GOSSIP, TRAINING, Kinds
 from p2pfl.errors import P2PFLError
-from p2pfl.reporting import finite
 from topologies.errors import TopologyError
 
 Options: TypeAlias = Mapping[str, Any]
@@ -140,7 +140,7 @@ def perform(run_job: RunJob, job: Job) -> RunOutcome:
     """Whatever goes wrong in a run belongs to that run alone."""
     try:
         report = {**run_job(job), "sweep": {"key": job.key, "identity": job.identity}}
-        return RunOutcome(report=json.dumps(finite(report), indent=1, allow_nan=False).encode())
+        return RunOutcome(report=msgspec.json.format(msgspec.json.encode(report), indent=1))
     except MemoryError:
         return RunOutcome(reason="needs more memory than there is")
     except (P2PFLError, TopologyError) as error:

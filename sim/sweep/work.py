@@ -6,6 +6,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from p2pfl.config.model import Federation, GossipConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
@@ -54,7 +56,8 @@ def run(job: Job) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     federation, world = build(job)
-    return simulate(federation, world=world, references=False)
+    report: dict[str, Any] = msgspec.to_builtins(simulate(federation, world=world, references=False))
+    return report
 
 
 def _described(options: Options, seed: int) -> Federation:

@@ -1,0 +1,294 @@
+"""The report of a run, real or simulated: one shape, so that the two can be held side by side.
+
+A field that is null is not known, or does not apply. Sizes are in bytes, times in seconds. JSON has neither NaN nor
+infinity: both are written as null, and a null in a `Statistic` is read as NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from p2pfl.reporting.status import MeanAndMax, NeighborStatus
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+class Statistic(msgspec.Struct, frozen=True):
+    """Over honest nodes that have a value; NaN where one of these is."""
+
+    mean: float
+    min: float
+    max: float
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.mean) and math.isfinite(self.min) and math.isfinite(self.max)
+
+
+class Point(msgspec.Struct, kw_only=True):
+    """One moment of a run's history."""
+
+    time_s: float
+    """Seconds since the start, virtual in a simulation."""
+    rounds: Statistic | None = None
+    accuracy: Statistic | None = None
+    loss: Statistic | None = None
+    """On the common test set."""
+    train_loss: Statistic | None = None
+    consensus_distance: float | None = None
+    neighbor_distance: Statistic | None = None
+    """Real runs only."""
+    staleness: MeanAndMax | None = None
+    bytes_sent: int | None = None
+    messages_sent: int | None = None
+    running: int | None = None
+    """How many nodes had not ended."""
+    evaluated: int | None = None
+    """Over how many nodes the figures are; null: all honest ones."""
+
+
+class NodeReport(msgspec.Struct, kw_only=True):
+    """One node of a run."""
+
+    name: str
+    state: str = ""
+    finished: bool = False
+    died: bool = False
+    byzantine: bool = False
+    failed_rounds: int | None = None
+    rounds: int | None = None
+    accuracy: float | None = None
+    test_loss: float | None = None
+    tested_round: int | None = None
+    tested_version: int | None = None
+    test_is_stale: bool | None = None
+    """Whether accuracy and test_loss are of an older model than the last one."""
+    loss: float | None = None
+    """The loss of the latest local round."""
+    bytes_sent: int | None = None
+    messages_sent: int | None = None
+    staleness: MeanAndMax | None = None
+    exchanges: int | None = None
+    rounds_without_neighbor: int = 0
+    ended_by: str | None = None
+    """Why its training ended."""
+    stranded: bool = False
+    """Whether it was stopped because it waited for neighbors that would never come."""
+    local_accuracy: float | None = None
+    """Accuracy on the node's own training data."""
+    samples: int | float | None = None
+    steps: int | None = None
+    alarms: dict[str, int] | None = None
+    wall_time_s: float | None = None
+    cpu_time_s: float | None = None
+    neighbors: list[NeighborStatus] | None = None
+    durability: str | None = None
+    rounds_mixed: int | None = None
+    """Rounds that a robust rule mixed; null with the mean."""
+    rounds_alone: int | None = None
+    """Rounds in which a robust rule had too few neighbors to mix."""
+    restarted: bool = False
+    """Whether it was killed during the run, started again by hand and finished."""
+    starts: int | None = None
+    log: str | None = None
+    attack_success: float | None = None
+    """The share of samples that its model puts where poisoned data was to lead them."""
+
+
+class HeldAgainst(msgspec.Struct, kw_only=True):
+    """Faults that `node` has proven of `neighbor`."""
+
+    node: str
+    neighbor: str
+    standing: float | None
+    faults: dict[str, int]
+    quarantines: int
+
+
+class EdgeTraffic(msgspec.Struct, kw_only=True):
+    """What travelled with one compressor."""
+
+    edges: int
+    bytes_sent: int
+
+
+class Contraction(msgspec.Struct, kw_only=True):
+    """The factor by which one exchange on every edge shrinks the distance between the models."""
+
+    predicted: float | None = None
+    """From the graph's spectrum; null under a robust rule."""
+    samples_known: bool = True
+    measured: float | None = None
+    """From the closing rounds."""
+    per: str = ""
+
+
+class ModelScore(msgspec.Struct, kw_only=True):
+    accuracy: float | None = None
+    loss: float | None = None
+
+
+class ReferencePoint(ModelScore):
+    """One moment of a reference run."""
+
+    rounds: int | None = None
+    steps: int | None = None
+    bytes_sent: int | None = None
+
+
+class Reference(ReferencePoint):
+    history: list[ReferencePoint] = []
+
+
+class Centralized(msgspec.Struct, kw_only=True):
+    """One model that learns from all data, with as many steps as one node, and as all nodes."""
+
+    one_node: Reference | None = None
+    all_nodes: Reference | None = None
+
+
+class References(msgspec.Struct, kw_only=True):
+    """What the same learning gives without a network of peers."""
+
+    centralized: Centralized | None = None
+    fedavg: Reference | None = None
+    """A server that averages all models each round."""
+
+
+class Cost(msgspec.Struct, kw_only=True):
+    """What a simulation has cost, in CPU-seconds."""
+
+    cpu_s: float
+    set_up_cpu_s: float
+    abandoned_cpu_s: float
+    run_cpu_s: float
+    evaluation_cpu_s: float
+    report_cpu_s: float
+    node_rounds: int
+    node_rounds_per_cpu_s: float | None
+    events: int
+
+
+class Batching(msgspec.Struct, kw_only=True):
+    """How a simulation was computed."""
+
+    operations: str
+    why: str | None
+    training: str
+    batch_stable: bool
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What came of a run. Figures are those of honest nodes that reached their end."""
+
+    nodes: list[NodeReport]
+    topology: str
+    algebraic_connectivity: float | None = None
+    rounds: dict[str, int | None] = {}
+    """Own rounds, by node."""
+    accuracy: Statistic | None = None
+    """On the common test set; null where there is none."""
+    local_accuracy: Statistic | None = None
+    loss: Statistic | None = None
+    """On the common test set."""
+    mean_model: ModelScore | None = None
+    """How the mean of the honest models scores, which no node has. Simulated runs only."""
+    attack: str | None = None
+    attack_success: Statistic | None = None
+    consensus_distance: float | None = None
+    """The root mean square distance of the models to their mean, divided by that mean's norm."""
+    bytes_sent: int | None = None
+    messages_sent: int | None = None
+    compressors: dict[str, EdgeTraffic] = {}
+    wall_time_s: float | None = None
+    virtual_time_s: float | None = None
+    staleness: MeanAndMax | None = None
+    contraction: Contraction = msgspec.field(default_factory=Contraction)
+    rule: str = "mean"
+    held_against: list[HeldAgainst] = []
+    died: list[str] = []
+    byzantine: list[str] = []
+    stopped: bool = False
+    """Whether somebody stopped the run before its end."""
+    reached_limit: bool | None = None
+    """Whether a simulation ended by the limit of its virtual time."""
+    history: list[Point]
+    config: dict[str, Any]
+    """What the federation file says, with the graph resolved."""
+    world: dict[str, Any] | None = None
+    """What a simulation's world was."""
+    seed: int = 0
+    simulated: bool = False
+    digest: str | None = None
+    """A hash of a simulation's trace of events, without vectors: the same for the same seed on any machine."""
+    value_digest: str | None = None
+    """A hash of every bit that the simulated nodes have at the end."""
+    reference: References | None = None
+    peak_memory_bytes: int | None = None
+    cost: Cost | None = None
+    batching: Batching | None = None
+
+    def to_json(self) -> bytes:
+        """The report as indented JSON text, in UTF-8."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+    @classmethod
+    def from_json(cls, content: bytes | str) -> Report:
+        """A report from what `to_json` gave, of this version or an older one.
+
+        Raises:
+            ValueError: this is no report.
+        """
+        return msgspec.convert(_with_nan(msgspec.json.decode(content)), type=cls)
+
+    def to_frame(self, of: Literal["history", "nodes"] = "history") -> DataFrame:
+        """A pandas DataFrame: one row for each point of the history, or for each node.
+
+        A statistic becomes three columns, as `accuracy_mean`, `accuracy_min` and `accuracy_max`.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed.
+        """
+        from pandas import DataFrame  # noqa: PLC0415 - p2pfl does not need it
+
+        rows = self.history if of == "history" else self.nodes
+        frame = DataFrame([_flat(msgspec.to_builtins(row)) for row in rows])
+        return frame.set_index("time_s" if of == "history" else "name") if rows else frame
+
+    def plot(self, path: Path | str | None = None, x: Literal["time", "rounds", "bytes"] = "time") -> Figure:
+        """Draw what was learned, how far the nodes were apart and what they sent, over `x`; also into a file.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed.
+            UserError: `path` cannot be written, or is no .png, .svg or .pdf.
+        """
+        from p2pfl.reporting.plot import draw_runs  # noqa: PLC0415 - matplotlib is an extra
+
+        return draw_runs([self], None if path is None else Path(path), x)
+
+
+def _with_nan(value: Any) -> Any:
+    """Nulls of statistics as NaN."""
+    if isinstance(value, list):
+        return [_with_nan(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"mean", "min", "max"}:
+        return {name: math.nan if figure is None else figure for name, figure in value.items()}
+    return {name: _with_nan(one) for name, one in value.items()}
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict) and value.keys() <= {"mean", "min", "max"}:
+            flat |= {f"{name}_{which}": one for which, one in value.items()}
+        else:
+            flat[name] = value
+    return flat

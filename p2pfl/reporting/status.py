@@ -1,0 +1,144 @@
+"""What a node says about itself: one line of a live view, its status page, the result that it leaves.
+
+Each form has all fields of the one before. Times are in seconds, sizes in bytes; a field that is null is not known.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class MeanAndMax(msgspec.Struct, frozen=True):
+    """Staleness over all exchanges that were weighed, in own rounds in which the edge has its turn."""
+
+    mean: float
+    max: int | float
+
+
+class ClosedRound(msgspec.Struct, frozen=True):
+    """Where the model was after closing round `closing_rounds`."""
+
+    closing_rounds: int
+    exchanges: int
+    """Exchanges of all edges since the process began, when the model was there."""
+    sketch: list[float]
+    """A short random projection of the model: distances between sketches estimate distances between models."""
+
+
+class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One line of a node's progress, and one point of its history."""
+
+    node: str
+    uptime_s: float
+    phase: str
+    rounds: int
+    rounds_without_neighbor: int
+    version: int
+    accuracy: float | None
+    """The latest accuracy on the common test set."""
+    test_loss: float | None
+    tested_round: int | None
+    """The round after which the model was tested."""
+    tested_version: int | None
+    test_is_stale: bool
+    """Whether an older model was tested than should have been by now."""
+    loss: float | None
+    """The loss of the latest local round."""
+    staleness: MeanAndMax
+    bytes_sent: int
+    bytes_received: int
+    messages_sent: int
+    messages_received: int
+    peers: int
+    """How many neighbors have an open session."""
+    quarantined: int
+    exchanges: int
+    closing_rounds: int
+    neighbor_distance: float | None
+    """The root mean square distance to the replicas of the neighbors, relative to the own model's norm."""
+    disk_refuses: str | None
+    """Why the disk does not take the state; null while it does."""
+    sketch: list[float] | None = None
+    closed: ClosedRound | None = None
+
+
+class NeighborStatus(msgspec.Struct, kw_only=True):
+    """What a node knows of one neighbor. A simulated run fills in the first fields only."""
+
+    name: str
+    compressor: str
+    bytes_sent: int
+    messages_sent: int
+    standing: float | None
+    """1 where nothing is proven against it, 0 in quarantine."""
+    faults: dict[str, int]
+    """How many faults were proven since this process started, by kind."""
+    quarantines: int
+    latest_fault: str | None = None
+    quarantined_s: float = 0.0
+    """For how long nothing will be heard from it yet."""
+    probation: bool = False
+    bytes_received: int | None = None
+    messages_received: int | None = None
+    live: bool | None = None
+    """Whether it has an open session."""
+    done: bool | None = None
+    version: int | None = None
+    exchanges: int | None = None
+    staleness: int | None = None
+    """The staleness of the latest exchange, in turns of the edge."""
+    exchange_s: float | None = None
+    """How long an exchange with it usually takes."""
+    waited_s: float | None = None
+    """How long rounds have waited for it alone in the last minute."""
+    resyncs: int | None = None
+    kept: float | None = None
+    """The share of its pull that came through the robust rule."""
+
+
+class NodeStatus(NodeLine, kw_only=True):
+    """Everything that `GET /status` says."""
+
+    federation: str
+    rounds_to_do: int | None
+    durability: str
+    samples: int | float
+    alarms: dict[str, int]
+    """How many alarms were raised, by kind."""
+    failed_rounds: int
+    through: bool
+    """Whether the node has trained all that it had to."""
+    ended_by: str | None
+    """Why training has ended."""
+    pace_set_by: str | None
+    """The neighbor for which rounds have waited most in the last minute, and much more than for any other."""
+    rule: str
+    liars: int
+    """How many lying neighbors the rule is set to tolerate."""
+    liars_borne: int
+    """How many of this node's neighbors may lie."""
+    neighbors_needed: int
+    rounds_mixed: int | None
+    rounds_alone: int | None
+    too_few_neighbors: bool | None
+    neighbors: list[NeighborStatus]
+
+    def to_json(self) -> bytes:
+        """As `GET /status` says it. Infinity and NaN become null."""
+        return msgspec.json.encode(self)
+
+
+class NodeResult(NodeStatus, kw_only=True):
+    """What a node leaves in `<state_dir>/result.json`."""
+
+    finished: bool
+    resigned: bool
+    """Whether it gave way to another process with its key."""
+    pid: int
+    local_accuracy: float | None
+    local_loss: float | None
+    steps: int
+    wall_time_s: float
+    cpu_time_s: float
+    cpu_time_running_s: float
+    cpu_time_training_s: float

@@ -1,6 +1,7 @@
 """p2pfl: asynchronous peer-to-peer learning of one model, without a server.
 
-The public names are imported when they are first asked for, so that `import p2pfl` stays light.
+What a Python program may rely on stands in `__all__`, and docs/python.md shows it. A name is imported when it is first
+used, so that `import p2pfl` stays light.
 """
 
 from __future__ import annotations
@@ -9,14 +10,51 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from p2pfl.learn.methods.method import Method as Method
-    from p2pfl.learn.task import Task as Task
-    from p2pfl.runtime.node import Node as Node
+    from p2pfl.aggregate.interface import Rule
+    from p2pfl.compress.interface import Compressor
+    from p2pfl.errors import UserError
+    from p2pfl.federation import Federation, load_federation
+    from p2pfl.learn.interface import Learner, LocalRound
+    from p2pfl.learn.methods.method import Method
+    from p2pfl.learn.task import Task
+    from p2pfl.reporting.report import Report
+    from p2pfl.runtime.node import Node
 
-_PUBLIC = {"Method": "p2pfl.learn.methods.method", "Node": "p2pfl.runtime.node", "Task": "p2pfl.learn.task"}
+__all__ = [
+    "Compressor",
+    "Federation",
+    "Learner",
+    "LocalRound",
+    "Method",
+    "Node",
+    "Report",
+    "Rule",
+    "Task",
+    "UserError",
+    "load_federation",
+]
+
+_HOME = {
+    "Compressor": "p2pfl.compress.interface",
+    "Federation": "p2pfl.federation",
+    "Learner": "p2pfl.learn.interface",
+    "LocalRound": "p2pfl.learn.interface",
+    "Method": "p2pfl.learn.methods.method",
+    "Node": "p2pfl.runtime.node",
+    "Report": "p2pfl.reporting.report",
+    "Rule": "p2pfl.aggregate.interface",
+    "Task": "p2pfl.learn.task",
+    "UserError": "p2pfl.errors",
+    "load_federation": "p2pfl.federation",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+    found = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
 
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
-FIRST_PORT, LAST_PORT = 15_000, 32_000
 PARAMETERS = 2_410
 """of the model that learns the digits: known without torch."""
 
@@ -170,8 +166,10 @@ def _warnings(federation: Federation, liars: Sequence[str]) -> Iterator[str]:
 
 def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int, options: dict[str, object]) -> Path:
     """The demo's federation file, in a new folder; what an older demo left there goes, and nothing else does."""
-    from p2pfl.cli.new import appearing, check_graph, check_result, make_node, own_graph  # noqa: PLC0415 - as above
+    from p2pfl.cli.new import check_graph  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.net.address import free_ports  # noqa: PLC0415 - as above
+    from p2pfl.runtime.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - as above
 
     _check_options(partition, str(options["compressor"]), str(options["rule"]))
     options = options | {"rule": _own_rule(str(options["rule"]))}
@@ -181,7 +179,7 @@ def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int,
         raise UserError("is not a demo", key="--dir", value=str(folder), allowed="a new folder, or an older demo's")
     with appearing(target, replacing=(target / MARK).is_file()) as staging:
         (staging / MARK).touch()
-        members = [make_node(staging, f"node{index}", port) for index, port in enumerate(_free_ports(nodes))]
+        members = [make_node(staging, f"node{index}", port) for index, port in enumerate(free_ports(nodes))]
         tables = [f'[[node]]\nname = "{m.name}"\nkey = "{m.key}"\naddress = "{m.address}"\n' for m in members]
         head = TEXT.format(topology=own_graph(topology, staging), partition=partition, seed=seed, **options)
         (staging / "federation.toml").write_text(head + "\n".join(tables), encoding="utf-8")
@@ -261,19 +259,6 @@ def _own_method(method: str | None, rule: str) -> str:
         error.key = "--method"
         raise
     return spec
-
-
-def _free_ports(count: int) -> list[int]:
-    """Below the ports that the system gives to outgoing connections: nobody takes one before its node does."""
-    chance = random.Random()
-    found: list[int] = []
-    with ExitStack() as held:
-        while len(found) < count:
-            port = chance.randrange(FIRST_PORT, LAST_PORT)
-            with suppress(OSError):
-                held.enter_context(socket.create_server(("127.0.0.1", port)))
-                found.append(port)
-    return found
 
 
 TEXT = """\

@@ -112,7 +112,7 @@ async def _watch(fleet: Fleet, *, quiet: bool) -> Report:
         loop.add_signal_handler(number, fleet.stop)
     with LiveView(fleet, quiet=quiet) as view:
         await fleet.run(view.update)
-    return final_report(fleet, view.history)
+    return final_report(fleet, view.history.points)
 
 
 def _show(report: Report, form: Form) -> None:

@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Self
 
 import click
-import msgspec
 from rich import box
 from rich.console import Console
 from rich.live import Live
@@ -17,7 +16,7 @@ from rich.table import Table
 from p2pfl.cli.output import figure, footnote, size
 from p2pfl.reporting.report import Point
 from p2pfl.runtime.fleet import Child, Fleet
-from p2pfl.runtime.report import history_point
+from p2pfl.runtime.report import History
 
 LINE_EVERY_S = 2.0
 COLUMNS = ("node", "state", "round", "accuracy", "loss", "staleness", "sent", "peers", "distance")
@@ -29,7 +28,7 @@ class LiveView:
     def __init__(self, fleet: Fleet, *, quiet: bool = False) -> None:
         self.fleet = fleet
         self.quiet = quiet
-        self.history: list[Point] = []
+        self.history = History()
         self.printed_at = time.monotonic()
         self.live: Live | None = None
         if not quiet and sys.stderr.isatty():
@@ -47,19 +46,12 @@ class LiveView:
             self.live.stop()
 
     def update(self) -> None:
-        point = history_point(self.fleet)
-        if point is not None:
-            self._remember(point)
+        point = self.history.look(self.fleet)
         if self.live is not None:
             self.live.update(self._table(), refresh=True)
         elif point is not None and not self.quiet and time.monotonic() - self.printed_at >= LINE_EVERY_S:
             self.printed_at = time.monotonic()
             click.echo(_in_words(point), err=True)
-
-    def _remember(self, point: Point) -> None:
-        """A point in which nothing but the time has changed says nothing."""
-        if not self.history or point != msgspec.structs.replace(self.history[-1], time_s=point.time_s):
-            self.history.append(point)
 
     def _table(self) -> Table:
         title = f"{self.fleet.federation.name}: {self.fleet.federation.topology}, {self.fleet.elapsed_s:.0f} s"

@@ -6,22 +6,15 @@ public half is what the federation file lists.
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from p2pfl.config.writing import TASK_TEXT, NewMember, federation_text, node_text
-from p2pfl.errors import StorageError, UserError
+from p2pfl.config.writing import TASK_TEXT, federation_text
+from p2pfl.errors import UserError
 
 MOST_NODES = 1_000
 LAST_PORT = 65_535
-
-KEY_FILE = "node.key"
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl new ward-7 --nodes 5 --topology ring\n  p2pfl check ward-7")
@@ -44,6 +37,8 @@ def new(*, directory: Path, nodes: int, topology: str, task: str, rule: str, bas
     It holds federation.toml, which is the same on every node, a folder for each node with its node.toml and its secret
     node.key, and task.py, which says what is learned.
     """
+    from p2pfl.runtime.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - `--help` stays instant
+
     target = directory.absolute()
     name, rule = _checked_name(name, target), _checked_rule(rule)
     if base_port + nodes - 1 > LAST_PORT:
@@ -78,59 +73,6 @@ def check_graph(topology: str, nodes: int, seed: int = 0) -> None:
         )
 
 
-@contextmanager
-def appearing(target: Path, *, replacing: bool = False) -> Iterator[Path]:
-    """A folder that becomes `target` in one step if the block ends well, and vanishes if it does not."""
-    if not target.parent.is_dir():
-        raise UserError("no such folder", key="DIR", value=str(target.parent), allowed="a folder that exists")
-    if not replacing and target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError("already exists", key="DIR", value=str(target), allowed="a new or an empty folder")
-    try:
-        with tempfile.TemporaryDirectory(prefix=".p2pfl-new-", dir=target.parent) as staging:
-            folder = Path(staging) / "federation"
-            folder.mkdir()
-            yield folder
-            if replacing:
-                os.rename(target, Path(staging) / "replaced")  # noqa: PTH104 - as below
-            os.rename(folder, target)  # noqa: PTH104 - unlike Path.rename, known to replace an empty folder
-    except OSError as error:
-        raise StorageError(f"{target} could not be made: {error.strerror}") from error
-
-
-def make_node(folder: Path, name: str, port: int) -> NewMember:
-    from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
-
-    (folder / name).mkdir(mode=0o700)
-    identity = Identity.generate()
-    identity.save(folder / name / KEY_FILE)
-    member = NewMember(name=name, key=public_text(identity.public), address=f"127.0.0.1:{port}")
-    (folder / name / "node.toml").write_text(node_text(member), encoding="utf-8")
-    return member
-
-
-def own_graph(topology: str, folder: Path) -> str:
-    """The spec for the federation file: a graph file, or the file of labels that a spec names, is copied beside it."""
-    from topologies.specs import is_file, parse  # noqa: PLC0415 - `--help` stays instant
-
-    if not is_file(topology):
-        labels = parse(topology).parameters.get("labels")
-        if not labels:
-            return topology
-        shutil.copyfile(labels, folder / Path(labels).name)
-        return topology.replace(str(labels), Path(labels).name)
-    copy = "graph" + Path(topology).suffix
-    shutil.copyfile(topology, folder / copy)
-    return f"./{copy}"
-
-
-def check_result(folder: Path) -> None:
-    """Raise what is wrong with the federation in `folder`."""
-    from p2pfl.config.load import federation_mistakes  # noqa: PLC0415 - `--help` stays instant
-
-    if mistakes := federation_mistakes(folder):
-        raise ExceptionGroup("mistakes in a new federation", mistakes)
-
-
 @click.command(epilog="\b\nExample:\n  p2pfl key ward-7/node0/node.key")
 @click.argument("path", type=click.Path(path_type=Path))
 def key(path: Path) -> None:
@@ -140,6 +82,7 @@ def key(path: Path) -> None:
     itself is secret: it stays on its node, and an existing one is never overwritten.
     """
     from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.folders import KEY_FILE  # noqa: PLC0415 - as above
 
     file = path / KEY_FILE if path.is_dir() else path
     if file.exists():

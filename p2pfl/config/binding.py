@@ -21,7 +21,7 @@ def sections(federation: Federation) -> tuple[tuple[str, bytes], ...]:
     """(name, 32-byte hash) of each shared section, always in the same order."""
     contents: dict[str, Any] = {
         "federation": {"name": federation.name, "seed": federation.seed},
-        "task": dataclasses.asdict(federation.task),
+        "task": federation.task.contents,
         "training": _training(federation),
         "gossip": dataclasses.asdict(federation.gossip),
         "node": [{"name": member.name, "key": member.key.hex()} for member in federation.members],

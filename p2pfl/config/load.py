@@ -45,7 +45,7 @@ def read_federation(path: Path | str) -> tuple[Federation | None, list[UserError
     except UserError as error:
         return None, [error]
     mistakes = Mistakes(file)
-    federation = _federation(document, mistakes)
+    federation = federation_from(document, mistakes)
     usable = all(isinstance(mistake, DisconnectedGraph) for mistake in mistakes.found)
     return (federation if usable else None), mistakes.found
 
@@ -55,7 +55,8 @@ def federation_file(path: Path | str) -> Path:
     return path / FILE_NAME if path.is_dir() else path
 
 
-def _federation(document: dict[str, Any], mistakes: Mistakes) -> Federation:
+def federation_from(document: dict[str, Any], mistakes: Mistakes) -> Federation:
+    """What a document says that has the tables of a federation file; what is wrong with it goes to `mistakes`."""
     unknown_keys(document, "", TABLES, mistakes)
     head: dict[str, Any] = {"seed": 0, "topology": "ring", "name": ""} | _head(document.get("federation", {}), mistakes)
     task = _task(document.get("task", {}), mistakes)

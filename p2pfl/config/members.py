@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 from p2pfl.config.model import Member
@@ -53,3 +55,17 @@ def _refuse_repetition(key: str, values: list[dict[str, Any]], mistakes: Mistake
 def _called(index: int, values: list[dict[str, Any]]) -> str:
     name = values[index].get("name")
     return f"node[{index}] ({name})" if name else f"node[{index}]"
+
+
+def default_names(count: int) -> list[str]:
+    """node0, node1, ...: as in a demo."""
+    return [f"node{index}" for index in range(count)]
+
+
+def made_up(names: Sequence[str]) -> tuple[Member, ...]:
+    """Members that exist nowhere, with keys that nobody holds."""
+    keys = [blake2b(str(i).encode(), digest_size=32, person=b"p2pfl-simulated").digest() for i in range(len(names))]
+    return tuple(
+        Member(index=index, name=name, key=key, address=None)
+        for index, (name, key) in enumerate(zip(names, keys, strict=True))
+    )

@@ -33,6 +33,13 @@ class TaskConfig:
 
     name: str = "digits"
     options: dict[str, Any] = field(default_factory=dict)
+    given: Any = field(default=None, compare=False, repr=False)
+    """The task itself, where a Python program has given it in place of a name; no file says it."""
+
+    @property
+    def contents(self) -> dict[str, Any]:
+        """What of it a file says."""
+        return {"name": self.name, "options": self.options}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

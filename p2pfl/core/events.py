@@ -77,6 +77,8 @@ class RoundTrained(Struct, frozen=True, kw_only=True, gc=False):
 
     steps: int
     samples: int
+    waited_s: float = 0.0
+    """How long the round waited for its turn where nodes of one process learn one after the other."""
 
 
 class RoundCommitted(Struct, frozen=True, kw_only=True, gc=False):

@@ -23,10 +23,12 @@ class Pace:
         if self.from_ is None:
             self.from_ = now
 
-    def correction(self, steps: int, now: float) -> float:
-        """Rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax) for a round of so many steps that ends now."""
+    def correction(self, steps: int, waited_s: float, now: float) -> float:
+        """Rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax) for a round of so many steps that ends now, and has waited
+        for its turn.
+        """
         if self.from_ is not None and steps > 0:
-            self._note((now - self.from_) / steps)
+            self._note((now - self.from_ - waited_s) / steps)
         self.from_ = now
         limit, own_s = self.settings.speed_limit, self.own_s
         if limit <= 1.0 or not self.facts.pace_s or not own_s:

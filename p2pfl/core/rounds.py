@@ -100,8 +100,8 @@ class Rounds:
 
     def take(self, event: RoundEvent, now: float) -> list[Effect]:
         match event:
-            case RoundTrained(steps=steps):
-                return self._trained(steps, now)
+            case RoundTrained(steps=steps, waited_s=waited_s):
+                return self._trained(steps, waited_s, now)
             case RoundCommitted():
                 return self._committed(event, now)
             case Started():
@@ -135,12 +135,12 @@ class Rounds:
         asking = [edge for edge in self.edges.values() if edge.record.pending is not None]
         return [each for edge in asking for each in edge.resync(edge.record.incarnation + 1, text, now, notice=True)]
 
-    def _trained(self, steps: int, now: float) -> list[Effect]:
+    def _trained(self, steps: int, waited_s: float, now: float) -> list[Effect]:
         if self.phase is Phase.FINISHED:
             return []
-        self.training_s = now - self.training_from
+        self.training_s = now - self.training_from - waited_s
         self.facts.alone += bool(self.edges) and not self.accompanied
-        return [self._commit(trained=True, rho=self.pace.correction(steps, now), now=now)]
+        return [self._commit(trained=True, rho=self.pace.correction(steps, waited_s, now), now=now)]
 
     def _committed(self, event: RoundCommitted, now: float) -> list[Effect]:
         self.working = False

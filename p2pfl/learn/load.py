@@ -35,7 +35,7 @@ def load_task(config: TaskConfig, base_dir: Path, *, file: Path | None = None) -
         UserError: there is none, it cannot be imported, or its options are wrong.
     """
     try:
-        found = _find(config.name, base_dir)
+        found = _find(config.name, base_dir) if config.given is None else config.given
         task = _with_options(found, config)
     except UserError as error:
         if error.file is None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import socket
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from p2pfl.errors import UserError
+
+FIRST_PORT, LAST_PORT = 15_000, 32_000
 
 ALLOWED = "host:port, such as 192.168.1.20:7000, [::]:7000 or localhost:0"
 
@@ -44,3 +49,18 @@ def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
         key=key,
         allowed="an address of this machine and a port that is free",
     )
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine, below those that the system gives to outgoing connections: nobody takes one by chance
+    before its node does.
+    """
+    chance = random.Random()
+    found: list[int] = []
+    with ExitStack() as held:
+        while len(found) < count:
+            port = chance.randrange(FIRST_PORT, LAST_PORT)
+            with suppress(OSError):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+    return found

@@ -104,7 +104,7 @@ def configuration(federation: Federation) -> dict[str, Any]:
     """
     return {
         "federation": federation.name,
-        "task": dataclasses.asdict(federation.task),
+        "task": federation.task.contents,
         "training": dataclasses.asdict(federation.training),
         "gossip": dataclasses.asdict(federation.gossip),
         "edges": [list(edge) for edge in federation.edges],

@@ -139,6 +139,8 @@ class NodeResult(NodeStatus, kw_only=True):
     local_loss: float | None
     steps: int
     wall_time_s: float
-    cpu_time_s: float
-    cpu_time_running_s: float
+    cpu_time_s: float | None
+    """Of the process; null where it has other nodes too."""
+    cpu_time_running_s: float | None
+    """From the core's start to its end; null likewise."""
     cpu_time_training_s: float

@@ -10,8 +10,10 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -50,6 +52,17 @@ LOOKING_SHARE = 0.01
 OWN_ADDRESSES = ("listen", "status_listen")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the nodes of one process share. A task that fails ends all of them.
+
+    `compute` is the thread in which they learn in turn; `all_ready` is awaited by each before it opens its doors.
+    """
+
+    compute: ThreadPoolExecutor
+    all_ready: Callable[[], Awaitable[object]]
+
+
 class Application:
     """`on_line` is called with a line of progress at most ten times a second.
 
@@ -59,8 +72,16 @@ class Application:
     where it was stopped before it began.
     """
 
-    def __init__(self, setup: Setup, *, on_line: Callable[[NodeLine], None], sketched: bool = False) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        on_line: Callable[[NodeLine], None],
+        sketched: bool = False,
+        shared: Shared | None = None,
+    ) -> None:
         self.setup = setup
+        self.shared = shared
         self.on_line = on_line
         self.sketched = sketched
         self.last_line_at = self.look_again_at = float("-inf")
@@ -162,7 +183,7 @@ class Application:
     def _assemble(self, core: Node, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
-        workshop = Workshop(setup.learner, training.evaluate_every, sketch)
+        workshop = Workshop(setup.learner, training.evaluate_every, sketch, strict=self.shared is not None)
         header = parts.snapshot_header(setup)
         self.thread = EngineThread(engine, store, durability=setup.durability, extra=header)
         driver = self.driver = Driver(
@@ -172,6 +193,7 @@ class Application:
             name_of=self._name_of,
             on_measure=self._measured,
             on_closed=self._closed,
+            compute=None if self.shared is None else self.shared.compute,
         )
         self.thread.report_to(driver)
         return driver
@@ -204,6 +226,8 @@ class Application:
                 log.info("status: http://%s:%d/status", setup.node.status_listen.rpartition(":")[0], page.port)
             if not await self._is_written(lambda: self.thread.checkpoint(engine.state)):
                 return None
+            if self.shared is not None:
+                await self.shared.all_ready()
             async with AsyncExitStack() as doors:
                 doors.push_async_callback(driver.close)
                 driver.links = links
@@ -350,8 +374,8 @@ class Application:
             local_loss=None if local is None else local.loss,
             steps=workshop.steps,
             wall_time_s=round(time.monotonic() - self.status.started_at, 3),
-            cpu_time_s=round(time.process_time(), 3),
-            cpu_time_running_s=round(self.cpu_ended - self.cpu_began, 3),
+            cpu_time_s=None if self.shared else round(time.process_time(), 3),
+            cpu_time_running_s=None if self.shared else round(self.cpu_ended - self.cpu_began, 3),
             cpu_time_training_s=round(workshop.cpu_s, 3),
         )
         path = self.setup.node.state_dir / RESULT_FILE
@@ -375,7 +399,8 @@ class Application:
         under_way = driver.under_way
         if await waiting.until(driver.learner_is_free, limit_s=ending.LAST_ROUND_S if hasty else None):
             learner.load_local_state(state.local)  # a round that ended too late does not count
-            errand, under_way = Errand(test), "test"
+            errand = Errand(test, None if self.shared is None else self.shared.compute)
+            under_way = "test"
             if await waiting.until(lambda: errand.is_done, limit_s=ending.LAST_TEST_S if hasty else None):
                 errand.result()
                 return local[0]

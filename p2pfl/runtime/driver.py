@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -84,6 +85,11 @@ def _yield_to_gossip() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
+def compute_thread() -> ThreadPoolExecutor:
+    """One thread for training and testing: torch draws from one generator of the whole process."""
+    return ThreadPoolExecutor(1, thread_name_prefix="train", initializer=_yield_to_gossip)
+
+
 class NetworkEdge(Protocol):
     """What the driver needs of the network edge."""
 
@@ -95,7 +101,8 @@ class Driver:
     """Carries events to the core and effects from it, until the core finishes.
 
     `name_of` turns a member index into a name for the log; `on_measure` is called after each evaluation, `on_closed`
-    after each closing round.
+    after each closing round. `compute` is the thread in which nodes of one process learn in turn, else this node has
+    one of its own.
     """
 
     def __init__(
@@ -107,6 +114,7 @@ class Driver:
         name_of: Callable[[int], str],
         on_measure: Callable[[], None],
         on_closed: Callable[[ClosedRound], None] = lambda _: None,
+        compute: ThreadPoolExecutor | None = None,
     ) -> None:
         self.core = core
         self.engine_thread = engine_thread
@@ -122,7 +130,8 @@ class Driver:
         self.presence = Presence(core, name_of=name_of, on_alarm=self._raise_alarm, now=self.loop.time())
         self._told: Counter[tuple[str, int | None]] = Counter()
         self._timer: asyncio.TimerHandle | None = None
-        self._trainer = ThreadPoolExecutor(1, thread_name_prefix="train", initializer=_yield_to_gossip)
+        self._shares_compute = compute is not None
+        self._trainer = compute or compute_thread()
         self._learning = threading.Lock()
         self._closed = False
         self._untested = 0
@@ -247,7 +256,8 @@ class Driver:
         """Take the model as it is between two operations, then train in the other thread."""
 
         def begin(engine: Engine) -> None:
-            self._submit(self._train, engine.begin_round(accompanied=accompanied), index, _now(engine))
+            start = engine.begin_round(accompanied=accompanied)
+            self._submit(self._train, start, index, _now(engine), time.monotonic())
 
         self.engine_thread.jobs.put(Look(begin))
 
@@ -263,7 +273,8 @@ class Driver:
                 work(*arguments)
             self.under_way = ""
 
-    def _train(self, start: RoundStart, index: int, of: Moment) -> None:
+    def _train(self, start: RoundStart, index: int, of: Moment, asked_at: float) -> None:
+        waited_s = time.monotonic() - asked_at if self._shares_compute else 0.0
         try:
             if self.workshop.is_due(index):
                 self._measure(start.model, of)
@@ -272,17 +283,21 @@ class Driver:
             self.under_way = "round"
             local = self.workshop.train(start, index)
         except LearningError as error:
+            if self.workshop.strict:
+                self.fail(error)
+                return
             log.error("round %d raised: %s", index + 1, error)  # noqa: TRY400 - the user's task, not our traceback
-            self.loop.call_soon_threadsafe(self._trained, start.model, None)
+            self.loop.call_soon_threadsafe(self._trained, start.model, None, waited_s)
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the node, not vanish
             self.fail(error)
         else:
-            self.loop.call_soon_threadsafe(self._trained, start.model, local)
+            self.loop.call_soon_threadsafe(self._trained, start.model, local, waited_s)
 
-    def _trained(self, start: Vector, local: LocalRound | None) -> None:
+    def _trained(self, start: Vector, local: LocalRound | None, waited_s: float) -> None:
         """The engine takes what came of the round when the core asks it to commit one."""
         self.engine_thread.engine.outcomes.put(None if local is None else (start, local))
-        self.take(RoundTrained(steps=local.steps if local else 0, samples=local.samples if local else 0))
+        steps, samples = (local.steps, local.samples) if local else (0, 0)
+        self.take(RoundTrained(steps=steps, samples=samples, waited_s=waited_s))
 
     def _put_back(self) -> None:
         """A round was dropped: what the learner keeps for itself is, before the next one, what it was before."""
@@ -325,7 +340,10 @@ class Driver:
 
     def _measure_next(self, model: Vector, of: Moment) -> None:
         self.loop.call_soon_threadsafe(self._take_from_line)
-        self._measure(model, of)
+        try:
+            self._measure(model, of)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self.fail(error)
 
     def _take_from_line(self) -> None:
         self._untested -= 1
@@ -337,7 +355,8 @@ class Driver:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._trainer.shutdown(wait=False, cancel_futures=True)
+        if not self._shares_compute:
+            self._trainer.shutdown(wait=False, cancel_futures=True)
         if self.engine_thread.is_alive():
             self.engine_thread.jobs.put(Quit())
             await asyncio.to_thread(self.engine_thread.join)

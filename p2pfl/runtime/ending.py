@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from pathlib import Path
 
@@ -100,25 +101,31 @@ def why_untested(under_way: str, tested: Tested | None) -> str:
     return f"{what}: the last model is not tested, its accuracy {of}"
 
 
-class Errand(threading.Thread):
-    """Work that the process need not wait for when it ends; `result` raises what the work has raised."""
+class Errand:
+    """Work that the process need not wait for when it ends; `result` raises what the work has raised.
 
-    def __init__(self, work: Callable[[], None]) -> None:
-        super().__init__(name="errand", daemon=True)
-        self._work = work
-        self._error: BaseException | None = None
-        self.start()
+    It is done in a thread of its own, or by `compute`.
+    """
 
-    def run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits
-            self._error = error
+    def __init__(self, work: Callable[[], None], compute: Executor | None = None) -> None:
+        self._outcome: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits
+                self._outcome.set_exception(error)
+            else:
+                self._outcome.set_result(None)
+
+        if compute is None:
+            threading.Thread(target=run, name="errand", daemon=True).start()
+        else:
+            compute.submit(run)
 
     @property
     def is_done(self) -> bool:
-        return not self.is_alive()
+        return self._outcome.done()
 
     def result(self) -> None:
-        if self._error is not None:
-            raise self._error
+        self._outcome.result()

@@ -91,6 +91,11 @@ def read_setup(federation: Federation, node: NodeConfig) -> Setup:
             value=public_text(identity.public),
             allowed=public_text(member.key),
         )
+    return setup_of(federation, node, identity)
+
+
+def setup_of(federation: Federation, node: NodeConfig, identity: Identity) -> Setup:
+    """Likewise, with a key at hand."""
     learner, method = load_learner(federation, node), method_of(federation)
     for notice in federation.notices:
         log.warning("%s", notice)
@@ -99,7 +104,7 @@ def read_setup(federation: Federation, node: NodeConfig) -> Setup:
         raise mistake
     return Setup(
         federation=federation,
-        member=member,
+        member=federation.member(node.name),
         node=node,
         identity=identity,
         learner=learner,

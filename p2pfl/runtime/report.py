@@ -7,9 +7,12 @@ mean. Nor does one of a liar: the result is what it made of the honest; nor one 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
+import msgspec
 import numpy as np
 
+from p2pfl.config.model import Federation
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
@@ -17,13 +20,45 @@ from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.report import NodeReport, Point, Report
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound
-from p2pfl.runtime.fleet import Child, Fleet
+from p2pfl.runtime.fleet import Child
+from p2pfl.runtime.lies import Lies
 from p2pfl.runtime.parts import replay
 from p2pfl.storage import peek
 from topologies import Topology, describe
 
 
-def final_report(fleet: Fleet, history: Sequence[Point]) -> Report:
+class Nodes(Protocol):
+    """All nodes of one federation, as processes or in this one."""
+
+    federation: Federation
+    children: list[Child]
+    lies: Lies | None
+    stopping: bool
+
+    @property
+    def honest(self) -> list[Child]: ...
+    @property
+    def elapsed_s(self) -> float: ...
+
+
+class History:
+    """The figures of a run as it goes on."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+
+    def look(self, nodes: Nodes) -> Point | None:
+        """The figures of now; None before the first node has said anything. They are kept if more than time has
+        passed since the last ones.
+        """
+        point = _point(nodes)
+        last = self.points[-1] if self.points else None
+        if point is not None and (last is None or point != msgspec.structs.replace(last, time_s=point.time_s)):
+            self.points.append(point)
+        return point
+
+
+def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
     """Called after every node has ended: the consensus distance is computed from the models on disk."""
     federation = fleet.federation
     nodes = [_node(child) for child in fleet.children]
@@ -72,7 +107,7 @@ def final_report(fleet: Fleet, history: Sequence[Point]) -> Report:
     )
 
 
-def _sent(fleet: Fleet, nodes: Sequence[NodeReport]) -> dict[tuple[int, int], int]:
+def _sent(fleet: Nodes, nodes: Sequence[NodeReport]) -> dict[tuple[int, int], int]:
     """Bytes by (sender, receiver), as far as nodes have left a result."""
     index = {member.name: member.index for member in fleet.federation.members}
     return {
@@ -82,21 +117,21 @@ def _sent(fleet: Fleet, nodes: Sequence[NodeReport]) -> dict[tuple[int, int], in
     }
 
 
-def _attack_success(fleet: Fleet, models: Mapping[str, Vector]) -> dict[str, float]:
+def _attack_success(fleet: Nodes, models: Mapping[str, Vector]) -> dict[str, float]:
     if fleet.lies is None or not models:
         return {}
     return fleet.lies.attackers.success(fleet.lies.spec, fleet.federation, fleet.honest[0].node, models)
 
 
-def _model(fleet: Fleet, child: Child) -> Vector:
+def _model(fleet: Nodes, child: Child) -> Vector:
     loaded = peek(child.node.state_dir)
     if loaded is None:
         raise StorageError(f"{child.name} finished, and its state is gone from {child.node.state_dir}")
     return replay(fleet.federation, loaded).model
 
 
-def history_point(fleet: Fleet) -> Point | None:
-    """The figures of the report as they are now, from the latest line of every honest node; None before the first."""
+def _point(fleet: Nodes) -> Point | None:
+    """From the latest line of every honest node; None before the first."""
     lines = [child.last for child in fleet.honest if child.last is not None and not child.died]
     if not lines:
         return None
@@ -125,7 +160,7 @@ def _node(child: Child) -> NodeReport:
         died=child.died,
         byzantine=child.byzantine,
         stranded=child.stranded,
-        log=str(child.log_path),
+        log=None if child.process is None else str(child.log_path),
     )
     node.restarted = child.died and node.finished  # killed under us, then started by hand and brought to its end
     latest = result or line
@@ -168,7 +203,7 @@ _OF_A_RESULT = (
 )
 
 
-def _honest_ends(fleet: Fleet) -> float:
+def _honest_ends(fleet: Nodes) -> float:
     """How many ends of edges one round uses at honest nodes."""
     federation = fleet.federation
     honest = sum(len(federation.neighbors(federation.member(child.name).index)) for child in fleet.honest)

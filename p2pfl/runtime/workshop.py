@@ -40,6 +40,8 @@ class Workshop:
     learner: Learner
     evaluate_every: int
     sketch: Sketch | None = None
+    strict: bool = False
+    """Whether a test that fails is an error; else it is logged, and the node goes on."""
     tested: Tested | None = None
     loss: float | None = None
     sketched: list[float] = field(default_factory=list)
@@ -63,11 +65,17 @@ class Workshop:
         return [] if self.sketch is None else [round(float(value), 6) for value in self.sketch.of(vector)]
 
     def measure(self, vector: Vector, of: Moment) -> None:
-        """Score `vector` (d,) on the common test set; a task that fails here is logged, the node goes on."""
+        """Score `vector` (d,) on the common test set.
+
+        Raises:
+            LearningError: the task failed, and this is `strict`.
+        """
         self.sketched = self.sketch_of(vector)
         try:
             score = self.learner.evaluate(vector, "test")
         except LearningError as error:
+            if self.strict:
+                raise
             log.error("evaluation failed: %s", error)  # noqa: TRY400 - the user's task, not our traceback
         else:
             self.tested = None if score is None else Tested(score, of)  # in one step: others read it meanwhile

@@ -1,0 +1,229 @@
+"""A federation as a Python object: described by keywords or by a file, run in this process, simulated, or saved.
+
+    from p2pfl import Federation, Task
+
+    federation = Federation(task=Task(model=make_model, data=make_data), nodes=8, topology="ring", rounds=40)
+    report = federation.run()
+    print(report.accuracy.min)
+
+Whatever a federation file can say is a keyword of the same name, with the same default and the same check.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from p2pfl.config.load import federation_from
+from p2pfl.config.load import load_federation as load_config
+from p2pfl.config.members import default_names
+from p2pfl.config.model import Federation as FederationConfig
+from p2pfl.config.schema import GOSSIP, TRAINING
+from p2pfl.config.tables import Mistakes, unknown_keys
+from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.errors import UserError
+from p2pfl.learn.task import LearnerFactory, Task
+
+if TYPE_CHECKING:
+    from p2pfl.reporting.report import Point, Report
+
+WHERE = "Federation"
+"""What errors name in place of a file."""
+MOST_NODES = 64
+OF_A_TASK = "task"
+"""The name of a task that has none."""
+
+
+class Settings(TypedDict, total=False):
+    """The keys of `[training]` and `[gossip]`: docs/federation.md says what each means."""
+
+    rounds: int
+    time_s: float
+    local_steps: int
+    local_epochs: int
+    batch_size: int
+    optimizer: str
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    method: str | type
+    speed_correction: float
+    closing_rounds: int
+    when_through: str
+    evaluate_every: int
+    compressor: str
+    share: str | Sequence[str]
+    rule: str | Callable[..., Any]
+    staleness: str
+    gamma: float
+    start_wait_s: float
+    linger_s: float
+    max_wait_s: float
+    exchanges_per_s: float
+    audit_every: int
+
+
+class Federation:
+    """Nodes that learn one model together.
+
+    `task` is a `Task`, or the name of a task as a federation file has it, with `options` for its other keys. `nodes` is
+    how many there are, or their names. `topology` says who talks to whom (`p2pfl topology list`), `edge` what single
+    edges have of their own: dictionaries with `between` and `compressor`. `method` and `rule` may be a class or a
+    function of the program's own. All other keywords are those of `[training]` and `[gossip]`.
+
+    Raises:
+        UserError: a keyword is unknown or has an impossible value, or the graph is not connected.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Task | LearnerFactory | str = "digits",
+        nodes: int | Sequence[str] = 8,
+        topology: str = "ring",
+        name: str = "federation",
+        seed: int = 0,
+        options: Mapping[str, Any] | None = None,
+        edge: Sequence[Mapping[str, Any]] = (),
+        **settings: Unpack[Settings],
+    ) -> None:
+        given = None if isinstance(task, str) else task
+        called = task if isinstance(task, str) else getattr(task, "name", "") or OF_A_TASK
+        head = {"name": name, "seed": seed, "topology": topology}
+        document: dict[str, Any] = {"federation": head, "task": {"name": called, **(options or {})}}
+        document |= _tables(settings)
+        document["node"] = _members(nodes)
+        document["edge"] = [dict(one) for one in edge]
+        self.config = _checked(document, given)
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> Federation:
+        """The federation of a file, or of the folder that it stands in.
+
+        Raises:
+            UserError: the first mistake in the file.
+        """
+        return cls.of(load_config(path))
+
+    @classmethod
+    def of(cls, config: FederationConfig) -> Federation:
+        """The object for a federation that has been read already."""
+        federation = cls.__new__(cls)
+        federation.config = config
+        return federation
+
+    def __repr__(self) -> str:
+        config = self.config
+        return f"Federation({config.name!r}: {len(config.members)} nodes, {config.topology}, task {config.task.name})"
+
+    def run(self, *, on_progress: Callable[[Point], None] | None = None) -> Report:
+        """Run all nodes in this process, with real sockets, and return the report; works in a notebook too.
+
+        All nodes learn in turn in one thread. `on_progress` is called with the figures of now, at most five times a
+        second, from another thread. Ctrl-C cancels. Nothing is left on the disk.
+
+        Raises:
+            UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those.
+            LearningError: the task failed while it trained or tested.
+        """
+        from p2pfl.runtime.together import run_together  # noqa: PLC0415 - who simulates needs no network
+
+        if len(self.config.members) > MOST_NODES:
+            text = "so many nodes do not run well in one process: simulate them (sim.simulate)"
+            raise UserError(text, file=WHERE, key="nodes", value=len(self.config.members), allowed=f"2 to {MOST_NODES}")
+        return run_together(self.config, on_progress)
+
+    def save(self, folder: Path | str) -> Path:
+        """Write a new folder with the federation file, and a key and a node file for each node; returns its path.
+
+        `p2pfl launch FOLDER` then runs it as processes on this machine; for other machines change the addresses.
+
+        Raises:
+            UserError: the folder exists, or the task is an object that no file names.
+        """
+        from p2pfl.runtime.folders import save  # noqa: PLC0415 - as above
+
+        return save(self.config, Path(folder))
+
+
+def load_federation(path: Path | str) -> Federation:
+    """The federation of a file, or of the folder that it stands in.
+
+    Raises:
+        UserError: the first mistake in the file.
+    """
+    return Federation.from_file(path)
+
+
+def _tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Keywords by the table of a federation file that they stand in; what is None is as if it was not said."""
+    tables: dict[str, dict[str, Any]] = {"training": {}, "gossip": {}}
+    for key, value in settings.items():
+        table = "gossip" if key in GOSSIP else "training"
+        if key not in GOSSIP and key not in TRAINING:
+            raise _unknown(key, value)
+        if value is not None:
+            tables[table][key] = _spec(key, value) if key in ("method", "rule") else value
+    if isinstance(share := tables["gossip"].get("share"), tuple):
+        tables["gossip"]["share"] = list(share)
+    return tables
+
+
+def _unknown(key: str, value: Any) -> UserError:
+    """Names a keyword that is close."""
+    mistakes = Mistakes(Path(WHERE))
+    known = [*inspect.signature(Federation.__init__).parameters][1:-1]
+    unknown_keys({key: value}, "", [*known, *TRAINING, *GOSSIP], mistakes)
+    return _named(mistakes.found[0])
+
+
+def _spec(key: str, value: Any) -> str:
+    """A class or a function by the name under which it can be found again: also one of a notebook."""
+    if isinstance(value, str):
+        return value
+    module, qualified = getattr(value, "__module__", None), getattr(value, "__qualname__", "<no name>")
+    if module is None or not qualified.isidentifier():
+        raise UserError(
+            "this has no name by which it could be found",
+            file=WHERE,
+            key=key,
+            value=value,
+            allowed="a spec, or a class or function at the top level of a module or notebook",
+        )
+    return f"{module}:{qualified}"
+
+
+def _members(nodes: int | Sequence[str]) -> list[dict[str, Any]]:
+    if isinstance(nodes, bool) or not isinstance(nodes, int | list | tuple) or (isinstance(nodes, int) and nodes < 0):
+        raise UserError(
+            "how many nodes?", file=WHERE, key="nodes", value=nodes, allowed="a whole number from 2, or names"
+        )
+    names = default_names(nodes) if isinstance(nodes, int) else list(nodes)
+    return [{"name": name, "key": public_text(_key(index))} for index, name in enumerate(names)]
+
+
+def _key(index: int) -> bytes:
+    """In place of a member's: `run` and `save` make keys of their own."""
+    return Identity(blake2b(str(index).encode(), digest_size=32, person=b"p2pfl-unused").digest()).public
+
+
+def _checked(document: dict[str, Any], task: Any) -> FederationConfig:
+    mistakes = Mistakes(Path(WHERE))
+    config = federation_from(document, mistakes)
+    if mistakes.found:
+        raise _named(mistakes.found[0])
+    return replace(config, task=replace(config.task, given=task))
+
+
+def _named(mistake: UserError) -> UserError:
+    """By keyword, and not by table and key."""
+    mistake.file = WHERE
+    if mistake.key is not None:
+        for table in ("federation.", "training.", "gossip."):
+            mistake.key = mistake.key.removeprefix(table)
+        mistake.key = {"node": "nodes", "task.name": "task"}.get(mistake.key, mistake.key)
+    return mistake

@@ -1,0 +1,139 @@
+"""The folder of a federation on this machine: the federation file, and a key and a node file for each node.
+
+It appears as a whole or not at all. `save` writes what a Python program has described.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from p2pfl.config.load import FILE_NAME, federation_mistakes
+from p2pfl.config.model import Federation, GossipConfig, TrainingConfig
+from p2pfl.config.writing import NewMember, node_text
+from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.errors import StorageError, UserError
+from p2pfl.net.address import free_ports
+from topologies.specs import is_file, parse
+
+KEY_FILE = "node.key"
+
+
+def save(federation: Federation, folder: Path) -> Path:
+    """Write the federation into a new folder, with keys, and addresses on this machine; returns its path.
+
+    Raises:
+        UserError: the folder exists, or something in the federation has no name by which a file could find it.
+    """
+    if federation.task.given is not None:
+        text = "the task is an object of this program, and a file can only name one"
+        raise UserError(text, key="task", value=federation.task.name, allowed='"digits", or task="file.py:object"')
+    target = folder.absolute()
+    with appearing(target) as staging:
+        beside = federation.path.parent
+        members = [
+            make_node(staging, member.name, port)
+            for member, port in zip(federation.members, free_ports(len(federation.members)), strict=True)
+        ]
+        own = {(i, j): (members[i].name, members[j].name) for i, j in federation.edge_compressors}
+        head = {"name": federation.name, "seed": federation.seed, "topology": own_graph(federation.topology, staging)}
+        training, gossip = _said(federation.training, TrainingConfig()), _said(federation.gossip, GossipConfig())
+        for table, key in ((training, "method"), (gossip, "rule")):
+            if key in table:
+                table[key] = _own_code(key, str(table[key]), beside, staging)
+        task = {"name": _own_code("task", federation.task.name, beside, staging), **federation.task.options}
+        tables = [_table("[federation]", head), _table("[task]", task)]
+        tables += [_table("[training]", training), _table("[gossip]", gossip)]
+        tables += [_table("[[node]]", {"name": m.name, "key": m.key, "address": m.address}) for m in members]
+        tables += [
+            _table("[[edge]]", {"between": list(own[edge]), "compressor": spec})
+            for edge, spec in federation.edge_compressors.items()
+        ]
+        (staging / FILE_NAME).write_text("\n".join(tables), encoding="utf-8")
+        check_result(staging)
+    return target
+
+
+def _said(config: TrainingConfig | GossipConfig, usual: TrainingConfig | GossipConfig) -> dict[str, Any]:
+    """What is not the default. None cannot be written, and need not be: it is said by another key."""
+    found = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {key: value for key, value in found.items() if value is not None and value != getattr(usual, key)}
+
+
+def _own_code(key: str, spec: str, beside: Path, folder: Path) -> str:
+    """A spec of the user's own code; the file that it names is copied into `folder`."""
+    if spec.startswith("__main__:"):
+        text = "this stands in the program itself, and a file can only name what stands in a module"
+        raise UserError(text, key=key, value=spec, allowed="file.py:object or package.module:object")
+    place, colon, rest = spec.partition(".py:")
+    if not colon:
+        return spec
+    shutil.copyfile(beside / f"{place}.py", folder / f"{Path(place).name}.py")
+    return f"{Path(place).name}.py:{rest}"
+
+
+def _table(head: str, values: Mapping[str, Any]) -> str:
+    return "".join([f"{head}\n", *(f"{key} = {_toml(value)}\n" for key, value in values.items())])
+
+
+def _toml(value: Any) -> str:
+    """JSON's texts, numbers, truth values and lists are TOML's too; tables of tables stand in braces."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(str(key))} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(one) for one in value) + "]"
+    return json.dumps(str(value) if isinstance(value, Path) else value)
+
+
+@contextmanager
+def appearing(target: Path, *, replacing: bool = False) -> Iterator[Path]:
+    """A folder that becomes `target` in one step if the block ends well, and vanishes if it does not."""
+    if not target.parent.is_dir():
+        raise UserError("no such folder", key="DIR", value=str(target.parent), allowed="a folder that exists")
+    if not replacing and target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError("already exists", key="DIR", value=str(target), allowed="a new or an empty folder")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".p2pfl-new-", dir=target.parent) as staging:
+            folder = Path(staging) / "federation"
+            folder.mkdir()
+            yield folder
+            if replacing:
+                os.rename(target, Path(staging) / "replaced")  # noqa: PTH104 - as below
+            os.rename(folder, target)  # noqa: PTH104 - unlike Path.rename, known to replace an empty folder
+    except OSError as error:
+        raise StorageError(f"{target} could not be made: {error.strerror}") from error
+
+
+def make_node(folder: Path, name: str, port: int) -> NewMember:
+    (folder / name).mkdir(mode=0o700)
+    identity = Identity.generate()
+    identity.save(folder / name / KEY_FILE)
+    member = NewMember(name=name, key=public_text(identity.public), address=f"127.0.0.1:{port}")
+    (folder / name / "node.toml").write_text(node_text(member), encoding="utf-8")
+    return member
+
+
+def own_graph(topology: str, folder: Path) -> str:
+    """The spec for the federation file: a graph file, or the file of labels that a spec names, is copied beside it."""
+    if not is_file(topology):
+        labels = parse(topology).parameters.get("labels")
+        if not labels:
+            return topology
+        shutil.copyfile(labels, folder / Path(labels).name)
+        return topology.replace(str(labels), Path(labels).name)
+    copy = "graph" + Path(topology).suffix
+    shutil.copyfile(topology, folder / copy)
+    return f"./{copy}"
+
+
+def check_result(folder: Path) -> None:
+    """Raise what is wrong with the federation in `folder`."""
+    if mistakes := federation_mistakes(folder):
+        raise ExceptionGroup("mistakes in a new federation", mistakes)

@@ -1,0 +1,181 @@
+"""All nodes of a federation in this process: real sockets on loopback, and one thread in which they learn in turn.
+
+For a script or a notebook, whose own event loop may be busy: the nodes have a loop in a thread of its own. Nothing is
+pickled, no signal is taken, and nothing is left behind: states stand in a folder that is removed at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from p2pfl.config.load_node import load_node, node_file
+from p2pfl.config.model import Federation, NodeConfig
+from p2pfl.crypto.identity import Identity
+from p2pfl.net.address import free_ports
+from p2pfl.reporting.report import Point, Report
+from p2pfl.reporting.status import NodeLine
+from p2pfl.runtime.app import Application, Shared
+from p2pfl.runtime.driver import compute_thread
+from p2pfl.runtime.fleet import STOPPED, Child
+from p2pfl.runtime.lies import Lies
+from p2pfl.runtime.parts import Setup, setup_of
+from p2pfl.runtime.report import History, final_report
+
+LOOK_EVERY_S = 0.2
+JOIN_S = 0.1
+"""Ctrl-C is noticed within this time."""
+
+OnProgress = Callable[[Point], None]
+
+
+def run_together(federation: Federation, on_progress: OnProgress | None = None) -> Report:
+    """Run all nodes to their end. Ctrl-C cancels.
+
+    Raises:
+        UserError: the task, its options or the data are wrong.
+        LearningError: the task failed in a node.
+    """
+    with tempfile.TemporaryDirectory(prefix="p2pfl-") as folder:
+        together = Together(*_with_keys(federation), Path(folder), on_progress)
+        outcome = _Outcome()
+        thread = threading.Thread(target=outcome.find, args=(together,), name="p2pfl")
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(JOIN_S)
+        finally:
+            together.cancel()
+            thread.join()
+    return outcome.report()
+
+
+class _Outcome:
+    """What comes of the nodes, on its way from their thread to the caller's."""
+
+    def __init__(self) -> None:
+        self._report: Report | None = None
+        self._error: BaseException | None = None
+
+    def find(self, together: Together) -> None:
+        try:
+            self._report = asyncio.run(together.run())
+        except BaseExceptionGroup as errors:
+            self._error = _first(errors)
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
+            self._error = error
+
+    def report(self) -> Report:
+        if self._report is None:
+            raise self._error or AssertionError("the nodes ended without a report")
+        return self._report
+
+
+def _first(errors: BaseExceptionGroup) -> BaseException:
+    """The nodes that are stopped because of it have no error of their own."""
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _with_keys(federation: Federation) -> tuple[Federation, list[Identity]]:
+    """The same federation on this machine, with keys and addresses made for this run."""
+    identities = [Identity.generate() for _ in federation.members]
+    members = tuple(
+        replace(member, key=identity.public, address=f"127.0.0.1:{port}")
+        for member, identity, port in zip(federation.members, identities, free_ports(len(identities)), strict=True)
+    )
+    return replace(federation, members=members), identities
+
+
+@dataclass(slots=True)
+class Together:
+    """The nodes and what they have said. `run` belongs to one event loop, `cancel` to any thread."""
+
+    federation: Federation
+    identities: Sequence[Identity]
+    folder: Path
+    on_progress: OnProgress | None = None
+    children: list[Child] = field(default_factory=list)
+    lies: Lies | None = None
+    stopping: bool = False
+    started_at: float = field(default_factory=time.monotonic)
+    _cancel: Callable[[], object] | None = None
+
+    @property
+    def honest(self) -> list[Child]:
+        return self.children
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started_at
+
+    def cancel(self) -> None:
+        self.stopping = True
+        if self._cancel is not None:
+            self._cancel()
+
+    async def run(self) -> Report:
+        """Every mistake in task and data is found before the first node starts."""
+        setups = []
+        for member, identity in zip(self.federation.members, self.identities, strict=True):
+            if self.stopping:
+                raise asyncio.CancelledError
+            setups.append(setup_of(self.federation, self._node(member.name), identity))
+        self.children = [Child(name=setup.member.name, node=setup.node) for setup in setups]
+        history, compute = History(), compute_thread()
+        shared = Shared(compute=compute, all_ready=asyncio.Barrier(len(setups)).wait)
+        try:
+            async with asyncio.TaskGroup() as group:
+                watch = group.create_task(self._watch(history))
+                runs = [
+                    group.create_task(self._run_one(child, setup, shared))
+                    for child, setup in zip(self.children, setups, strict=True)
+                ]
+                loop = asyncio.get_running_loop()
+                self._cancel = partial(_cancel_all, loop, [*runs, watch])
+                await asyncio.wait(runs)
+                watch.cancel()
+        finally:
+            self._cancel = None
+            await asyncio.to_thread(compute.shutdown, cancel_futures=True)
+        history.look(self)
+        return final_report(self, history.points)
+
+    def _node(self, name: str) -> NodeConfig:
+        """As a node file says it, where the federation is a file; but its state and address are of this run."""
+        is_file = self.federation.path.is_file()
+        place = node_file(self.federation, name) if is_file else self.folder / name
+        node = load_node(place, self.federation, name)
+        return replace(
+            node,
+            state_dir=self.folder / name / "state",
+            listen=self.federation.member(name).address or "127.0.0.1:0",
+            status_listen=None,
+            durability="snapshot",
+        )
+
+    async def _run_one(self, child: Child, setup: Setup, shared: Shared) -> None:
+        def hear(line: NodeLine) -> None:
+            child.lines.append(line)
+
+        result = await Application(setup, on_line=hear, sketched=True, shared=shared).run()
+        child.exit_code = 0 if result is not None and result.finished else STOPPED
+        child.ended_s = self.elapsed_s
+
+    async def _watch(self, history: History) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            point = history.look(self)
+            if point is not None and self.on_progress is not None:
+                self.on_progress(point)
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop, tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        loop.call_soon_threadsafe(task.cancel)

@@ -216,7 +216,7 @@ def _checked(document: dict[str, Any], task: Any) -> FederationConfig:
     config = federation_from(document, mistakes)
     if mistakes.found:
         raise _named(mistakes.found[0])
-    return replace(config, task=replace(config.task, given=task))
+    return replace(config, path=Path(WHERE), task=replace(config.task, given=task))
 
 
 def _named(mistake: UserError) -> UserError:

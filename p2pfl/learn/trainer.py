@@ -87,9 +87,18 @@ class TorchLearner:
         return other
 
     def initial(self) -> Vector:
-        """Builds the model once more: it is asked for once, and a copy kept for it would weigh as much as the model."""
+        """Builds the model once more: it is asked for once, and a copy kept for it would weigh as much as the model.
+
+        Raises:
+            UserError: the task gives the same module each time.
+        """
         with seeded(torch_seed(self.context.seed, "model")):
-            return FlatModule(_build(self.task), self.task.name, self.share).vector()
+            module = _build(self.task)
+        if module is self.module:
+            text = "model returned the same module twice, and nodes would train each other's"
+            allowed = "a function that builds a new one each time"
+            raise UserError(text, file=self.task.name, key="model", value=type(module).__name__, allowed=allowed)
+        return FlatModule(module, self.task.name, self.share).vector()
 
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         self._flat.load(start.model)

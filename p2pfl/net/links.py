@@ -166,16 +166,20 @@ class Links:
         self._listener.stop_accepting()
         for task in self._dials:
             task.cancel()
-        await self._table.drain(self._limits.close_s)
-        self._table.close("the node stopped")
-        if self._sessions:
-            await asyncio.wait(self._sessions, timeout=2 * self._limits.close_s)
-        for task in self._sessions | self._visits:
-            task.cancel()
-        await self._listener.stop()
-        if self._http is not None:
-            await self._http.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        try:
+            await self._table.drain(self._limits.close_s)
+            self._table.close("the node stopped")
+            if self._sessions:
+                await asyncio.wait(self._sessions, timeout=2 * self._limits.close_s)
+        finally:  # a node may be cancelled while it takes its leave
+            for task in self._sessions | self._visits:
+                task.cancel()
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            try:
+                await self._listener.stop()
+            finally:
+                if self._http is not None:
+                    await self._http.close()
 
     def _run(self, link: PeerLink) -> None:
         self._track(link.run(), self._sessions)

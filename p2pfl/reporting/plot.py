@@ -285,6 +285,6 @@ def _title(runs: Sequence[Run]) -> str:
     if len(runs) > 1:
         return f"{len(runs)} runs"
     report = runs[0].report
-    kind = "simulated" if report.simulated else "real processes"
+    kind = "simulated" if report.simulated else "real nodes"
     name, nodes = report.config.get("federation", ""), counted(len(report.nodes), "node")
     return shown(f"{name}: {nodes}, {report.topology}, seed {report.seed}, {kind}", 100)

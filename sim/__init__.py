@@ -1,19 +1,34 @@
-"""Virtual time for the node's own code: the shipped core and engine under another clock, another link."""
+"""Virtual time for the node's own code: the shipped core and engine under another clock, another link.
+
+What a Python program may rely on stands in `__all__`. A name is imported when it is first used: `simulate` loads torch.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sim.simulation import simulate
+    from sim.sweep.front import sweep
+    from sim.worlds.world import World, load_world
 
-__all__ = ["simulate"]
+__all__ = ["World", "load_world", "simulate", "sweep"]
+
+_HOME = {
+    "World": "sim.worlds.world",
+    "load_world": "sim.worlds.world",
+    "simulate": "sim.simulation",
+    "sweep": "sim.sweep.front",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`from sim import simulate` loads torch; what lies below does not."""
-    if name != "simulate":
-        raise AttributeError(name)
-    from sim.simulation import simulate  # noqa: PLC0415 - as above
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return found
 
-    return simulate
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Protocol
 
 import torch
 
@@ -29,6 +30,7 @@ from sim.stage import Script, Stage, script
 from sim.worlds.choices import settle
 from sim.worlds.memory import check_memory
 from sim.worlds.model import WorldSpec
+from sim.worlds.world import World
 
 POINTS = 40
 """evaluations in a run, about."""
@@ -69,11 +71,17 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+class Described(Protocol):
+    """A `p2pfl.Federation`."""
+
+    config: Federation
+
+
 @_one_thread()
 def simulate(
-    federation: Federation,
+    federation: Federation | Described,
     *,
-    world: WorldSpec | None = None,
+    world: World | WorldSpec | None = None,
     batching: bool = True,
     check: bool = False,
     references: bool = True,
@@ -81,6 +89,7 @@ def simulate(
 ) -> Report:
     """Run the shipped core and engine of every node under virtual time, and return the report.
 
+    `federation` is a `p2pfl.Federation`, or what a federation file says; `world` is the default one where none is given.
     All chance comes from `federation.seed`. `batching` False does one operation at a time, by the shipped engine;
     `check` does so too, and checks every invariant after every event. `references` adds what a central server and
     pooled data would have given.
@@ -90,6 +99,10 @@ def simulate(
         InvariantError: with `check`.
     """
     began = time.process_time()
+    if not isinstance(federation, Federation):
+        federation = federation.config
+    if isinstance(world, World):
+        world = world.spec([member.name for member in federation.members])
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
     attack = None if spec.liars is None else parse_attack(spec.liars.attack)
     liars = frozenset(spec.liars.nodes if spec.liars else ())

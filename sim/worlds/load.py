@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -56,17 +56,24 @@ def _read(path: Path, federation: Federation) -> tuple[WorldSpec | None, list[Us
     except UserError as error:
         return None, [error]
     mistakes = Mistakes(path)
-    names = [member.name for member in federation.members]
+    return world_from(document, [member.name for member in federation.members], mistakes), mistakes.found
+
+
+def world_from(document: dict[str, Any], names: Sequence[str], mistakes: Mistakes) -> WorldSpec | None:
+    """What a document says that has the tables of a world file, for nodes of these names.
+
+    What is wrong with it goes to `mistakes`; None where it could not be understood.
+    """
     world = _WorldReader(document, Names(names), mistakes).world()
     if world is None:
-        return None, mistakes.found
+        return None
     mistakes.found.extend(check_world(world, len(names)))
     if world.compute.trace is not None and not mistakes.found:
         try:
             read_trace(world.compute.trace, names)
         except UserError as error:
             mistakes.found.append(error)
-    return world, mistakes.found
+    return world
 
 
 class _WorldReader:

@@ -10,8 +10,7 @@ from typing import Any
 
 from p2pfl.config.graph import DisconnectedGraph, federation_graph
 from p2pfl.config.load import federation_file, load_federation
-from p2pfl.config.model import Edges, Federation, GossipConfig, Member, TaskConfig, TrainingConfig
-from p2pfl.config.schema import GOSSIP
+from p2pfl.config.model import GOSSIP, Edges, Federation, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.config.tables import Mistakes, read_table
 from p2pfl.errors import UserError
 from sim.worlds.memory import check_count

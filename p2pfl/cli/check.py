@@ -111,7 +111,7 @@ def _look_at_method(federation: Federation, findings: Findings) -> None:
 
 
 def _look_into_folder(federation: Federation, member: Member, findings: Findings) -> None:
-    from p2pfl.config.load_node import load_node, node_file, node_mistakes  # noqa: PLC0415 - as above
+    from p2pfl.config.load import load_node, node_file, node_mistakes  # noqa: PLC0415 - as above
     from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from p2pfl.config.kinds import Kind, text, whole
-from p2pfl.config.schema import GOSSIP, TRAINING, Kinds
+from p2pfl.config.model import GOSSIP, TRAINING, Kinds
 from p2pfl.errors import P2PFLError
 from p2pfl.reporting import finite
 from topologies.errors import TopologyError

@@ -15,7 +15,7 @@ import click
 
 from p2pfl.cli.launch import REPORT_FILE, run_fleet
 from p2pfl.cli.output import Form, format_option
-from p2pfl.cli.report import check_report, where
+from p2pfl.cli.report import check_picture, check_report, where
 
 if TYPE_CHECKING:
     from p2pfl.config.model import Federation
@@ -98,8 +98,6 @@ def demo(
     Every node is a process of its own with a few of the ten digits (UCI's 1,797 real images, which come with p2pfl),
     and talks to its neighbors in the graph alone. Stopped with Ctrl-C, `p2pfl launch DIR` goes on.
     """
-    from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - `--help` stays instant
-
     report, form = where(report, form)
     if report is not None:
         check_report(report, coming=folder)
@@ -110,7 +108,7 @@ def demo(
         raise ModuleNotFoundError("the digits are learned with torch", name="torch")
     options = {"rounds": rounds, "compressor": compressor, "rule": rule, "method": _own_method(method, rule)}
     federation = _make(folder, nodes=nodes, topology=topology, partition=partition, seed=seed, options=options)
-    from p2pfl.config.load import load_federation  # noqa: PLC0415 - as above
+    from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
 
     described = load_federation(federation)
     lies = _lies(attackers, described, byzantine, attack)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from p2pfl.cli.output import Form, footnote, format_option, size, write_facts, write_json, write_rows
-from p2pfl.cli.report import check_report, node_rows, where, write_report
+from p2pfl.cli.report import check_picture, check_report, draw, node_rows, where, write_report
 
 if TYPE_CHECKING:
     from p2pfl.config.model import Federation
@@ -64,8 +64,7 @@ def run_fleet(
     lies: Lies | None = None,
 ) -> int:
     """Start the nodes, show them, write report and picture; returns the exit code. Of liars it says nothing."""
-    from p2pfl.cli.picture import check_picture, draw  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.reporting import finite  # noqa: PLC0415 - as above
+    from p2pfl.reporting import finite  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
 
     check_report(report)

@@ -43,7 +43,7 @@ def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None, mean
     Reports of real runs and of simulated ones go together. One REPORT may be a sweep's folder, or its results.json:
     then every combination is a point with its confidence interval.
     """
-    from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.report import check_picture  # noqa: PLC0415 - `--help` stays instant
 
     files = [path / RESULTS if path.is_dir() else path for path in reports]
     target = output or (files[0].with_suffix(".png") if len(files) == 1 else COMPARISON)

@@ -116,8 +116,7 @@ def attacks(form: Form) -> None:
 
 
 def _check_targets(report: Path | None, plot: Path | None) -> None:
-    from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.cli.report import check_report  # noqa: PLC0415 - as above
+    from p2pfl.cli.report import check_picture, check_report  # noqa: PLC0415 - `--help` stays instant
 
     if report is not None:
         check_report(report)

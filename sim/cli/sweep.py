@@ -73,7 +73,7 @@ def command(
     from sim.sweep.work import build, run  # noqa: PLC0415 - as above
 
     if plot is not None:
-        from p2pfl.cli.picture import check_picture  # noqa: PLC0415 - as above
+        from p2pfl.cli.report import check_picture  # noqa: PLC0415 - as above
 
         check_picture(plot)
     runner = _runner(engine, scheduler, jobs or _cores())

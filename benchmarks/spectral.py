@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from topologies import Topology, TopologyError, build
-from topologies.eigen.ladder import extremes
+from topologies.eigen.extremes import extremes
 from topologies.graph import component_labels
 from topologies.laplacian import Laplacian
 

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from p2pfl.config.load import federation_from
 from p2pfl.config.load import load_federation as load_config
-from p2pfl.config.members import default_names
+from p2pfl.config.model import GOSSIP, TRAINING
 from p2pfl.config.model import Federation as FederationConfig
-from p2pfl.config.schema import GOSSIP, TRAINING
 from p2pfl.config.tables import Mistakes, unknown_keys
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
@@ -202,7 +201,7 @@ def _members(nodes: int | Sequence[str]) -> list[dict[str, Any]]:
         raise UserError(
             "how many nodes?", file=WHERE, key="nodes", value=nodes, allowed="a whole number from 2, or names"
         )
-    names = default_names(nodes) if isinstance(nodes, int) else list(nodes)
+    names = [f"node{index}" for index in range(nodes)] if isinstance(nodes, int) else list(nodes)
     return [{"name": name, "key": public_text(_key(index))} for index, name in enumerate(names)]
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from p2pfl.config.graph import DisconnectedGraph, federation_graph
 from p2pfl.config.load import federation_file, load_federation
-from p2pfl.config.members import default_names, made_up
-from p2pfl.config.model import Edges, Federation, GossipConfig, TaskConfig, TrainingConfig
-from p2pfl.config.schema import GOSSIP
+from p2pfl.config.model import GOSSIP, Edges, Federation, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.config.tables import Mistakes, read_table
 from p2pfl.errors import UserError
 from sim.worlds.memory import check_count
@@ -50,7 +49,7 @@ def describe(
         check_count(nodes)
     federation = _built_in(nodes or NODES) if file is None else load_federation(file)
     if nodes is not None and nodes != len(federation.members):
-        federation = replace(federation, members=made_up(default_names(nodes)), edge_compressors={})
+        federation = replace(federation, members=made_up(nodes), edge_compressors={})
     if seed is not None:
         federation = replace(federation, seed=seed)
     if topology is not None:
@@ -68,6 +67,12 @@ def describe(
     return replace(federation, gossip=_gossip(federation.gossip, wanted))
 
 
+def made_up(nodes: int) -> tuple[Member, ...]:
+    """Members that exist nowhere, named as in a demo."""
+    keys = (blake2b(str(index).encode(), digest_size=32, person=b"p2pfl-simulated").digest() for index in range(nodes))
+    return tuple(Member(index=i, name=f"node{i}", key=key, address=None) for i, key in enumerate(keys))
+
+
 def _built_in(nodes: int) -> Federation:
     partition = PARTITION if nodes <= MANY_NODES else MANY_PARTITION
     return Federation(
@@ -78,7 +83,7 @@ def _built_in(nodes: int) -> Federation:
         task=TaskConfig(name="digits", options={"partition": partition}),
         training=TrainingConfig(),
         gossip=GossipConfig(),
-        members=made_up(default_names(nodes)),
+        members=made_up(nodes),
         edges=(),
     )
 

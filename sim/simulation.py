@@ -89,7 +89,7 @@ def simulate(
 ) -> Report:
     """Run the shipped core and engine of every node under virtual time, and return the report.
 
-    `federation` is a `p2pfl.Federation`, or what a federation file says; `world` is the default one where none is given.
+    `federation` is a `p2pfl.Federation`, or what a federation file says. Without a `world` it is the default one.
     All chance comes from `federation.seed`. `batching` False does one operation at a time, by the shipped engine;
     `check` does so too, and checks every invariant after every event. `references` adds what a central server and
     pooled data would have given.

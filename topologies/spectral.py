@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from topologies.eigen.extremes import TOLERANCE, ULP, Extremes, exactly, required
-from topologies.eigen.ladder import extremes, largest
+from topologies.eigen.extremes import TOLERANCE, ULP, Extremes, exactly, extremes, largest, required
 from topologies.errors import TopologyError, nearest
 from topologies.graph import Topology, component_count, require_graph
 from topologies.laplacian import Array, Laplacian

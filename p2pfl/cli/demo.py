@@ -106,7 +106,7 @@ def demo(
         raise ModuleNotFoundError("the digits are learned with torch", name="torch")
     options = {"rounds": rounds, "compressor": compressor, "rule": rule, "method": _own_method(method, rule)}
     federation = _make(folder, nodes=nodes, topology=topology, partition=partition, seed=seed, options=options)
-    from p2pfl.config.load import load_federation  # noqa: PLC0415 - as above
+    from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
 
     described = load_federation(federation)
     lies = _lies(attackers, described, byzantine, attack)
@@ -190,7 +190,7 @@ def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int,
 def _check_options(partition: str, compressor: str, rule: str) -> None:
     """Every mistake in these at once, each by the name of its option."""
     from p2pfl.compress.catalog import make_compressor, require_fit  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.schema import GOSSIP  # noqa: PLC0415 - as above
+    from p2pfl.config.model import GOSSIP  # noqa: PLC0415 - as above
     from p2pfl.config.tables import Mistakes, read_table  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.learn.partition import parse_partition  # noqa: PLC0415 - as above

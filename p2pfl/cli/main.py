@@ -6,6 +6,7 @@ Subcommands of other packages join through the entry point group `p2pfl.commands
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import sys
@@ -18,9 +19,42 @@ from typing import Any, NoReturn
 
 import click
 
-from p2pfl.cli.group import Named
 from p2pfl.errors import P2PFLError, UserError
 from topologies.errors import TopologyError
+
+
+class Named(click.Group):
+    """Subclasses say which there are, by `lines`, and import one, by `find`."""
+
+    def lines(self) -> Mapping[str, str]:
+        """Name to what `--help` says of it, in the order of the listing."""
+        raise NotImplementedError
+
+    def find(self, name: str) -> Any:
+        """One of those in `lines`."""
+        raise NotImplementedError
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.lines())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        found = self.find(cmd_name) if cmd_name in self.lines() else None
+        return found if isinstance(found, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if close := difflib.get_close_matches(args[0], self.lines(), n=1):
+                raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.lines().items()))
+
 
 DISTRIBUTION = "p2pfl-gossip"
 ENTRY_POINTS = "p2pfl.commands"

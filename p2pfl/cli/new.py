@@ -112,7 +112,7 @@ def _checked_name(name: str | None, target: Path) -> str:
 
 def _checked_rule(rule: str) -> str:
     """In its canonical spelling."""
-    from p2pfl.config.schema import GOSSIP  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.model import GOSSIP  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.tables import Mistakes, read_table  # noqa: PLC0415 - as above
 
     found = Mistakes(Path())

@@ -1,4 +1,4 @@
-"""A report on its way to a file and to a reader, whether the run was real or simulated."""
+"""A report on its way to a file, to a picture and to a reader, whether the run was real or simulated."""
 
 from __future__ import annotations
 

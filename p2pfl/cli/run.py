@@ -64,8 +64,7 @@ def be_node(
     maker: Callable[[], Callable[..., Application]] | None = None,
 ) -> NoReturn:
     """Run the node and leave the process. `maker`, called once thread limits are set, gives another `Application`."""
-    from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.load_node import find_member, load_node, node_file  # noqa: PLC0415 - as above
+    from p2pfl.config.load import find_member, load_federation, load_node, node_file  # noqa: PLC0415 - for `--help`
     from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node has handlers of its own

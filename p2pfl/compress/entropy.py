@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress.interface import Payload, RowCompressor, Rows, Vector
-from p2pfl.compress.vectors import as_payload
+from p2pfl.compress.interface import Payload, RowCompressor, Rows, Vector, as_payload
 from p2pfl.errors import PeerFault
 
 PLAIN, PACKED = 0, 1

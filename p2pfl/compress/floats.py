@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress.interface import Rows
-from p2pfl.compress.vectors import (
+from p2pfl.compress.interface import (
     ByRows,
+    Rows,
     copy_float32,
     require_finite,
     require_payloads,

@@ -17,8 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress.interface import Rows
-from p2pfl.compress.vectors import copy_float32, tiles
+from p2pfl.compress.interface import Rows, copy_float32, tiles
 from p2pfl.errors import PeerFault
 
 Indices = NDArray[np.int64]

@@ -25,8 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress.draws import bits, seeds_of, words
-from p2pfl.compress.interface import RowCompressor, Rows
-from p2pfl.compress.vectors import ByRows, copy_float32, not_finite, require_payloads, require_rows, rows_for, tiles
+from p2pfl.compress.interface import (
+    ByRows,
+    RowCompressor,
+    Rows,
+    copy_float32,
+    not_finite,
+    require_payloads,
+    require_rows,
+    rows_for,
+    tiles,
+)
 from p2pfl.errors import PeerFault
 
 SEED_BYTES = 8

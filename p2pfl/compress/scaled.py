@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress.draws import seeds_of
-from p2pfl.compress.interface import Rows
-from p2pfl.compress.vectors import (
+from p2pfl.compress.interface import (
     FLOAT32_MAX,
     ByRows,
+    Rows,
     copy_float32,
     not_finite,
     require_payloads,

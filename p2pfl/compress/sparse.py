@@ -18,8 +18,16 @@ from numpy.typing import NDArray
 
 from p2pfl.compress.draws import seeds_of, words
 from p2pfl.compress.indices import PACKED, IndexCode, Indices, largest
-from p2pfl.compress.interface import RowCompressor, Rows
-from p2pfl.compress.vectors import ByRows, not_finite, require_payloads, require_rows, rows_for, tiles
+from p2pfl.compress.interface import (
+    ByRows,
+    RowCompressor,
+    Rows,
+    not_finite,
+    require_payloads,
+    require_rows,
+    rows_for,
+    tiles,
+)
 from p2pfl.config.compressor import number
 
 SEED_BYTES = 8

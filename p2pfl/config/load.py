@@ -1,16 +1,34 @@
-"""Reads a federation file and a node file once, at the edge, into the frozen values of `model`."""
+"""Reads a federation file, and what only one node knows, once, at the edge, into the frozen values of `model`.
+
+Who belongs to the federation is the list of keys in its `[[node]]` tables and nothing else. A node has its own file in
+`<federation folder>/<node name>/node.toml`, which may be missing.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.edges import read_edges
-from p2pfl.config.graph import DisconnectedGraph, read_graph
-from p2pfl.config.members import read_members
+from p2pfl.config.graph import DisconnectedGraph, read_edges, read_graph
 from p2pfl.config.method import of_control_variate
-from p2pfl.config.model import USUAL_ROBUST_METHOD, Federation, GossipConfig, TaskConfig, TrainingConfig
-from p2pfl.config.schema import FEDERATION, GOSSIP, OLD_TRAINING, OLD_VARIATE, TABLES, TASK, TRAINING
+from p2pfl.config.model import (
+    FEDERATION,
+    GOSSIP,
+    MEMBER,
+    NODE,
+    OLD_TRAINING,
+    OLD_VARIATE,
+    TABLES,
+    TASK,
+    TRAINING,
+    USUAL_ROBUST_METHOD,
+    Federation,
+    GossipConfig,
+    Member,
+    NodeConfig,
+    TaskConfig,
+    TrainingConfig,
+)
 from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
 
@@ -112,3 +130,131 @@ def _modernize(training: dict[str, Any], gossip: GossipConfig, file: Path) -> tu
     spec = of_control_variate(beta) if gossip.rule == "mean" else USUAL_ROBUST_METHOD
     training.setdefault("method", spec)
     return (f'{file}: training.{OLD_VARIATE} = {beta:g} is an old name: write method = "{spec}" in its place',)
+
+
+FEWEST = 2
+
+
+def read_members(tables: Any, mistakes: Mistakes) -> tuple[Member, ...]:
+    """The members in the file's order; empty if any of them is not usable."""
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        mistakes.add("must be a list of tables", "node", None, "[[node]] once for each node")
+        return ()
+    before = len(mistakes.found)
+    values = [_read_one(index, table, mistakes) for index, table in enumerate(tables)]
+    if len(tables) < FEWEST:
+        mistakes.add("too few nodes", "node", len(tables), f"{FEWEST} or more [[node]] tables")
+    for key in MEMBER:
+        _refuse_repetition(key, values, mistakes)
+    if len(mistakes.found) > before:
+        return ()
+    return tuple(
+        Member(index=index, name=value["name"], key=value["key"], address=value.get("address"))
+        for index, value in enumerate(values)
+    )
+
+
+def _read_one(index: int, table: dict[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+    prefix = f"node[{index}]."
+    require(table, prefix, ("name", "key"), MEMBER, mistakes)
+    return read_table(table, prefix, MEMBER, mistakes)
+
+
+def _refuse_repetition(key: str, values: list[dict[str, Any]], mistakes: Mistakes) -> None:
+    first: dict[Any, int] = {}
+    for index, value in enumerate(values):
+        if key not in value:
+            continue
+        if value[key] in first:
+            other = first[value[key]]
+            both = f"{_called(other, values)} and {_called(index, values)} have the same {key}"
+            shown = None if isinstance(value[key], bytes) else value[key]
+            mistakes.add(both, f"node[{index}].{key}", shown, "a different one for each node")
+        else:
+            first[value[key]] = index
+
+
+def _called(index: int, values: list[dict[str, Any]]) -> str:
+    name = values[index].get("name")
+    return f"node[{index}] ({name})" if name else f"node[{index}]"
+
+
+NODE_FILE_NAME = "node.toml"
+DEFAULTS: dict[str, Any] = {
+    "key_file": "node.key",
+    "state_dir": "state",
+    "status_listen": "127.0.0.1:0",
+    "durability": "auto",
+    "snapshot_s": 60.0,
+    "threads": 1,
+    "nice": 0,
+}
+
+
+def node_file(federation: Federation, name: str) -> Path:
+    """Where the node file of a member stands unless told otherwise."""
+    return federation.path.parent / name / NODE_FILE_NAME
+
+
+def load_node(path: Path | str, federation: Federation, name: str | None = None) -> NodeConfig:
+    """The node file at `path`, or in the folder `path`; all defaults if there is none.
+
+    `name` says which member it is for; by default that is the name of its folder.
+
+    Raises:
+        UserError: the first mistake in the file, or no member of that name; `node_mistakes` has them all.
+    """
+    node, mistakes = _read_node(Path(path), federation, name)
+    if mistakes:
+        raise mistakes[0]
+    if node is None:
+        raise AssertionError("no node and no mistake")
+    return node
+
+
+def node_mistakes(path: Path | str, federation: Federation, name: str | None = None) -> list[UserError]:
+    """Everything that is wrong with a node file; empty if it can be loaded."""
+    return _read_node(Path(path), federation, name)[1]
+
+
+def _read_node(path: Path, federation: Federation, name: str | None) -> tuple[NodeConfig | None, list[UserError]]:
+    file = (path if path.suffix == ".toml" else path / NODE_FILE_NAME).absolute()
+    try:
+        member = find_member(federation, name or file.parent.name)
+        document = read_document(file) if file.exists() else {}
+    except UserError as error:
+        return None, [error]
+    mistakes = Mistakes(file)
+    node = _node(document, member, mistakes)
+    return (None if mistakes.found else node), mistakes.found
+
+
+def find_member(federation: Federation, name: str) -> Member:
+    """The member called `name`.
+
+    Raises:
+        UserError: there is none.
+    """
+    try:
+        return federation.member(name)
+    except KeyError:
+        names = ", ".join(member.name for member in federation.members)
+        raise UserError("no such node", file=federation.path, key="node", value=name, allowed=names) from None
+
+
+def _node(document: dict[str, Any], member: Member, mistakes: Mistakes) -> NodeConfig:
+    unknown_keys(document, "", ("node", "data"), mistakes)
+    data = document.get("data", {})
+    if not isinstance(data, dict):
+        mistakes.add("must be a table", "data", None, "[data]")
+    values = DEFAULTS | read_table(document.get("node", {}), "node.", NODE, mistakes)
+    values.setdefault("listen", _default_listen(member))
+    folder = mistakes.file.parent
+    for key in ("key_file", "state_dir"):
+        values[key] = folder / Path(values[key]).expanduser()
+    return NodeConfig(path=mistakes.file, name=member.name, data=data, **values)
+
+
+def _default_listen(member: Member) -> str:
+    port = member.address.rpartition(":")[2] if member.address else "0"
+    return f"0.0.0.0:{port}"

@@ -13,8 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.kinds import Kind, number
-from p2pfl.config.parameters import OBJECT, Kinds, read_any_parameters, read_parameters, short
+from p2pfl.config.kinds import OBJECT, Kind, Kinds, number, read_any_parameters, read_parameters, short
 
 _PARAMETERS: Mapping[str, Kinds] = {
     "plain": {},

@@ -1,4 +1,4 @@
-"""What a federation file and a node file say, after validation: plain frozen values.
+"""What a federation file and a node file say: plain frozen values, and which keys there are and what each may be.
 
 Parsing, defaults' origin and error texts are in `load`; these classes only hold the result. Times are in seconds,
 sizes in bytes. A default that stands here is the default of the file.
@@ -11,6 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from p2pfl.config.compressor import compressor
+from p2pfl.config.kinds import Kind, address, choice, name, number, or_none, pair, public_key, text, texts, whole
+from p2pfl.config.method import method
+from p2pfl.config.rule import rule, staleness
 
 Edges = tuple[tuple[int, int], ...]
 """pairs (i, j) of member indices with i < j, sorted."""
@@ -176,3 +181,61 @@ class NodeConfig:
     nice: int
     data: dict[str, Any]
     """the `[data]` table, handed to the task."""
+
+
+Kinds = Mapping[str, Kind]
+
+TABLES = ("federation", "task", "training", "gossip", "node", "edge")
+
+FEDERATION: Kinds = {"name": name(), "seed": whole(0), "topology": text()}
+
+TASK: Kinds = {"name": text()}
+
+TRAINING: Kinds = {
+    "rounds": whole(1),
+    "time_s": number(0, above=True),
+    "local_steps": whole(1),
+    "local_epochs": whole(1),
+    "batch_size": whole(1),
+    "optimizer": choice("sgd", "adam", "adamw"),
+    "learning_rate": number(0, above=True),
+    "momentum": number(0, 1, below=True),
+    "weight_decay": number(0),
+    "method": method(),
+    "speed_correction": number(1),
+    "closing_rounds": whole(0),
+    "when_through": choice("train", "mix"),
+    "evaluate_every": whole(0),
+}
+
+OLD_VARIATE = "control_variate"
+OLD_TRAINING: Kinds = {OLD_VARIATE: number(0)}
+"""Read still: what `method` was before there were several."""
+
+GOSSIP: Kinds = {
+    "compressor": compressor(),
+    "share": texts(),
+    "rule": rule(),
+    "staleness": staleness(),
+    "gamma": number(0, 1, above=True),
+    "start_wait_s": number(0),
+    "linger_s": number(0),
+    "max_wait_s": number(0, above=True),
+    "exchanges_per_s": number(0, above=True),
+    "audit_every": whole(1),
+}
+
+MEMBER: Kinds = {"name": name(), "key": public_key(), "address": address(1)}
+
+EDGE: Kinds = {"between": pair(), "compressor": GOSSIP["compressor"]}
+
+NODE: Kinds = {
+    "key_file": text(),
+    "state_dir": text(),
+    "listen": address(0),
+    "status_listen": or_none(address(0)),
+    "durability": choice("auto", "exchange", "snapshot"),
+    "snapshot_s": number(0, above=True),
+    "threads": whole(1, 1024),
+    "nice": whole(0, 19),
+}

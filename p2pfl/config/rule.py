@@ -4,18 +4,19 @@
 
 `b`, 1 where it is not said, is how many of its neighbors may lie to a node; `mean` bears none. `nnm+` mixes each vector
 with its nearest before a rule that does not take the own model for its center. What rules do is for `aggregate`.
+
+And the words of `gossip.staleness`, how much an old replica counts. What they compute is the core's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from p2pfl.config.kinds import Kind, number, whole
-from p2pfl.config.parameters import OBJECT, Kinds, read_parameters, short
+from p2pfl.config.kinds import OBJECT, Kind, Kinds, number, read_parameters, short, whole
 
 CENTRAL = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum", "bulyan")
 """They take the own model as one vector among others; NNM may stand before them."""
@@ -158,3 +159,35 @@ def _require_before(before: str, name: str) -> None:
 def _parameters(name: str, told: str | None) -> dict[str, float | None]:
     """All of a rule, from what stands behind its colon."""
     return read_parameters(name, told, {"b": (_LIARS, 1), **_PARAMETERS.get(name, {})}, example="b=1")
+
+
+ALLOWED_STALENESS = (
+    "none, constant, constant:C with C in (0, 1], hinge:A,B, polynomial:A, hinge-polynomial:B,A "
+    "with A above 0 and B from 0"
+)
+
+_SHAPES: Mapping[str, Callable[..., bool]] = {
+    "none": lambda: True,
+    "constant": lambda c=1.0: 0.0 < c <= 1.0,
+    "hinge": lambda a, b: a > 0.0 and b >= 0.0,
+    "polynomial": lambda a: a > 0.0,
+    "hinge-polynomial": lambda b, a: a > 0.0 and b >= 0.0,
+}
+
+
+def staleness() -> Kind:
+    return Kind(ALLOWED_STALENESS, _read_staleness)
+
+
+def _read_staleness(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError  # noqa: TRY004 - a reader has one way to refuse
+    name, colon, rest = value.partition(":")
+    try:
+        parameters = [float(part) for part in rest.split(",")] if colon else []
+        fits = _SHAPES[name](*parameters) and all(abs(part) < 1e6 for part in parameters)
+    except (KeyError, TypeError, ValueError):
+        raise ValueError from None
+    if not fits:
+        raise ValueError
+    return value

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import as_file, files
+from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from p2pfl.learn.networks import mlp
-from p2pfl.learn.options import at_least
 from p2pfl.learn.partition import parse_partition
-from p2pfl.learn.task import NodeContext, Pair, Task
+from p2pfl.learn.task import NodeContext, Pair, Task, at_least
 
 PIXELS, CLASSES, BRIGHTEST = 64, 10, 16
 _TEST_EVERY = 5
@@ -47,3 +46,11 @@ def load_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     train = np.setdiff1d(order.numpy(), test.numpy())
     rows = torch.from_numpy(train)
     return (inputs[rows], targets[rows]), (inputs[test], targets[test])
+
+
+def mlp(*sizes: int) -> nn.Sequential:
+    """Fully connected layers with ReLU between them: inputs (b, sizes[0]), flattened, to outputs (b, sizes[-1])."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for width, following in pairwise(sizes):
+        layers += [nn.Linear(width, following), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])

@@ -2,23 +2,27 @@
 
 `path` stands in a node's `[data]`, and then all of the folder's training images are that node's, or in `[task]`, and
 then they are partitioned. The t10k files, where there are any, are the common test set.
+
+The IDX files of MNIST and its likes: unsigned bytes behind a magic number and big-endian sizes, plain or gzipped.
 """
 
 from __future__ import annotations
 
+import gzip
+import struct
+import zlib
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from p2pfl.errors import UserError
-from p2pfl.learn.idx_format import find_idx, has_idx, read_idx
-from p2pfl.learn.networks import mlp, small_cnn
-from p2pfl.learn.options import at_least
+from p2pfl.learn.digits import mlp
 from p2pfl.learn.partition import parse_partition
-from p2pfl.learn.task import NodeContext, Pair, Task
+from p2pfl.learn.task import NodeContext, Pair, Task, at_least
 
 SIDE, CLASSES, BRIGHTEST = 28, 10, 255
 
@@ -45,6 +49,20 @@ def mnist_idx(
     return Task(name="mnist-idx", model=make, data=data)
 
 
+def small_cnn() -> nn.Sequential:
+    """Two convolutions for images (b, 1, 28, 28), ten outputs; 28,938 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 7 * 7, 10),
+    )
+
+
 def _read(folder: Path, prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Images (n, 28, 28) and labels (n,) of one set, checked against each other."""
     image_file, label_file = (find_idx(folder, f"{prefix}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
@@ -65,3 +83,55 @@ def _pair(images: NDArray[np.uint8], labels: NDArray[np.uint8], rows: Any = slic
     """Only the node's own rows become floats: a quarter of the memory for the rest."""
     inputs = torch.from_numpy(images[rows].astype(np.float32)).div_(BRIGHTEST).unsqueeze_(1)
     return inputs, torch.from_numpy(labels[rows].astype(np.int64))
+
+
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """The array in one file, plain or `.gz`.
+
+    Raises:
+        UserError: the file cannot be read, is of another kind or of another length than its header says.
+    """
+    content = _content(path)
+    header = 4 + 4 * dimensions
+    expected = 0x0800 + dimensions  # unsigned bytes, so many dimensions
+    magic = struct.unpack(">I", content[:4])[0] if len(content) >= header else None
+    if magic != expected:
+        raise UserError("this is no such IDX file", file=path, key="magic number", value=magic, allowed=str(expected))
+    shape = struct.unpack(f">{dimensions}I", content[4:header])
+    values = np.frombuffer(content, dtype=np.uint8, offset=header)
+    if values.size != np.prod(shape, dtype=object):
+        raise UserError("length and header differ", file=path, value=values.size, allowed=f"{shape} bytes")
+    return values.reshape(shape)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"this file cannot be read: {error}", file=path) from error
+
+
+def find_idx(folder: Path, name: str) -> Path:
+    """The file `name` or `name.gz` below `folder`, in torchvision's layout or directly.
+
+    Raises:
+        UserError: there is none.
+    """
+    for path in _candidates(folder, name):
+        if path.is_file():
+            return path
+    raise UserError(
+        f"there is no {name}",
+        key="data.path",
+        value=str(folder),
+        allowed=f"a folder with MNIST/raw/{name} or {name}, plain or .gz",
+    )
+
+
+def has_idx(folder: Path, name: str) -> bool:
+    return any(path.is_file() for path in _candidates(folder, name))
+
+
+def _candidates(folder: Path, name: str) -> list[Path]:
+    places = [folder / "MNIST" / "raw", folder / "raw", folder]
+    return [place / (name + suffix) for place in places for suffix in ("", ".gz")]

@@ -26,8 +26,7 @@ from torch.nn.parameter import is_lazy
 
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
-from p2pfl.learn.shape_digest import shape_digest
-from p2pfl.learn.sharing import WHOLE, shared_names
+from p2pfl.learn.sharing import WHOLE, shape_digest, shared_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,8 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.chance import generator
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
-from p2pfl.learn.options import at_least
-from p2pfl.learn.shape_digest import shape_digest
-from p2pfl.learn.task import NodeContext
+from p2pfl.learn.sharing import shape_digest
+from p2pfl.learn.task import NodeContext, at_least
 
 EQUAL_SAMPLES = 100
 

@@ -2,10 +2,14 @@
 
 A tensor is shared if one of its names matches a pattern, and none of them a pattern behind a `!`. What is not shared is
 personal: it is trained by its node and never leaves it. Patterns behind a `!` alone leave out of the whole model.
+
+Two nodes compare a digest of the shared tensors' names, shapes, dtypes and order before they mix.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -70,3 +74,13 @@ def _beginnings(names: Sequence[str]) -> Counter[str]:
 def _beginning(name: str, depth: int) -> str:
     parts = name.split(".")
     return name if len(parts) <= depth else ".".join(parts[:depth]) + ".*"
+
+
+DIGEST_BYTES = 16
+
+
+def shape_digest(tensors: Iterable[tuple[str, Sequence[int], str]]) -> bytes:
+    """BLAKE2b-128 of (name, shape, dtype) for every shared tensor, in the order of the vector."""
+    rows = [[name, list(shape), dtype] for name, shape, dtype in tensors]
+    text = json.dumps(rows, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.blake2b(text.encode("ascii"), digest_size=DIGEST_BYTES).digest()

@@ -133,3 +133,9 @@ class LearnerFactory(Protocol):
     """A task that needs no torch: it makes its own learner."""
 
     def learner(self, context: NodeContext, training: TrainingConfig) -> Learner: ...
+
+
+def at_least(key: str, value: float, least: float) -> None:
+    """Refuse an option below its bound."""
+    if not value >= least:
+        raise UserError("too small", key=f"task.{key}", value=value, allowed=f"at least {least}")

@@ -1,4 +1,4 @@
-"""A torch model as a `Learner`: H steps of a torch optimizer from a given vector.
+"""A torch model as a `Learner`: H steps of a torch optimizer from a given vector, and its loss and accuracy.
 
 Each round starts with an empty optimizer state: what momentum or Adam remember does not outlive a round, because the
 model that it belongs to is mixed in between. Batch order and dropout depend on (seed, node, round) alone. Dropout draws
@@ -21,17 +21,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.batches import draw_batches
 from p2pfl.learn.chance import generator, torch_seed
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import FlatModule, Place
-from p2pfl.learn.samples import Samples, TensorSamples, read_samples
-from p2pfl.learn.scoring import are_labels, loss_of, score
+from p2pfl.learn.samples import Samples, TensorSamples, draw_batches, read_samples
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.task import NodeContext, Task
 
@@ -271,3 +270,68 @@ def _check_labels(task: Task, outputs: Any, samples: Samples) -> None:
             value=lowest if lowest < 0 else highest,
             allowed=f"0 to {outputs.shape[1] - 1}",
         )
+
+
+BATCH = 1024
+
+
+def loss_of(task: Task) -> Callable[[Any, Any], Tensor]:
+    return task.loss or functional.cross_entropy
+
+
+def are_labels(outputs: Any, targets: Any) -> bool:
+    """Whether targets (n, ...) are integer classes of outputs (n, classes, ...)."""
+    return (
+        isinstance(outputs, Tensor)
+        and isinstance(targets, Tensor)
+        and not targets.is_floating_point()
+        and outputs.ndim == targets.ndim + 1
+    )
+
+
+def score(module: nn.Module, samples: Samples, task: Task) -> Score:
+    """Evaluate without gradients, in evaluation mode; the module's mode is as before afterwards.
+
+    The loss is the mean over samples of what the task's loss says of each batch.
+    """
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            return _score(module, samples, task)
+    finally:
+        module.train(was_training)
+
+
+def _score(module: nn.Module, samples: Samples, task: Task) -> Score:
+    loss, hits, judged = 0.0, 0, 0
+    kept: list[tuple[Any, Any]] = []
+    for inputs, targets, count in _batches(samples):
+        outputs = module(inputs)
+        loss += float(loss_of(task)(outputs, targets)) * count
+        if are_labels(outputs, targets):
+            hits += int((outputs.argmax(dim=1) == targets).sum())
+            judged += targets.numel()
+        if task.metrics:
+            kept.append((outputs, targets))
+    return Score(
+        accuracy=hits / judged if judged else None,
+        loss=loss / len(samples),
+        samples=len(samples),
+        metrics=_metrics(task, kept),
+    )
+
+
+def _batches(samples: Samples) -> Iterator[tuple[Any, Any, int]]:
+    for numbers in torch.split(torch.arange(len(samples)), BATCH):
+        inputs, targets = samples.rows(numbers)
+        yield inputs, targets, len(numbers)
+
+
+def _metrics(task: Task, kept: list[tuple[Any, Any]]) -> dict[str, float]:
+    """A metric sees the whole set at once, because not every metric is a mean over batches."""
+    if not kept:
+        return {}
+    outputs = torch.cat([pair[0] for pair in kept])
+    targets = torch.cat([pair[1] for pair in kept])
+    return {name: float(metric(outputs, targets)) for name, metric in task.metrics.items()}

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from p2pfl.config.load_node import load_node, node_file
+from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import Federation, NodeConfig
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.runtime.ending import WAITING_FOR_DISK
@@ -37,7 +37,7 @@ STRANDED_S = 5.0
 STOPPED = 130
 LINE_LIMIT = 1 << 20
 LOG_FILE = "node.log"
-SHARED = ("click", "numpy.random", "p2pfl.config.load_node", "p2pfl.runtime.app")
+SHARED = ("click", "numpy.random", "p2pfl.config.load", "p2pfl.runtime.app")
 """What every node imports."""
 SHARED_WITH_TORCH = ("p2pfl.learn.trainer", "p2pfl.learn.digits")
 WITHOUT_TORCH = ("quadratic",)

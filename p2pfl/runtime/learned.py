@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.load import FILE_NAME, federation_file, load_federation
-from p2pfl.config.load_node import FILE_NAME as NODE_FILE
-from p2pfl.config.load_node import find_member, load_node, node_file
+from p2pfl.config.load import FILE_NAME, federation_file, find_member, load_federation, load_node, node_file
+from p2pfl.config.load import NODE_FILE_NAME as NODE_FILE
 from p2pfl.config.model import Federation
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector

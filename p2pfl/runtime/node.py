@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from p2pfl.config.load import load_federation
-from p2pfl.config.load_node import load_node, node_file
+from p2pfl.config.load import load_federation, load_node, node_file
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.runtime.app import Application
 from p2pfl.runtime.parts import read_setup

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from p2pfl.config.load_node import load_node, node_file
+from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import Federation, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.net.address import free_ports

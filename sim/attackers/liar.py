@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from p2pfl.config.load_node import find_member
+from p2pfl.config.load import find_member
 from p2pfl.core.limits import ResyncBrake
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState

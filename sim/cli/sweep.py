@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,16 +68,19 @@ def command(
     again, a sweep goes on where it was; extended, it runs what is new. Exits with 1 if a run failed, 130 after Ctrl-C.
     """
     from sim.cli.progress import SweepView  # noqa: PLC0415 - `--help` stays instant
-    from sim.sweep.run import run_sweep  # noqa: PLC0415 - as above
+    from sim.sweep.plan import load_sweep  # noqa: PLC0415 - as above
+    from sim.sweep.run import default_folder, run_sweep  # noqa: PLC0415 - as above
+    from sim.sweep.runners import cores  # noqa: PLC0415 - as above
     from sim.sweep.work import build, run  # noqa: PLC0415 - as above
 
     if plot is not None:
         from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
 
         check_picture(plot)
-    runner = _runner(engine, scheduler, jobs or _cores())
+    runner = _runner(engine, scheduler, jobs or cores())
     with SweepView(quiet=quiet) as view:
-        sweep = run_sweep(file, out, run_job=run, check=build, runner=runner, retry=retry, on_change=view.update)
+        described, out = load_sweep(file), out or default_folder(file)
+        sweep = run_sweep(described, out, run_job=run, check=build, runner=runner, retry=retry, on_change=view.update)
     _show(sweep, form)
     if plot is not None:
         from sim.sweep.figure import draw_sweep  # noqa: PLC0415 - as above
@@ -86,11 +88,6 @@ def command(
         draw_sweep(sweep.results, plot)
         click.echo(f"picture: {plot}", err=True)
     return _exit_code(sweep)
-
-
-def _cores() -> int:
-    """Those that this process may use, where the system tells."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _runner(engine: str, scheduler: str | None, count: int) -> Runner:

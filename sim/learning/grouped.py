@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from p2pfl.learn.batches import batch_sizes, draw_rows
 from p2pfl.learn.interface import RoundStart, Score
 from p2pfl.learn.methods import Method
-from p2pfl.learn.samples import TensorSamples
-from p2pfl.learn.scoring import BATCH
+from p2pfl.learn.samples import TensorSamples, batch_sizes, draw_rows
+from p2pfl.learn.trainer import BATCH
 from sim.learning.nodes import TorchNodes
 from sim.learning.pool import Pool
 from sim.learning.scores import scores

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from p2pfl.learn.scoring import are_labels, loss_of
 from p2pfl.learn.task import Task
+from p2pfl.learn.trainer import are_labels, loss_of
 
 _LEVELS = 8
 

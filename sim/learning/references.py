@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.model import Federation, TrainingConfig
-from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.interface import RoundStart, Score, Vector
+from p2pfl.learn.samples import batch_sizes
 from p2pfl.learn.trainer import TorchLearner
 from p2pfl.reporting.report import Centralized, Reference, ReferencePoint
 from sim.learning.batched import BatchedLearners

@@ -1,4 +1,4 @@
-"""What `p2pfl.learn.scoring.score` says of one model, for many models at once."""
+"""What `p2pfl.learn.trainer.score` says of one model, for many models at once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from p2pfl.learn.interface import Score
-from p2pfl.learn.scoring import BATCH, are_labels
 from p2pfl.learn.task import Task
+from p2pfl.learn.trainer import BATCH, are_labels
 from sim.learning.losses import losses_of
 from sim.learning.stacked import StackedModel
 

@@ -19,8 +19,7 @@ from torch.nn import functional
 from p2pfl.learn.methods import Method
 from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import Place
-from p2pfl.learn.scoring import loss_of
-from p2pfl.learn.trainer import TorchLearner, seeded
+from p2pfl.learn.trainer import TorchLearner, loss_of, seeded
 from sim.learning.losses import means, own_order
 from sim.learning.small_products import OneByOne
 

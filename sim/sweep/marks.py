@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from topologies.cli.options import readable_bytes
+from topologies.cli.terminal import readable_bytes
 from topologies.plots.canvas import shown
 
 BYTES = "bytes_per_node"

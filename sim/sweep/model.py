@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from p2pfl.config.kinds import Kind, text, whole
-from p2pfl.config.schema import GOSSIP, TRAINING, Kinds
+from p2pfl.config.model import GOSSIP, TRAINING, Kinds
 from p2pfl.errors import P2PFLError
 from topologies.errors import TopologyError
 

@@ -32,7 +32,15 @@ def load_sweep(path: Path) -> SweepFile:
         UserError: the only mistake in it.
         ExceptionGroup: all the mistakes in it.
     """
-    document = read_document(path)
+    return sweep_from(read_document(path), path)
+
+
+def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
+    """Likewise, from what the file says; `path` names it in errors, and its folder is where other files are looked up.
+
+    Raises:
+        UserError, ExceptionGroup: as above.
+    """
     mistakes = Mistakes(path)
     unknown_keys(document, "", TABLES, mistakes)
     head = read_table(document.get("sweep", {}), "sweep.", HEAD, mistakes)

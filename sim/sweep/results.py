@@ -17,7 +17,7 @@ import msgspec
 
 from sim.sweep.model import Combination, Plan, named
 from sim.sweep.statistics import LEVEL, Estimate, estimate
-from topologies.cli.options import readable_bytes
+from topologies.cli.terminal import readable_bytes
 
 METRICS: Mapping[str, str] = {
     "accuracy_worst": "worst accuracy",

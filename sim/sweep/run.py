@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from p2pfl.reporting.plot import check_picture
 from sim.sweep.folder import RESULTS_CSV, RESULTS_JSON, Folder, replace
-from sim.sweep.model import Endings, Job, Plan, RunJob, RunOutcome
-from sim.sweep.plan import check_plan, load_sweep, make_plan
-from sim.sweep.results import Tally, as_csv, as_json, figures, results
+from sim.sweep.model import Endings, Job, Plan, RunJob, RunOutcome, SweepFile
+from sim.sweep.plan import check_plan, make_plan
+from sim.sweep.results import Tally, as_csv, as_json, figures, flat_rows, results
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 WRITE_EVERY_S = 1.0
 
@@ -52,10 +56,32 @@ class Sweep:
     standing: SweepStanding
     interrupted: bool
 
+    def to_frame(self) -> DataFrame:
+        """A pandas DataFrame with a row for each combination, as results.csv has it.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed.
+        """
+        from pandas import DataFrame  # noqa: PLC0415 - p2pfl does not need it
+
+        return DataFrame(flat_rows(self.results))
+
+    def plot(self, path: Path | str) -> None:
+        """Draw the combinations with their confidence intervals into a .png, .svg or .pdf file.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed.
+            UserError: the file cannot be written.
+        """
+        from sim.sweep.figure import draw_sweep  # noqa: PLC0415 - matplotlib is an extra
+
+        check_picture(Path(path), key="path")
+        draw_sweep(self.results, Path(path))
+
 
 def run_sweep(
-    path: Path,
-    out: Path | None = None,
+    file: SweepFile,
+    out: Path,
     *,
     run_job: RunJob,
     check: Callable[[Job], object],
@@ -63,17 +89,16 @@ def run_sweep(
     retry: bool = False,
     on_change: Callable[[SweepStanding], None] | None = None,
 ) -> Sweep:
-    """Run what is missing of the sweep that `path` describes, in the folder `out`.
+    """Run what is missing of the sweep that `file` describes, in the folder `out`.
 
     `check` raises a UserError for a run that cannot be; no run begins before every one is checked. A run that failed
     before is left alone, unless `retry`. SIGINT and SIGTERM end it early.
 
     Raises:
-        UserError: a mistake in the file, a combination that cannot be, or a folder that cannot be used.
-        ExceptionGroup: several mistakes in the file.
+        UserError: a combination that cannot be, or a folder that cannot be used.
     """
-    plan = make_plan(load_sweep(path))
-    folder = Folder(out or default_folder(path))
+    plan = make_plan(file)
+    folder = Folder(out)
     with folder.held():
         tally = _stand(plan, folder, retry=retry)
         plan = check_plan(plan, check, known={*tally.figures, *tally.failures})

@@ -32,6 +32,11 @@ SPAWN = multiprocessing.get_context("spawn")
 CONNECT_S = 15
 
 
+def cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Worker:
     """One process, and the run it has."""
 

@@ -16,7 +16,6 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 
 from p2pfl.config.tables import Mistakes, read_document, read_table, unknown_keys
-from p2pfl.errors import UserError
 from sim.worlds.load import world_from
 from sim.worlds.model import WorldSpec
 from sim.worlds.schema import COMPUTE, LINKS, RUN, SECTIONS

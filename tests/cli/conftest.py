@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_federation
-from p2pfl.config.load_node import load_node
+from p2pfl.config.load import load_federation, load_node
 from p2pfl.core.effects import CommitRound
 from p2pfl.engine.durable import entry, image
 from p2pfl.runtime import parts

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from p2pfl.cli.check_graph import readable
+from p2pfl.cli.check import readable
 from p2pfl.compress import entropy
 from p2pfl.config.load import load_federation
 from p2pfl.crypto.identity import Identity, public_text

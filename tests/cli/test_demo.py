@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.cli.demo import PARAMETERS
-from p2pfl.config.load import load_federation
-from p2pfl.config.load_node import load_node
+from p2pfl.config.load import load_federation, load_node
 from p2pfl.runtime.parts import load_learner
 
 

@@ -7,8 +7,7 @@ import stat
 
 import pytest
 
-from p2pfl.config.load import load_federation
-from p2pfl.config.load_node import load_node, node_file
+from p2pfl.config.load import load_federation, load_node, node_file
 from p2pfl.crypto.identity import Identity
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.load import load_federation
-from p2pfl.config.load_node import load_node, node_file, node_mistakes
+from p2pfl.config.load import load_federation, load_node, node_file, node_mistakes
 from p2pfl.errors import UserError
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.load import federation_mistakes, load_federation
-from p2pfl.config.load_node import load_node
+from p2pfl.config.load import federation_mistakes, load_federation, load_node
 
 BOARDS = ("pi1", "pi2", "pi3", "pi4", "pi5")
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from p2pfl.config.load import load_federation
-from p2pfl.config.load_node import load_node
+from p2pfl.config.load import load_federation, load_node
 from p2pfl.config.model import Federation
 from p2pfl.core import limits, rounds
 from p2pfl.core.rounds import Rounds

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from p2pfl.config.load_node import load_node
+from p2pfl.config.load import load_node
 from p2pfl.core.effects import Freeze
 from p2pfl.engine.durable import entry, image
 from p2pfl.errors import UserError

@@ -187,7 +187,7 @@ def test_the_users_exception_and_its_line_are_in_the_error(learner):
 def test_accuracy_and_loss_are_means_over_all_samples_whatever_the_batches(learner, monkeypatch):
     mine = learner()
     whole = mine.evaluate(mine.initial(), "local")
-    monkeypatch.setattr("p2pfl.learn.scoring.BATCH", 7)
+    monkeypatch.setattr("p2pfl.learn.trainer.BATCH", 7)
     parts = mine.evaluate(mine.initial(), "local")
     assert parts.accuracy == whole.accuracy
     assert parts.loss == pytest.approx(whole.loss, abs=1e-6)
@@ -195,7 +195,7 @@ def test_accuracy_and_loss_are_means_over_all_samples_whatever_the_batches(learn
 
 
 def test_a_metric_sees_the_whole_set_at_once(learner, monkeypatch):
-    monkeypatch.setattr("p2pfl.learn.scoring.BATCH", 7)
+    monkeypatch.setattr("p2pfl.learn.trainer.BATCH", 7)
     mine = learner(metrics={"rows": lambda outputs, targets: len(outputs) + len(targets)})
     assert mine.evaluate(mine.initial(), "local").metrics == {"rows": 100.0}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topologies import build
-from topologies.simulation.gossip import averaging_ticks, bracket, gossip
+from topologies.averaging import averaging_ticks, bracket, gossip
 
 GRAPHS = [
     ("ring", 20),

@@ -10,10 +10,8 @@ import pytest
 
 from topologies import Topology, build
 from topologies.metrics.byzantine import tolerance
-from topologies.metrics.connectivity import connectivity
-from topologies.metrics.cuts import isoperimetric
-from topologies.metrics.distance import distances
-from topologies.metrics.resistance import resistance
+from topologies.metrics.cuts import connectivity, isoperimetric
+from topologies.metrics.distance import distances, resistance
 from topologies.metrics.robustness import robustness
 from topologies.spectral import plain_extremes
 

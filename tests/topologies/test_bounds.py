@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from topologies import TopologyError, build
-from topologies.cli import output, topology
+from topologies.averaging import rounds_limit
+from topologies.cli import terminal, topology
+from topologies.consensus import Asked, simulate
 from topologies.design import designing
 from topologies.design.augmenting import augment
 from topologies.design.candidates import candidate, known_graphs
@@ -17,8 +19,6 @@ from topologies.design.search import evaluations_for
 from topologies.design.wanted import DESIGN_LIMIT, Wanted
 from topologies.eigen.extremes import EFFORT_LIMIT, effort
 from topologies.failures import decay, random_decays
-from topologies.simulation.report import Asked, simulate
-from topologies.simulation.rounds import rounds_limit
 
 
 def call(*arguments):
@@ -91,12 +91,12 @@ def test_the_search_of_the_largest_graphs_tries_fewer():
 
 def test_a_long_search_tells_how_far_it_is_on_a_terminal_alone(monkeypatch, capsys):
     clock = count()
-    monkeypatch.setattr(output.time, "monotonic", lambda: float(next(clock)))
-    for terminal in (False, True):
-        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal, raising=False)
-        with output.progress() as tell:
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: float(next(clock)))
+    for is_terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal, raising=False)
+        with terminal.progress() as tell:
             tell("looked at 12 of 40 graphs")
-        assert ("looked at 12 of 40 graphs" in capsys.readouterr().err) is terminal
+        assert ("looked at 12 of 40 graphs" in capsys.readouterr().err) is is_terminal
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_the_target_is_checked_before_anything_is_computed(command, target, said
 
 
 def test_a_folder_that_may_not_be_written_is_told_before_the_search(tmp_path, monkeypatch):
-    monkeypatch.setattr("topologies.cli.output.os.access", lambda *_: False)
+    monkeypatch.setattr("topologies.cli.terminal.os.access", lambda *_: False)
     monkeypatch.setattr("topologies.design.designing.design", lambda *_, **__: pytest.fail("computed"))
     assert "cannot be written" in str(call("design", "-n", "20", "-o", str(tmp_path / "a.json")).exception)
 
@@ -159,7 +159,7 @@ def test_rounds_times_edges_are_bounded():
 
 
 def test_what_is_not_settled_within_the_work_is_said(monkeypatch):
-    monkeypatch.setattr("topologies.simulation.rounds.WORK_LIMIT", 20_000)
+    monkeypatch.setattr("topologies.averaging.WORK_LIMIT", 20_000)
     found = simulate(build("ring", 200))
     assert not found.facts["settled"]
     assert any("had not settled after 100 rounds" in note for note in found.notes)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from topologies import TopologyError
 from topologies.building import resolve
 from topologies.cli import topology
-from topologies.cli.options import Bytes, readable_bytes
+from topologies.cli.terminal import Bytes, readable_bytes
 from topologies.comparison import COLUMNS
 
 

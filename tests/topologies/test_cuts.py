@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from topologies import Topology, build
-from topologies.metrics import connectivity as connectivity_module
 from topologies.metrics import cuts
-from topologies.metrics.connectivity import connectivity, cut_points
-from topologies.metrics.cuts import isoperimetric, sweep_cut
+from topologies.metrics import cuts as connectivity_module
+from topologies.metrics.cuts import connectivity, cut_points, isoperimetric, sweep_cut
 
 
 def drawn(seed, largest=14):

@@ -14,7 +14,7 @@ import pytest
 from topologies import Topology, build
 from topologies.eigen.certificate import CHEAP, Budget, at_least, too_wide
 from topologies.eigen.elimination import QuadraticForm, eliminate
-from topologies.eigen.ladder import dense_extremes, extremes
+from topologies.eigen.extremes import dense_extremes, extremes
 from topologies.laplacian import Laplacian
 
 SPARSE = Budget(core=3, fill=1e6)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from topologies import Topology, build
-from topologies.metrics.resistance import resistance
+from topologies.metrics.distance import resistance
 
 GRAPHS = [
     ("ring", 2, "complete"),

@@ -8,8 +8,7 @@ from networkx.generators.atlas import graph_atlas_g
 
 from topologies import Topology, build
 from topologies.metrics import robustness as robustness_module
-from topologies.metrics.robustness import robustness
-from topologies.metrics.separation import core, separate
+from topologies.metrics.robustness import core, robustness, separate
 
 
 def masks(topology):

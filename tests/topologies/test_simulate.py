@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from topologies import MixingMatrix, Schedule, Topology, TopologyError, build, build_schedule, spectrum
-from topologies.simulation.report import Asked, simulate, simulate_schedule
-from topologies.simulation.rounds import OldValues, drift, mixing_step, tail
+from topologies.averaging import OldValues, drift, mixing_step, tail
+from topologies.consensus import Asked, simulate, simulate_schedule
 from topologies.spectral import mixing_matrix
 
 GRAPHS = [

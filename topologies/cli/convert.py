@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from topologies.cli.options import epsilon_option, nodes_option, seed_option, weights_option
+from topologies.cli.terminal import epsilon_option, nodes_option, seed_option, weights_option
 from topologies.errors import TopologyError
 
 if TYPE_CHECKING:

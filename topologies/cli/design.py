@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from topologies.cli import options
+from topologies.cli import terminal
 from topologies.cli.info import CAUTION
-from topologies.cli.output import check_target, format_option, progress, write_json, write_rows
+from topologies.cli.terminal import check_target, format_option, progress, write_json, write_rows
 
 if TYPE_CHECKING:
     from topologies.design.designing import Design
@@ -66,12 +66,12 @@ Examples:
 @click.option("-n", "--nodes", type=int, required=True, help="How many nodes, at most 5000.")
 @click.option("--max-degree", type=int, default=None, help="Most neighbors of a node.  [default: no limit]")
 @click.option("--byzantine", type=int, default=0, show_default=True, help="Liars among the neighbors of a node.")
-@click.option("--budget-bytes", type=options.Bytes(), default=None, help="Most that may be sent, such as 2G.")
-@options.model_bytes_option("400K")
+@click.option("--budget-bytes", type=terminal.Bytes(), default=None, help="Most that may be sent, such as 2G.")
+@terminal.model_bytes_option("400K")
 @click.option("--minimize", default="rounds", show_default=True, help="rounds, bytes or edges.")
-@options.weights_option()
-@options.epsilon_option()
-@options.seed_option()
+@terminal.weights_option()
+@terminal.epsilon_option()
+@terminal.seed_option()
 @click.option("--evaluations", type=click.IntRange(min=0), default=None, help="Graphs that the search tries.")
 @click.option("--schedules", is_flag=True, help="Also look at schedules.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many to list.")
@@ -110,7 +110,7 @@ def _held(topology: Topology) -> Topology:
 
 
 def _write(found: Design, top: int, output: Path | None, form: str) -> None:
-    from topologies.design.report import line, rows  # noqa: PLC0415 - `--help` stays instant
+    from topologies.design.designing import line, rows  # noqa: PLC0415 - `--help` stays instant
 
     listed = rows(found, top)
     use = line(found.winner, output)
@@ -128,7 +128,7 @@ def _write_table(listed: list[dict[str, Any]]) -> None:
     """The figures as a table, and below it the reasons, which are too long for one."""
     figures = [{key: value for key, value in row.items() if key != "why"} for row in listed]
     for row in figures:
-        row["bytes"] = options.readable_bytes(row["bytes"])
+        row["bytes"] = terminal.readable_bytes(row["bytes"])
         row["qualifies"] = {True: "yes", False: "no", None: "unknown"}[row["qualifies"]]
         if not any(other["robust"] for other in listed):
             del row["robust"]
@@ -141,7 +141,7 @@ def _write_table(listed: list[dict[str, Any]]) -> None:
 def _advise(found: Design, use: str | None, output: Path | None) -> None:
     """On stderr: what to put into the federation file."""
     best = found.winner
-    click.echo(f"\nOne model is taken as {options.readable_bytes(found.wanted.model_bytes)}.", err=True)
+    click.echo(f"\nOne model is taken as {terminal.readable_bytes(found.wanted.model_bytes)}.", err=True)
     if best.schedule and output is not None:
         click.echo(f"{output} is not written: the best is a schedule.", err=True)
     if use is None:
@@ -174,15 +174,15 @@ Examples:
 
 
 @click.command(
-    "augment", help=f"Adds the edges that help the graph SPEC most.\n\n{options.SPEC_HELP}", epilog=AUGMENT_EPILOG
+    "augment", help=f"Adds the edges that help the graph SPEC most.\n\n{terminal.SPEC_HELP}", epilog=AUGMENT_EPILOG
 )
-@options.spec_argument()
-@options.nodes_option()
+@terminal.spec_argument()
+@terminal.nodes_option()
 @click.option("--add", "count", type=int, required=True, help="How many edges.")
 @click.option("--max-degree", type=int, default=None, help="Most neighbors of a node.  [default: no limit]")
-@options.weights_option()
-@options.epsilon_option()
-@options.seed_option()
+@terminal.weights_option()
+@terminal.epsilon_option()
+@terminal.seed_option()
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the new graph here.")
 @format_option("table", "json", "csv")
 def augment_command(

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from topologies.cli import options
-from topologies.cli.output import cell, format_option, write_facts, write_json, write_rows
+from topologies.cli import terminal
+from topologies.cli.terminal import cell, format_option, write_facts, write_json, write_rows
 
 CAUTION = "How fast a graph mixes does not alone say how well a network learns on it (Vogels et al., 2022)."
 MEANING = """\b
@@ -44,15 +44,15 @@ Examples:
 
 @click.command(
     "info",
-    help=f"What the graph SPEC is like: how connected, how fast it mixes, what it bears.\n\n{options.SPEC_HELP}",
+    help=f"What the graph SPEC is like: how connected, how fast it mixes, what it bears.\n\n{terminal.SPEC_HELP}",
     epilog=f"{MEANING}\n\n{CAUTION}",
 )
-@options.spec_argument()
-@options.nodes_option()
-@options.seed_option()
-@options.weights_option()
-@options.epsilon_option()
-@options.model_bytes_option()
+@terminal.spec_argument()
+@terminal.nodes_option()
+@terminal.seed_option()
+@terminal.weights_option()
+@terminal.epsilon_option()
+@terminal.model_bytes_option()
 @click.option("--certify", is_flag=True, help="Prove lambda_2, with minutes and gigabytes if need be.")
 @format_option("table", "json")
 def info_command(
@@ -111,7 +111,7 @@ def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
         facts.pop(key, None)  # what did not converge is an error of its own
     for key in ("bytes_to_consensus", "bytes_per_round_busiest_node"):
         if facts.get(key) is not None:
-            facts[key] = options.readable_bytes(facts[key])
+            facts[key] = terminal.readable_bytes(facts[key])
     if "liars_per_node" in facts:
         facts["liars_per_node"] = {
             key: _range(value) if _is_range(value) else value for key, value in facts["liars_per_node"].items()
@@ -175,16 +175,16 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
 
 @click.command(
     "compare",
-    help=f"The graphs SPECS side by side: what each costs, and how fast it mixes.\n\n{options.SPEC_HELP}",
+    help=f"The graphs SPECS side by side: what each costs, and how fast it mixes.\n\n{terminal.SPEC_HELP}",
     epilog=COLUMNS_HELP,
 )
 @click.argument("specs", nargs=-1, required=True)
 @click.option("-n", "--nodes", "sizes", type=Sizes(), default=None, help="How many nodes; several joined by commas.")
 @click.option("--sort", default=None, help="A column; see below.  [default: as given]")
-@options.weights_option()
-@options.epsilon_option()
-@options.seed_option()
-@options.model_bytes_option()
+@terminal.weights_option()
+@terminal.epsilon_option()
+@terminal.seed_option()
+@terminal.model_bytes_option()
 @format_option("table", "json", "csv")
 def compare_command(
     *,
@@ -213,5 +213,5 @@ def compare_command(
 
 def _readable_row(row: dict[str, Any], *, sized: bool) -> dict[str, Any]:
     """Sizes in words; no columns of dashes where no model has a size."""
-    sizes = {key: options.readable_bytes(row[key]) for key in IN_BYTES}
+    sizes = {key: terminal.readable_bytes(row[key]) for key in IN_BYTES}
     return {key: sizes.get(key, value) for key, value in row.items() if sized or key not in IN_BYTES}

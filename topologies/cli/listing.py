@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from topologies.cli.output import cell, format_option, write_facts, write_json, write_rows
+from topologies.cli.terminal import cell, format_option, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
     from topologies.families import Family

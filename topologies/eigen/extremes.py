@@ -1,16 +1,28 @@
-"""What is known of the two ends of a Laplacian's spectrum, and how well; all eigenvalues of a small matrix; and how
-long eigenvalues take, roughly and before they are asked for, so that a command can refuse what would take hours.
+"""The two ends of a Laplacian's spectrum: what is known of them, how well, and the ladder of methods that finds them.
+
+1. All eigenvalues of the dense matrix, up to `DENSE_LIMIT` nodes.
+2. Lanczos' method: enough for whatever mixes fast.
+3. Lanczos' method on the inverse, by elimination: small gap and small separators.
+4. LOBPCG with multigrid, or with the diagonal where there are hubs: small gap, too large to factor.
+5. Lanczos' method at length; if that does not converge either, the result says so.
+
+After each step the second eigenvalue is proven to be the one that was found where that is cheap (`certificate`), or, on
+demand, where it is possible at all. A proof that fails sends the search to the next step. `effort` says how long
+eigenvalues take, roughly and before they are asked for, so that a command can refuse what would take hours.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.eigen.certificate import CHEAP, LARGE, Budget, at_least, too_wide
+from topologies.eigen.iterations import Inverse, Krylov, Ritz, has_hubs, smallest
 from topologies.errors import TopologyError
 from topologies.laplacian import Array, Laplacian
 
@@ -168,3 +180,199 @@ def effort(nodes: int, edges: int) -> int:
     if nodes <= DENSE_LIMIT:
         return CALLS + nodes**2 // 10 + edges // 20
     return DENSE_LIMIT**2 // 10 + 2 * nodes + edges + 10 * max(0, edges - nodes)
+
+
+PATIENCE = 200
+"""products after which a Ritz value that is not even known to its first digit is left to other methods."""
+MOST = 1_000
+"""products of the first attempt; up to four times as many where they cost nothing."""
+NEARLY = 0.1
+"""the relative residual from which it is worth going on."""
+LONGEST = 4_000
+"""products of the last attempt, and of the first where it is nearly there."""
+INVERSE_MOST = 400
+WEAKER = (1e-4, 1e-2)
+"""what to prove where `TOLERANCE` drowns in rounding: an interval, no certificate."""
+
+
+def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
+    """Of a connected graph with at least two nodes. `certify` spends minutes and gigabytes to prove the result."""
+    budget = LARGE if certify else CHEAP
+    if _is_small(laplacian):
+        return _first_good(laplacian, budget, _small(laplacian))
+    return _first_good(laplacian, budget, _large(laplacian, budget))
+
+
+def _is_small(laplacian: Laplacian) -> bool:
+    """On a board without scipy the dense method goes on, slowly, for a while."""
+    return laplacian.nodes <= DENSE_LIMIT or (laplacian.nodes <= 2 * DENSE_LIMIT and find_spec("scipy") is None)
+
+
+def _first_good(laplacian: Laplacian, budget: Budget, attempts: Iterator[Extremes | None]) -> Extremes:
+    """The first result that converged and is not refuted, or that two methods agree on; else the best there is."""
+    best: Extremes | None = None
+    for found in attempts:
+        if found is None:
+            continue
+        judged, refuted = _judged(laplacian, budget, found)
+        same = best is not None and abs(best.low - judged.low) <= TOLERANCE * judged.low
+        agreed = best is not None and same and best.converged and judged.converged
+        better = best is None or (judged.converged > best.converged if same else judged.low < best.low)
+        if best is None or judged.certified or better:
+            best = judged
+        if best.certified or (judged.converged and not refuted) or agreed:
+            return best
+    assert best is not None  # noqa: S101 - both orders begin with a method that always gives something
+    return best
+
+
+def _judged(laplacian: Laplacian, budget: Budget, found: Extremes) -> tuple[Extremes, bool]:
+    """With a lower bound, if one is to be had; and whether none was found though there was room to look for it."""
+    if found.certified or too_wide(laplacian, found.low, budget):
+        return found, False
+    for tolerance in (TOLERANCE, *WEAKER):
+        lower = (1.0 - tolerance) * found.low
+        verdict = at_least(laplacian, lower, budget, tolerance)
+        if verdict is None:
+            return found, False
+        if verdict:
+            return proven(found, lower), False
+    return found, True
+
+
+def _small(laplacian: Laplacian) -> Iterator[Extremes | None]:
+    """A dense solver errs by the rounding of the largest entries; the inverse has its own scale."""
+    yield (found := dense_extremes(laplacian))
+    budget = Budget(core=laplacian.nodes, fill=0.0)
+    yield inverse_extremes(laplacian, budget, Ends(found.high, found.high_residual, 0))
+
+
+def _large(laplacian: Laplacian, budget: Budget) -> Iterator[Extremes | None]:
+    krylov = krylov_of(laplacian)
+    ends, found = lanczos_extremes(laplacian, krylov)
+    yield found
+    yield inverse_extremes(laplacian, budget, ends)
+    yield multigrid_extremes(laplacian, ends)
+    krylov.extend(LONGEST)
+    yield _from_ritz(laplacian, krylov, krylov.lowest(), ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The largest eigenvalue as far as Lanczos' method got, and the products it took."""
+
+    high: float
+    residual: float
+    products: int
+
+
+def dense_extremes(laplacian: Laplacian) -> Extremes:
+    """The kernel is moved above all other eigenvalues, so that a tiny lambda_2 does not mix with it."""
+    above = 2.0 * laplacian.largest
+    found = eigenvalues(laplacian.dense() + above * np.outer(laplacian.kernel, laplacian.kernel))
+    high = float(found.values[-2])
+    judged = from_vector(
+        laplacian, np.array(found.vectors[:, 0]), "dense", high=high, high_residual=found.bound, products=0
+    )
+    # the sum rounds each entry once more
+    bound = found.bound + 8.0 * ULP * laplacian.largest
+    judged = replace(judged, highest=min(judged.highest, high + bound))
+    return proven(judged, max(0.0, float(found.values[0]) - bound))
+
+
+def krylov_of(laplacian: Laplacian) -> Krylov:
+    matrix = laplacian.sparse()
+
+    def apply(vector: Array) -> Array:
+        return np.asarray(matrix @ vector)
+
+    return Krylov(apply, laplacian.kernel)
+
+
+def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ends, Extremes | None]:
+    """Both ends from one space. None for the lower one where it is out of reach."""
+    low: Ritz | None = None
+    goal, most = 20, _most(laplacian)
+    while True:
+        krylov.extend(goal)
+        high = krylov.highest()
+        high_done = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
+        if low is None:
+            low = _if_done(krylov.lowest())
+        distance = 0.0 if low else _distance(krylov.lowest())
+        if distance < NEARLY:
+            most = LONGEST if low is None else _most(laplacian)
+        hopeless = distance > 1.0 and krylov.size >= PATIENCE
+        if krylov.dead or krylov.size >= most or (high_done and (low is not None or hopeless)):
+            break
+        goal = min(most, goal + max(10, goal // 4))
+    ends = Ends(high.value, high.residual, krylov.products)
+    if low is None and not krylov.dead:
+        return ends, None
+    return ends, _from_ritz(laplacian, krylov, low or krylov.lowest(), ends)
+
+
+def _most(laplacian: Laplacian) -> int:
+    return MOST * min(4, max(1, 100_000 // laplacian.nodes))
+
+
+def _if_done(ritz: Ritz) -> Ritz | None:
+    return ritz if ritz.residual <= 0.3 * TOLERANCE * ritz.value else None
+
+
+def _distance(ritz: Ritz) -> float:
+    return ritz.residual / ritz.value
+
+
+def _from_ritz(laplacian: Laplacian, krylov: Krylov, low: Ritz, ends: Ends) -> Extremes:
+    vector = krylov.vector(low)
+    found = from_vector(
+        laplacian, vector, "lanczos", high=ends.high, high_residual=ends.residual, products=krylov.products
+    )
+    probable = found.low - krylov.slack() * laplacian.largest
+    return replace(found, probable=probable if probable > 0.0 else None)
+
+
+def inverse_extremes(laplacian: Laplacian, budget: Budget, ends: Ends) -> Extremes | None:
+    """None where the inverse does not fit into the budget."""
+    inverse = Inverse.of(laplacian, budget)
+    if inverse is None:
+        return None
+    krylov = Krylov(inverse, laplacian.kernel)
+    goal = 10
+    krylov.extend(goal)
+    while (top := krylov.highest()).residual > 0.1 * TOLERANCE * top.value and krylov.size < INVERSE_MOST:
+        if krylov.dead:
+            break
+        goal += 5
+        krylov.extend(goal)
+    # once more through the inverse: what is left of the high frequencies would dominate the residual
+    vector = inverse(krylov.vector(top))
+    products = ends.products + krylov.products + 1
+    return from_vector(laplacian, vector, "inverse", high=ends.high, high_residual=ends.residual, products=products)
+
+
+def multigrid_extremes(laplacian: Laplacian, ends: Ends) -> Extremes:
+    vector, products = smallest(laplacian, TOLERANCE)
+    name = "diagonal" if has_hubs(laplacian) else "multigrid"
+    return from_vector(
+        laplacian, vector, name, high=ends.high, high_residual=ends.residual, products=ends.products + products
+    )
+
+
+def largest(laplacian: Laplacian) -> tuple[float, float]:
+    """The largest eigenvalue of any graph, connected or not, and its residual."""
+    if not len(laplacian.ends):
+        return 0.0, 0.0
+    if _is_small(laplacian):
+        found = eigenvalues(laplacian.dense())
+        return float(found.values[-1]), found.bound
+    krylov = krylov_of(laplacian)
+    goal = 20
+    while True:
+        krylov.extend(goal)
+        high = krylov.highest()
+        near = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
+        if near or krylov.dead or krylov.size >= _most(laplacian):
+            return high.value, high.residual
+        goal += max(10, goal // 4)

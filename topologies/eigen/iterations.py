@@ -1,4 +1,4 @@
-"""The iterations that find the ends of a large spectrum; `ladder` says which one suits a graph.
+"""The iterations that find the ends of a large spectrum; `extremes` says which one suits a graph.
 
 - Lanczos' method: both ends from one random start vector. The kernel is projected out of every vector. Nothing is made
   orthogonal again: a converged eigenvalue may then appear twice, which does not matter for the two ends (Paige 1980),

@@ -1,19 +1,12 @@
-"""All families by name. Each module of this package lists its own; a new module is added here."""
+"""All families by name. Each module of this package, and of `schedules`, lists its own; a new module is added here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topologies.families import (
-    circulants,
-    classic,
-    cliques,
-    d_cliques,
-    geometric,
-    random,
-)
+from topologies.families import circulants, classic, cliques, d_cliques, random
 from topologies.family import ClosedForm, Family, GraphKind, GraphRequest
-from topologies.schedules.catalog import FAMILIES as SCHEDULES
+from topologies.schedules import drawn, powers
 
 __all__ = ["FAMILIES", "ClosedForm", "Family", "GraphKind", "GraphRequest"]
 
@@ -23,6 +16,7 @@ FAMILIES: Mapping[str, Family] = {
     **cliques.FAMILIES,
     **d_cliques.FAMILIES,
     **random.FAMILIES,
-    **geometric.FAMILIES,
-    **SCHEDULES,
+    **powers.FAMILIES,
+    **drawn.FAMILIES,
+    **powers.ON_WORDS,
 }

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.eigen.ladder import Extremes
+from topologies.eigen.extremes import Extremes
 from topologies.errors import TopologyError
 from topologies.graph import Topology, components
-from topologies.metrics.connectivity import CutPoints, cut_points, shores
-from topologies.metrics.cuts import Cut, sweep_cut
+from topologies.metrics.cuts import Cut, CutPoints, cut_points, shores, sweep_cut
 from topologies.metrics.known import Bounds, degree_range
 from topologies.metrics.robustness import Robustness, robustness
 

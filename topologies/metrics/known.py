@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from topologies.eigen.ladder import Extremes
+from topologies.eigen.extremes import Extremes
 from topologies.families import FAMILIES
 from topologies.graph import Topology, component_count
 from topologies.specs import is_file, parse

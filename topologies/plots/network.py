@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from topologies.building import build
 from topologies.errors import TopologyError
 from topologies.families.classic import sides
-from topologies.families.geometric import places
+from topologies.families.random import places
 from topologies.family import GraphRequest
 from topologies.graph import Ends, Topology, components, ordered
 from topologies.laplacian import Array, Laplacian

@@ -9,20 +9,17 @@ n - 1 (the paper's case M = n - 1).
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from topologies.family import Family, GraphKind, GraphRequest, Parameter, whole
+from topologies.schedules.powers import shifted
 from topologies.schedules.schedule import Ints, MixingMatrix, Part, Schedule, check_links, check_rounds, generator
 
-if TYPE_CHECKING:
-    from topologies.family import GraphRequest
-from collections import Counter
-from typing import TYPE_CHECKING
-
-from topologies.family import Parameter
-from topologies.schedules.exponential import shifted
+SONG = "Song et al. 2022, arXiv:2210.07881"
 
 
 def meeting(nodes: int, left: Ints, right: Ints) -> MixingMatrix:
@@ -142,3 +139,50 @@ def _shifts(family: str, wanted: GraphRequest, count: int) -> tuple[Ints, Ints]:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     drawn = generator(family, n, wanted.seed).random((count, 2))
     return 1 + (drawn[:, 0] * (n - 1)).astype(np.int64), (drawn[:, 1] * n).astype(np.int64)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "d-equi-static": Family(
+        rule="node i hears nodes i + u for m drawn shifts u, by default ceil(log2 n) of them",
+        degree="at most m",
+        schedule=d_equi_static,
+        parameters={"m": whole(None, 1, "ceil(log2 n)")},
+        source=SONG,
+        kind=GraphKind.DIRECTED,
+        random=True,
+    ),
+    "od-equi-dyn": Family(
+        rule="so many drawn rounds, repeated: node i hears node i + u for one shift u",
+        degree="1 in a round",
+        schedule=od_equi_dyn,
+        parameters={"eta": eta_parameter(), "rounds": whole(16, 1)},
+        source=SONG,
+        kind=GraphKind.DIRECTED,
+        random=True,
+    ),
+    "ou-equi-dyn": Family(
+        rule="so many drawn rounds, repeated: nodes i and i + u meet where both are free, for one shift u",
+        degree="at most 1 in a round",
+        schedule=ou_equi_dyn,
+        parameters={"eta": eta_parameter(), "rounds": whole(16, 1)},
+        source=SONG,
+        kind=GraphKind.SCHEDULE,
+        random=True,
+    ),
+    "random-matchings": Family(
+        rule="so many drawn rounds, repeated: all nodes in random pairs, each pair averages",
+        degree="1 in a round, one node of an odd number rests",
+        schedule=random_matchings,
+        parameters={"rounds": whole(8, 1)},
+        source="Boyd et al. 2006, Randomized gossip algorithms, doi:10.1109/TIT.2006.874516",
+        kind=GraphKind.SCHEDULE,
+        random=True,
+    ),
+    "round-robin": Family(
+        rule="every pair meets once in n - 1 rounds, n where it is odd, in a mixed order",
+        degree="1 in a round, one node of an odd number rests",
+        schedule=round_robin,
+        source="Kirkman 1847, On a problem in combinations",
+        kind=GraphKind.SCHEDULE,
+    ),
+}

@@ -24,8 +24,8 @@ from torch.nn import functional
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import LearningError
+from p2pfl.learn.digits import mlp
 from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.networks import mlp
 from p2pfl.learn.quadratic import QuadraticTask
 from sim.learning.batched import BatchedLearners
 from sim.learning.grouped import RoundStarts

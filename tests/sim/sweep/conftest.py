@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sim.sweep import fingerprint
+from sim.sweep.plan import load_sweep
 from sim.sweep.run import run_sweep
 from sim.sweep.runners import run_here
 
@@ -50,7 +51,12 @@ def sweep(starts):
     def sweep(file: Path, count=2, out=None, **options):
         runner = partial(run_here, count=count)
         return run_sweep(
-            file, out or file.parent / "out", run_job=fake_jobs.run, check=fake_jobs.check, runner=runner, **options
+            load_sweep(file),
+            out or file.parent / "out",
+            run_job=fake_jobs.run,
+            check=fake_jobs.check,
+            runner=runner,
+            **options,
         )
 
     return sweep

@@ -7,6 +7,7 @@ from pathlib import Path
 import fake_jobs
 
 from sim.sweep import fingerprint
+from sim.sweep.plan import load_sweep
 from sim.sweep.run import run_sweep
 from sim.sweep.runners import run_here
 
@@ -20,7 +21,7 @@ def main():
     file, out, count, *retry = sys.argv[1:]
     fingerprint.software = lambda: fake_jobs.SOFTWARE
     sweep = run_sweep(
-        Path(file),
+        load_sweep(Path(file)),
         Path(out),
         run_job=fake_jobs.run,
         check=fake_jobs.check,

@@ -8,6 +8,7 @@ import fake_jobs
 import pytest
 
 from p2pfl.errors import UserError
+from sim.sweep.plan import load_sweep
 from sim.sweep.run import run_sweep
 
 distributed = pytest.importorskip("distributed")
@@ -21,7 +22,9 @@ SWEEP = "[sweep]\nseeds = 3\nbyzantine = 1\n[axes]\nattack = ['sign-flip', 'kill
 def test_dask_gives_what_processes_give_and_a_dead_one_costs_only_its_run(write, starts, sweep, tmp_path):
     file = write(SWEEP)
     runner = partial(run_by_dask, count=2, scheduler=None)
-    by_dask = run_sweep(file, tmp_path / "dask", run_job=fake_jobs.run, check=fake_jobs.check, runner=runner)
+    by_dask = run_sweep(
+        load_sweep(file), tmp_path / "dask", run_job=fake_jobs.run, check=fake_jobs.check, runner=runner
+    )
     assert len(starts()) == 9
     here = sweep(file)
     assert [row["metrics"] for row in by_dask.results["rows"]] == [row["metrics"] for row in here.results["rows"]]
@@ -36,7 +39,7 @@ def test_a_named_scheduler_is_used(write, starts, tmp_path):
         runner = partial(run_by_dask, count=2, scheduler=cluster.scheduler_address)
         out = tmp_path / "out"
         found = run_sweep(
-            write("[sweep]\nseeds = 4\n"), out, run_job=fake_jobs.run, check=fake_jobs.check, runner=runner
+            load_sweep(write("[sweep]\nseeds = 4\n")), out, run_job=fake_jobs.run, check=fake_jobs.check, runner=runner
         )
     assert found.standing.done == len(starts()) == 4
 

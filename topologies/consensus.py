@@ -1,4 +1,7 @@
-"""One simulation from start to end: facts, measured beside predicted, and its history round by round."""
+"""Consensus without learning, in numpy: what theory predicts, measured, and its history round by round.
+
+No network, no time, no models.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,25 @@ from typing import Any
 
 import numpy as np
 
+from topologies import averaging
+from topologies.averaging import (
+    RUNS_LIMIT,
+    Approach,
+    OldValues,
+    Tail,
+    averaging_ticks,
+    bracket,
+    gossip,
+    require_held,
+    require_whole,
+    run,
+)
 from topologies.errors import TopologyError, nearest
 from topologies.families.parts import generator
 from topologies.graph import Topology
 from topologies.laplacian import Array
 from topologies.metrics.describe import describe_schedule, messages
 from topologies.schedules.schedule import Schedule
-from topologies.simulation import rounds
-from topologies.simulation.gossip import RUNS_LIMIT, averaging_ticks, bracket, gossip
-from topologies.simulation.rounds import Approach, OldValues, Tail, require_held, require_whole, run
 from topologies.spectral import require_epsilon, rounds_to_consensus, spectrum
 
 MODES = ("sync", "gossip", "delay")
@@ -68,7 +81,7 @@ def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None)
     if mode not in MODES:
         raise TopologyError("unknown mode", key="mode", value=mode, allowed=nearest(mode, MODES))
     _check(asked, mode, topology.edge_count)
-    rounds.require_connected(topology)
+    averaging.require_connected(topology)
     return {"sync": _present, "gossip": _gossip, "delay": _old}[mode](topology, asked)
 
 
@@ -83,11 +96,11 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | Non
     if mode != "sync":
         raise TopologyError("only for static undirected graphs", key="mode", value=mode, allowed="sync")
     limit = _check(asked, mode, max(mixing.messages for mixing in schedule.mixings))
-    rounds.require_connected(schedule.union())
-    x = rounds.random_values(schedule.nodes, asked.dimension, generator(asked.seed))
+    averaging.require_connected(schedule.union())
+    x = averaging.random_values(schedule.nodes, asked.dimension, generator(asked.seed))
     steps = [mixing.apply for mixing in schedule.mixings]
-    done = run(rounds.mixed(steps, x), x, asked.epsilon, asked.rounds, limit)
-    slope = rounds.cyclic_tail(steps, x, max(4, min(PERIODS, limit // schedule.period)))
+    done = run(averaging.mixed(steps, x), x, asked.epsilon, asked.rounds, limit)
+    slope = averaging.cyclic_tail(steps, x, max(4, min(PERIODS, limit // schedule.period)))
     known = describe_schedule(schedule, asked.epsilon)
     facts = {
         **_about(schedule, known["edges"], mode, asked),
@@ -118,18 +131,18 @@ def _check(asked: Asked, mode: str, links: int) -> int:
     if asked.runs is not None:
         require_whole("runs", asked.runs, 1, RUNS_LIMIT)
     if mode != "gossip":
-        return rounds.rounds_limit(links * asked.dimension, asked.rounds)
+        return averaging.rounds_limit(links * asked.dimension, asked.rounds)
     if asked.rounds is not None:
         require_whole("rounds", asked.rounds, 1, TICKS_LIMIT)
     return TICKS_LIMIT
 
 
 def _present(topology: Topology, asked: Asked) -> Consensus:
-    step = rounds.mixing_step(topology, asked.weights)
-    x = rounds.random_values(topology.nodes, asked.dimension, generator(asked.seed))
-    limit = rounds.rounds_limit(topology.edge_count * asked.dimension)
-    done = run(rounds.mixed([step], x), x, asked.epsilon, asked.rounds, limit)
-    slowest = rounds.tail(step, x, limit)
+    step = averaging.mixing_step(topology, asked.weights)
+    x = averaging.random_values(topology.nodes, asked.dimension, generator(asked.seed))
+    limit = averaging.rounds_limit(topology.edge_count * asked.dimension)
+    done = run(averaging.mixed([step], x), x, asked.epsilon, asked.rounds, limit)
+    slowest = averaging.tail(step, x, limit)
     note = f"the contraction had not settled after {slowest.rounds} rounds"
     return _static(topology, asked, done, slowest, [] if slowest.settled else [note])
 
@@ -138,9 +151,9 @@ def _old(topology: Topology, asked: Asked) -> Consensus:
     require_whole("max-delay", asked.max_delay, 0, OLDEST)
     kept = (asked.max_delay + 1) * topology.nodes * asked.dimension
     require_held(kept, "max-delay", asked.max_delay)
-    limit = rounds.rounds_limit(2 * topology.edge_count * asked.dimension + kept, asked.rounds)
+    limit = averaging.rounds_limit(2 * topology.edge_count * asked.dimension + kept, asked.rounds)
     rng = generator(asked.seed)
-    x = rounds.random_values(topology.nodes, asked.dimension, rng)
+    x = averaging.random_values(topology.nodes, asked.dimension, rng)
     process = OldValues(topology, asked.weights, x, asked.max_delay, rng)
     done = run(process, x, asked.epsilon, asked.rounds, limit)
     slowest = process.tail(limit)
@@ -177,7 +190,7 @@ def _gossip(topology: Topology, asked: Asked) -> Consensus:
     runs = asked.runs
     if runs is None:  # two may be late: fewer cannot tell the quantile
         enough = min(RUNS_LIMIT, max(100, math.ceil(2.0 / asked.epsilon)))
-        runs = min(enough, max(1, rounds.VALUES_LIMIT // topology.nodes))
+        runs = min(enough, max(1, averaging.VALUES_LIMIT // topology.nodes))
     require_held(topology.nodes * runs, "runs", runs)
     # to look at 500 nodes, once in 128 ticks, takes as long as the ticks
     most = max(1, GOSSIP_WORK // (runs * (1 + topology.nodes // 500)))
@@ -217,9 +230,9 @@ def _consensus(facts: dict[str, Any], done: Approach, predicted: list[float], no
 
 def _exact_after(schedule: Schedule, x: Array) -> int | None:
     """The round in which the distance vanished at one blow, as it does only where the product of rounds is J/n."""
-    states = rounds.mixed([mixing.apply for mixing in schedule.mixings], x)
-    done = run(states, x, rounds.VANISHED, None, max(schedule.period, 2 * schedule.nodes.bit_length()))
-    return done.reached if done.reached is not None and done.distances[-2] > np.sqrt(rounds.VANISHED) else None
+    states = averaging.mixed([mixing.apply for mixing in schedule.mixings], x)
+    done = run(states, x, averaging.VANISHED, None, max(schedule.period, 2 * schedule.nodes.bit_length()))
+    return done.reached if done.reached is not None and done.distances[-2] > np.sqrt(averaging.VANISHED) else None
 
 
 def _unreached(reached: int | None, limit: int, unit: str = "rounds") -> tuple[str, ...]:

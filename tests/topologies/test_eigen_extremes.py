@@ -12,10 +12,18 @@ import numpy as np
 import pytest
 
 from topologies import Topology, build
-from topologies.eigen import ladder
+from topologies.eigen import extremes as ladder
 from topologies.eigen.certificate import Budget
-from topologies.eigen.extremes import NotConverged, from_vector, required
-from topologies.eigen.ladder import dense_extremes, extremes, inverse_extremes, largest, multigrid_extremes
+from topologies.eigen.extremes import (
+    NotConverged,
+    dense_extremes,
+    extremes,
+    from_vector,
+    inverse_extremes,
+    largest,
+    multigrid_extremes,
+    required,
+)
 from topologies.laplacian import Laplacian
 
 CORES = (Budget(core=8, fill=1e6), Budget(core=200, fill=0.0))

@@ -1,0 +1,307 @@
+"""Schedules made of powers: exponential graphs, hypercubes, and Base-(k+1) graphs.
+
+The links of the directed exponential graph, its one-peer schedule, and the hypercube's span powers of two. Directed
+graphs on words over an alphabet: a link drops the first letter and appends one. Sources: Ying, Yuan, Chen, Hu, Pan,
+Yin, Exponential Graph is Provably Efficient for Decentralized Deep Training, 2021, arXiv:2110.13363; de Bruijn, A
+combinatorial problem, 1946; Kautz, Bounds on directed (d, k) graphs, 1968; the arithmetic form of both: Imase and
+Itoh, A Design for Directed Graphs with Minimum Diameter, 1983, doi:10.1109/TC.1983.1676323.
+
+The Base-(k+1) graph: any number of nodes averages exactly in O(log n) rounds, no node joined to more than k others.
+Source: Takezawa, Sato, Bao, Niwa, Yamada, Beyond Exponential Graph: Communication-Efficient Topologies for
+Decentralized Learning via Finite-time Convergence, NeurIPS 2023, arXiv:2305.11420: Algorithms 1 (hyper-hypercube),
+2 (simple Base) and 3 (Base). All three act on an array of nodes of shape (copies, size): each row runs the same
+schedule, all at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+
+from topologies.family import Family, GraphKind, GraphRequest, whole
+from topologies.schedules.schedule import Ints, MixingMatrix, Part, Schedule, check_links, impossible
+
+HALF = Fraction(1, 2)
+YING = "Ying et al. 2021, arXiv:2110.13363"
+TAKEZAWA = "Takezawa et al. 2023, arXiv:2305.11420"
+
+
+def shifted(nodes: int, shift: int, weight: Fraction) -> Part:
+    """Every node i takes from node i + shift."""
+    node = np.arange(nodes)
+    return Part(node, (node + shift) % nodes, weight)
+
+
+def one_peer_exponential(wanted: GraphRequest) -> Schedule:
+    """Round t: every node averages with node i + 2^t. ceil(log2 n) rounds."""
+    n = wanted.nodes
+    bits = (n - 1).bit_length()
+    check_links("one-peer-exponential", n, n * bits)
+    rounds = [MixingMatrix.joined(n, [shifted(n, 1 << bit, HALF)]) for bit in range(bits)]
+    return Schedule(wanted.spec, n, rounds or [MixingMatrix.joined(n, [])], wanted.seed, directed=True)
+
+
+def directed_exponential(wanted: GraphRequest) -> Schedule:
+    """One matrix: every node takes the same share of nodes i + 1, i + 2, i + 4, ... and of itself."""
+    n = wanted.nodes
+    bits = (n - 1).bit_length()
+    check_links("directed-exponential", n, n * bits)
+    mixing = MixingMatrix.joined(n, [shifted(n, 1 << bit, Fraction(1, bits + 1)) for bit in range(bits)])
+    return Schedule(wanted.spec, n, [mixing], wanted.seed, directed=True)
+
+
+def one_peer_hypercube(wanted: GraphRequest) -> Schedule:
+    """Round t: every node averages with the one whose number differs in bit t."""
+    n = wanted.nodes
+    if n & (n - 1):
+        below = 1 << (n.bit_length() - 1)
+        raise impossible("one-peer-hypercube", n, f"a power of two, such as {below} or {2 * below}")
+    node = np.arange(n)
+    bits = n.bit_length() - 1
+    check_links("one-peer-hypercube", n, n * bits)
+    rounds = [MixingMatrix.joined(n, [Part(node, node ^ (1 << bit), HALF)]) for bit in range(bits)]
+    return Schedule(wanted.spec, n, rounds or [MixingMatrix.joined(n, [])], wanted.seed, directed=False)
+
+
+def de_bruijn(wanted: GraphRequest) -> Schedule:
+    """Node i, a word of D digits to the base k, sends to k i, ..., k i + k - 1 modulo n = k^D. A link from a node to
+    itself is what the node keeps.
+    """
+    n, k = wanted.nodes, wanted["k"]
+    _check("de-bruijn", n, k, [k**D for D in range(n.bit_length() + 1)])
+    sender, letter = _sends(n, k)
+    return _made(wanted, sender, (k * sender + letter) % n)
+
+
+def kautz(wanted: GraphRequest) -> Schedule:
+    """Words of D letters among k + 1 without equal neighbors, n = k^D + k^(D-1): node i sends to -(k i + j) modulo n
+    for j = 1, ..., k.
+    """
+    n, k = wanted.nodes, wanted["k"]
+    _check("kautz", n, k, [k**D + k ** (D - 1) for D in range(1, n.bit_length() + 2)])
+    sender, letter = _sends(n, k)
+    return _made(wanted, sender, -(k * sender + letter + 1) % n)
+
+
+def _check(family: str, nodes: int, k: int, sizes: list[int]) -> None:
+    """`sizes` are those that there are, ascending, up to one above `nodes`."""
+    if nodes not in sizes:
+        near = [*[size for size in sizes if size < nodes][-1:], next(size for size in sizes if size > nodes)]
+        raise impossible(family, nodes, f"with k={k}: " + " or ".join(map(str, near)))
+    check_links(family, nodes, nodes * k)
+
+
+def _sends(nodes: int, k: int) -> tuple[Ints, Ints]:
+    """Every node with every letter. Shape of both: (k n,)."""
+    sender = np.tile(np.arange(nodes), k)
+    return sender, np.repeat(np.arange(k), nodes)
+
+
+def _made(wanted: GraphRequest, senders: Ints, receivers: Ints) -> Schedule:
+    apart = senders != receivers
+    part = Part(receivers[apart], senders[apart], Fraction(1, wanted["k"]))
+    mixing = MixingMatrix.joined(wanted.nodes, [part])
+    return Schedule(wanted.spec, wanted.nodes, [mixing], wanted.seed, directed=True)
+
+
+Rounds = list[list[Part]]
+
+
+@cache
+def factors(n: int, k: int) -> tuple[int, ...] | None:
+    """The fewest whole numbers from 2 to k+1 with product n, those with the least sum; None where there are none."""
+    if n == 1:
+        return ()
+    splits = [(f, factors(n // f, k)) for f in range(2, min(n, k + 1) + 1) if n % f == 0]
+    found = [tuple(sorted((f, *rest))) for f, rest in splits if rest is not None]
+    return min(found, key=lambda split: (len(split), sum(split), split), default=None)
+
+
+def smooth_part(n: int, k: int) -> int:
+    """The largest divisor of n without a prime factor above k + 1."""
+    part = 1
+    for prime in range(2, min(n, k + 1) + 1):
+        while n % prime == 0:
+            n //= prime
+            part *= prime
+    return part
+
+
+def digits(n: int, base: int) -> list[tuple[int, int]]:
+    """The pairs (a, p) with a > 0, p falling, such that n is the sum of all a * base^p."""
+    found, p = [], 0
+    while n:
+        n, a = divmod(n, base)
+        found.append((a, p))
+        p += 1
+    return [(a, p) for a, p in reversed(found) if a]
+
+
+def cube_rounds(nodes: Ints, k: int) -> Rounds:
+    """Hyper-hypercube on each row: with the node's place written in mixed radix, round l averages over digit l."""
+    place = np.arange(nodes.shape[1])
+    rounds, stride = [], 1
+    for factor in factors(nodes.shape[1], k) or ():
+        digit = place // stride % factor
+        others = [place + ((digit + step) % factor - digit) * stride for step in range(1, factor)]
+        senders = np.concatenate([nodes[:, other].ravel() for other in others])
+        rounds.append([Part(np.tile(nodes.ravel(), factor - 1), senders, Fraction(1, factor))])
+        stride *= factor
+    return rounds
+
+
+def simple_rounds(nodes: Ints, k: int) -> Rounds:
+    """Simple Base-(k+1) on each row.
+
+    The row is cut into V_1, V_2, ..., each of a_l blocks of (k+1)^p_l nodes. Every V_l averages itself; then V_1, V_2,
+    ... in turn meet all that come after them, which leaves these with the mean of all that is left, and each
+    block of V_l with that mean on average; then each block averages itself.
+    """
+    copies, size = nodes.shape
+    if factors(size, k) is not None:
+        return cube_rounds(nodes, k)
+    rounds: Rounds = []
+    start = 0
+    first = 0
+    for level, (a, p) in enumerate(digits(size, k + 1)):
+        block = (k + 1) ** p
+        end = start + a * block
+        mine = nodes[:, start:end]
+        within = cube_rounds(mine, k)
+        first = first or len(within)
+        _put(rounds, 0, within)
+        if end < size:
+            blocks = mine.reshape(copies * a, block)
+            met = blocks[:, : size - end].reshape(copies, a, size - end)
+            _put(rounds, first + level, [_meeting(met, nodes[:, end:], Fraction(a * block, a * (size - start)))])
+            _put(rounds, first + level + 1, cube_rounds(blocks, k))
+        start = end
+    return rounds
+
+
+def _meeting(blocks: Ints, rest: Ints, weight: Fraction) -> list[Part]:
+    """Each node of `rest`, (copies, r), is joined to one of each block: `blocks` is (copies, a, r)."""
+    others = np.broadcast_to(rest[:, None, :], blocks.shape).ravel()
+    return [Part(blocks.ravel(), others, weight), Part(others, blocks.ravel(), weight)]
+
+
+def _put(rounds: Rounds, start: int, more: Rounds) -> None:
+    """Lets `more` happen from round `start` on, beside what happens there already."""
+    rounds.extend([] for _ in range(start + len(more) - len(rounds)))
+    for at, parts in enumerate(more, start):
+        rounds[at].extend(parts)
+
+
+def base_rounds(nodes: Ints, k: int) -> Rounds:
+    """Base-(k+1): n = p q, where p has no prime factor above k + 1: p rows of q nodes run the simple one, then a cube
+    joins them. The simple one on all n where that is shorter.
+    """
+    copies, size = nodes.shape
+    p = smooth_part(size, k)
+    rows = nodes.reshape(copies * p, size // p)
+    columns = nodes.reshape(copies, p, size // p).transpose(0, 2, 1).reshape(-1, p)
+    split = simple_rounds(rows, k) + cube_rounds(columns, k)
+    if p in {1, size}:
+        return split
+    whole = simple_rounds(nodes, k)
+    return whole if len(whole) < len(split) else split
+
+
+def hyper_hypercube(wanted: GraphRequest) -> Schedule:
+    n, k = wanted.nodes, wanted["k"]
+    if factors(n, k) is None:
+        below = next(m for m in range(n - 1, 0, -1) if factors(m, k) is not None)
+        above = next(m for m in range(n + 1, 2 * n + 1) if factors(m, k) is not None)
+        allowed = f"a product of numbers up to {k + 1}, such as {below} or {above}"
+        raise impossible("hyper-hypercube", n, allowed)
+    return _schedule("hyper-hypercube", cube_rounds, wanted)
+
+
+def simple_base(wanted: GraphRequest) -> Schedule:
+    return _schedule("simple-base", simple_rounds, wanted)
+
+
+def base(wanted: GraphRequest) -> Schedule:
+    return _schedule("base", base_rounds, wanted)
+
+
+def _schedule(family: str, rounds_of: Callable[[Ints, int], Rounds], wanted: GraphRequest) -> Schedule:
+    n, k = wanted.nodes, min(wanted["k"], max(1, wanted.nodes - 1))
+    most = 1
+    while (k + 1) ** most < n:
+        most += 1
+    check_links(family, n, 2 * most * n * k)
+    rounds = rounds_of(np.arange(n)[None, :], k)
+    mixings = [MixingMatrix.joined(n, parts) for parts in rounds] or [MixingMatrix.joined(n, [])]
+    return Schedule(wanted.spec, n, mixings, wanted.seed, directed=False)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "one-peer-exponential": Family(
+        rule="round t: node i averages with node i + 2^t; the exact mean after log2 n rounds if n is a power of two",
+        degree="1 in a round",
+        schedule=one_peer_exponential,
+        source=YING,
+        kind=GraphKind.DIRECTED,
+    ),
+    "directed-exponential": Family(
+        rule="node i hears nodes i + 1, i + 2, i + 4, ..., all with the same weight",
+        degree="ceil(log2 n)",
+        schedule=directed_exponential,
+        source=YING,
+        kind=GraphKind.DIRECTED,
+    ),
+    "one-peer-hypercube": Family(
+        rule="round t: nodes whose numbers differ in bit t average; n a power of two: exact after log2 n rounds",
+        degree="1 in a round",
+        schedule=one_peer_hypercube,
+        source="Shi et al. 2016, Finite-time convergent gossiping, doi:10.1109/TNET.2015.2484345",
+        kind=GraphKind.SCHEDULE,
+    ),
+    "base": Family(
+        rule="any n, the exact mean after about 2 log n rounds to the base k + 1",
+        degree="at most k in a round",
+        schedule=base,
+        parameters={"k": whole(1, 1)},
+        source=TAKEZAWA,
+        kind=GraphKind.SCHEDULE,
+    ),
+    "simple-base": Family(
+        rule="as base, without splitting n into factors first: often longer",
+        degree="at most k in a round",
+        schedule=simple_base,
+        parameters={"k": whole(1, 1)},
+        source=TAKEZAWA,
+        kind=GraphKind.SCHEDULE,
+    ),
+    "hyper-hypercube": Family(
+        rule="n a product of numbers up to k + 1: exact after as many rounds as there are factors",
+        degree="at most k in a round",
+        schedule=hyper_hypercube,
+        parameters={"k": whole(1, 1)},
+        source=TAKEZAWA,
+        kind=GraphKind.SCHEDULE,
+    ),
+}
+
+ON_WORDS: Mapping[str, Family] = {
+    "de-bruijn": Family(
+        rule="n = k^D, node i sends to k i, ..., k i + k - 1: the exact mean after D rounds of one and the same graph",
+        degree="k, k - 1 where a word repeats one letter",
+        schedule=de_bruijn,
+        parameters={"k": whole(2, 2)},
+        source="Imase and Itoh 1983, doi:10.1109/TC.1983.1676323",
+        kind=GraphKind.DIRECTED,
+    ),
+    "kautz": Family(
+        rule="n = k^D + k^(D-1), node i sends to -(k i + j) for j = 1, ..., k: no node further than D hops",
+        degree="k",
+        schedule=kautz,
+        parameters={"k": whole(2, 2)},
+        source="Imase and Itoh 1983, doi:10.1109/TC.1983.1676323",
+        kind=GraphKind.DIRECTED,
+    ),
+}

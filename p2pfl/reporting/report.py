@@ -234,6 +234,14 @@ class Report(msgspec.Struct, kw_only=True):
     cost: Cost | None = None
     batching: Batching | None = None
 
+    def __repr__(self) -> str:
+        """One line: a report shows itself in a notebook."""
+        learned = (
+            "no accuracy" if self.accuracy is None else f"accuracy {self.accuracy.min:.4g} to {self.accuracy.max:.4g}"
+        )
+        kind = "simulated" if self.simulated else "real"
+        return f"Report({len(self.nodes)} {kind} nodes, {self.topology}: {learned})"
+
     def to_json(self) -> bytes:
         """The report as indented JSON text, in UTF-8."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,16 @@ def check_target(path: Path) -> None:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A `matplotlib.figure.Figure` of so many inches."""
+    """A `matplotlib.figure.Figure` of so many inches, which a notebook shows as a picture."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import, and an extra
 
-    return Figure(figsize=(width, height), layout="constrained")
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            content = BytesIO()
+            self.savefig(content, format="png", dpi=DPI)
+            return content.getvalue()
+
+    return Picture(figsize=(width, height), layout="constrained")
 
 
 def plain(axes: Any) -> None:

@@ -1,0 +1,65 @@
+"""docs/python.md and docs/python.ipynb: what they show runs as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCKS = re.findall(
+    r"^```python\n(.*?)^```", (DOCS / "python.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+)
+
+
+def run_script(folder, text):
+    script = folder / "script.py"
+    script.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, script], cwd=folder, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_page_runs_from_top_to_bottom(tmp_path):
+    """As one script, but for the sweep, whose processes import the script that they are started from."""
+    said = run_script(tmp_path, "\n".join(block for block in BLOCKS if "sweep(" not in block))
+    worst, mean = map(float, said.splitlines()[0].split())
+    assert 0.9 < worst <= mean
+    assert "Federation: rounds: impossible value (found -1); allowed: a whole number from 1" in said
+    assert (tmp_path / "run.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_its_sweep_runs_as_a_script(tmp_path):
+    (block,) = [block for block in BLOCKS if "sweep(" in block]
+    assert run_script(tmp_path, block).count("ring") == 1
+    assert (tmp_path / "topologies-compared" / "results.json").is_file()
+
+
+@pytest.mark.slow
+def test_the_notebook_executes_from_top_to_bottom(tmp_path):
+    """Its cells are those of the page; no output is kept in git."""
+    nbformat = pytest.importorskip("nbformat", reason="the extra dev has it")
+    nbclient = pytest.importorskip("nbclient", reason="the extra dev has it")
+    notebook = nbformat.read(DOCS / "python.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    nbclient.NotebookClient(notebook, timeout=90, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    said = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+    assert float(re.search(r"worst node: (\S+)", said)[1]) > 0.9
+    pictures = [
+        output for cell in notebook.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
+    ]
+    assert pictures
+
+
+def test_the_notebook_is_as_small_as_it_looks():
+    text = (DOCS / "python.ipynb").read_text(encoding="utf-8")
+    assert len(text) < 20_000
+    assert json.loads(text)["nbformat"] == 4

@@ -56,15 +56,20 @@ class Sweep:
     standing: SweepStanding
     interrupted: bool
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each combination, as results.csv has it."""
+        return flat_rows(self.results)
+
     def to_frame(self) -> DataFrame:
-        """A pandas DataFrame with a row for each combination, as results.csv has it.
+        """`rows` as a pandas DataFrame.
 
         Raises:
             ModuleNotFoundError: pandas is not installed.
         """
         from pandas import DataFrame  # noqa: PLC0415 - p2pfl does not need it
 
-        return DataFrame(flat_rows(self.results))
+        return DataFrame(self.rows)
 
     def plot(self, path: Path | str) -> None:
         """Draw the combinations with their confidence intervals into a .png, .svg or .pdf file.

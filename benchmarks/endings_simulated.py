@@ -85,20 +85,20 @@ def least_loss(federation: Federation) -> float:
 def figures(federation: Federation, spec: WorldSpec) -> dict[str, Any]:
     """What one run gave; nodes that died are left out."""
     report = simulate(federation, world=spec, references=False)
-    ended = [row for row in report["nodes"] if row["finished"]]
-    taken = [row["rounds"] for row in ended]
+    ended = [row for row in report.nodes if row.finished]
+    taken = [row.rounds for row in ended]
     result: dict[str, Any] = {
         "ended": len(ended),
         "rounds": [min(taken, default=0), max(taken, default=0)],
-        "virtual_s": round(report["virtual_time_s"], 2),
-        "alone": max((row["rounds_without_neighbor"] for row in ended), default=0),
-        "ended_by": sorted({str(row["ended_by"]) for row in ended}),
+        "virtual_s": round(report.virtual_time_s, 2),
+        "alone": max((row.rounds_without_neighbor for row in ended), default=0),
+        "ended_by": sorted({str(row.ended_by) for row in ended}),
     }
     if federation.task.name == "quadratic":
-        losses = np.array([row["test_loss"] for row in ended]) - least_loss(federation)
+        losses = np.array([row.test_loss for row in ended]) - least_loss(federation)
         result |= {"worst": float(losses.max()), "mean": float(losses.mean())}
     else:
-        scores = [row["accuracy"] for row in ended]
+        scores = [row.accuracy for row in ended]
         result |= {"worst": float(min(scores)), "mean": float(np.mean(scores))}
     return result
 

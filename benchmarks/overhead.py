@@ -227,20 +227,19 @@ def run_node(folder: str, name: str, *, probe: bool) -> Figures:
     before = resident_bytes()
     setup = read_setup(described, load_node(node_file(described, name), described, name))
 
-    async def run() -> dict[str, Any]:
+    async def run() -> tuple[Any, dict[str, Any]]:
         node = Application(setup, on_line=lambda _line: None)
         running = asyncio.create_task(node.run())
-        late: Figures = {}
+        late: dict[str, Any] = {}
         if probe:
             while not node.begun:  # noqa: ASYNC110 - nothing tells when that is
                 await asyncio.sleep(ASLEEP_S)
             late = await lateness(lambda: node.driver is not None and not node.driver.finished.is_set())
-        return await running | late
+        return await running, late
 
-    result = asyncio.run(run())
+    result, late = asyncio.run(run())
     named = ("cpu_time_running_s", "cpu_time_training_s", "exchanges", "bytes_sent")
-    late = {key: value for key, value in result.items() if key.startswith("late_")}
-    return {key: result[key] for key in named} | late | {"peak_bytes": peak_bytes() - before}
+    return {key: getattr(result, key) for key in named} | late | {"peak_bytes": peak_bytes() - before}
 
 
 async def lateness(goes_on: Callable[[], bool]) -> dict[str, Any]:

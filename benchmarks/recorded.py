@@ -69,7 +69,7 @@ def digests() -> dict[str, list[str]]:
     found = {}
     for name, (federation, world) in worlds.items():
         report = simulate(federation, world=world, references=False)
-        found[name] = [report["digest"], report["value_digest"]]
+        found[name] = [report.digest, report.value_digest]
         print(name, *(digest[:12] for digest in found[name]), flush=True)
     return found
 

@@ -20,6 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 CASES = {
     "one": {"topology": "random-matchings:rounds=4", "compressor": "none", "beta": 0.0},
     "every": {"topology": "random-regular:degree=4", "compressor": "q4", "beta": 0.1},
@@ -65,21 +67,21 @@ def run_one(case: str, nodes: int, rounds: int) -> dict[str, Any]:
         world=WorldSpec(compute=ComputeSpec(jitter=0.0), evaluate_every_s=3600.0),
         references=False,
     )
-    cost, exchanges = report["cost"], sum(row["exchanges"] for row in report["nodes"]) / 2
+    cost, exchanges = report.cost, sum(node.exchanges for node in report.nodes) / 2
     return {
         "case": case,
         "nodes": nodes,
         "rounds": rounds,
-        "node_rounds_per_cpu_s": cost["node_rounds_per_cpu_s"],
-        "microseconds": 1e6 * cost["run_cpu_s"] / cost["node_rounds"],
-        "exchanges_per_node_round": exchanges / cost["node_rounds"],
-        "events_per_node_round": cost["events"] / cost["node_rounds"],
-        "set_up_cpu_s": cost["set_up_cpu_s"],
-        "evaluation_cpu_s": cost["evaluation_cpu_s"],
-        "peak_memory_mb": report["peak_memory_bytes"] / 1e6,
-        "accuracy": report["accuracy"]["mean"],
-        "batching": report["batching"],
-        "digest": report["digest"],
+        "node_rounds_per_cpu_s": cost.node_rounds_per_cpu_s,
+        "microseconds": 1e6 * cost.run_cpu_s / cost.node_rounds,
+        "exchanges_per_node_round": exchanges / cost.node_rounds,
+        "events_per_node_round": cost.events / cost.node_rounds,
+        "set_up_cpu_s": cost.set_up_cpu_s,
+        "evaluation_cpu_s": cost.evaluation_cpu_s,
+        "peak_memory_mb": report.peak_memory_bytes / 1e6,
+        "accuracy": report.accuracy.mean,
+        "batching": msgspec.to_builtins(report.batching),
+        "digest": report.digest,
     }
 
 

@@ -88,7 +88,7 @@ def launch(ward: Path, way: str, train_s: float, began: float) -> Figures:
             raise SystemExit(f"{died} died")
         now = time.time()
         pids = [child.process.pid for child in fleet.children if child.process is not None]
-        if not figures and all(child.last.get("rounds") for child in fleet.children):
+        if not figures and all(child.last is not None and child.last.rounds for child in fleet.children):
             figures["seconds until all train"] = now - began
             figures["CPU-seconds"] = cpu_of_all(pids)
             figures["MB by PSS"] = sum(map(pss_mb, pids))

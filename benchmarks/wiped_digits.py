@@ -27,7 +27,7 @@ def worst_loss(kind: str, rounds: int, seed: int) -> float:
     crashes = () if kind == "undisturbed" else (crash,)
     world = WorldSpec(compute=ComputeSpec(round_s=ROUND_S), crashes=crashes)
     report = simulate(federation, world=world, references=False)
-    return max(node["test_loss"] for node in report["nodes"])
+    return max(node.test_loss for node in report.nodes)
 
 
 def main() -> None:

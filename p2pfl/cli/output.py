@@ -13,7 +13,6 @@ import click
 Form = Literal["table", "json", "csv"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-
 PIPE_WIDTH = 1_000
 STALE = "*"
 """beside a figure that is of an older model."""

@@ -86,10 +86,13 @@ def draw_runs(reports: Sequence[Report], path: Path | None, x: X = "time", label
     """The picture as a matplotlib figure; with a `path` also as a .png, .svg or .pdf file.
 
     Raises:
-        UserError: there are too many, one has no history, or the file cannot be written.
+        UserError: there are too many, one has no history, or `path` is no file that can be drawn.
+        TopologyError: the file cannot be written.
     """
     if len(reports) > MOST_RUNS:
         raise UserError("too many runs for one picture", key="REPORT", value=len(reports), allowed=f"up to {MOST_RUNS}")
+    if not all(report.history for report in reports):
+        raise UserError("its history is empty: nothing to draw")
     if path is not None:
         check_picture(path, key="path")
     named = itertools.zip_longest(reports, labels, fillvalue="")

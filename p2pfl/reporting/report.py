@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
@@ -258,7 +258,7 @@ class Report(msgspec.Struct, kw_only=True):
     def to_frame(self, of: Literal["history", "nodes"] = "history") -> DataFrame:
         """A pandas DataFrame: one row for each point of the history, or for each node.
 
-        A statistic becomes three columns, as `accuracy_mean`, `accuracy_min` and `accuracy_max`.
+        A statistic becomes three columns, as `accuracy_mean`, `accuracy_min` and `accuracy_max`; staleness two.
 
         Raises:
             ModuleNotFoundError: pandas is not installed.
@@ -266,7 +266,7 @@ class Report(msgspec.Struct, kw_only=True):
         from pandas import DataFrame  # noqa: PLC0415 - p2pfl does not need it
 
         rows = self.history if of == "history" else self.nodes
-        frame = DataFrame([_flat(msgspec.to_builtins(row)) for row in rows])
+        frame = DataFrame([_flat(row) for row in rows])
         return frame.set_index("time_s" if of == "history" else "name") if rows else frame
 
     def plot(self, path: Path | str | None = None, x: Literal["time", "rounds", "bytes"] = "time") -> Figure:
@@ -274,7 +274,8 @@ class Report(msgspec.Struct, kw_only=True):
 
         Raises:
             ModuleNotFoundError: matplotlib is not installed.
-            UserError: `path` cannot be written, or is no .png, .svg or .pdf.
+            UserError: the history is empty, or `path` is no .png, .svg or .pdf in a folder that exists.
+            TopologyError: `path` cannot be written.
         """
         from p2pfl.reporting.plot import draw_runs  # noqa: PLC0415 - matplotlib is an extra
 
@@ -292,11 +293,14 @@ def _with_nan(value: Any) -> Any:
     return {name: _with_nan(one) for name, one in value.items()}
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
+def _flat(row: Point | NodeReport) -> dict[str, Any]:
+    """The same columns for every row, whatever it knows."""
     flat: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, dict) and value.keys() <= {"mean", "min", "max"}:
-            flat |= {f"{name}_{which}": one for which, one in value.items()}
+    for field in msgspec.structs.fields(row):
+        value = getattr(row, field.name)
+        statistic = next((kind for kind in get_args(field.type) if kind in (Statistic, MeanAndMax)), None)
+        if statistic is None:
+            flat[field.name] = msgspec.to_builtins(value)
         else:
-            flat[name] = value
+            flat |= {f"{field.name}_{which}": getattr(value, which, None) for which in statistic.__struct_fields__}
     return flat

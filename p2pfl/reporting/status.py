@@ -63,21 +63,21 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class NeighborStatus(msgspec.Struct, kw_only=True):
-    """What a node knows of one neighbor. A simulated run fills in the first fields only."""
+    """What a node knows of one neighbor. A simulated run fills in the first fields only, p2pfl 0.1.0 had fewer."""
 
     name: str
-    compressor: str
-    bytes_sent: int
-    messages_sent: int
-    standing: float | None
+    compressor: str | None = None
+    bytes_sent: int | None = None
+    messages_sent: int | None = None
+    standing: float | None = None
     """1 where nothing is proven against it, 0 in quarantine."""
-    faults: dict[str, int]
+    faults: dict[str, int] = {}
     """How many faults were proven since this process started, by kind."""
-    quarantines: int
+    quarantines: int = 0
     latest_fault: str | None = None
-    quarantined_s: float = 0.0
+    quarantined_s: float | None = None
     """For how long nothing will be heard from it yet."""
-    probation: bool = False
+    probation: bool | None = None
     bytes_received: int | None = None
     messages_received: int | None = None
     live: bool | None = None

@@ -111,7 +111,7 @@ def _sent(fleet: Nodes, nodes: Sequence[NodeReport]) -> dict[tuple[int, int], in
     """Bytes by (sender, receiver), as far as nodes have left a result."""
     index = {member.name: member.index for member in fleet.federation.members}
     return {
-        (sender, index[neighbor.name]): neighbor.bytes_sent
+        (sender, index[neighbor.name]): neighbor.bytes_sent or 0
         for sender, node in enumerate(nodes)
         for neighbor in node.neighbors or []
     }

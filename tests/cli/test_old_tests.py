@@ -5,32 +5,43 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from p2pfl.cli.launch import _show
 from p2pfl.cli.live import LiveView
 from p2pfl.cli.output import figure, footnote
 from p2pfl.cli.run import _in_words
+from p2pfl.reporting.report import Report
+from p2pfl.reporting.status import MeanAndMax, NodeLine
 from p2pfl.runtime.fleet import Child
 from p2pfl.runtime.report import _node
 
-LINE = {
-    "node": "node1",
-    "phase": "testing",
-    "rounds": 40,
-    "version": 58,
-    "accuracy": 0.8350,
-    "test_loss": 0.5,
-    "loss": 0.1,
-    "tested_round": 35,
-    "tested_version": 35,
-    "test_is_stale": True,
-    "staleness": {"mean": 1.0, "max": 2},
-    "bytes_sent": 1000,
-    "messages_sent": 10,
-    "exchanges": 50,
-    "peers": 2,
-    "neighbor_distance": 0.01,
-}
+LINE = NodeLine(
+    node="node1",
+    uptime_s=3.0,
+    phase="testing",
+    rounds=40,
+    rounds_without_neighbor=0,
+    version=58,
+    accuracy=0.8350,
+    test_loss=0.5,
+    tested_round=35,
+    tested_version=35,
+    test_is_stale=True,
+    loss=0.1,
+    staleness=MeanAndMax(mean=1.0, max=2),
+    bytes_sent=1000,
+    bytes_received=1000,
+    messages_sent=10,
+    messages_received=10,
+    peers=2,
+    quarantined=0,
+    exchanges=50,
+    closing_rounds=0,
+    neighbor_distance=0.01,
+    disk_refuses=None,
+)
+FRESH = replace(LINE, test_is_stale=False)
 NOTE = "* node1: tested after round 35 of 40, not since"
 
 
@@ -40,12 +51,13 @@ def child(tmp_path, **more):
 
 
 def test_the_star_stands_beside_the_figure_and_nowhere_else():
-    assert figure(LINE, "accuracy") == "0.835*"
-    assert figure(LINE | {"test_is_stale": False}, "accuracy") == "0.835"
-    assert figure(LINE | {"accuracy": None}, "accuracy") is None
-    assert footnote(LINE, 40) == NOTE
-    assert footnote(LINE | {"test_is_stale": False}, 40) is None
-    assert footnote(LINE | {"accuracy": None}, 40) is None
+    assert figure(0.835, stale=True) == "0.835*"
+    assert figure(0.835, stale=False) == "0.835"
+    assert figure(0.835, stale=None) == "0.835"
+    assert figure(None, stale=True) is None
+    assert footnote("node1", accuracy=0.835, stale=True, after=35, of=40) == NOTE
+    assert footnote("node1", accuracy=0.835, stale=False, after=35, of=40) is None
+    assert footnote("node1", accuracy=None, stale=True, after=35, of=40) is None
 
 
 def test_the_live_view_has_star_and_footnote(tmp_path):
@@ -58,28 +70,19 @@ def test_the_live_view_has_star_and_footnote(tmp_path):
 
 def test_a_line_for_a_reader_says_after_which_round_it_was_tested():
     assert "accuracy 0.835*  tested after round 35" in _in_words(LINE)
-    assert "tested" not in _in_words(LINE | {"test_is_stale": False})
+    assert "tested" not in _in_words(FRESH)
 
 
 @pytest.mark.parametrize(("tested_version", "stale"), [(35, True), (58, False)])
 def test_a_node_that_was_killed_ends_with_an_old_figure_unless_it_had_just_tested(tmp_path, tested_version, stale):
     killed = child(tmp_path, exit_code=-9)
-    killed.lines = [LINE | {"test_is_stale": False, "tested_version": tested_version}]
-    assert _node(killed)["test_is_stale"] == stale
+    killed.lines = [replace(FRESH, tested_version=tested_version)]
+    assert _node(killed).test_is_stale == stale
 
 
 def test_the_final_table_has_star_and_footnote(tmp_path, capsys):
-    report = {
-        "nodes": [_node(child(tmp_path, exit_code=130))],
-        "config": {"training": {"rounds": 40}},
-        "contraction": {"predicted": None, "measured": None},
-        "compressors": {},
-        "held_against": {},
-        "bytes_sent": 1000,
-        **dict.fromkeys(("byzantine", "attack_success", "accuracy", "consensus_distance", "wall_time_s")),
-        "algebraic_connectivity": 1.0,
-    }
-    _show(report, "table")
+    nodes = [_node(child(tmp_path, exit_code=130))]
+    _show(Report(nodes=nodes, topology="ring", config={"training": {"rounds": 40}}, history=[]), "table")
     out = capsys.readouterr().out
     assert " 0.835* " in out
     assert NOTE in out.splitlines()

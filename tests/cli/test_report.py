@@ -8,28 +8,41 @@ import pytest
 
 from p2pfl.cli.report import check_report, write_report
 from p2pfl.errors import StorageError, UserError
+from p2pfl.reporting.report import Report
+
+
+def report(**more):
+    return Report(nodes=[], history=[], **{"topology": "ring", "config": {}} | more)
 
 
 def test_a_report_replaces_an_older_one(tmp_path):
     path = tmp_path / "r.json"
-    for count in (1, 2):
-        write_report({"nodes": count}, path)
-    assert json.loads(path.read_text()) == {"nodes": 2}
+    for topology in ("ring", "star"):
+        write_report(report(topology=topology), path)
+    assert Report.from_json(path.read_bytes()) == report(topology="star")
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
-def test_what_json_cannot_hold_leaves_the_older_one(tmp_path, value):
+def test_what_json_cannot_hold_leaves_the_older_one(tmp_path):
     path = tmp_path / "r.json"
-    write_report({"nodes": 1}, path)
+    write_report(report(), path)
     with pytest.raises((ValueError, TypeError)):
-        write_report({"nodes": value}, path)
-    assert json.loads(path.read_text()) == {"nodes": 1}
+        write_report(report(topology="star", config={"seed": object()}), path)
+    assert Report.from_json(path.read_bytes()) == report()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_json_cannot_hold_is_null_in_the_file(tmp_path, value):
+    path = tmp_path / "r.json"
+    write_report(report(consensus_distance=value, config={"deep": [value]}), path)
+    written = json.loads(path.read_text())
+    assert (written["consensus_distance"], written["config"]) == (None, {"deep": [None]})
 
 
 def test_a_disk_that_refuses_is_an_error_with_the_file(tmp_path):
     with pytest.raises(StorageError, match=r"gone/r\.json could not be written: No such file"):
-        write_report({}, tmp_path / "gone" / "r.json")
+        write_report(report(), tmp_path / "gone" / "r.json")
 
 
 def test_a_target_that_cannot_be_is_refused_before_the_run(tmp_path):

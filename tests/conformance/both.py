@@ -6,7 +6,6 @@ The rounds of the real nodes are slept (`paced.py`), and the simulated world is 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import shutil
 import subprocess
@@ -17,16 +16,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
+from p2pfl.reporting.report import Report
 from sim import simulate
 from sim.federations import describe
 from sim.worlds.model import ComputeSpec, JoinSpec, LinkSpec, Spread, WorldSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
-
-Json = dict[str, Any]
 
 P2PFL = [sys.executable, "-m", "p2pfl.cli.main"]
 BUSY = 0.5
@@ -110,7 +107,7 @@ def _ticks() -> tuple[float, float]:
     return work, work + idle + wait
 
 
-def really(folders: list[Path], *, timeout_s: float) -> tuple[list[Json], float]:
+def really(folders: list[Path], *, timeout_s: float) -> tuple[list[Report], float]:
     """The reports of real processes, all federations at once, and the share of the processors while they learned.
 
     Raises TooBusyError where they are not done in time and the processors had hardly a moment to spare.
@@ -137,7 +134,7 @@ def really(folders: list[Path], *, timeout_s: float) -> tuple[list[Json], float]
                 raise
             if one.returncode:
                 raise AssertionError(said.decode())
-    return [json.loads((folder / "report.json").read_text()) for folder in folders], busy.share()
+    return [Report.from_json((folder / "report.json").read_bytes()) for folder in folders], busy.share()
 
 
 def _learning(folder: Path) -> bool:
@@ -188,7 +185,7 @@ def starts_s(folder: Path, setting: Setting) -> list[float]:
     return [time_s - min(times) for time_s in times]
 
 
-def virtually(folder: Path, setting: Setting, *, batching: bool = True) -> Json:
+def virtually(folder: Path, setting: Setting, *, batching: bool = True) -> Report:
     """The report of the same file, simulated; its nodes start when the real ones did."""
     starts = enumerate(starts_s(folder, setting))
     world = WorldSpec(
@@ -199,25 +196,24 @@ def virtually(folder: Path, setting: Setting, *, batching: bool = True) -> Json:
     return simulate(describe(file=folder), world=world, batching=batching, references=False)
 
 
-def figures(report: Json) -> dict[str, float]:
+def figures(report: Report) -> dict[str, float]:
     """What is compared; not a number where a busy machine left nothing to measure."""
-    rows = report["nodes"]
-    exchanges = sum(row["exchanges"] for row in rows) / 2
-    rounds = sum(row["rounds"] for row in rows)
-    measured = report["contraction"]["measured"]
+    exchanges = sum(node.exchanges for node in report.nodes) / 2
+    rounds = sum(node.rounds for node in report.nodes)
+    measured = report.contraction.measured
     return {
-        "accuracy": report["accuracy"]["mean"],
+        "accuracy": report.accuracy.mean,
         "contraction": math.nan if measured is None else measured,
-        "bytes/exchange": report["bytes_sent"] / exchanges,
-        "messages/exchange": report["messages_sent"] / exchanges,
+        "bytes/exchange": report.bytes_sent / exchanges,
+        "messages/exchange": report.messages_sent / exchanges,
         "exchanges/round": exchanges / rounds,
-        "rounds": rounds / len(rows),
-        "staleness": report["staleness"]["mean"],
-        "distance": report["consensus_distance"],
+        "rounds": rounds / len(report.nodes),
+        "staleness": report.staleness.mean,
+        "distance": report.consensus_distance,
     }
 
 
-def means(reports: list[Json]) -> dict[str, float]:
+def means(reports: list[Report]) -> dict[str, float]:
     every = [figures(report) for report in reports]
     return {key: fmean(one[key] for one in every) for key in every[0]}
 

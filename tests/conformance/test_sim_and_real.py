@@ -62,7 +62,7 @@ def compared(folder, base, seeds):
         pytest.skip(str(reason))
     real = means(reports)
     simulated = means([virtually(folder, one) for folder, one in zip(folders, wanted, strict=True)])
-    assert all(row["finished"] for report in reports for row in report["nodes"])
+    assert all(node.finished for report in reports for node in report.nodes)
     assert min(simulated["rounds"], real["rounds"]) >= base.rounds
     limits = {key: limit for key, (_, limit) in LIMITS.items()}
     if seeds == 1:

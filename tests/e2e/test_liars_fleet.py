@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import pytest
 from p2pfl.cli.live import LiveView
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_federation
+from p2pfl.reporting.report import Statistic
+from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeResult
 from p2pfl.runtime.fleet import Fleet
 from p2pfl.runtime.lies import Lies
 from p2pfl.runtime.report import final_report, history_point
@@ -26,22 +27,68 @@ BOUNDED = {
 }
 
 
-BOAST = {
-    "phase": "finished",
-    "finished": True,
-    "rounds": 7,
-    "failed_rounds": 0,
-    "accuracy": 1.0,
-    "test_loss": 1e9,
-    "loss": 1e9,
-    "staleness": {"mean": 9, "max": 9},
-    "bytes_sent": 10,
-    "messages_sent": 1,
-    "peers": 0,
-    "neighbor_distance": 1e9,
-    "exchanges": 0,
-    "neighbors": [{"name": "node0", "bytes_sent": 0, "standing": 0.0, "faults": {"flood": 9}, "quarantines": 9}],
-}
+BOAST = NodeResult(
+    node="node1",
+    uptime_s=1.0,
+    phase="finished",
+    rounds=7,
+    rounds_without_neighbor=0,
+    version=7,
+    accuracy=1.0,
+    test_loss=1e9,
+    tested_round=7,
+    tested_version=7,
+    test_is_stale=False,
+    loss=1e9,
+    staleness=MeanAndMax(mean=9, max=9),
+    bytes_sent=10,
+    bytes_received=0,
+    messages_sent=1,
+    messages_received=0,
+    peers=0,
+    quarantined=1,
+    exchanges=0,
+    closing_rounds=0,
+    neighbor_distance=1e9,
+    disk_refuses=None,
+    federation="ward",
+    rounds_to_do=2,
+    durability="exchange",
+    samples=1,
+    alarms={},
+    failed_rounds=0,
+    through=True,
+    ended_by=None,
+    pace_set_by=None,
+    rule="mean",
+    liars=0,
+    liars_borne=0,
+    neighbors_needed=1,
+    rounds_mixed=None,
+    rounds_alone=None,
+    too_few_neighbors=None,
+    neighbors=[
+        NeighborStatus(
+            name="node0",
+            compressor="q4",
+            bytes_sent=0,
+            messages_sent=0,
+            standing=0.0,
+            faults={"flood": 9},
+            quarantines=9,
+        )
+    ],
+    finished=True,
+    resigned=False,
+    pid=1,
+    local_accuracy=1.0,
+    local_loss=1e9,
+    steps=7,
+    wall_time_s=1.0,
+    cpu_time_s=1.0,
+    cpu_time_running_s=1.0,
+    cpu_time_training_s=1.0,
+)
 LIAR = """
 import json, pathlib, sys
 line = json.loads(sys.argv[1])
@@ -60,7 +107,7 @@ class Silent:
         pass
 
     def command(self, federation, name, spec, liars):
-        return ["-c", LIAR, json.dumps(BOAST), str(federation.path.parent / name / "state")]
+        return ["-c", LIAR, BOAST.to_json().decode(), str(federation.path.parent / name / "state")]
 
     def success(self, spec, federation, node, models):
         return dict.fromkeys(models, 0.25)
@@ -88,17 +135,17 @@ async def test_the_fleet_ends_with_the_honest_and_reports_them_alone(federation)
         await fleet.run(view.update)
         shown = list(view._table().columns[0].cells)
     report = final_report(fleet, view.history)
-    honest, liar, other = report["nodes"]
+    honest, liar, other = report.nodes
     assert shown == ["node0", "node1 [red]lies[/]", "node2"]
-    assert (report["died"], report["stopped"]) == ([], False)
-    assert (report["byzantine"], report["attack"]) == (["node1"], "silence")
-    assert (honest["finished"], honest["byzantine"], liar["finished"], liar["byzantine"]) == (True, False, True, True)
-    assert fleet.children[1].lines[0]["rounds"] == 7
-    assert report["loss"]["max"] == max(honest["test_loss"], other["test_loss"]) < 1e9
-    assert report["attack_success"] == {"mean": 0.25, "min": 0.25, "max": 0.25}
-    assert (honest["attack_success"], liar["attack_success"]) == (0.25, None)
-    assert report["held_against"] == []
-    assert history_point(fleet)["loss"]["max"] < 1e9
+    assert (report.died, report.stopped) == ([], False)
+    assert (report.byzantine, report.attack) == (["node1"], "silence")
+    assert (honest.finished, honest.byzantine, liar.finished, liar.byzantine) == (True, False, True, True)
+    assert fleet.children[1].lines[0].rounds == 7
+    assert report.loss.max == max(honest.test_loss, other.test_loss) < 1e9
+    assert report.attack_success == Statistic(mean=0.25, min=0.25, max=0.25)
+    assert (honest.attack_success, liar.attack_success) == (0.25, None)
+    assert report.held_against == []
+    assert history_point(fleet).loss.max < 1e9
 
 
 async def test_without_liars_a_report_has_none(federation):
@@ -107,4 +154,4 @@ async def test_without_liars_a_report_has_none(federation):
     fleet.stopping = True
     await fleet.run(lambda: None)
     report = final_report(fleet, [])
-    assert (report["byzantine"], report["attack"], report["attack_success"]) == ([], None, None)
+    assert (report.byzantine, report.attack, report.attack_success) == ([], None, None)

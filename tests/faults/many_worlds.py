@@ -22,11 +22,11 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from p2pfl.reporting.report import Report
 from sim import simulate
 from sim.worlds.drawn import draw
 
 Json = dict[str, Any]
-DIGESTS = ("digest", "value_digest")
 SELDOM_S = 5.0
 
 
@@ -34,20 +34,20 @@ def replay(seed: int) -> str:
     return f"p2pfl sim run --world random --replay {seed}"
 
 
-def checked(seed: int) -> Json:
+def checked(seed: int) -> Report:
     """The report of that world, each invariant checked after each of its events; scores are not what is looked at."""
     federation, world = draw(seed)
     report = simulate(federation, world=replace(world, evaluate_every_s=SELDOM_S), check=True, references=False)
-    accused = [row["name"] for row in report["nodes"] if "quarantine" in row["alarms"]]
+    accused = [row.name for row in report.nodes if "quarantine" in row.alarms]
     if accused:
         raise AssertionError(f"nobody lies, and {accused} put a neighbor into quarantine")
     return report
 
 
-def digests(seed: int, *, batching: bool) -> list[str]:
+def digests(seed: int, *, batching: bool) -> list[str | None]:
     federation, world = draw(seed)
     report = simulate(federation, world=world, batching=batching, references=False)
-    return [report[key] for key in DIGESTS]
+    return [report.digest, report.value_digest]
 
 
 def line(seed: int, *, same: bool) -> Json:
@@ -56,7 +56,7 @@ def line(seed: int, *, same: bool) -> Json:
     said: Json = {"seed": seed, "violation": None}
     try:
         report = checked(seed)
-        said |= {"events": report["cost"]["events"], "nodes": len(report["nodes"])}
+        said |= {"events": report.cost.events, "nodes": len(report.nodes)}
         if same and digests(seed, batching=True) != digests(seed, batching=False):
             said["violation"] = "batched and one at a time are not the same run"
     except Exception as error:  # noqa: BLE001 - whatever it is, the seed is told and the others go on

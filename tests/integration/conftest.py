@@ -20,6 +20,7 @@ from p2pfl.config.model import Federation
 from p2pfl.core import limits, rounds
 from p2pfl.core.rounds import Rounds
 from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.reporting.status import NodeLine, NodeResult, NodeStatus
 from p2pfl.runtime.app import Application
 from p2pfl.runtime.learned import read_learned
 from p2pfl.runtime.parts import read_setup
@@ -149,7 +150,7 @@ class Running:
         federation = ward.federation(file)
         folder = ward.folder / ward.names[index]
         self.setup = read_setup(federation, load_node(folder, federation))
-        self.lines: list[dict[str, Any]] = []
+        self.lines: list[NodeLine] = []
         self.application = Application(self.setup, on_line=self.lines.append)
         self.task = asyncio.create_task(self.application.run())
 
@@ -170,18 +171,22 @@ class Running:
         driver._wake()
 
     @property
-    def status(self) -> dict[str, Any]:
-        """Nothing while the node has not opened its doors."""
+    def status(self) -> NodeStatus | None:
+        """None while the node has not opened its doors."""
         status = getattr(self.application, "status", None)
-        return {} if status is None else status.full()
+        return None if status is None else status.full()
+
+    @property
+    def phase(self) -> str | None:
+        return None if self.status is None else self.status.phase
 
     @property
     def rounds(self) -> int:
-        return self.status.get("rounds", 0)
+        return 0 if self.status is None else self.status.rounds
 
     @property
     def resyncs(self) -> int:
-        return sum(neighbor["resyncs"] for neighbor in self.status["neighbors"])
+        return sum(neighbor.resyncs for neighbor in self.status.neighbors)
 
     async def until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -190,11 +195,11 @@ class Running:
                     raise AssertionError(f"the node ended before: {await self.task}")
                 await asyncio.sleep(POLL_S)
 
-    async def result(self) -> dict[str, Any]:
+    async def result(self) -> NodeResult | None:
         async with asyncio.timeout(DEADLINE_S):
             return await asyncio.shield(self.task)
 
-    async def stop(self) -> dict[str, Any]:
+    async def stop(self) -> NodeResult | None:
         """As SIGTERM would."""
         self.application.stop()
         return await self.result()
@@ -276,10 +281,10 @@ async def start():
 def finish():
     """Wait for the results of all, which must have finished, with so many rounds or, beside slower ones, more."""
 
-    async def finish(nodes: list[Running], *, rounds: int | None = None) -> list[dict[str, Any]]:
+    async def finish(nodes: list[Running], *, rounds: int | None = None) -> list[NodeResult]:
         results = [await node.result() for node in nodes]
-        assert all(result["finished"] for result in results)
-        assert rounds is None or min(result["rounds"] for result in results) >= rounds
+        assert all(result.finished for result in results)
+        assert rounds is None or min(result.rounds for result in results) >= rounds
         return results
 
     return finish

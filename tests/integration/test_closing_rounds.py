@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from p2pfl.core.rounds import Phase
 from p2pfl.reporting.figures import contraction
-from p2pfl.runtime.report import _closing_lines
+from p2pfl.runtime.report import _closing_rounds
 
 ROUNDS = 8
 
@@ -32,10 +32,10 @@ async def test_a_closing_round_is_told_as_it_was_however_late_its_model_is_score
         node.application.sketched = True
     hold_evaluation(nodes[0])
     await finish(nodes, rounds=6)
-    closing = [_closing_lines(SimpleNamespace(lines=node.lines)) for node in nodes]
+    closing = [_closing_rounds(SimpleNamespace(lines=node.lines)) for node in nodes]
     for lines in closing:
         assert lines.keys() >= set(range(1, ROUNDS))
-        exchanges = [line["exchanges"] for line in lines.values()]
+        exchanges = [line.exchanges for line in lines.values()]
         assert exchanges == sorted(exchanges)
         assert exchanges[-1] > exchanges[0]
-    assert 0 < contraction(field.federation(), [100] * 4, closing)["measured"] < 1
+    assert 0 < contraction(field.federation(), [100] * 4, closing).measured < 1

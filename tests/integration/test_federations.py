@@ -48,7 +48,7 @@ async def test_in_a_schedule_too_all_nodes_agree_on_the_optimum(ward, start, fin
     )
     nodes = start(field, abreast=True)
     results = await finish(nodes, rounds=60)
-    assert [result["alarms"] for result in results] == [{}] * 5
+    assert [result.alarms for result in results] == [{}] * 5
     assert spread([field.model(index) for index in range(5)]) < 0.02
     assert error(field, nodes, range(5)) < 0.1
 
@@ -59,8 +59,8 @@ async def test_a_schedule_of_pairs_sends_half_of_what_two_neighbors_cost(ward, s
     for topology in ("ring", "one-peer-hypercube"):
         field = ward(8, federation={"topology": topology}, task={"size": 4000})
         results = await finish(start(field, abreast=True), rounds=20)
-        assert sum(neighbor["resyncs"] for result in results for neighbor in result["neighbors"]) == 0
-        bytes_sent[topology] = sum(result["bytes_sent"] for result in results)
+        assert sum(neighbor.resyncs for result in results for neighbor in result.neighbors) == 0
+        bytes_sent[topology] = sum(result.bytes_sent for result in results)
     assert bytes_sent["one-peer-hypercube"] < 0.65 * bytes_sent["ring"]
 
 
@@ -74,16 +74,16 @@ async def test_quantized_models_agree_too(ward, start, finish):
 async def test_eight_nodes_finish_without_a_resync_or_an_alarm(ward, start, finish):
     field = ward(8, federation={"topology": "hypercube"})
     for result in await finish(start(field), rounds=20):
-        assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0, 0, 0]
-        assert all(neighbor["done"] for neighbor in result["neighbors"])
-        assert result["alarms"] == {}
+        assert [neighbor.resyncs for neighbor in result.neighbors] == [0, 0, 0]
+        assert all(neighbor.done for neighbor in result.neighbors)
+        assert result.alarms == {}
 
 
 async def test_a_run_bounded_by_time_ends_by_itself(ward, start, finish):
     field = ward(3, training={"rounds": None, "time_s": 0.5}, task={"step_s": 0.01})
     for result in await finish(start(field)):
-        assert result["rounds"] > 0
-        assert result["rounds_to_do"] is None
+        assert result.rounds > 0
+        assert result.rounds_to_do is None
 
 
 @pytest.mark.usefixtures("patient")
@@ -104,7 +104,7 @@ async def test_speed_correction_keeps_fast_nodes_from_pulling_the_result_to_them
             node.application.stop()
         nodes[0].application.setup.learner.barrier.abort()
         slow, *fast = [await node.result() for node in nodes]
-        assert slow["rounds"] < min(result["rounds"] for result in fast)
+        assert slow.rounds < min(result.rounds for result in fast)
         errors.append(error(field, nodes, range(3)))
     plain, corrected = errors
     assert corrected < plain / 2

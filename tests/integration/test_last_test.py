@@ -76,25 +76,25 @@ async def test_a_test_that_outlasts_the_closing_rounds_is_waited_for_and_the_las
     field, nodes, learner = pair
     learner.hold("test", after=ROUNDS - 1)
     await nodes[1].result()
-    await nodes[0].until(lambda: nodes[0].status["phase"] in ("testing", "finished"))
+    await nodes[0].until(lambda: nodes[0].phase in ("testing", "finished"))
     threading.Timer(0.5, learner.let_go.set).start()
     result = await nodes[0].result()
-    assert result["finished"]
-    assert result["accuracy"] == accuracy_on_disk(field)
-    assert result["tested_round"] == result["rounds"] >= ROUNDS
-    assert not result["test_is_stale"]
-    assert nodes[0].lines[-1]["accuracy"] == result["accuracy"]
+    assert result.finished
+    assert result.accuracy == accuracy_on_disk(field)
+    assert result.tested_round == result.rounds >= ROUNDS
+    assert not result.test_is_stale
+    assert nodes[0].lines[-1].accuracy == result.accuracy
 
 
 async def test_while_it_is_waited_for_the_figure_is_marked_and_stop_ends_the_wait(pair, caplog):
     field, nodes, learner = pair
     learner.hold("test", after=ROUNDS - 1)
-    await nodes[0].until(lambda: nodes[0].status.get("phase") == "testing")
-    assert nodes[0].status["test_is_stale"]
+    await nodes[0].until(lambda: nodes[0].phase == "testing")
+    assert nodes[0].status.test_is_stale
     result = await nodes[0].stop()
-    assert result["finished"], "all rounds were done, and the model is on the disk"
-    assert result["accuracy"] != accuracy_on_disk(field)
-    assert (result["tested_round"], result["test_is_stale"]) == (10, True)
+    assert result.finished, "all rounds were done, and the model is on the disk"
+    assert result.accuracy != accuracy_on_disk(field)
+    assert (result.tested_round, result.test_is_stale) == (10, True)
     assert "nothing that was learned is lost: the last model is not tested, its accuracy is that after round 10" in (
         caplog.text
     )
@@ -105,8 +105,8 @@ async def test_a_node_that_is_stopped_in_a_long_test_says_that_nothing_is_lost(p
     learner.hold("test", after=EVERY + 1)
     await nodes[0].until(learner.began.is_set)
     result = await nodes[0].stop()
-    assert (result["finished"], result["rounds"]) == (False, 2 * EVERY)
-    assert (result["tested_round"], result["test_is_stale"]) == (EVERY, True)
+    assert (result.finished, result.rounds) == (False, 2 * EVERY)
+    assert (result.tested_round, result.test_is_stale) == (EVERY, True)
     assert "stopped in a long test; nothing that was learned is lost" in caplog.text
 
 
@@ -115,7 +115,7 @@ async def test_a_node_that_is_stopped_in_a_long_round_says_that_its_work_is_disc
     learner.hold("round", after=EVERY + 1)
     await nodes[0].until(learner.began.is_set)
     result = await nodes[0].stop()
-    assert (result["tested_round"], result["test_is_stale"]) == (EVERY, True)
+    assert (result.tested_round, result.test_is_stale) == (EVERY, True)
     assert "stopped in a long local round, whose work is discarded" in caplog.text
 
 
@@ -128,16 +128,16 @@ async def test_a_node_that_is_stopped_between_two_tests_tests_its_last_model(pai
     nodes[0].application.stop()
     learner.let_go.set()
     result = await nodes[0].result()
-    assert result["rounds"] == EVERY + 1
-    assert not result["test_is_stale"]
-    assert result["tested_round"] == result["rounds"]
-    assert result["accuracy"] == accuracy_on_disk(field)
+    assert result.rounds == EVERY + 1
+    assert not result.test_is_stale
+    assert result.tested_round == result.rounds
+    assert result.accuracy == accuracy_on_disk(field)
 
 
 async def test_while_a_node_trains_its_latest_test_is_not_stale(pair):
     _, nodes, _ = pair
     results = [await node.result() for node in nodes]
-    assert [result["test_is_stale"] for result in results] == [False, False]
-    trained = [line for line in nodes[0].lines if line["phase"] == "training"]
+    assert [result.test_is_stale for result in results] == [False, False]
+    trained = [line for line in nodes[0].lines if line.phase == "training"]
     assert trained
-    assert not any(line["test_is_stale"] for line in trained)
+    assert not any(line.test_is_stale for line in trained)

@@ -22,13 +22,13 @@ task = QuadraticTask(size={size})
 def _assert_told(caplog, results, text, *, odd):
     """Each of the two ends of an edge has one alarm, and one warning that names the other end and what differs."""
     pairs = [
-        (result["node"], neighbor["name"])
+        (result.node, neighbor.name)
         for result in results
-        for neighbor in result["neighbors"]
-        if odd in (result["node"], neighbor["name"])
+        for neighbor in result.neighbors
+        if odd in (result.node, neighbor.name)
     ]
     for result in results:
-        assert result["alarms"].get("federation-differs", 0) == sum(node == result["node"] for node, _ in pairs)
+        assert result.alarms.get("federation-differs", 0) == sum(node == result.node for node, _ in pairs)
     warned = Counter(record.getMessage() for record in caplog.records if "differs from ours" in record.getMessage())
     said = f"its federation file differs from ours in: {text}"
     assert warned == Counter(f"federation-differs ({other}): {said}" for _, other in pairs)
@@ -38,11 +38,11 @@ async def test_all_wait_for_a_node_that_comes_late_whatever_the_order(ward, star
     field = ward(4, federation={"topology": "complete"})
     first = start(field, 3, 1, 2)
     for node in first:
-        await node.until(lambda node=node: node.status.get("uptime_s", 0) > 1.5)
-    assert [(node.rounds, node.status["phase"]) for node in first] == [(0, "waiting")] * 3
+        await node.until(lambda node=node: node.status and node.status.uptime_s > 1.5)
+    assert [(node.rounds, node.phase) for node in first] == [(0, "waiting")] * 3
     late = start(field, 0)
     for result in await finish(first + late, rounds=20):
-        assert result["alarms"] == {}
+        assert result.alarms == {}
 
 
 @pytest.mark.usefixtures("patient")
@@ -55,7 +55,7 @@ async def test_a_neighbor_that_never_starts_costs_the_wait_at_the_start_and_no_r
         for node in nodes:
             node.end_wait()
     for result in await finish(nodes, rounds=20):
-        exchanges = {neighbor["name"]: neighbor["exchanges"] for neighbor in result["neighbors"]}
+        exchanges = {neighbor.name: neighbor.exchanges for neighbor in result.neighbors}
         assert exchanges.pop("node2") == 0
         assert min(exchanges.values()) >= 20
     for node in nodes:
@@ -64,7 +64,7 @@ async def test_a_neighbor_that_never_starts_costs_the_wait_at_the_start_and_no_r
 
 def _is_alone_with_one(node, phase):
     status = node.status
-    return status.get("phase") == phase and status["peers"] == 1
+    return status is not None and status.phase == phase and status.peers == 1
 
 
 async def test_a_very_slow_neighbor_does_not_slow_the_others(ward, start):
@@ -79,7 +79,7 @@ async def test_a_very_slow_neighbor_does_not_slow_the_others(ward, start):
     finally:
         held.let_go.set()
     for node in fast:
-        assert (await node.stop())["alarms"] == {}
+        assert (await node.stop()).alarms == {}
     await slow.stop()
 
 
@@ -92,15 +92,15 @@ async def test_a_node_of_another_federation_is_refused_and_named_once_and_the_ot
     odd = start(field, 2, file="other.toml")
     results = await finish(nodes, rounds=20)
     left = await _left_alone(odd[0])
-    assert all(neighbor["name"] != "node2" or not neighbor["exchanges"] for r in results for neighbor in r["neighbors"])
+    assert all(neighbor.name != "node2" or not neighbor.exchanges for r in results for neighbor in r.neighbors)
     _assert_told(caplog, [*results, left], "training.learning_rate", odd="node2")
 
 
 async def _left_alone(node):
     """The result of one that waits, untrained, for neighbors that refuse it."""
-    await node.until(lambda: node.status.get("alarms", {}).get("waiting-alone"))
+    await node.until(lambda: node.status and node.status.alarms.get("waiting-alone"))
     left = await node.stop()
-    assert (left["rounds"], left["peers"], left["finished"]) == (0, 0, False)
+    assert (left.rounds, left.peers, left.finished) == (0, 0, False)
     return left
 
 
@@ -160,7 +160,7 @@ async def _assert_all_go_on(nodes):
     for node in nodes:
         await node.until(lambda node=node, now=node.rounds: node.rounds >= now + 3)
     for node in nodes:
-        assert (await node.stop())["alarms"] == {}
+        assert (await node.stop()).alarms == {}
 
 
 async def _read(reader):

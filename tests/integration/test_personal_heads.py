@@ -121,8 +121,8 @@ async def test_one_backbone_and_personal_heads_learn_what_no_shared_head_can(fie
     schedule = {"rounds": 25, "local_steps": 10, "learning_rate": 0.3}
     apart = field(SHIFTED, share="backbone.*", **schedule)
     results = await finish(start(apart), rounds=25)
-    assert min(result["accuracy"] for result in results) > 0.85
-    assert min(result["local_accuracy"] for result in results) > 0.85
+    assert min(result.accuracy for result in results) > 0.85
+    assert min(result.local_accuracy for result in results) > 0.85
     nodes = [learned(apart, index) for index in range(3)]
     for one, other in ((0, 1), (1, 2), (2, 0)):
         assert np.abs(nodes[one].vector - nodes[other].vector).max() < 1e-3
@@ -137,7 +137,7 @@ async def test_one_backbone_and_personal_heads_learn_what_no_shared_head_can(fie
 
     together = field(SHIFTED, share="*", **schedule)
     results = await finish(start(together), rounds=25)
-    assert sum(result["accuracy"] for result in results) < 1.2  # an image has one label for all three
+    assert sum(result.accuracy for result in results) < 1.2  # an image has one label for all three
 
 
 async def test_nodes_with_other_heads_mix(field, start, finish):
@@ -146,7 +146,7 @@ async def test_nodes_with_other_heads_mix(field, start, finish):
     (made.folder / "task.py").write_text(SHIFTED.replace("32, 10", "32, 14"), encoding="utf-8")
     nodes += start(made, 2)
     results = await finish(nodes, rounds=5)
-    assert all(result["exchanges"] for result in results)
+    assert all(result.exchanges for result in results)
     assert [node.setup.learner.personal for node in nodes] == [330, 330, 462]
     assert len({node.setup.learner.shape_digest for node in nodes}) == 1
 
@@ -166,8 +166,8 @@ async def test_after_a_crash_the_personal_part_is_that_of_the_round_at_which_the
         resumed = stands.rounds
         nodes[0] = start(made, 0)[0]
     results = await finish(nodes, rounds=100)
-    assert results[0]["steps"] == results[0]["rounds"] - resumed
-    assert [head_of(learned(made, index)).tolist() for index in range(3)] == [[row["rounds"]] for row in results]
+    assert results[0].steps == results[0].rounds - resumed
+    assert [head_of(learned(made, index)).tolist() for index in range(3)] == [[row.rounds] for row in results]
 
 
 async def test_a_round_that_the_engine_drops_takes_its_personal_part_with_it(field, start, finish):
@@ -177,8 +177,8 @@ async def test_a_round_that_the_engine_drops_takes_its_personal_part_with_it(fie
     too_far = failing.replace("self.shared(inputs) - self.count", "self.shared(inputs + 1) - self.count")
     made = field(too_far, share="shared.*", **COUNTING | {"rounds": 8})
     results = await finish(start(made), rounds=8)
-    assert [result["failed_rounds"] for result in results] == [1] * 3
-    assert [head_of(learned(made, index)).tolist() for index in range(3)] == [[row["rounds"] - 1] for row in results]
+    assert [result.failed_rounds for result in results] == [1] * 3
+    assert [head_of(learned(made, index)).tolist() for index in range(3)] == [[row.rounds - 1] for row in results]
 
 
 async def test_a_node_that_lost_its_disk_begins_with_the_personal_part_of_the_initial_model(field, start, finish):
@@ -190,7 +190,7 @@ async def test_a_node_that_lost_its_disk_begins_with_the_personal_part_of_the_in
         file.unlink()
     nodes[0] = start(made, 0)[0]
     results = await finish(nodes, rounds=20)
-    assert head_of(learned(made, 0)).tolist() == [results[0]["steps"]]
+    assert head_of(learned(made, 0)).tolist() == [results[0].steps]
 
 
 async def test_the_personal_part_is_kept_in_one_copy(field, start, finish):

@@ -12,6 +12,6 @@ async def test_nodes_run_from_python_and_return_their_results(ward):
     lines = []
     nodes = [Node(made.folder, name, on_progress=lines.append) for name in made.names]
     results = await asyncio.wait_for(asyncio.gather(*(node.run() for node in nodes)), 60)
-    assert [result["node"] for result in results] == made.names
-    assert all(result["finished"] for result in results)
+    assert [result.node for result in results] == made.names
+    assert all(result.finished for result in results)
     assert lines

@@ -18,7 +18,7 @@ DEADLINE_S = 30
 
 
 def all_resyncs(result):
-    return [neighbor["resyncs"] for neighbor in result["neighbors"]]
+    return [neighbor.resyncs for neighbor in result.neighbors]
 
 
 @pytest.mark.usefixtures("lone")
@@ -27,11 +27,11 @@ async def test_a_node_that_was_stopped_resumes_at_its_round_and_nothing_is_lost(
     nodes = start(field)
     await nodes[1].until(lambda: nodes[1].rounds >= 10)
     stopped = await nodes[1].stop()
-    assert not stopped["finished"]
-    assert 10 <= stopped["rounds"] < 40
+    assert not stopped.finished
+    assert 10 <= stopped.rounds < 40
     again = start(field, 1)
     results = await finish([nodes[0], *again, nodes[2]], rounds=40)
-    assert results[1]["steps"] == 2 * (results[1]["rounds"] - stopped["rounds"])  # it may train on with the others
+    assert results[1].steps == 2 * (results[1].rounds - stopped.rounds)  # it may train on with the others
     assert [all_resyncs(result) for result in results] == [[0, 0]] * 3
 
 
@@ -70,9 +70,9 @@ async def test_in_snapshot_durability_a_restart_resynchronizes_every_edge_and_co
     await again[0].until(lambda: again[0].rounds > 0)
     results = await finish([nodes[0], *again, nodes[2]], rounds=60)
     assert all_resyncs(results[1]) == [1, 1]
-    assert results[1]["alarms"] == {}, "who chooses this durability knows it"
+    assert results[1].alarms == {}, "who chooses this durability knows it"
     for other in (results[0], results[2]):
-        assert {neighbor["name"]: neighbor["resyncs"] for neighbor in other["neighbors"]}["node1"] == 1
+        assert {neighbor.name: neighbor.resyncs for neighbor in other.neighbors}["node1"] == 1
         assert sum(all_resyncs(other)) == 1
 
 
@@ -104,13 +104,13 @@ async def test_a_change_of_the_file_and_a_restart_are_no_warning(ward, start, ca
     again = start(field)
     await _exchange_with_all(again)
     for node in again:
-        assert (await node.stop())["alarms"] == {}
+        assert (await node.stop()).alarms == {}
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def _exchange_with_all(nodes):
     for node in nodes:
-        await node.until(lambda node=node: node.status and all(row["exchanges"] for row in node.status["neighbors"]))
+        await node.until(lambda node=node: node.status and all(row.exchanges for row in node.status.neighbors))
 
 
 async def test_what_is_on_disk_can_be_read_while_the_node_runs(ward, start):
@@ -156,7 +156,7 @@ async def test_after_a_crash_an_edge_may_have_got_or_lost_a_compressor_of_its_ow
     for index, model in enumerate(before):
         np.testing.assert_array_equal(field.model(index), model)
     results = await finish(start(field), rounds=40)
-    told = {(result["node"], row["name"]): row["compressor"] for result in results for row in result["neighbors"]}
+    told = {(result.node, row.name): row.compressor for result in results for row in result.neighbors}
     assert told == {
         (one, other): then.get((min(one, other), max(one, other)), "none")
         for one in field.names
@@ -165,7 +165,7 @@ async def test_after_a_crash_an_edge_may_have_got_or_lost_a_compressor_of_its_ow
     }
     changed = {end for between in first | then for end in between}
     for result in results:
-        assert all(row["resyncs"] == 0 or {result["node"], row["name"]} == changed for row in result["neighbors"])
+        assert all(row.resyncs == 0 or {result.node, row.name} == changed for row in result.neighbors)
 
 
 @pytest.mark.usefixtures("patient")
@@ -175,12 +175,12 @@ async def test_bytes_and_messages_are_told_by_neighbor(ward, start, finish):
     field.edges = {("node0", "node1"): "q8"}
     field.write()
     results = await finish(start(field), rounds=30)
-    rows = {(result["node"], row["name"]): row for result in results for row in result["neighbors"]}
+    rows = {(result.node, row.name): row for result in results for row in result.neighbors}
     for (one, other), row in rows.items():
-        assert row["bytes_sent"] == pytest.approx(rows[other, one]["bytes_received"], abs=200)  # who says goodbye last
+        assert row.bytes_sent == pytest.approx(rows[other, one].bytes_received, abs=200)  # who says goodbye last
     for result in results:
-        assert sum(row["bytes_sent"] for row in result["neighbors"]) == pytest.approx(result["bytes_sent"], abs=2_000)
-    each = {pair: row["bytes_sent"] / row["messages_sent"] for pair, row in rows.items()}
+        assert sum(row.bytes_sent for row in result.neighbors) == pytest.approx(result.bytes_sent, abs=2_000)
+    each = {pair: row.bytes_sent / row.messages_sent for pair, row in rows.items()}
     assert 2 * each["node0", "node1"] < each["node0", "node2"]
 
 
@@ -218,6 +218,6 @@ async def test_a_node_that_is_stopped_in_a_long_round_leaves_the_learner_alone(w
         assert set(learner.meanwhile) <= {"size"}
     finally:
         learner.let_go.set()
-    assert result["rounds"] == 0
-    assert result["test_loss"] is not None
-    assert result["local_loss"] is None
+    assert result.rounds == 0
+    assert result.test_loss is not None
+    assert result.local_loss is None

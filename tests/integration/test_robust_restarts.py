@@ -52,15 +52,15 @@ async def test_a_node_that_was_broken_off_goes_on_from_the_very_bits_of_a_model_
     for at in (5, 12, 20):
         await nodes[0].until(lambda: nodes[0].status)
         had = remember_models(nodes[0])
-        await nodes[0].until(lambda at=at: nodes[0].rounds >= at and nodes[0].status["rounds_mixed"] > 2)
+        await nodes[0].until(lambda at=at: nodes[0].rounds >= at and nodes[0].status.rounds_mixed > 2)
         await nodes[0].break_off()
         assert field.model(0).tobytes() in had
         nodes[0] = start(field, 0)[0]
         await nodes[0].until(lambda: nodes[0].status)
         assert nodes[0].rounds >= at - 1
     for result in await finish(nodes, rounds=40):
-        assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0, 0, 0]
-        assert [neighbor["faults"] for neighbor in result["neighbors"]] == [{}, {}, {}]
+        assert [neighbor.resyncs for neighbor in result.neighbors] == [0, 0, 0]
+        assert [neighbor.faults for neighbor in result.neighbors] == [{}, {}, {}]
 
 
 async def test_a_node_that_is_stopped_while_it_mixes_keeps_what_it_has_mixed(ward, start):
@@ -75,7 +75,7 @@ async def test_a_node_that_is_stopped_while_it_mixes_keeps_what_it_has_mixed(war
     finally:
         rule.let_go.set()
     result = await nodes[0].result()
-    assert (result["finished"], "mixing-failed" in result["alarms"]) == (False, False)
+    assert (result.finished, "mixing-failed" in result.alarms) == (False, False)
     np.testing.assert_array_equal(field.model(0), rule.mixed.astype(np.float64))
 
 
@@ -92,5 +92,5 @@ async def test_no_round_begins_while_a_node_mixes_and_the_others_do_not_wait_for
     finally:
         rule.let_go.set()
     for result in await finish(nodes, rounds=12):
-        assert {kind for kind in result["alarms"] if kind in {"quarantine", "mixing-failed"}} == set()
-        assert all(neighbor["faults"] == {} for neighbor in result["neighbors"])
+        assert {kind for kind in result.alarms if kind in {"quarantine", "mixing-failed"}} == set()
+        assert all(neighbor.faults == {} for neighbor in result.neighbors)

@@ -16,7 +16,9 @@ async def test_nodes_with_neighbors_enough_tell_what_was_kept_and_hold_nothing_a
     field = ward(4, federation={"topology": "complete"}, gossip={"rule": "trimmed-mean:b=1"})
     results = await finish(start(field), rounds=20)
     for result in results:
-        told = {key: result[key] for key in ("rule", "liars", "liars_borne", "neighbors_needed", "quarantined")}
+        told = {
+            key: getattr(result, key) for key in ("rule", "liars", "liars_borne", "neighbors_needed", "quarantined")
+        }
         assert told == {
             "rule": "trimmed-mean:b=1",
             "liars": 1,
@@ -24,11 +26,11 @@ async def test_nodes_with_neighbors_enough_tell_what_was_kept_and_hold_nothing_a
             "neighbors_needed": 3,
             "quarantined": 0,
         }
-        assert result["rounds_mixed"] + result["rounds_alone"] == result["version"]
-        assert result["rounds_mixed"] > result["rounds_alone"]
-        for neighbor in result["neighbors"]:
-            assert 0.0 <= neighbor["kept"] <= 1.0
-            assert (neighbor["standing"], neighbor["faults"], neighbor["quarantined_s"]) == (1.0, {}, 0.0)
+        assert result.rounds_mixed + result.rounds_alone == result.version
+        assert result.rounds_mixed > result.rounds_alone
+        for neighbor in result.neighbors:
+            assert 0.0 <= neighbor.kept <= 1.0
+            assert (neighbor.standing, neighbor.faults, neighbor.quarantined_s) == (1.0, {}, 0.0)
     sentence = "bears 1 liar among its 3 neighbors under trimmed-mean:b=1, and mixes while 3 of them are there"
     said = [record.getMessage() for record in caplog.records if record.name == "p2pfl.notice"]
     assert [text for text in said if text.startswith("bears")] == [sentence] * 4
@@ -38,22 +40,22 @@ async def test_nodes_with_two_neighbors_learn_alone_and_say_so(ward, start, fini
     field = ward(4, gossip={"rule": "median:b=1"})
     results = await finish(start(field), rounds=20)
     for result in results:
-        assert (result["liars_borne"], result["rounds_mixed"], result["too_few_neighbors"]) == (0, 0, True)
-        assert result["rounds_alone"] == result["version"]
-        assert result["alarms"] == {"too-few-neighbors": 1}
+        assert (result.liars_borne, result.rounds_mixed, result.too_few_neighbors) == (0, 0, True)
+        assert result.rounds_alone == result.version
+        assert result.alarms == {"too-few-neighbors": 1}
     told = [record for record in caplog.records if "mixes with nobody: median:b=1 wants 3" in record.getMessage()]
     assert [record.levelno for record in told] == [logging.WARNING] * 4
 
 
 async def test_with_the_mean_no_rounds_are_counted_for_it(ward, start, finish):
     for result in await finish(start(ward(3)), rounds=20):
-        assert (result["rule"], result["liars_borne"]) == ("mean", 0)
-        assert result["rounds_mixed"] is result["rounds_alone"] is result["too_few_neighbors"] is None
-        assert {neighbor["kept"] for neighbor in result["neighbors"]} == {None}
+        assert (result.rule, result.liars_borne) == ("mean", 0)
+        assert result.rounds_mixed is result.rounds_alone is result.too_few_neighbors is None
+        assert {neighbor.kept for neighbor in result.neighbors} == {None}
 
 
 async def test_the_status_page_can_always_be_written(ward, start):
     (node, *_) = start(ward(4, federation={"topology": "complete"}, gossip={"rule": "krum:b=1"}))
-    await node.until(lambda: node.status.get("rounds_mixed"))
-    (first, *_) = json.loads(json.dumps(node.status, allow_nan=False))["neighbors"]
+    await node.until(lambda: node.status and node.status.rounds_mixed)
+    (first, *_) = json.loads(node.status.to_json())["neighbors"]
     assert 0.0 <= first["kept"] <= 1.0

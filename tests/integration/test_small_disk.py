@@ -64,7 +64,7 @@ def alone(ward, start):
 
 
 def waits(node):
-    return node.status.get("phase") == "waiting for disk"
+    return node.phase == "waiting for disk"
 
 
 async def test_the_last_snapshot_waits_for_a_full_disk_and_says_so(alone, disk, caplog):
@@ -72,13 +72,13 @@ async def test_the_last_snapshot_waits_for_a_full_disk_and_says_so(alone, disk, 
     await node.until(lambda: node.rounds > 3)
     disk.full = True
     await node.until(lambda: waits(node) or node.end_wait())
-    assert node.status["disk_refuses"] == REFUSED
-    assert node.status["alarms"]["storage"]
-    assert node.lines[-1]["phase"] == "waiting for disk"
+    assert node.status.disk_refuses == REFUSED
+    assert node.status.alarms["storage"]
+    assert node.lines[-1].phase == "waiting for disk"
     assert f"waiting for the disk, tried again every 0.02 s: {REFUSED}" in caplog.text
     disk.full = False
     result = await node.result()
-    assert (result["finished"], result["rounds"], result["phase"]) == (True, 30, "finished")
+    assert (result.finished, result.rounds, result.phase) == (True, 30, "finished")
     assert read_learned(field.folder / "node1").rounds == 30
 
 
@@ -93,8 +93,8 @@ async def test_a_node_that_is_stopped_on_a_full_disk_keeps_what_it_has_learned_s
     await node.until(lambda: waits(node))
     disk.full = False
     result = await node.result()
-    assert not result["finished"]
-    assert read_learned(field.folder / "node1").rounds == result["rounds"] >= learned
+    assert not result.finished
+    assert read_learned(field.folder / "node1").rounds == result.rounds >= learned
 
 
 async def test_whoever_stops_it_twice_gives_up_and_is_told_what_is_lost(alone, disk):
@@ -121,7 +121,7 @@ async def test_nobody_gives_up_what_he_has_not_been_told_of(alone, disk):
     await node.until(lambda: waits(node))
     disk.full = False
     result = await node.result()
-    assert read_learned(field.folder / "node1").rounds == result["rounds"]
+    assert read_learned(field.folder / "node1").rounds == result.rounds
 
 
 async def test_a_node_that_has_finished_is_not_given_up_by_the_first_stop(alone, disk, caplog):
@@ -133,13 +133,13 @@ async def test_a_node_that_has_finished_is_not_given_up_by_the_first_stop(alone,
     assert "stop once more to give it up" in caplog.text
     disk.full = False
     result = await node.result()
-    assert result["finished"]
+    assert result.finished
 
 
 async def test_a_start_waits_for_a_full_disk_and_leaves_the_old_state_as_it_is(alone, disk, start):
     field, node = alone()
     await node.until(lambda: node.rounds > 3)
-    before = (await node.stop())["rounds"]
+    before = (await node.stop()).rounds
     files = {path.name: path.read_bytes() for path in node.setup.node.state_dir.glob("snapshot-*")}
     disk.full = True
     (again,) = start(field, 1)
@@ -154,8 +154,7 @@ async def test_a_start_that_waits_for_a_disk_can_be_stopped_and_leaves_no_folder
     disk.full = True
     _, node = alone()
     await node.until(lambda: waits(node))
-    result = await node.stop()
-    assert (result["finished"], result["phase"]) == (False, "stopped")
+    assert await node.stop() is None
     assert not node.setup.node.state_dir.exists()
 
 
@@ -201,7 +200,7 @@ async def test_the_log_of_a_node_on_a_small_disk_leaves_room_for_snapshots(ward,
             most = max(most, space.used_bytes(folder / "state"))
             await asyncio.sleep(0.005)
             assert not nodes[0].task.done()
-        assert nodes[0].status["alarms"] == {}
+        assert nodes[0].status.alarms == {}
         assert most < space.volume_bytes(folder)
         for node in nodes:
             await node.stop()

@@ -64,5 +64,5 @@ def test_beyond_a_few_names_are_counted():
 def test_no_contraction_is_predicted_where_no_laplacian_step_is_taken():
     """The rule's result depends on the values, so no factor of the graph bounds it."""
     samples = [100] * 8
-    assert contraction(describe(nodes=8, rule="median:b=1"), samples, [])["predicted"] is None
-    assert contraction(describe(nodes=8, rule="mean"), samples, [])["predicted"] is not None
+    assert contraction(describe(nodes=8, rule="median:b=1"), samples, []).predicted is None
+    assert contraction(describe(nodes=8, rule="mean"), samples, []).predicted is not None

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from p2pfl.reporting.liars import held_against, in_words
+from p2pfl.reporting.report import HeldAgainst, NodeReport
+from p2pfl.reporting.status import NeighborStatus
 
 
 def node(name, **faults):
     """`faults` by neighbor."""
     neighbors = [
-        {"name": peer, "standing": 0.5, "faults": kinds, "quarantines": int("flood" in kinds)}
+        NeighborStatus(
+            name=peer,
+            compressor="q4",
+            bytes_sent=0,
+            messages_sent=0,
+            standing=0.5,
+            faults=kinds,
+            quarantines=int("flood" in kinds),
+        )
         for peer, kinds in faults.items()
     ]
-    return {"name": name, "neighbors": neighbors}
+    return NodeReport(name=name, neighbors=neighbors)
 
 
 def test_only_neighbors_with_a_proven_fault_are_listed_with_who_proved_it():
     (held,) = held_against([node("a", b={}, c={"payload": 2}), node("b", a={})])
-    assert held == {"node": "a", "neighbor": "c", "standing": 0.5, "faults": {"payload": 2}, "quarantines": 0}
+    assert held == HeldAgainst(node="a", neighbor="c", standing=0.5, faults={"payload": 2}, quarantines=0)
 
 
 def test_a_node_that_left_no_result_holds_nothing_against_anybody():
-    assert held_against([{"name": "a", "neighbors": None}]) == []
+    assert held_against([NodeReport(name="a", neighbors=None)]) == []
 
 
 def test_faults_of_one_neighbor_are_added_over_those_who_tell_them():

@@ -8,6 +8,7 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.reporting.figures import by_compressor, configuration
+from p2pfl.reporting.report import EdgeTraffic
 from p2pfl.reporting.traffic import compressor_mistakes, traffic
 from sim.federations import describe
 
@@ -65,8 +66,8 @@ def test_what_does_not_fit_names_the_table_that_says_so():
 def test_bytes_are_told_by_compressor_and_what_nobody_told_is_nobodys():
     sent = {(0, 1): 10, (1, 0): 20, (2, 0): 5}
     assert by_compressor(star(n2="q8"), sent) == {
-        "q4": {"edges": 3, "bytes_sent": 30},
-        "q8": {"edges": 1, "bytes_sent": 5},
+        "q4": EdgeTraffic(edges=3, bytes_sent=30),
+        "q8": EdgeTraffic(edges=1, bytes_sent=5),
     }
 
 

@@ -22,8 +22,12 @@ class Process:
         self.heard.append(signal.Signals(number).name)
 
 
+def line(phase):
+    return SimpleNamespace(phase=phase)
+
+
 def child(phase, **more):
-    made = Child(name=phase, node=None, lines=[{"phase": phase}], **more)
+    made = Child(name=phase, node=None, lines=[line(phase)], **more)
     made.process = Process()
     return made
 
@@ -49,7 +53,7 @@ async def test_a_node_that_waits_for_its_disk_is_not_killed_and_the_others_are(s
     await until(lambda: "SIGKILL" in stuck.process.heard)
     assert (waiting.process.heard, liar.process.heard[:2]) == (["let go"], ["let go", "SIGKILL"])
     stuck.exit_code = liar.exit_code = -9
-    waiting.lines.append({"phase": "training"})
+    waiting.lines.append(line("training"))
     await until(lambda: "SIGKILL" in waiting.process.heard)
     waiting.exit_code = -9
 
@@ -64,5 +68,7 @@ async def test_asked_again_it_has_those_give_up_that_wait(stopping):
         one.exit_code = 0
 
 
-def test_a_node_that_waits_is_shown_so():
+def test_a_node_that_waits_is_shown_so_and_one_that_has_said_nothing_as_starting():
     assert child("waiting for disk").state == "waiting for disk"
+    silent = Child(name="silent", node=None)
+    assert (silent.last, silent.state, silent.waits_alone, silent.waits_for_disk) == (None, "starting", False, False)

@@ -30,7 +30,7 @@ def digests(*, batching: bool) -> list[list[str]]:
     runs = [(described, world), (robust, watched), *(draw(seed) for seed in SEEDS)]
     seldom = [(given, replace(around, evaluate_every_s=1.0)) for given, around in runs]
     reports = [simulate(given, world=around, batching=batching, references=False) for given, around in seldom]
-    return [[report["digest"], report["value_digest"]] for report in reports]
+    return [[report.digest, report.value_digest] for report in reports]
 
 
 if __name__ == "__main__":

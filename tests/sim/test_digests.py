@@ -53,7 +53,7 @@ def test_all_these_runs_differ(here):
 def test_another_seed_is_another_run(seed, here):
     federation, world = draw(seed)
     report = simulate(replace(federation, seed=seed + 1), world=world, references=False)
-    assert report["digest"] not in {digest for digest, _ in here}
+    assert report.digest not in {digest for digest, _ in here}
 
 
 def test_checking_and_looking_closer_change_no_event_of_the_trace():
@@ -61,11 +61,11 @@ def test_checking_and_looking_closer_change_no_event_of_the_trace():
     federation, world = draw(SEEDS[0])
     seldom = replace(world, evaluate_every_s=5.0)
     plain, checked = (simulate(federation, world=seldom, check=check, references=False) for check in (False, True))
-    assert plain["digest"] == checked["digest"]
+    assert plain.digest == checked.digest
     often = simulate(federation, world=replace(world, evaluate_every_s=0.5), references=False)
-    assert len(often["history"]) > len(plain["history"])
+    assert len(often.history) > len(plain.history)
     for key in ("digest", "value_digest", "messages_sent", "bytes_sent", "virtual_time_s", "staleness", "rounds"):
-        assert plain[key] == often[key]
+        assert getattr(plain, key) == getattr(often, key)
 
 
 @pytest.mark.parametrize("place", [(0, 0), (2, 4), (1, 2)])

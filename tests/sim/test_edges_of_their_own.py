@@ -26,28 +26,28 @@ def federation(**options):
 
 def test_the_report_says_what_each_edge_used_and_what_it_cost():
     report = simulate(federation(), references=False)
-    rows = {(row["name"], to["name"]): to for row in report["nodes"] for to in row["neighbors"]}
+    rows = {(row.name, to.name): to for row in report.nodes for to in row.neighbors}
     assert len(rows) == 12
-    assert {rows[pair]["compressor"] for pair in (("node0", "node1"), ("node1", "node0"))} == {"q4"}
-    assert rows["node1", "node2"]["compressor"] == "none"
-    assert rows["node0", "node1"]["bytes_sent"] < rows["node1", "node2"]["bytes_sent"] / 5
-    assert rows["node3", "node4"]["bytes_sent"] < rows["node0", "node1"]["bytes_sent"] / 2
-    for row in report["nodes"]:
-        assert sum(to["bytes_sent"] for to in row["neighbors"]) == row["bytes_sent"]
-        assert sum(to["messages_sent"] for to in row["neighbors"]) == row["messages_sent"]
-    assert sorted(report["config"]["edge_compressors"]) == [[0, 1, "q4"], [2, 3, "top-k:0.05+q8"], [3, 4, "sign"]]
-    told = {spec: (row["edges"], row["bytes_sent"]) for spec, row in report["compressors"].items()}
-    assert told["none"] == (3, sum(to["bytes_sent"] for to in rows.values() if to["compressor"] == "none"))
-    assert sum(size for _, size in told.values()) == report["bytes_sent"]
+    assert {rows[pair].compressor for pair in (("node0", "node1"), ("node1", "node0"))} == {"q4"}
+    assert rows["node1", "node2"].compressor == "none"
+    assert rows["node0", "node1"].bytes_sent < rows["node1", "node2"].bytes_sent / 5
+    assert rows["node3", "node4"].bytes_sent < rows["node0", "node1"].bytes_sent / 2
+    for row in report.nodes:
+        assert sum(to.bytes_sent for to in row.neighbors) == row.bytes_sent
+        assert sum(to.messages_sent for to in row.neighbors) == row.messages_sent
+    assert sorted(report.config["edge_compressors"]) == [[0, 1, "q4"], [2, 3, "top-k:0.05+q8"], [3, 4, "sign"]]
+    told = {spec: (row.edges, row.bytes_sent) for spec, row in report.compressors.items()}
+    assert told["none"] == (3, sum(to.bytes_sent for to in rows.values() if to.compressor == "none"))
+    assert sum(size for _, size in told.values()) == report.bytes_sent
 
 
 def test_the_size_of_a_packed_payload_is_known_only_when_it_is_packed():
     packed = replace(federation(), edge_compressors={(0, 1): "q4+zstd"})
     report = simulate(packed, references=False)
-    assert report["batching"]["operations"] == "one at a time"
-    assert report["batching"]["why"] == "the size of a q4+zstd payload depends on its values"
-    rows = {(row["name"], to["name"]): to for row in report["nodes"] for to in row["neighbors"]}
-    assert rows["node0", "node1"]["bytes_sent"] < rows["node1", "node2"]["bytes_sent"] / 5
+    assert report.batching.operations == "one at a time"
+    assert report.batching.why == "the size of a q4+zstd payload depends on its values"
+    rows = {(row.name, to.name): to for row in report.nodes for to in row.neighbors}
+    assert rows["node0", "node1"].bytes_sent < rows["node1", "node2"].bytes_sent / 5
 
 
 @pytest.mark.parametrize("spec", COMPRESSORS)
@@ -64,10 +64,10 @@ def test_such_a_liar_is_refused_on_every_edge_and_the_others_go_on():
     gossip = replace(COMPLETE.gossip, linger_s=1.0)
     given = replace(COMPLETE, edge_compressors=around, gossip=gossip)
     report = simulate(given, world=world, references=False)
-    honest = [row for row in report["nodes"] if not row["byzantine"]]
-    assert all(row["finished"] and row["accuracy"] > 0.1 for row in honest)
+    honest = [row for row in report.nodes if not row.byzantine]
+    assert all(row.finished and row.accuracy > 0.1 for row in honest)
     # With the others it is the liar that has to answer, and it cannot make out its own answer.
-    assert all(row["alarms"].get("request-refused") for row in report["nodes"][3:])
+    assert all(row.alarms.get("request-refused") for row in report.nodes[3:])
 
 
 def test_a_count_that_the_model_does_not_have_is_refused():

@@ -38,11 +38,11 @@ def excess(*, compressor="none", beta=0.1, crashes=(), rounds=200):
     federation = replace(plain, task=TaskConfig(name="quadratic", options=options), training=training)
     world = WorldSpec(compute=ComputeSpec(round_s=0.05), slow=SPEEDS, crashes=crashes, evaluate_every_s=1000.0)
     report = simulate(federation, world=world, references=False)
-    assert all(row["finished"] for row in report["nodes"])
+    assert all(row.finished for row in report.nodes)
     context = NodeContext(node=0, nodes=8, name="node0", seed=0, base_dir=Path())
     learner = QuadraticLearner(QuadraticTask(**options), context, training)
     least = learner.evaluate(learner.optimum(), "test").loss
-    return max(row["test_loss"] for row in report["nodes"]) - least
+    return max(row.test_loss for row in report.nodes) - least
 
 
 @pytest.mark.parametrize("compressor", [pytest.param("none", marks=pytest.mark.long), "q4"])

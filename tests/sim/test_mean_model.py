@@ -78,33 +78,34 @@ def test_the_score_is_that_of_the_mean_of_the_models():
 def test_a_report_scores_the_mean_of_the_honest_who_came_to_their_end(federation, exact):
     world = WorldSpec(crashes=(CrashSpec(nodes=(1,), at_s=0.02),), liars=LiarSpec(attack="constant:0.1", nodes=(3,)))
     report, stage = ended(federation, world, exact=exact)
-    assert (report["died"], report["byzantine"]) == (["node1"], ["node3"])
+    assert (report.died, report.byzantine) == (["node1"], ["node3"])
     kept = [node for node in range(stage.nodes) if node not in {1, 3}]
     mean = np.mean([stage.models()[node].astype(np.float64) for node in kept], axis=0).astype(np.float32)
     score = stage.script.learners.learners[0].evaluate(mean, "test")
-    assert report["mean_model"] == pytest.approx({"accuracy": score.accuracy, "loss": score.loss}, nan_ok=True)
+    found = report.mean_model
+    assert (found.accuracy, found.loss) == pytest.approx((score.accuracy, score.loss), nan_ok=True)
 
 
 @pytest.mark.parametrize("rule", ["mean", "trimmed-mean:b=1"])
 def test_it_is_the_same_with_batching_and_without(rule):
     reports = [simulate(digits(rule=rule), batching=on, references=False) for on in (True, False)]
-    assert reports[0]["mean_model"] == reports[1]["mean_model"]
-    assert 0 < reports[0]["mean_model"]["accuracy"] <= 1
-    assert reports[0]["mean_model"]["accuracy"] != reports[0]["accuracy"]["mean"]
+    assert reports[0].mean_model == reports[1].mean_model
+    assert 0 < reports[0].mean_model.accuracy <= 1
+    assert reports[0].mean_model.accuracy != reports[0].accuracy.mean
 
 
 def test_a_task_without_accuracy_has_the_loss_alone():
-    found = simulate(quadratic(), references=False)["mean_model"]
-    assert found["accuracy"] is None
-    assert found["loss"] > 0
+    found = simulate(quadratic(), references=False).mean_model
+    assert found.accuracy is None
+    assert found.loss > 0
 
 
 def test_there_is_none_where_nobody_came_to_the_end():
     report = simulate(quadratic(), world=WorldSpec(limit_s=0.01), references=False)
-    assert report["mean_model"] is None
+    assert report.mean_model is None
 
 
 def test_there_is_none_where_each_node_keeps_a_part_of_the_model():
     report = simulate(digits(share=("1.*",)), references=False)
-    assert report["mean_model"] is None
-    assert report["accuracy"] is not None
+    assert report.mean_model is None
+    assert report.accuracy is not None

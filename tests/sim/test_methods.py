@@ -45,7 +45,7 @@ def digits(method, *, rule="mean", **training):
 
 def digest(federation, *, batching=True, world=BAD):
     report = simulate(federation, world=world, batching=batching, references=False)
-    return report["digest"], report["value_digest"]
+    return report.digest, report.value_digest
 
 
 @pytest.mark.parametrize("method", ["plain", "prox:mu=0.5", "normalized:steps=5"])
@@ -71,7 +71,7 @@ def test_a_method_without_pull_learns_digits_with_the_bits_of_plain():
 
 def test_a_method_that_a_robust_rule_can_carry_runs_under_it():
     found = simulate(digits("prox:mu=0.5", rule="hampel:b=1"), world=WorldSpec(), references=False)
-    assert not found["reached_limit"]
+    assert not found.reached_limit
 
 
 class Widening(Method):
@@ -146,7 +146,7 @@ def test_a_second_channel_and_outer_momentum_keep_every_invariant_in_bad_luck():
     crashes = (CrashSpec(nodes=(1,), at_s=0.5, down_s=0.1), CrashSpec(nodes=(2,), at_s=1.0, down_s=0.1, amnesia=True))
     world = WorldSpec(compute=FAR_APART, links=LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02), crashes=crashes)
     report = simulate(quadratic(20), world=world, check=True, references=False)
-    assert all(row["finished"] for row in report["nodes"])
+    assert all(row.finished for row in report.nodes)
     assert max(Toy.seen) > 0.1
 
 
@@ -156,7 +156,7 @@ def excess(federation):
     context = NodeContext(node=0, nodes=5, name="node0", seed=0, base_dir=Path())
     learner = QuadraticLearner(QuadraticTask(**federation.task.options), context, federation.training)
     least = learner.evaluate(learner.optimum(), "test").loss
-    return np.array([row["test_loss"] - least for row in report["nodes"]])
+    return np.array([row.test_loss - least for row in report.nodes])
 
 
 def test_a_method_with_outer_momentum_ends_where_plain_does(monkeypatch):

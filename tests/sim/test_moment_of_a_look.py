@@ -92,19 +92,19 @@ def test_batched_runs_look_at_the_same_moment(crashes):
     batched, single = (
         simulate(federation(), world=world, batching=batching, references=False) for batching in (True, False)
     )
-    assert batched["batching"]["operations"] == "batched"
-    assert [batched[key] for key in ("digest", "value_digest")] == [single[key] for key in ("digest", "value_digest")]
-    assert len(single["history"]) > 20
+    assert batched.batching.operations == "batched"
+    assert (batched.digest, batched.value_digest) == (single.digest, single.value_digest)
+    assert len(single.history) > 20
     for key in ("accuracy", "loss", "consensus_distance"):
-        assert [point[key] for point in batched["history"]] == [point[key] for point in single["history"]]
+        assert [getattr(point, key) for point in batched.history] == [getattr(point, key) for point in single.history]
 
 
 def test_of_many_nodes_only_those_that_are_looked_at_are_kept(monkeypatch):
     monkeypatch.setattr("sim.figures.MOST_EVALUATED", 3)
     reports = [simulate(federation(), world=SLOW_LINKS, batching=one, references=False) for one in (True, False)]
-    losses = [[point["loss"] for point in report["history"]] for report in reports]
+    losses = [[point.loss for point in report.history] for report in reports]
     assert losses[0] == losses[1]
-    assert reports[0]["history"][-1]["evaluated"] == 3
+    assert reports[0].history[-1].evaluated == 3
 
 
 def test_strong_local_rounds_leave_no_dip_in_the_curve():
@@ -113,7 +113,7 @@ def test_strong_local_rounds_leave_no_dip_in_the_curve():
     world = WorldSpec(
         compute=ComputeSpec(jitter=0.0), links=LinkSpec(latency_s=Spread(low=0.01, high=0.01)), evaluate_every_s=0.01
     )
-    history = simulate(federation, world=world, references=False)["history"]
-    means = [point["accuracy"]["mean"] for point in history if point["rounds"]["mean"] >= 12]
+    history = simulate(federation, world=world, references=False).history
+    means = [point.accuracy.mean for point in history if point.rounds.mean >= 12]
     drops = [before - after for before, after in pairwise(means)]
     assert max(drops) < 0.1

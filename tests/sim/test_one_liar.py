@@ -30,7 +30,7 @@ def run(rule, attack=None):
 @pytest.fixture(scope="module")
 def unharmed():
     """The worst node's accuracy without a liar."""
-    worst = run(RULE)["accuracy"]["min"]
+    worst = run(RULE).accuracy.min
     assert worst > 0.9
     return worst
 
@@ -38,13 +38,13 @@ def unharmed():
 @pytest.mark.parametrize("attack", ["sign-flip", *(pytest.param(one, marks=pytest.mark.long) for one in LONG)])
 def test_beside_one_liar_the_worst_of_the_honest_ends_where_it_would_without_it(unharmed, attack):
     report = run(RULE, attack)
-    assert len(report["byzantine"]) == 1
-    assert report["accuracy"]["min"] >= unharmed - 0.03
-    for row in report["nodes"]:
-        assert row["byzantine"] or (row["finished"] and row["rounds"] >= ROUNDS)
+    assert len(report.byzantine) == 1
+    assert report.accuracy.min >= unharmed - 0.03
+    for row in report.nodes:
+        assert row.byzantine or (row.finished and row.rounds >= ROUNDS)
 
 
 @pytest.mark.long
 def test_under_the_mean_one_liar_ruins_what_all_of_the_honest_learn(unharmed):
-    assert run("mean")["accuracy"]["min"] > 0.9
-    assert run("mean", "sign-flip")["accuracy"]["max"] < unharmed - 0.3
+    assert run("mean").accuracy.min > 0.9
+    assert run("mean", "sign-flip").accuracy.max < unharmed - 0.3

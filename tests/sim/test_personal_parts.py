@@ -119,13 +119,13 @@ def test_a_round_that_the_engine_drops_leaves_the_own_part_as_it_was():
 def test_such_a_run_goes_one_operation_at_a_time_says_why_and_is_the_same_every_time():
     world = WorldSpec(crashes=CRASHES)
     first, second, other = (simulate(digits(share=share), world=world) for share in (SHARED, SHARED, ("!1.*",)))
-    assert first["batching"]["operations"] == "one at a time"
-    assert first["batching"]["why"] == "each node keeps a part of the model to itself"
-    assert first["config"]["gossip"]["share"] == SHARED
-    assert first["reference"]["fedavg"] is None
-    assert first["reference"]["centralized"]["one_node"]["accuracy"] > 0.1
-    assert (first["digest"], first["value_digest"]) == (second["digest"], second["value_digest"])
-    assert other["bytes_sent"] < first["bytes_sent"] / 2
+    assert first.batching.operations == "one at a time"
+    assert first.batching.why == "each node keeps a part of the model to itself"
+    assert first.config["gossip"]["share"] == SHARED
+    assert first.reference.fedavg is None
+    assert first.reference.centralized.one_node.accuracy > 0.1
+    assert (first.digest, first.value_digest) == (second.digest, second.value_digest)
+    assert other.bytes_sent < first.bytes_sent / 2
 
 
 def test_the_part_that_is_not_shared_is_in_the_digest_of_values():

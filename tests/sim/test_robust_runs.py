@@ -36,31 +36,31 @@ def run(*, topology="random-regular:degree=4", rule="trimmed-mean:b=1", liars=No
 
 def test_every_tick_with_neighbors_enough_is_mixed_by_the_rule():
     report = run()
-    assert report["rule"] == "trimmed-mean:b=1"
-    assert report["config"]["gossip"]["rule"] == "trimmed-mean:b=1"
-    for node in report["nodes"]:
-        assert node["rounds_mixed"] >= 8
-        assert node["rounds_alone"] == 0
+    assert report.rule == "trimmed-mean:b=1"
+    assert report.config["gossip"]["rule"] == "trimmed-mean:b=1"
+    for node in report.nodes:
+        assert node.rounds_mixed >= 8
+        assert node.rounds_alone == 0
 
 
 def test_two_neighbors_are_too_few_where_one_may_lie():
     report = run(topology="ring")
-    for node in report["nodes"]:
-        assert node["rounds_mixed"] == 0
-        assert node["rounds_alone"] >= 8
-        assert node["alarms"]["too-few-neighbors"] == 1
+    for node in report.nodes:
+        assert node.rounds_mixed == 0
+        assert node.rounds_alone >= 8
+        assert node.alarms["too-few-neighbors"] == 1
 
 
 def test_the_mean_counts_no_rounds():
-    assert {node["rounds_mixed"] for node in run(rule="mean")["nodes"]} == {None}
+    assert {node.rounds_mixed for node in run(rule="mean").nodes} == {None}
 
 
 def test_faults_are_held_against_the_one_that_lies_and_nobody_else():
     report = run(liars=LAST)
-    held = report["held_against"]
-    assert {one["neighbor"] for one in held} == {"node7"}
-    assert {one["node"] for one in held} <= {"node0", "node1", "node2", "node3", "node4", "node5", "node6"}
-    assert all(one["faults"].keys() <= {"payload", "resync", "flood"} and one["standing"] < 1 for one in held)
+    held = report.held_against
+    assert {one.neighbor for one in held} == {"node7"}
+    assert {one.node for one in held} <= {"node0", "node1", "node2", "node3", "node4", "node5", "node6"}
+    assert all(one.faults.keys() <= {"payload", "resync", "flood"} and one.standing < 1 for one in held)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_nothing_but_the_rule_and_learning_moves_a_model_whoever_crashes(rule):
     )
     world = WorldSpec(crashes=crashes, links=LinkSpec(loss=0.1))
     checked, plain = run(rule=rule, world=world, check=True), run(rule=rule, world=world)
-    assert checked["digest"] == plain["digest"]
-    assert sum(node["rounds_mixed"] for node in checked["nodes"]) > 30
+    assert checked.digest == plain.digest
+    assert sum(node.rounds_mixed for node in checked.nodes) > 30
 
 
 def weights_told(rule):

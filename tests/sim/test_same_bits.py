@@ -117,12 +117,12 @@ def federation(
 def digests(described, world, *, batching):
     seldom = replace(world, evaluate_every_s=5.0)
     report = simulate(described, world=seldom, batching=batching, references=False)
-    operations = report["batching"]["operations"]
+    operations = report.batching.operations
     # The size of a packed payload is an event, and depends on values.
     specs = {described.gossip.compressor, *described.edge_compressors.values()}
     together = batching and described.gossip.rule == "mean" and not any("zstd" in spec for spec in specs)
-    assert operations == ("batched" if together else "one at a time"), report["batching"]["why"]
-    return report["digest"], report["value_digest"], report["messages_sent"]
+    assert operations == ("batched" if together else "one at a time"), report.batching.why
+    return report.digest, report.value_digest, report.messages_sent
 
 
 IN_SHORT = {
@@ -158,9 +158,9 @@ def test_rounds_in_one_call_have_the_bits_of_each_alone_where_operations_go_one_
     described = federation(partition="dirichlet:0.5", method=method)
     described = replace(described, gossip=replace(described.gossip, rule=rule))
     reports = [simulate(described, world=world, batching=batching, references=False) for batching in (True, False)]
-    assert [one["batching"]["operations"] for one in reports] == ["one at a time"] * 2
-    assert [one["batching"]["training"] for one in reports] == ["batched", "one at a time"]
-    together, alone = ([one[key] for key in ("digest", "value_digest", "messages_sent")] for one in reports)
+    assert [one.batching.operations for one in reports] == ["one at a time"] * 2
+    assert [one.batching.training for one in reports] == ["batched", "one at a time"]
+    together, alone = ((one.digest, one.value_digest, one.messages_sent) for one in reports)
     assert together == alone
 
 
@@ -178,7 +178,8 @@ def test_a_random_world_is_the_same_run_either_way(seed):
 
 def train_losses(described, world, *, batching):
     report = simulate(described, world=replace(world, evaluate_every_s=0.01), batching=batching, references=False)
-    told = [point["train_loss"] or {} for point in report["history"]]
+    losses = [point.train_loss for point in report.history]
+    told = [(one.mean, one.min, one.max) if one else () for one in losses]
     return [pytest.approx(point, rel=1e-4) for point in told] if batching else told
 
 

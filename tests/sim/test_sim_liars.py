@@ -35,7 +35,7 @@ def run(attack, federation=None, *, nodes=(1, 4), **how):
 
 
 def alarms(report, kind):
-    return sum(node["alarms"].get(kind, 0) for node in report["nodes"] if not node["byzantine"])
+    return sum(node.alarms.get(kind, 0) for node in report.nodes if not node.byzantine)
 
 
 # -- what they see -----------------------------------------------------------------------------------------------------
@@ -89,9 +89,9 @@ def test_under_a_robust_rule_a_liar_counts_on_the_weight_that_it_boasts_of_and_o
 @pytest.mark.parametrize("attack", ["alie", pytest.param("two-faced", marks=pytest.mark.long), "sleeper:noise:1@2"])
 def test_a_run_with_liars_is_the_same_again_and_whether_or_not_rounds_are_batched(attack):
     found = [run(attack, batching=batching) for batching in (True, True, False)]
-    assert len({report["value_digest"] for report in found}) == 1
-    assert found[0]["batching"]["operations"] == "one at a time"
-    assert found[0]["attack"] == (attack if "sleeper" not in attack else "sleeper:noise:1@2")
+    assert len({report.value_digest for report in found}) == 1
+    assert found[0].batching.operations == "one at a time"
+    assert found[0].attack == (attack if "sleeper" not in attack else "sleeper:noise:1@2")
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ def test_what_is_no_model_is_refused_moves_nothing_and_stops_nobody(attack, comp
     report = run(attack, small(compressor=compressor, rounds=2), check=True)
     assert alarms(report, "request-refused")
     assert alarms(report, "reply-refused")
-    assert all(node["finished"] and node["rounds"] >= 2 for node in report["nodes"] if not node["byzantine"])
-    assert np.isfinite(report["loss"]["max"])
+    assert all(node.finished and node.rounds >= 2 for node in report.nodes if not node.byzantine)
+    assert np.isfinite(report.loss.max)
 
 
 def test_a_liar_that_wakes_up_to_say_nonsense_moves_nothing_by_it():
@@ -130,22 +130,22 @@ def test_liars_crash_and_come_back_with_every_invariant_intact(attack):
         evaluate_every_s=SELDOM_S,
     )
     report = simulate(small(), world=world, check=True, references=False)
-    assert sum(node["starts"] for node in report["nodes"] if node["byzantine"]) > 2
+    assert sum(node.starts for node in report.nodes if node.byzantine) > 2
 
 
 def test_a_flood_exchanges_far_more_and_stops_nobody():
     calm, flooded = run(None), run("flood")
     honest = [index for index in range(6) if index not in {1, 4}]
-    before, after = (sum(report["nodes"][index]["exchanges"] for index in honest) for report in (calm, flooded))
+    before, after = (sum(report.nodes[index].exchanges for index in honest) for report in (calm, flooded))
     assert after > 2 * before
     assert not alarms(flooded, "resync")
-    assert all(node["finished"] for node in flooded["nodes"])
-    assert flooded["accuracy"]["min"] > calm["accuracy"]["min"] - 0.05
+    assert all(node.finished for node in flooded.nodes)
+    assert flooded.accuracy.min > calm.accuracy.min - 0.05
 
 
 def test_a_mirror_keeps_nodes_of_3b_neighbors_apart_under_a_rule_of_the_nearest():
     calm, mirrored = (run(attack, small(rule="cs+:b=1", rounds=6, partition="shards:4")) for attack in (None, "mirror"))
-    assert mirrored["consensus_distance"] > 2 * calm["consensus_distance"]
+    assert mirrored.consensus_distance > 2 * calm.consensus_distance
 
 
 # -- poisoned data -----------------------------------------------------------------------------------------------------
@@ -153,21 +153,18 @@ def test_a_mirror_keeps_nodes_of_3b_neighbors_apart_under_a_rule_of_the_nearest(
 
 def test_the_report_has_the_success_of_poisoned_data_beside_the_accuracy():
     report = run("label-flip")
-    for node in report["nodes"]:
-        assert 0 <= node["attack_success"] <= 1
-    honest = [node["attack_success"] for node in report["nodes"] if not node["byzantine"]]
-    assert report["attack_success"] == {
-        "mean": pytest.approx(np.mean(honest)),
-        "min": min(honest),
-        "max": max(honest),
-    }
-    assert report["batching"]["operations"] == "batched"
-    assert run("sign-flip:0.1")["attack_success"] is None
+    for node in report.nodes:
+        assert 0 <= node.attack_success <= 1
+    honest = [node.attack_success for node in report.nodes if not node.byzantine]
+    success = report.attack_success
+    assert (success.mean, success.min, success.max) == (pytest.approx(np.mean(honest)), min(honest), max(honest))
+    assert report.batching.operations == "batched"
+    assert run("sign-flip:0.1").attack_success is None
 
 
 def test_references_know_nothing_of_the_poison():
     spoiled, clean = (
-        simulate(small(), world=WorldSpec(liars=liars))["reference"]["centralized"]["all_nodes"]["accuracy"]
+        simulate(small(), world=WorldSpec(liars=liars)).reference.centralized.all_nodes.accuracy
         for liars in (LiarSpec(attack="label-flip", nodes=(1, 4)), None)
     )
     assert spoiled == clean
@@ -196,7 +193,7 @@ def test_an_attack_on_the_mean_bites(attack, loses, calm):
     found = simulate(
         bitten(), world=WorldSpec(liars=LiarSpec(attack=attack, count=2), evaluate_every_s=SELDOM_S), references=False
     )
-    assert found["accuracy"]["mean"] < calm["accuracy"]["mean"] - loses
+    assert found.accuracy.mean < calm.accuracy.mean - loses
 
 
 @pytest.mark.slow
@@ -209,10 +206,10 @@ def test_poison_leads_samples_where_it_should_while_accuracy_hardly_tells(attack
     found = simulate(bitten(), world=world, references=False)
     monkeypatch.setattr(poison, "spoil", lambda _self, samples, **_: samples)
     harmless = simulate(bitten(), world=world, references=False)
-    assert harmless["accuracy"]["min"] > 0.9
+    assert harmless.accuracy.min > 0.9
     for which in ("mean", "min"):
-        assert found["attack_success"][which] > harmless["attack_success"][which] + gains
-    assert found["accuracy"]["mean"] > harmless["accuracy"]["mean"] - 0.1
+        assert getattr(found.attack_success, which) > getattr(harmless.attack_success, which) + gains
+    assert found.accuracy.mean > harmless.accuracy.mean - 0.1
 
 
 def bitten():

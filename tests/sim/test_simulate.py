@@ -22,19 +22,19 @@ def quadratic(nodes=6, *, rounds=8, topology="ring", compressor="q8", seed=1, ra
 
 
 def figures(report):
-    return report["digest"], report["value_digest"]
+    return report.digest, report.value_digest
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another():
     first, second, other = (simulate(quadratic(seed=seed), references=False) for seed in (1, 1, 2))
     assert figures(first) == figures(second)
-    assert first["value_digest"] != other["value_digest"]
+    assert first.value_digest != other.value_digest
 
 
 def test_operation_by_operation_the_shipped_engine_gives_the_same_bits():
     world = WorldSpec(links=LinkSpec(loss=0.1, jitter_s=0.01))
     lazy, exact = (simulate(quadratic(), world=world, batching=on, references=False) for on in (True, False))
-    assert (lazy["batching"]["operations"], exact["batching"]["operations"]) == ("batched", "one at a time")
+    assert (lazy.batching.operations, exact.batching.operations) == ("batched", "one at a time")
     assert figures(lazy) == figures(exact)
 
 
@@ -42,20 +42,20 @@ def test_a_run_that_diverges_is_done_again_one_operation_at_a_time_and_says_why(
     """Steps far too long: the models leave float32, rounds are dropped, nobody stops."""
     with np.errstate(all="ignore"):
         report = simulate(quadratic(rate=1e9, rounds=12), references=False)
-    assert report["batching"]["operations"] == "one at a time"
-    assert report["batching"]["why"]
-    assert report["cost"]["abandoned_cpu_s"] > 0.0
-    assert any(row["failed_rounds"] for row in report["nodes"])
-    assert all(row["finished"] for row in report["nodes"])
+    assert report.batching.operations == "one at a time"
+    assert report.batching.why
+    assert report.cost.abandoned_cpu_s > 0.0
+    assert any(row.failed_rounds for row in report.nodes)
+    assert all(row.finished for row in report.nodes)
 
 
 @pytest.mark.parametrize("attack", ["sign-flip", "noise:0.1", "zero", "replay", "constant:2", "nan"])
 def test_whatever_a_liar_shows_every_honest_node_comes_to_its_end(attack):
     world = WorldSpec(liars=LiarSpec(attack=attack, nodes=(2,)))
     report = simulate(quadratic(topology="complete"), world=world, references=False)
-    assert report["byzantine"] == ["node2"]
-    assert all(row["finished"] for row in report["nodes"] if not row["byzantine"])
-    assert report["loss"] is None or np.isfinite(report["loss"]["mean"])
+    assert report.byzantine == ["node2"]
+    assert all(row.finished for row in report.nodes if not row.byzantine)
+    assert report.loss is None or np.isfinite(report.loss.mean)
 
 
 @pytest.mark.parametrize("attack", ["sign-flip", "noise:0.1", "zero", "replay"])
@@ -68,16 +68,16 @@ def test_liars_lie_alike_batched_or_not(attack):
 def test_what_liars_and_dead_nodes_have_does_not_enter_the_figures():
     world = WorldSpec(crashes=(CrashSpec(nodes=(1,), at_s=0.02),), liars=LiarSpec(attack="zero", nodes=(4,)))
     report = simulate(quadratic(), world=world, references=False)
-    assert (report["died"], report["byzantine"]) == (["node1"], ["node4"])
-    honest = [row["test_loss"] for row in report["nodes"] if row["name"] not in {"node1", "node4"}]
-    assert report["loss"]["mean"] == pytest.approx(np.mean(honest))
+    assert (report.died, report.byzantine) == (["node1"], ["node4"])
+    honest = [row.test_loss for row in report.nodes if row.name not in {"node1", "node4"}]
+    assert report.loss.mean == pytest.approx(np.mean(honest))
 
 
 def test_a_late_joiner_starts_from_its_neighbors():
     world, federation = WorldSpec(joins=(JoinSpec(nodes=(3,), at_s=0.06),)), quadratic(rounds=30)
     impatient = replace(federation, gossip=replace(federation.gossip, start_wait_s=0.01))
     report = simulate(impatient, world=world, references=False)
-    assert report["nodes"][3]["alarms"].get("joined") == 1
+    assert report.nodes[3].alarms.get("joined") == 1
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_time_in_which_nothing_happens_is_passed_over():
     federation, told = quadratic(rounds=2), []
     world = WorldSpec(compute=ComputeSpec(round_s=10_000.0), evaluate_every_s=0.001)
     report = simulate(federation, world=world, references=False, on_progress=told.append)
-    assert all(row["rounds"] >= 2 for row in report["nodes"])
+    assert all(row.rounds >= 2 for row in report.nodes)
     assert len(told) < 100_000
 
 
 def test_progress_ends_with_all_rounds_done():
     told = []
     report = simulate(quadratic(), references=False, on_progress=told.append)
-    assert told[-1].rounds == sum(report["rounds"].values()) >= told[-1].rounds_to_do == 48
+    assert told[-1].rounds == sum(report.rounds.values()) >= told[-1].rounds_to_do == 48
     assert [one.time_s for one in told] == sorted(one.time_s for one in told)
 
 
@@ -114,9 +114,9 @@ def test_a_schedule_reports_the_union_and_the_contraction_of_its_period():
     federation = quadratic(8, topology="one-peer-hypercube", compressor="none", rounds=6)
     federation = replace(federation, training=replace(federation.training, closing_rounds=9))
     report = simulate(federation, references=False)
-    assert report["algebraic_connectivity"] == pytest.approx(2.0)
-    assert report["contraction"]["predicted"] == 0.0
-    assert report["consensus_distance"] < 1e-6
+    assert report.algebraic_connectivity == pytest.approx(2.0)
+    assert report.contraction.predicted == 0.0
+    assert report.consensus_distance < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,6 @@ def test_a_schedule_reports_the_union_and_the_contraction_of_its_period():
 def test_a_report_of_few_or_none_has_no_figure_that_is_none_of_theirs(world):
     reports = [simulate(quadratic(), world=world, batching=on, references=False) for on in (True, False)]
     assert figures(reports[0]) == figures(reports[1])
-    finished = [row for row in reports[0]["nodes"] if row["finished"] and not row["byzantine"]]
-    assert (reports[0]["loss"] is None) == (not finished)
-    assert (reports[0]["consensus_distance"] is None) == (not finished)
+    finished = [row for row in reports[0].nodes if row.finished and not row.byzantine]
+    assert (reports[0].loss is None) == (not finished)
+    assert (reports[0].consensus_distance is None) == (not finished)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.reporting.report import Point, Statistic
 from sim import simulation
 from sim.cli.progress import RunView, run_in_words
 from sim.simulation import Progress
@@ -196,7 +197,7 @@ def test_without_a_federation_the_digits_are_learned(p2pfl):
 
 
 def test_progress_says_how_far_how_well_and_how_long_still():
-    point = {"accuracy": {"mean": 0.5, "min": 0.25, "max": 1.0}}
+    point = Point(time_s=2.0, accuracy=Statistic(mean=0.5, min=0.25, max=1.0))
     half = Progress(time_s=2.0, rounds=500, rounds_to_do=1000, point=point)
     words = "500 of 1,000 rounds, 2 virtual s, accuracy 0.500 (worst 0.250)"
     assert run_in_words(half, 30.0) == f"{words}, 30 s left"

@@ -11,7 +11,7 @@ from sim.learning.references import EVALUATIONS, centralized, fedavg
 
 
 def losses(report):
-    return [moment["loss"] for moment in report["history"]]
+    return [moment.loss for moment in report.history]
 
 
 def test_federated_averaging_of_full_batches_is_gradient_descent_on_all_data(federation):
@@ -19,8 +19,8 @@ def test_federated_averaging_of_full_batches_is_gradient_descent_on_all_data(fed
     made = federation(7, partition="dirichlet:1", local_steps=1, batch_size=2000, rounds=12)
     learners = make_learners(made)
     assert len(set(learners.samples)) > 1
-    averaged, pooled = fedavg(made, learners), centralized(made, learners)["one_node"]
-    assert pooled["steps"] == averaged["rounds"] == 12
+    averaged, pooled = fedavg(made, learners), centralized(made, learners).one_node
+    assert pooled.steps == averaged.rounds == 12
     np.testing.assert_allclose(losses(averaged), losses(pooled), rtol=1e-6)
     assert losses(pooled)[-1] < 0.98 * losses(pooled)[0]
 
@@ -33,8 +33,8 @@ def test_federated_averaging_weighs_nodes_by_their_samples(federation):
     mean = np.average(np.array(models, dtype=np.float64), axis=0, weights=learners.samples).astype(np.float32)
     score = learners.learners[0].evaluate(mean, "test")
     report = fedavg(made, learners)
-    assert report["accuracy"] == score.accuracy
-    assert report["loss"] == pytest.approx(score.loss, rel=1e-6)
+    assert report.accuracy == score.accuracy
+    assert report.loss == pytest.approx(score.loss, rel=1e-6)
 
 
 def test_the_references_learn_digits_from_two_shards_each(federation):
@@ -42,33 +42,33 @@ def test_the_references_learn_digits_from_two_shards_each(federation):
     made = federation(8, partition="shards:2")
     learners = make_learners(made)
     alone = centralized(made, learners, most_steps=2400)
-    assert alone["one_node"]["steps"] == 800
-    assert alone["all_nodes"]["steps"] == 2400
-    assert alone["one_node"]["accuracy"] > 0.94
-    assert alone["all_nodes"]["accuracy"] > 0.96
+    assert alone.one_node.steps == 800
+    assert alone.all_nodes.steps == 2400
+    assert alone.one_node.accuracy > 0.94
+    assert alone.all_nodes.accuracy > 0.96
     averaged = fedavg(made, learners)
-    assert 0.9 < averaged["accuracy"] < alone["all_nodes"]["accuracy"]
-    assert averaged["bytes_sent"] == 40 * 8 * 2 * 4 * learners.size
+    assert 0.9 < averaged.accuracy < alone.all_nodes.accuracy
+    assert averaged.bytes_sent == 40 * 8 * 2 * 4 * learners.size
 
 
 def test_a_history_is_short_ends_with_the_result_and_goes_on_from_one_figure_to_the_other(federation):
     made = federation(30, local_steps=1, rounds=50)
     learners = make_learners(made, batching=False)
     alone, averaged = centralized(made, learners), fedavg(made, learners)
-    one, every = alone["one_node"]["history"], alone["all_nodes"]["history"]
+    one, every = alone.one_node.history, alone.all_nodes.history
     assert every[: len(one)] == one
-    assert every[-1]["steps"] == 50 * 30
-    for report in (alone["one_node"], alone["all_nodes"], averaged):
-        assert report["history"][-1]["loss"] == report["loss"]
-    assert len(averaged["history"]) == len(one) == EVALUATIONS
-    assert [moment["rounds"] for moment in averaged["history"]] == sorted({m["rounds"] for m in averaged["history"]})
+    assert every[-1].steps == 50 * 30
+    for report in (alone.one_node, alone.all_nodes, averaged):
+        assert report.history[-1].loss == report.loss
+    assert len(averaged.history) == len(one) == EVALUATIONS
+    assert [moment.rounds for moment in averaged.history] == sorted({m.rounds for m in averaged.history})
 
 
 def test_a_centralized_run_takes_no_more_steps_than_allowed_but_always_those_of_one_node(federation):
     made = federation(30, local_steps=2, rounds=50)
     learners = make_learners(made, batching=False)
-    assert centralized(made, learners, most_steps=300)["all_nodes"]["steps"] == 300
-    assert centralized(made, learners, most_steps=7)["one_node"]["steps"] == 100
+    assert centralized(made, learners, most_steps=300).all_nodes.steps == 300
+    assert centralized(made, learners, most_steps=7).one_node.steps == 100
 
 
 def test_a_federation_bounded_by_time_must_be_given_its_rounds(federation):
@@ -76,15 +76,16 @@ def test_a_federation_bounded_by_time_must_be_given_its_rounds(federation):
     learners = make_learners(made, batching=False)
     with pytest.raises(ValueError, match="how many rounds"):
         fedavg(made, learners)
-    assert fedavg(made, learners, rounds=2)["rounds"] == 2
+    assert fedavg(made, learners, rounds=2).rounds == 2
 
 
 def test_without_a_test_set_the_loss_is_that_of_training(federation):
     learners = BatchedLearners(made_learners(lambda: nn.Linear(24, 4), tested=False), batching=False)
     made = federation(8, local_steps=2, batch_size=8, rounds=3)
-    for report in (fedavg(made, learners), *centralized(made, learners).values()):
-        assert report["accuracy"] is None
-        assert 0 < report["loss"] < 3
+    alone = centralized(made, learners)
+    for report in (fedavg(made, learners), alone.one_node, alone.all_nodes):
+        assert report.accuracy is None
+        assert 0 < report.loss < 3
 
 
 def test_learners_without_torch_have_federated_averaging_alone(federation):
@@ -93,4 +94,4 @@ def test_learners_without_torch_have_federated_averaging_alone(federation):
     assert centralized(made, learners) is None
     optimum = learners.learners[0].optimum()
     best = learners.learners[0].evaluate(optimum, "test").loss
-    assert fedavg(made, learners)["loss"] == pytest.approx(best, rel=1e-4)
+    assert fedavg(made, learners).loss == pytest.approx(best, rel=1e-4)

@@ -1,0 +1,186 @@
+"""What is drawn of runs, real or simulated."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from matplotlib.colors import to_hex
+
+from p2pfl.errors import UserError
+from p2pfl.reporting import plot
+from p2pfl.reporting.plot import check_picture, draw_runs
+from p2pfl.reporting.report import Report
+
+SPREAD = {"mean": 0.5, "min": 0.25, "max": 0.75}
+
+
+def point(time_s, **figures):
+    usual = {"rounds": SPREAD, "accuracy": SPREAD, "loss": SPREAD, "consensus_distance": 0.1, "bytes_sent": 400}
+    return {"time_s": time_s, **usual, **figures}
+
+
+def report(history=(), **more):
+    nodes = [{"name": "a"}, {"name": "b"}]
+    given = {"nodes": nodes, "topology": "ring", "config": {"federation": "ward"}, "simulated": True}
+    return given | {"history": list(history)} | more
+
+
+REFERENCE = {
+    "centralized": {"one_node": {"accuracy": 0.9, "loss": 0.1}, "all_nodes": {"accuracy": 0.95, "loss": 0.05}},
+    "fedavg": {
+        "accuracy": 0.8,
+        "loss": 0.3,
+        "history": [
+            {"rounds": 1, "bytes_sent": 100, "accuracy": 0.4},
+            {"rounds": 2, "bytes_sent": 200, "accuracy": 0.8},
+        ],
+    },
+}
+
+
+def drawn(*reports, x="time"):
+    """The figure of these reports, read as they stand in files."""
+    runs = [Report.from_json(json.dumps(one)) for one in reports]
+    return draw_runs(runs, None, x, [f"run{index}" for index in range(len(runs))])
+
+
+def curves(axes):
+    """The lines that are no references: as (color, x, y)."""
+    lines = [line for line in axes.lines if line.get_linestyle() == "-"]
+    return [(to_hex(line.get_color()), list(line.get_xdata()), list(line.get_ydata())) for line in lines]
+
+
+def dashed(axes):
+    return [line for line in axes.lines if line.get_linestyle() == "--"]
+
+
+def words(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_run_is_accuracy_distance_and_bytes_over_time():
+    figure = drawn(report([point(0.0), point(2.0, accuracy={"mean": 0.7, "min": 0.6, "max": 0.8}, bytes_sent=800)]))
+    learned, distance, sent = figure.axes
+    assert curves(learned) == [(plot.COLORS[0], [0, 2], [0.5, 0.7])]
+    band = learned.collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == (0.25, 0.8)
+    assert curves(distance) == [(plot.COLORS[0], [0, 2], [0.1, 0.1])]
+    assert distance.get_yscale() == "log"
+    assert curves(sent) == [(plot.COLORS[0], [0, 2], [200, 400])]
+    assert sent.get_xlabel() == "virtual seconds"
+    assert "ward: 2 nodes, ring, seed 0, simulated" in figure.get_suptitle()
+
+
+def test_runs_are_told_apart_by_color_and_named_by_their_files():
+    figure = drawn(report([point(0.0), point(2.0)]), report([point(0.0), point(3.0)], topology="star"))
+    assert [color for color, *_ in curves(figure.axes[0])] == list(plot.COLORS[:2])
+    assert words(figure)[:2] == ["run0\n2 nodes, ring", "run1\n2 nodes, star"]
+
+
+@pytest.mark.parametrize(("x", "places"), [("time", [1, 3]), ("rounds", [2, 4]), ("bytes", [200, 400])])
+def test_what_runs_across_may_be_chosen(x, places):
+    spreads = [{"mean": mean, "min": 0, "max": 9} for mean in (2, 4)]
+    history = [point(1.0, rounds=spreads[0]), point(3.0, rounds=spreads[1], bytes_sent=800)]
+    figure = drawn(report(history), x=x)
+    assert curves(figure.axes[0])[0][1] == places
+    assert len(figure.axes) == (2 if x == "bytes" else 3)
+
+
+def test_where_kinds_differ_the_legend_says_which_is_which():
+    figure = drawn(report([point(0.0), point(2.0)]), report([point(0.0), point(3.0)], simulated=False))
+    assert words(figure)[:2] == ["run0\n2 nodes, ring, simulated", "run1\n2 nodes, ring, real"]
+
+
+def test_references_are_dashed_and_dotted():
+    figure = drawn(report([point(0.0), point(2.0)], reference=REFERENCE))
+    assert [set(line.get_ydata()) for line in dashed(figure.axes[0])] == [{0.8}]
+    others = [line for line in figure.axes[0].lines if line.get_linestyle() not in {"-", "--"}]
+    assert [set(line.get_ydata()) for line in others] == [{0.9}, {0.95}]
+    assert "a server (FedAvg)" in words(figure)
+
+
+@pytest.mark.parametrize(("x", "places"), [("rounds", [1, 2]), ("bytes", [50, 100])])
+def test_federated_averaging_is_a_curve_where_it_has_the_axis(x, places):
+    (line,) = dashed(drawn(report([point(0.0), point(2.0)], reference=REFERENCE), x=x).axes[0])
+    assert (list(line.get_xdata()), list(line.get_ydata())) == (places, [0.4, 0.8])
+
+
+def test_references_of_several_runs_are_gray_where_they_agree():
+    run = report([point(0.0), point(2.0)], reference=REFERENCE)
+    better = REFERENCE | {"fedavg": {"accuracy": 0.85, "loss": 0.2, "history": []}}
+    assert [line.get_color() for line in dashed(drawn(run, run).axes[0])] == [plot.GRAY]
+    colors = [line.get_color() for line in dashed(drawn(run, run | {"reference": better}).axes[0])]
+    assert colors == list(plot.COLORS[:2])
+
+
+def test_a_run_of_real_processes_begins_when_its_first_node_was_ready():
+    figure = drawn(report([point(5.0), point(7.0)], simulated=False))
+    assert curves(figure.axes[0])[0][1] == [0, 2]
+    assert figure.axes[-1].get_xlabel() == "seconds since the first node was ready"
+
+
+@pytest.mark.parametrize(("simulated", "times"), [(True, [0, 1, 2, 59, 60, 61]), (False, [0, 1, 2, 60, 61])])
+def test_while_no_model_of_a_simulation_moves_its_line_is_level(simulated, times):
+    low, high = ({"mean": mean, "min": 0, "max": 1} for mean in (0.1, 0.9))
+    history = [point(at, accuracy=low if at < 60 else high) for at in (0.0, 1.0, 2.0, 60.0, 61.0)]
+    figure = drawn(report(history, simulated=simulated))
+    ((_, places, values),) = curves(figure.axes[0])
+    assert places == times
+    assert curves(figure.axes[-1])[0][1] == [0, 1, 2, 60, 61]
+    assert values == [0.1 if at < 60 else 0.9 for at in times]
+
+
+def test_a_single_point_shows_as_a_dot():
+    assert drawn(report([point(1.0)])).axes[0].lines[0].get_marker() == "o"
+
+
+def test_without_accuracy_the_loss_is_drawn():
+    figure = drawn(report([point(0.0, accuracy=None), point(1.0, accuracy=None)]))
+    assert figure.axes[0].get_ylabel() == "loss on the common test set"
+
+
+@pytest.mark.parametrize(("evaluated", "liars", "text"), [(1, [], "of 1 nodes"), (2, [], "node"), (1, ["a"], "node")])
+def test_the_band_says_where_not_all_honest_nodes_were_evaluated(evaluated, liars, text):
+    figure = drawn(report([point(0.0), point(1.0, evaluated=evaluated)], byzantine=liars))
+    assert words(figure)[1] == f"worst to best {text}"
+
+
+def test_where_a_loss_left_all_numbers_its_line_ends_and_the_rest_is_drawn():
+    lost = {"mean": None, "min": 1.0, "max": None}
+    points = [point(0, accuracy=None), *(point(time, accuracy=None, loss=lost) for time in (1, 2))]
+    learned, distance, _ = drawn(report(points)).axes
+    assert [list(line.get_xdata()) for line in learned.lines] == [[0]]
+    assert [list(line.get_xdata()) for line in distance.lines] == [[0, 1, 2]]
+
+
+def test_what_nobody_has_has_no_panel():
+    bare = {"accuracy": None, "loss": None, "consensus_distance": None}
+    figure = drawn(report([point(0.0, **bare), point(1.0, **bare)]))
+    assert [axes.get_ylabel() for axes in figure.axes] == ["sent by a node"]
+
+
+def test_a_run_by_itself_needs_no_name_and_no_file():
+    figure = draw_runs([Report.from_json(json.dumps(report([point(0.0), point(2.0)])))], None)
+    assert words(figure)[0] == "mean of the nodes"
+
+
+def test_a_run_without_history_is_a_mistake():
+    with pytest.raises(UserError, match="its history is empty: nothing to draw"):
+        drawn(report([point(0.0)]), report())
+
+
+def test_more_runs_than_colors_are_a_mistake():
+    with pytest.raises(UserError, match="too many runs"):
+        drawn(*[report([point(0.0)])] * (plot.MOST_RUNS + 1))
+
+
+def test_a_picture_that_cannot_be_is_found_before_the_run(tmp_path):
+    for path, text in ((tmp_path / "x.jpg", "no such picture format"), (tmp_path / "nix" / "x.png", "no such folder")):
+        with pytest.raises(UserError, match=f"--plot: {text}"):
+            check_picture(path)
+    folder = tmp_path / "x.png"
+    folder.mkdir()
+    with pytest.raises(UserError, match="is a folder"):
+        check_picture(folder)
+    check_picture(tmp_path / "coming" / "x.svg", coming=tmp_path / "coming")

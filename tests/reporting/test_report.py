@@ -1,0 +1,248 @@
+"""A report as an object: written and read again, as a table, as a picture."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pfl.errors import UserError
+from p2pfl.reporting.report import (
+    Batching,
+    Centralized,
+    Contraction,
+    Cost,
+    EdgeTraffic,
+    HeldAgainst,
+    ModelScore,
+    NodeReport,
+    Point,
+    Reference,
+    ReferencePoint,
+    References,
+    Report,
+    Statistic,
+)
+from p2pfl.reporting.status import MeanAndMax, NeighborStatus
+
+with_pandas = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
+
+NAN = Statistic(mean=math.nan, min=1.0, max=math.nan)
+HALF = Statistic(mean=0.5, min=0.25, max=0.75)
+
+counts = st.integers(0, 2**53)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+figures = numbers | st.just(math.nan)
+words = st.text(st.characters(codec="utf-8"), max_size=8)
+statistics = st.none() | st.builds(Statistic, mean=figures, min=figures, max=figures)
+stalenesses = st.none() | st.builds(MeanAndMax, mean=numbers, max=counts | numbers)
+scores = {"accuracy": st.none() | numbers, "loss": st.none() | numbers}
+moments = scores | {name: st.none() | counts for name in ("rounds", "steps", "bytes_sent")}
+references = st.none() | st.builds(
+    Reference, **moments, history=st.lists(st.builds(ReferencePoint, **moments), max_size=2)
+)
+by_kind = st.dictionaries(words, counts, max_size=2)
+neighbors = st.builds(
+    NeighborStatus, name=words, faults=by_kind, kept=st.none() | numbers, live=st.none() | st.booleans()
+)
+points = st.builds(
+    Point,
+    time_s=numbers,
+    **dict.fromkeys(("rounds", "accuracy", "loss", "train_loss", "neighbor_distance"), statistics),
+    consensus_distance=st.none() | numbers,
+    staleness=stalenesses,
+    evaluated=st.none() | counts,
+)
+nodes = st.builds(
+    NodeReport,
+    name=words,
+    finished=st.booleans(),
+    accuracy=st.none() | numbers,
+    staleness=stalenesses,
+    samples=st.none() | counts | numbers,
+    alarms=st.none() | by_kind,
+    neighbors=st.none() | st.lists(neighbors, max_size=2),
+)
+reports = st.builds(
+    Report,
+    nodes=st.lists(nodes, max_size=3),
+    topology=words,
+    rounds=st.dictionaries(words, st.none() | counts, max_size=3),
+    **dict.fromkeys(("accuracy", "local_accuracy", "loss", "attack_success"), statistics),
+    mean_model=st.none() | st.builds(ModelScore, **scores),
+    compressors=st.dictionaries(words, st.builds(EdgeTraffic, edges=counts, bytes_sent=counts), max_size=2),
+    staleness=stalenesses,
+    contraction=st.builds(Contraction, predicted=st.none() | numbers, measured=st.none() | numbers),
+    held_against=st.lists(
+        st.builds(HeldAgainst, node=words, neighbor=words, standing=numbers, faults=by_kind, quarantines=counts),
+        max_size=2,
+    ),
+    history=st.lists(points, max_size=3),
+    config=st.dictionaries(words, counts | words | st.lists(counts, max_size=2), max_size=2),
+    world=st.none() | st.dictionaries(words, counts, max_size=2),
+    reference=st.none()
+    | st.builds(
+        References,
+        centralized=st.none() | st.builds(Centralized, one_node=references, all_nodes=references),
+        fedavg=references,
+    ),
+    cost=st.none()
+    | st.builds(
+        Cost,
+        **dict.fromkeys(
+            ("cpu_s", "set_up_cpu_s", "abandoned_cpu_s", "run_cpu_s", "evaluation_cpu_s", "report_cpu_s"), numbers
+        ),
+        node_rounds=counts,
+        node_rounds_per_cpu_s=st.none() | numbers,
+        events=counts,
+    ),
+    batching=st.none()
+    | st.builds(Batching, operations=words, why=st.none() | words, training=words, batch_stable=st.booleans()),
+)
+
+
+def told(report):
+    """Equal where the reports are: NaN, which is not equal to itself, as a word."""
+    return repr(msgspec.to_builtins(report))
+
+
+def strict(content):
+    """The JSON, which must have none of Python's additions to it."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    return json.loads(content, parse_constant=refuse)
+
+
+def run(**more):
+    points = [
+        Point(time_s=0.0, rounds=HALF, bytes_sent=0),
+        Point(time_s=1.0, rounds=HALF, accuracy=HALF, loss=NAN, staleness=MeanAndMax(mean=0.5, max=2), bytes_sent=8),
+    ]
+    nodes = [NodeReport(name="a", alarms={}, accuracy=0.5), NodeReport(name="b")]
+    usual = {"nodes": nodes, "topology": "ring", "config": {"federation": "ward"}, "history": points, "simulated": True}
+    return Report(**usual | more)
+
+
+@given(reports)
+def test_what_is_written_is_read_again_as_it_was(report):
+    again = Report.from_json(report.to_json())
+    assert told(again) == told(report)
+    assert again.to_json() == report.to_json()
+
+
+@given(reports)
+def test_its_json_has_every_field_and_neither_nan_nor_infinity(report):
+    assert list(strict(report.to_json())) == list(Report.__struct_fields__)
+
+
+def test_no_number_is_null_in_json_and_nan_again_when_read():
+    report = run(loss=NAN, accuracy=Statistic(mean=math.inf, min=0.0, max=math.inf))
+    written = strict(report.to_json())
+    assert written["loss"] == written["history"][1]["loss"] == {"mean": None, "min": 1.0, "max": None}
+    again = Report.from_json(report.to_json().decode())
+    for found in (again.loss, again.history[1].loss):
+        assert (math.isnan(found.mean), found.min, math.isnan(found.max)) == (True, 1.0, True)
+        assert not found.is_finite
+    assert math.isnan(again.accuracy.mean)
+    assert again.history[0].loss is None
+
+
+def test_a_loss_of_one_node_that_is_no_number_is_not_known_when_read():
+    report = run(nodes=[NodeReport(name="a", test_loss=math.nan, loss=math.inf)])
+    (node,) = Report.from_json(report.to_json()).nodes
+    assert (node.test_loss, node.loss) == (None, None)
+
+
+def test_a_report_of_the_first_version_and_one_of_a_later_one_can_be_read():
+    """The first said less of a neighbor and more of staleness; of what is still to come nothing is known."""
+    old = {
+        "nodes": [{"name": "a", "neighbors": [{"name": "b", "live": False, "exchanges": 2}], "what": "is this"}],
+        "topology": "ring",
+        "history": [{"time_s": 1.0, "staleness": {"mean": 0.5, "min": 0.0, "max": 1.0}}],
+        "config": {},
+        "later": {},
+    }
+    report = Report.from_json(json.dumps(old))
+    assert report.history[0].staleness == MeanAndMax(mean=0.5, max=1.0)
+    assert report.nodes[0].neighbors == [NeighborStatus(name="b", live=False, exchanges=2)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a = 1",
+        "[1, 2]",
+        "3",
+        '{"a": 1}',
+        '{"nodes": [], "topology": "ring", "history": [{"time_s": "soon"}], "config": {}}',
+        '{"nodes": [{}], "topology": "ring", "history": [], "config": {}}',
+        b"\xff\xfe",
+    ],
+)
+def test_what_is_no_report_is_a_value_error(text):
+    with pytest.raises(ValueError):
+        Report.from_json(text)
+
+
+@with_pandas
+def test_the_history_is_a_table_by_time_with_three_columns_for_a_statistic():
+    frame = run().to_frame()
+    assert (frame.index.name, list(frame.index)) == ("time_s", [0.0, 1.0])
+    assert list(frame[["accuracy_mean", "accuracy_min", "accuracy_max"]].loc[1.0]) == [0.5, 0.25, 0.75]
+    assert frame["accuracy_mean"].isna().tolist() == [True, False]
+    assert frame["loss_mean"].isna().all()
+    assert list(frame[["staleness_mean", "staleness_max"]].loc[1.0]) == [0.5, 2]
+    assert frame["bytes_sent"].tolist() == [0, 8]
+    assert not {"accuracy", "loss", "staleness", "staleness_min"} & set(frame.columns)
+
+
+@with_pandas
+def test_the_nodes_are_a_table_by_name():
+    frame = run().to_frame("nodes")
+    assert (frame.index.name, list(frame.index)) == ("name", ["a", "b"])
+    assert frame.loc["a", "accuracy"] == 0.5
+    assert frame["alarms"].tolist() == [{}, None]
+    assert set(frame.columns) >= {"staleness_mean", "staleness_max", "ended_by", "neighbors"}
+
+
+@with_pandas
+@given(reports)
+def test_a_table_has_the_same_columns_whatever_its_rows_know(report):
+    for of, rows, full in (("history", report.history, run()), ("nodes", report.nodes, run())):
+        if rows:
+            frame = report.to_frame(of)
+            assert len(frame) == len(rows)
+            assert list(frame.columns) == list(full.to_frame(of).columns)
+
+
+@with_pandas
+def test_a_table_of_nothing_is_empty():
+    assert run(history=[]).to_frame().empty
+
+
+@pytest.mark.parametrize(("suffix", "begin"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_a_plot_is_a_figure_and_a_file_where_one_is_wanted(tmp_path, suffix, begin):
+    path = tmp_path / f"run.{suffix}"
+    figure = run().plot(path, x="rounds")
+    assert figure.axes[-1].get_xlabel() == "rounds of a node, on average"
+    assert path.read_bytes().startswith(begin)
+    assert run().plot(str(path)).axes
+    assert len(run().plot().axes) == 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_plot_that_cannot_be_is_a_mistake_that_says_what_is_allowed(tmp_path):
+    with pytest.raises(UserError, match=r"no such picture format .*run\.jpg.*allowed: \.png, \.svg, \.pdf"):
+        run().plot(tmp_path / "run.jpg")
+    with pytest.raises(UserError, match="no such folder"):
+        run().plot(tmp_path / "nix" / "run.png")
+    with pytest.raises(UserError, match="history is empty"):
+        run(history=[]).plot()

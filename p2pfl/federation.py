@@ -198,9 +198,8 @@ def _spec(key: str, value: Any) -> str:
 
 def _members(nodes: int | Sequence[str]) -> list[dict[str, Any]]:
     if isinstance(nodes, bool) or not isinstance(nodes, int | list | tuple) or (isinstance(nodes, int) and nodes < 0):
-        raise UserError(
-            "how many nodes?", file=WHERE, key="nodes", value=nodes, allowed="a whole number from 2, or names"
-        )
+        allowed = "a whole number from 2, or a list of names"
+        raise UserError("impossible value", file=WHERE, key="nodes", value=nodes, allowed=allowed)
     names = [f"node{index}" for index in range(nodes)] if isinstance(nodes, int) else list(nodes)
     return [{"name": name, "key": public_text(_key(index))} for index, name in enumerate(names)]
 

@@ -29,8 +29,8 @@ from p2pfl.runtime.parts import Setup, setup_of
 from p2pfl.runtime.report import History, final_report
 
 LOOK_EVERY_S = 0.2
-JOIN_S = 0.1
-"""Ctrl-C is noticed within this time."""
+LISTEN_EVERY_S = 0.1
+"""Ctrl-C is heard within this time."""
 
 OnProgress = Callable[[Point], None]
 
@@ -48,10 +48,11 @@ def run_together(federation: Federation, on_progress: OnProgress | None = None) 
         thread = threading.Thread(target=outcome.find, args=(together,), name="p2pfl")
         thread.start()
         try:
-            while thread.is_alive():
-                thread.join(JOIN_S)
+            while not outcome.is_there.wait(LISTEN_EVERY_S):
+                pass
         finally:
             together.cancel()
+            outcome.is_there.wait()  # a thread whose join was interrupted counts as stopped in Python 3.11, and is not
             thread.join()
     return outcome.report()
 
@@ -60,6 +61,7 @@ class _Outcome:
     """What comes of the nodes, on its way from their thread to the caller's."""
 
     def __init__(self) -> None:
+        self.is_there = threading.Event()
         self._report: Report | None = None
         self._error: BaseException | None = None
 
@@ -70,6 +72,8 @@ class _Outcome:
             self._error = _first(errors)
         except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
             self._error = error
+        finally:
+            self.is_there.set()
 
     def report(self) -> Report:
         if self._report is None:

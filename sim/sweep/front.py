@@ -24,9 +24,10 @@ def sweep(
 ) -> Sweep:
     """Run every combination of some axes over several seeds, in processes of this machine.
 
-    `what` is a sweep file, or its tables: `{"sweep": {"nodes": 20}, "axes": {"topology": ["ring", "torus"]}}`. Each run leaves a report in the folder `out`, and what is there is not run again; by default it stands beside the
-    file. `jobs` runs go on at a time, by default one for each core. `retry` runs again what failed before. The
-    processes import the script that calls this, so that it must stand under `if __name__ == "__main__":`.
+    `what` is a sweep file, or its tables: `{"sweep": {"nodes": 20}, "axes": {"topology": ["ring", "torus"]}}`. Each run
+    leaves a report in the folder `out`, by default beside the file, and a run whose report is there is not made again.
+    `jobs` runs go on at a time, by default one for each core. `retry` makes those again that failed before. The
+    processes import the script that calls this, so the call must stand under `if __name__ == "__main__":`.
 
     Raises:
         UserError: a mistake in the sweep, a combination that cannot be, or a folder that cannot be used.

@@ -1,0 +1,229 @@
+"""`Federation(...).run()`: real nodes in this process, and what a program gets when it gave something wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import tempfile
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import p2pfl
+import p2pfl.runtime.report as made
+from p2pfl import Federation, Method, Task, UserError
+from p2pfl.config.model import GOSSIP, TRAINING
+from p2pfl.errors import LearningError
+from p2pfl.federation import Settings
+
+SIZE = 6
+
+
+class Half(Method):
+    """Plain with half of each gradient."""
+
+    def gradient(self, g, w, start):
+        return g / 2
+
+
+def data(node):
+    """Node i has samples around its own point: the optimum of all is the mean, weighted by the numbers of samples."""
+    rng = np.random.default_rng(node.node)
+    x = torch.ones(10 * (node.node + 1), 1)
+    y = torch.tensor(rng.normal(node.node, 0.1, (len(x), SIZE)), dtype=torch.float32)
+    return (x, y), None
+
+
+def linear():
+    return torch.nn.Linear(1, SIZE, bias=False)
+
+
+def squares(outputs, targets):
+    return ((outputs - targets) ** 2).mean()
+
+
+TASK = Task(model=linear, data=data, loss=squares)
+
+
+def small(**settings):
+    return Federation(**{"task": TASK, "nodes": 4, "rounds": 5, "start_wait_s": 20.0} | settings)
+
+
+@pytest.fixture
+def untouched(monkeypatch, tmp_path):
+    """No folder stays behind, and no thread."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = set(threading.enumerate())
+    yield
+    assert list(tmp_path.iterdir()) == []
+    assert not [thread for thread in set(threading.enumerate()) - before if not thread.daemon]
+
+
+def optimum(nodes):
+    targets = [
+        data(p2pfl.learn.task.NodeContext(node=i, nodes=nodes, name="", seed=0, base_dir=None)) for i in range(nodes)
+    ]
+    return torch.cat([y for (_, y), _ in targets]).mean(0).numpy()
+
+
+def test_real_nodes_of_one_process_reach_the_known_optimum(untouched, monkeypatch):
+    """Not only agree: the mean of all samples is where the sum of all losses is least, whatever each node holds."""
+    kept = []
+    read = made._model
+    monkeypatch.setattr(made, "_model", lambda fleet, child: kept.append(read(fleet, child)) or kept[-1])
+    found = small(
+        rounds=60, local_steps=2, learning_rate=0.3, batch_size=40, compressor="none", closing_rounds=40
+    ).run()
+    assert all(node.finished for node in found.nodes)
+    # SGD on batches of 40 of up to 40 samples: whole batches at the largest node, and little noise elsewhere.
+    assert np.abs(np.array(kept) - optimum(4)).max() < 0.02
+    assert found.consensus_distance < 1e-3
+
+
+def test_it_runs_while_another_event_loop_is_busy_as_in_a_notebook(untouched):
+    async def cell():
+        return small().run()
+
+    assert asyncio.run(cell()).nodes[0].rounds >= 5
+
+
+def test_a_method_of_the_program_itself_is_found(untouched):
+    assert small(method=Half).run().config["training"]["method"].endswith(":Half")
+
+
+def test_progress_is_told_from_the_first_rounds_on(untouched):
+    points = []
+    report = small(rounds=30).run(on_progress=points.append)
+    assert points
+    assert points[-1].rounds.mean <= report.history[-1].rounds.mean
+
+
+class Failing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x):
+        if self.training:
+            raise RuntimeError("not today")
+        return self.inner(x)
+
+
+SHARED = linear()
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "said"),
+    [
+        (
+            {"rounds": -1},
+            UserError,
+            r"Federation: rounds: impossible value \(found -1\); allowed: a whole number from 1",
+        ),
+        ({"round": 3}, UserError, "Federation: round: unknown key; did you mean 'rounds'"),
+        ({"nodes": 1}, UserError, "Federation: nodes: too few nodes"),
+        ({"nodes": "four"}, UserError, "Federation: nodes: impossible value"),
+        ({"nodes": ["a", "a"]}, UserError, "have the same name"),
+        ({"nodes": 65}, UserError, "simulate them"),
+        ({"topology": "rink"}, UserError, "Federation: topology: .*did you mean 'ring'"),
+        ({"topology": "erdos-renyi:p=0.01", "nodes": 20}, UserError, "falls into .* parts that never hear"),
+        ({"rule": lambda rows: rows[0]}, UserError, "Federation: rule: this has no name"),
+        ({"task": "digit"}, UserError, "Federation: task.name: no such task"),
+        ({"task": Task(model=lambda: torch.nn.Linear(2, 1), data=data, loss=squares)}, UserError, "shapes cannot be"),
+        ({"task": Task(model=lambda: SHARED, data=data, loss=squares)}, UserError, "the same module twice"),
+        ({"task": Task(model=linear, data=lambda _: 1 / 0)}, UserError, "data failed: ZeroDivisionError"),
+        (
+            {"task": Task(model=Failing, data=data, loss=squares)},
+            LearningError,
+            "failed: RuntimeError: not today",
+        ),
+    ],
+)
+def test_a_mistake_is_one_clear_error_and_leaves_nothing_behind(untouched, settings, kind, said):
+    with pytest.raises(kind, match=said):
+        small(**settings).run()
+
+
+def test_a_task_that_fails_has_its_own_exception_as_the_cause(untouched):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a session that nobody closed would say so
+        with pytest.raises(LearningError) as raised:
+            small(task=Task(model=Failing, data=data, loss=squares)).run()
+        gc.collect()
+    assert isinstance(raised.value.__cause__, RuntimeError)
+
+
+def test_a_test_that_fails_ends_the_run_too(untouched):
+    def broken(outputs, targets):
+        raise ZeroDivisionError("no metric")
+
+    with pytest.raises(LearningError, match="evaluation failed: ZeroDivisionError: no metric"):
+        small(task=Task(model=linear, data=data, loss=squares, metrics={"m": broken})).run()
+
+
+def test_ctrl_c_cancels(untouched):
+    running = threading.Event()
+    threading.Thread(target=lambda: running.wait(30) and os.kill(os.getpid(), signal.SIGINT), daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        small(rounds=1_000_000).run(on_progress=lambda _: running.set())
+
+
+def test_a_callback_that_fails_ends_the_run_with_its_error(untouched):
+    def fail(_):
+        raise ZeroDivisionError("told too much")
+
+    with pytest.raises(ZeroDivisionError, match="told too much"):
+        small(rounds=1_000_000).run(on_progress=fail)
+
+
+def test_every_key_of_a_file_is_a_keyword():
+    assert set(Settings.__annotations__) == {*TRAINING, *GOSSIP}
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path):
+    made = Federation(
+        task="digits",
+        options={"partition": "shards:2"},
+        nodes=["north", "east", "south"],
+        rounds=7,
+        learning_rate=0.05,
+        share=["0.*"],
+        edge=[{"between": ["north", "south"], "compressor": "none"}],
+        seed=3,
+        name="ward-7",
+    )
+    loaded = p2pfl.load_federation(made.save(tmp_path / "ward-7"))
+    for part in ("name", "seed", "topology", "task", "training", "gossip", "edges", "edge_compressors"):
+        assert getattr(loaded.config, part) == getattr(made.config, part)
+    assert [member.name for member in loaded.config.members] == ["north", "east", "south"]
+    with pytest.raises(UserError, match="already exists"):
+        made.save(tmp_path / "ward-7")
+
+
+@pytest.mark.parametrize("settings", [{}, {"task": "digits", "method": "__main__:Half"}])
+def test_what_no_file_can_name_is_not_saved(tmp_path, settings):
+    with pytest.raises(UserError, match="can only name"):
+        small(**settings).save(tmp_path / "ward-7")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_file_goes_with_the_saved_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("from p2pfl.learn.digits import digits as task\n", encoding="utf-8")
+    folder = Federation(task="mine.py:task", nodes=3, rounds=2).save("saved")
+    monkeypatch.chdir("/")
+    assert (folder / "mine.py").is_file()
+    assert p2pfl.load_federation(folder).config.task.name == "mine.py:task"
+
+
+@pytest.mark.parametrize("package", ["p2pfl", "sim"])
+def test_the_names_for_programs_are_what_tab_completion_shows(package):
+    module = __import__(package)
+    assert dir(module) == sorted(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name).__doc__, name

@@ -29,6 +29,8 @@ from sim.learning.stacked import describe
 Rows = NDArray[np.floating[Any]]
 
 TOLERANCE = 1e-5
+FEWEST = 5
+"""Fewer rounds than this are faster one at a time: a batched step costs as much as five of the shipped learner's."""
 
 
 def make_learners(
@@ -126,6 +128,8 @@ class BatchedLearners:
         """
         losses = np.empty(len(nodes))
         together = self._together[nodes]
+        if self.batch_stable and together.sum() < FEWEST:
+            together = np.zeros_like(together)
         if self._grouped is not None and together.any():
             rows = slice(None) if together.all() else np.flatnonzero(together)
             try:

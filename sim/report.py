@@ -22,7 +22,7 @@ from p2pfl.reporting.liars import held_against
 from sim.consensus import distance, score_of_mean
 from sim.figures import Figures, Json
 from sim.learning.batched import make_learners
-from sim.learning.poisoned import success
+from sim.learning.nodes import success
 from sim.stage import Stage
 from topologies import Topology, spectrum
 

@@ -21,8 +21,7 @@ from p2pfl.learn.samples import batch_sizes
 from p2pfl.learn.trainer import TorchLearner
 from sim.learning.batched import BatchedLearners
 from sim.learning.grouped import RoundStarts
-from sim.learning.nodes import TorchNodes
-from sim.learning.pool import Pool
+from sim.learning.nodes import Pool, TorchNodes
 
 Report = dict[str, Any]
 

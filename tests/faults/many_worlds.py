@@ -23,7 +23,7 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from sim import simulate
-from sim.worlds.drawn import draw
+from sim.worlds.random_worlds import draw
 
 Json = dict[str, Any]
 DIGESTS = ("digest", "value_digest")

@@ -25,8 +25,8 @@ from p2pfl.wire import encode
 from sim import simulate
 from sim.federations import describe
 from sim.network import Network
-from sim.worlds.drawn import draw
 from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
+from sim.worlds.random_worlds import draw
 
 DRAWN = range(20)
 LEARNING = range(10)

@@ -25,7 +25,7 @@ from p2pfl.learn.methods import Method
 from p2pfl.learn.methods.plain import Plain
 from sim.attacks import boast, passable
 from sim.engines import Boot
-from sim.learning.ahead import Ahead
+from sim.learning.batched import Ahead
 from sim.liars import ShowLie
 from sim.memory_store import MemoryStore
 

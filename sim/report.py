@@ -24,7 +24,7 @@ from p2pfl.reporting.status import NeighborStatus
 from sim.consensus import distance, score_of_mean
 from sim.figures import Figures
 from sim.learning.batched import make_learners
-from sim.learning.poisoned import success
+from sim.learning.nodes import success
 from sim.stage import Stage
 from topologies import Topology, spectrum
 

@@ -20,8 +20,7 @@ from sim.attacks import Attack, parse_attack
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
 from sim.lazy import Begun, EdgeCodecs, LazyEngine, Pairs, Plane
-from sim.learning.ahead import Ahead
-from sim.learning.batched import BatchedLearners
+from sim.learning.batched import Ahead, BatchedLearners
 from sim.liars import Liars
 from sim.oracle import Oracle
 from sim.world import Surroundings, World, all_neighbors

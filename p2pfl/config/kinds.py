@@ -145,7 +145,7 @@ def _read_public_key(value: Any) -> bytes:
     return public
 
 
-Kinds = Mapping[str, tuple[Kind, float | None]]
+ParameterKinds = Mapping[str, tuple[Kind, float | None]]
 """What each key may be, and what it is where it is not said."""
 
 OBJECT = re.compile(r"(?:[^:,=+\s]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
@@ -157,7 +157,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?")
 _LONGEST = 60
 
 
-def read_parameters(name: str, told: str | None, kinds: Kinds, *, example: str) -> dict[str, float | None]:
+def read_parameters(name: str, told: str | None, kinds: ParameterKinds, *, example: str) -> dict[str, float | None]:
     """All parameters, from the text behind the colon; `told` is None where there is no colon.
 
     Raises:

@@ -13,9 +13,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.kinds import OBJECT, Kind, Kinds, number, read_any_parameters, read_parameters, short
+from p2pfl.config.kinds import OBJECT, Kind, ParameterKinds, number, read_any_parameters, read_parameters, short
 
-_PARAMETERS: Mapping[str, Kinds] = {
+_PARAMETERS: Mapping[str, ParameterKinds] = {
     "plain": {},
     "variate": {"beta": (number(0, 1e30, above=True), 0.1)},
     "prox": {"mu": (number(0, 1e30), 0.01)},

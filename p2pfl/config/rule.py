@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from p2pfl.config.kinds import OBJECT, Kind, Kinds, number, read_parameters, short, whole
+from p2pfl.config.kinds import OBJECT, Kind, ParameterKinds, number, read_parameters, short, whole
 
 CENTRAL = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum", "bulyan")
 """They take the own model as one vector among others; NNM may stand before them."""
@@ -30,7 +30,7 @@ ALLOWED = (
 MOST_LIARS = 10**6
 
 _RADIUS, _LIARS = number(0, 1e30, above=True), whole(1, MOST_LIARS)
-_PARAMETERS: Mapping[str, Kinds] = {
+_PARAMETERS: Mapping[str, ParameterKinds] = {
     "hampel": {"cut": (number(1, 1e30), 2.0)},
     "scc": {"tau": (_RADIUS, None)},
     "centered-clipping": {"tau": (_RADIUS, None), "steps": (whole(1, 1000), 3)},

@@ -3,10 +3,8 @@
 `parse_attack("alie:1.5")` gives an `Attack`; what a liar sees is a `Sight`; `REGISTRY` has every form with its source.
 """
 
-from sim.attacks.attack import BOAST, Attack, Poison, Sight
+from sim.attacks.attack import BOAST, Attack, Poison, Sight, boast, passable, press
 from sim.attacks.registry import ALLOWED_ATTACKS, REGISTRY, AttackForm, parse_attack
-from sim.attacks.showing import boast, passable
-from sim.attacks.wrapped import press
 
 __all__ = [
     "ALLOWED_ATTACKS",

@@ -3,6 +3,9 @@
 A `Sight` is what a liar sees when it makes up a lie for one neighbor. In the simulator that is every model, as it is
 shown in this instant; a real liar fills in what its own edges hold: the latest replicas of its neighbors, and the
 graph, which stands in the federation's file.
+
+Some attacks are made of another: lies told only at times, or told in too many exchanges. Exchange flooding makes a core
+want more exchanges than its rounds have (`press`). `passable` makes of what an attack shows what an engine can send.
 """
 
 from __future__ import annotations
@@ -15,7 +18,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.compress import Compressor
+from p2pfl.core.effects import Effect
+from p2pfl.core.messages import Ready
+from p2pfl.core.node import Node
+from p2pfl.engine.showing import Forgery
 from p2pfl.learn.chance import generator
+from p2pfl.learn.interface import Vector as ModelVector
 
 if TYPE_CHECKING:
     from p2pfl.learn.samples import Samples, TensorSamples
@@ -171,3 +180,82 @@ class Attack:
 def length(vector: Vector) -> float:
     """Euclidean, summed in one order: a library's own may depend on the number of its threads."""
     return float(np.sqrt(np.einsum("i,i->", vector, vector)))
+
+
+MISSING = 3
+"""a vector of the wrong shape lacks one part in so many."""
+
+
+def sleeper(lie: Attack | None, period: int) -> Attack:
+    """Honest for `period` own rounds, then lies for as many, by turns: standing won is standing to spend.
+
+    Raises:
+        ValueError: no lie is named.
+    """
+    if lie is None:
+        raise ValueError("a sleeper has to have a lie")
+    awake = lie
+
+    def told(sight: Sight) -> Vector:
+        return awake.tell(sight) if sight.rounds // period % 2 else sight.own
+
+    return Attack(spec=f"sleeper:{lie.spec}@{period}", lie=told, refused=lie.refused)
+
+
+def flood(lie: Attack | None) -> Attack:
+    """Begins exchanges as fast as it can, so that its model counts more often than others; it shows `lie`, or truth."""
+    if lie is None:
+        return Attack(spec="flood", flood=True)
+    return Attack(
+        spec=f"flood:{lie.spec}", blind=lie.blind, lie=lie.lie, poison=lie.poison, refused=lie.refused, flood=True
+    )
+
+
+def wrong_shape() -> Lie:
+    """The model cut short by a third: to be refused whatever stands in it."""
+
+    def lie(sight: Sight) -> Vector:
+        size = sight.own.size
+        return np.resize(sight.own, size - max(1, size // MISSING) if size > 1 else size + 1)
+
+    return lie
+
+
+def press(core: Node, now: float) -> list[Effect]:
+    """Begin an exchange on every edge where this end can; say again what is waiting; ask for one on the others.
+
+    A Ready that tells no newer version asks for nothing, so the liar tells versions that it does not have. To be called
+    as often as the flood shall come, and its effects carried out like those of any event.
+    """
+    effects: list[Effect] = []
+    for edge in core.edges.values():
+        if not edge.is_open or core.facts.done:
+            continue
+        if not edge.initiator:
+            effects += edge.send(Ready(version=edge.record.seq + core.facts.version + 1, closing=core.facts.closing))
+        elif edge.record.pending is not None:
+            effects += edge.send(edge.record.pending)
+        else:
+            edge.exchanged = None
+            effects += edge.exchange_if_wanted(now)
+        core.timers.note(edge)
+    return effects
+
+
+def passable(shown: ModelVector, size: int, codec: Compressor) -> ModelVector | Forgery:
+    """What is `shown`, where it can pass for a model: finite, and of that `size`. Else bytes that say it anyway."""
+    if shown.size != size:
+        return Forgery(codec.encode(shown, chance=0))
+    return shown if np.isfinite(shown).all() else Forgery(_not_finite(shown, codec.size_bytes(size)))
+
+
+def boast(weight: float) -> float:
+    """More weight than anybody has."""
+    return max(weight, BOAST)
+
+
+def _not_finite(shown: ModelVector, size_bytes: int) -> bytes:
+    """No encoder makes a payload of it: bytes that are NaN, or the infinity shown, in whatever floats they are read."""
+    if np.isnan(shown).any():
+        return b"\xff" * size_bytes
+    return np.resize(np.frombuffer(shown.astype("<f4").tobytes(), np.uint8), size_bytes).tobytes()

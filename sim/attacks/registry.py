@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
-from sim.attacks import around, blind, graphs, wrapped
+from sim.attacks import attack, false_models
 from sim.attacks.attack import Attack
 from sim.attacks.poison import Backdoor, LabelFlip
 
@@ -77,41 +77,41 @@ BLIND: Mapping[str, AttackForm] = {
         parameter="SCALE",
         default=1.0,
         positive=True,
-        make=lambda scale: {"blind": blind.sign_flip(scale)},
+        make=lambda scale: {"blind": false_models.sign_flip(scale)},
     ),
     "noise": AttackForm(
         does="its model plus normal noise of deviation SIGMA, fresh each time",
         source=RSA,
         parameter="SIGMA",
         positive=True,
-        make=lambda sigma: {"blind": blind.noise(sigma)},
+        make=lambda sigma: {"blind": false_models.noise(sigma)},
     ),
-    "zero": AttackForm(does="zeros", source=WU, make=lambda _: {"blind": blind.zero()}),
+    "zero": AttackForm(does="zeros", source=WU, make=lambda _: {"blind": false_models.zero()}),
     "constant": AttackForm(
         does="VALUE in every entry",
         source=RSA,
         parameter="VALUE",
-        make=lambda value: {"blind": blind.constant(value)},
+        make=lambda value: {"blind": false_models.constant(value)},
     ),
     "replay": AttackForm(
         does="the model from before the first round, for ever",
         source="an old message sent again",
-        make=lambda _: {"blind": blind.replay()},
+        make=lambda _: {"blind": false_models.replay()},
     ),
     "nan": AttackForm(
         does="no numbers",
         source="a broken machine",
-        make=lambda _: {"blind": blind.nan(), "refused": True},
+        make=lambda _: {"blind": false_models.nan(), "refused": True},
     ),
     "inf": AttackForm(
         does="infinities of both signs",
         source="a broken machine",
-        make=lambda _: {"blind": blind.inf(), "refused": True},
+        make=lambda _: {"blind": false_models.inf(), "refused": True},
     ),
     "wrong-shape": AttackForm(
         does="its model cut short by a third",
         source="a node of another federation",
-        make=lambda _: {"lie": wrapped.wrong_shape(), "refused": True},
+        make=lambda _: {"lie": attack.wrong_shape(), "refused": True},
     ),
 }
 
@@ -122,7 +122,7 @@ AROUND: Mapping[str, AttackForm] = {
         knows=NEIGHBORS,
         parameter="Z",
         default=1.5,
-        make=lambda z: {"lie": around.alie(z)},
+        make=lambda z: {"lie": false_models.alie(z)},
     ),
     "oscillate": AttackForm(
         does="as alie, from the other side every other round",
@@ -130,7 +130,7 @@ AROUND: Mapping[str, AttackForm] = {
         knows=NEIGHBORS,
         parameter="Z",
         default=1.5,
-        make=lambda z: {"lie": around.oscillate(z)},
+        make=lambda z: {"lie": false_models.oscillate(z)},
     ),
     "small-sign": AttackForm(
         does="the mean, every coordinate Z (1.5) mean deviations nearer to zero",
@@ -138,7 +138,7 @@ AROUND: Mapping[str, AttackForm] = {
         knows=NEIGHBORS,
         parameter="Z",
         default=1.5,
-        make=lambda z: {"lie": around.small_sign(z)},
+        make=lambda z: {"lie": false_models.small_sign(z)},
     ),
     "ipm": AttackForm(
         does="the mean times -EPS (0.1)",
@@ -147,49 +147,49 @@ AROUND: Mapping[str, AttackForm] = {
         parameter="EPS",
         default=0.1,
         positive=True,
-        make=lambda eps: {"lie": around.ipm(eps)},
+        make=lambda eps: {"lie": false_models.ipm(eps)},
     ),
     "foe": AttackForm(
         does="fall of empires: the mean times 1 - EPS, EPS searched such that the victim's rule errs most",
         source=f"{XIE}; the search: Farhadkhani et al. 2022, arXiv 2205.12173",
         knows=RULE,
-        make=lambda _: {"lie": around.empires()},
+        make=lambda _: {"lie": false_models.empires()},
     ),
     "min-max": AttackForm(
         does="as far from the mean as two honest models are from each other",
         source=AGR,
         knows=NEIGHBORS,
-        make=lambda _: {"lie": around.min_max()},
+        make=lambda _: {"lie": false_models.min_max()},
     ),
     "min-sum": AttackForm(
         does="as far from the mean as sums of squared distances between honest models allow",
         source=AGR,
         knows=NEIGHBORS,
-        make=lambda _: {"lie": around.min_sum()},
+        make=lambda _: {"lie": false_models.min_sum()},
     ),
     "fang": AttackForm(
         does="just outside the range of the honest, against the way that each coordinate has gone",
         source=FANG,
         knows=NEIGHBORS,
-        make=lambda _: {"lie": around.fang()},
+        make=lambda _: {"lie": false_models.fang()},
     ),
     "mimic": AttackForm(
         does="a copy of one honest neighbor, the same from all liars",
         source="Karimireddy et al. 2022, arXiv 2006.09365",
         knows=NEIGHBORS,
-        make=lambda _: {"lie": around.mimic()},
+        make=lambda _: {"lie": false_models.mimic()},
     ),
     "mirror": AttackForm(
         does="each neighbor its own model, which leaves no radius to rules that take it from the nearest",
         source="against CS+ of Gaucher et al. 2025, arXiv 2410.10418",
         knows=PEER,
-        make=lambda _: {"lie": around.mirror()},
+        make=lambda _: {"lie": false_models.mirror()},
     ),
     "collude-median": AttackForm(
         does="a copy of the honest model furthest from the mean, to draw medians there",
         source="after Karimireddy et al. 2022, arXiv 2006.09365",
         knows=NEIGHBORS,
-        make=lambda _: {"lie": around.extreme()},
+        make=lambda _: {"lie": false_models.extreme()},
     ),
     "dissensus": AttackForm(
         does="undoes EPS (1.5) times what the victim's honest neighbors pull it by",
@@ -198,7 +198,7 @@ AROUND: Mapping[str, AttackForm] = {
         parameter="EPS",
         default=1.5,
         positive=True,
-        make=lambda eps: {"lie": graphs.dissensus(eps)},
+        make=lambda eps: {"lie": false_models.dissensus(eps)},
     ),
     "spectral": AttackForm(
         does="pushes its victim along the slowest mode of the honest graph, by SCALE (1.5) deviations",
@@ -207,7 +207,7 @@ AROUND: Mapping[str, AttackForm] = {
         parameter="SCALE",
         default=1.5,
         positive=True,
-        make=lambda scale: {"lie": graphs.spectral(scale)},
+        make=lambda scale: {"lie": false_models.spectral(scale)},
     ),
     "two-faced": AttackForm(
         does="another lie for each neighbor: its model and SCALE (1) times its length in a direction of the victim's",
@@ -215,7 +215,7 @@ AROUND: Mapping[str, AttackForm] = {
         parameter="SCALE",
         default=1.0,
         positive=True,
-        make=lambda scale: {"lie": graphs.two_faced(scale)},
+        make=lambda scale: {"lie": false_models.two_faced(scale)},
     ),
 }
 
@@ -233,7 +233,7 @@ POISONS: Mapping[str, AttackForm] = {
         parameter="SCALE",
         default=1.0,
         positive=True,
-        make=lambda scale: {"poison": Backdoor(), "lie": None if scale == 1 else around.replacement(scale)},
+        make=lambda scale: {"poison": Backdoor(), "lie": None if scale == 1 else false_models.replacement(scale)},
     ),
 }
 
@@ -243,7 +243,7 @@ WRAPPED: Mapping[str, AttackForm] = {
         source="on-off attack, Sun et al., INFOCOM 2006",
         knows="what LIE needs",
         parameter=ROUNDS,
-        wrap=wrapped.sleeper,
+        wrap=attack.sleeper,
     ),
     "flood": AttackForm(
         does="exchanges as fast as it can, with its model or with LIE",
@@ -251,7 +251,7 @@ WRAPPED: Mapping[str, AttackForm] = {
         knows="what LIE needs",
         parameter=LIE,
         default=0.0,
-        wrap=lambda lie, _: wrapped.flood(lie),
+        wrap=lambda lie, _: attack.flood(lie),
     ),
 }
 

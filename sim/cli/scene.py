@@ -17,9 +17,9 @@ from p2pfl.learn.partition import parse_partition
 from sim.attacks import ALLOWED_ATTACKS, parse_attack
 from sim.federations import describe
 from sim.worlds.check import check_world
-from sim.worlds.drawn import draw
 from sim.worlds.load import load_world
 from sim.worlds.model import LiarSpec, WorldSpec
+from sim.worlds.random_worlds import draw
 from sim.worlds.schema import RUN
 
 RANDOM = "random"

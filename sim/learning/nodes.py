@@ -1,11 +1,16 @@
 """The learners of all nodes of one federation, each made when it is asked for.
 
 Ten thousand `TorchLearner`s would build ten thousand modules. Here there is one, and a node is its data.
+
+The data of many nodes are in one pair of tensors: a node's rows are a range of them. Sets that are the same tensors, or
+that the task made equal for every node, are held once. Liars may train on poisoned data of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
@@ -14,12 +19,87 @@ from numpy.typing import NDArray
 
 from p2pfl.config.model import Federation, TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import Learner
+from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.load import learner_for, load_task
-from p2pfl.learn.samples import Samples, read_samples
+from p2pfl.learn.samples import Samples, TensorSamples, read_samples
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner, seeded, try_out
-from sim.learning.pool import Distinct, Pool, pooled
+from sim.attacks import Poison
+from sim.attacks.poison import LABELED, classes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """`first` and `counts` (nodes,) int64 say which rows of `rows` are whose; nodes may share them."""
+
+    rows: TensorSamples
+    first: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    def of(self, node: int) -> TensorSamples:
+        """Views, not copies."""
+        part = slice(int(self.first[node]), int(self.first[node] + self.counts[node]))
+        return TensorSamples(self.rows.inputs[part], self.rows.targets[part])
+
+
+def pooled(sets: Sequence[Samples]) -> Pool | str:
+    """One pool of all sets, or why there is none."""
+    tensors = [samples for samples in sets if isinstance(samples, TensorSamples)]
+    if len(tensors) < len(sets):
+        return "a node reads its data row by row"
+    if len({(s.inputs.shape[1:], s.inputs.dtype, s.targets.shape[1:], s.targets.dtype) for s in tensors}) > 1:
+        return "the nodes' data differ in shape or type"
+    distinct: dict[tuple[object, ...], TensorSamples] = {}
+    for samples in tensors:
+        distinct.setdefault(_place(samples), samples)
+    starts = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]).tolist(), strict=False))
+    return Pool(
+        rows=_joined(list(distinct.values())),
+        first=np.array([starts[_place(samples)] for samples in tensors], dtype=np.int64),
+        counts=np.array([len(samples) for samples in tensors], dtype=np.int64),
+    )
+
+
+class Distinct:
+    """Test sets, each kept once however often it is added."""
+
+    def __init__(self) -> None:
+        self.sets: list[Samples] = []
+        self._known: dict[tuple[object, ...], int] = {}
+
+    def add(self, samples: Samples | None) -> int:
+        """Its number; -1 for none."""
+        if samples is None:
+            return -1
+        place = _place(samples)
+        if place in self._known:
+            return self._known[place]
+        if self.sets and _same(self.sets[-1], samples):  # the common one made anew, or there are as many as nodes
+            return len(self.sets) - 1
+        self._known[place] = len(self.sets)
+        self.sets.append(samples)
+        return self._known[place]
+
+
+def _same(one: Samples, other: Samples) -> bool:
+    if not (isinstance(one, TensorSamples) and isinstance(other, TensorSamples)):
+        return False
+    pairs = ((one.inputs, other.inputs), (one.targets, other.targets))
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+
+
+def _place(samples: Samples) -> tuple[object, ...]:
+    """Equal for two sets in the same memory, as long as both are alive."""
+    if not isinstance(samples, TensorSamples):
+        return (id(samples),)
+    both = (samples.inputs, samples.targets)
+    return tuple(what for t in both for what in (t.data_ptr(), t.shape, t.stride(), t.dtype))
+
+
+def _joined(sets: list[TensorSamples]) -> TensorSamples:
+    if len(sets) == 1:
+        return sets[0]
+    return TensorSamples(torch.cat([s.inputs for s in sets]), torch.cat([s.targets for s in sets]))
 
 
 class TorchNodes(Sequence[Learner]):
@@ -143,3 +223,44 @@ def _keeps_nothing(module: torch.nn.Module) -> bool:
     """Whether all that a module holds is in the vector: a buffer that is not might live from round to round."""
     shared = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()}
     return all(id(buffer) in shared and buffer.is_floating_point() for buffer in module.buffers())
+
+
+def poisoned(learners: Sequence[Learner], poison: Poison, liars: frozenset[int]) -> TorchNodes:
+    """The same learners, but for the training sets of `liars`.
+
+    Raises:
+        UserError: the task's data cannot be poisoned so.
+    """
+    if not isinstance(learners, TorchNodes):
+        raise UserError("learners of the task's own cannot be poisoned", key="attack", allowed=LABELED)
+    classes, seed = classes_of(learners.prototype), learners.prototype.context.seed
+    for test in learners.tests:
+        poison.probe(test, classes=classes)
+    sets = [
+        poison.spoil(learners.train_set(node), classes=classes, seed=seed, node=node)
+        if node in liars
+        else learners.train_set(node)
+        for node in range(len(learners))
+    ]
+    spoiled = TorchNodes(learners.prototype, learners.contexts, sets)
+    spoiled.tests, spoiled.test_of = learners.tests, learners.test_of
+    return spoiled
+
+
+def success(
+    learners: Sequence[Learner], poison: Poison, models: NDArray[np.floating], nodes: Sequence[int]
+) -> list[float | None]:
+    """Of the model (row) of each of `nodes`: the share of its probe that goes where the poison leads."""
+    return [_success(learners[node], poison, models[row]) for row, node in enumerate(nodes)]
+
+
+def _success(learner: Learner, poison: Poison, model: Vector) -> float | None:
+    if not isinstance(learner, TorchLearner) or learner.test_set is None:
+        return None
+    probe = poison.probe(learner.test_set, classes=classes_of(learner))
+    if not len(probe):
+        return None
+    probed = copy(learner)
+    probed.test_set = probe
+    score = probed.evaluate(model, "test")
+    return None if score is None else score.accuracy

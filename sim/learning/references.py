@@ -22,8 +22,7 @@ from p2pfl.learn.trainer import TorchLearner
 from p2pfl.reporting.report import Centralized, Reference, ReferencePoint
 from sim.learning.batched import BatchedLearners
 from sim.learning.grouped import RoundStarts
-from sim.learning.nodes import TorchNodes
-from sim.learning.pool import Pool
+from sim.learning.nodes import Pool, TorchNodes
 
 EVALUATIONS = 20
 """at most so many in one history."""

@@ -22,7 +22,7 @@ _FEW_NODES, _FEW = 64, 32
 """where fewer nodes have a kind, its groups have this size at most."""
 _MOST_KINDS = 16
 _SMALL = 16
-"""batches up to this size may have small products: see `small_products`."""
+"""batches up to this size may have small products: see `stacked`."""
 
 
 @dataclass(slots=True, kw_only=True)

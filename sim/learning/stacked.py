@@ -1,7 +1,13 @@
 """One torch module for many vectors at once: training and outputs by torch.func, rows side by side.
 
 What one row learns depends on no other row. Whether it has the bits of a row alone depends on the model and on torch's
-kernels: `selftest` finds out.
+kernels: `selftest` finds out. Two of torch's differences are undone here:
+
+* Under vmap the mean over a batch is summed in another order than torch's own cross entropy sums it. Gradients do not
+  notice, the value does in its last bit. So it is computed again from the outputs, in that order.
+* Below 400 multiplications torch's batched product uses another kernel than its single one, which rounds otherwise
+  (ATen/native/LinearAlgebra.cpp, bmm_out_or_baddbmm_). Nodes with a single sample live there. So linear layers of few
+  samples are done one product after the other.
 """
 
 from __future__ import annotations
@@ -15,13 +21,13 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from p2pfl.learn.methods import Method
 from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import Place
-from p2pfl.learn.trainer import TorchLearner, loss_of, seeded
-from sim.learning.losses import means, own_order
-from sim.learning.small_products import OneByOne
+from p2pfl.learn.task import Task
+from p2pfl.learn.trainer import TorchLearner, are_labels, loss_of, seeded
 
 Batch = tuple[Tensor, Tensor]
 """inputs and targets, (c, n, ...) each: n rows for each of c models."""
@@ -153,3 +159,123 @@ def describe(error: BaseException) -> str:
     if ".item()" in text or "data-dependent" in text:
         return "what the model does depends on its values"
     return f"torch.func cannot batch the model: {text[:120]}"
+
+
+_LEVELS = 8
+
+
+def own_order(task: Task, outputs: Any, targets: Any) -> bool:
+    """Whether `means` knows this loss: outputs (n, classes) and integer targets (n,) of one model."""
+    return task.loss is None and are_labels(outputs, targets) and outputs.ndim == 2
+
+
+def means(each: Tensor) -> Tensor:
+    """Mean losses (c,) of the cross entropies (c, n) of single samples."""
+    return _sums(each.t().contiguous()) / each.shape[1]
+
+
+def losses_of(task: Task, outputs: Tensor, targets: Tensor, *, common: bool) -> Tensor:
+    """Losses (c,) of outputs (c, n, ...) for targets (c, n, ...), or (n, ...) `common` to all models."""
+    if own_order(task, outputs[0], targets if common else targets[0]):
+        c, n, classes = outputs.shape
+        labels = targets.repeat(c) if common else targets.reshape(c * n)
+        return means(functional.cross_entropy(outputs.reshape(c * n, classes), labels, reduction="none").view(c, n))
+    return vmap(loss_of(task), in_dims=(0, None if common else 0))(outputs, targets)
+
+
+def _sums(rows: Tensor) -> Tensor:
+    """Sum (c,) of rows (n, c) as torch's negative log likelihood adds: a cascade of partial sums.
+
+    ATen/native/LossNLL.cpp, nll_loss_out_frame.
+    """
+    step = 1 << max(4, (len(rows) - 1).bit_length() // _LEVELS)
+    total = torch.zeros_like(rows[0])
+    for part in _partial_sums(rows, step, _LEVELS):
+        total = total + part
+    return total
+
+
+def _partial_sums(rows: Tensor, step: int, levels: int) -> list[Tensor]:
+    """The first row goes up a level alone, then the sum of each `step` rows does; the sum of what is left stays."""
+    if levels == 1 or len(rows) == 1:
+        return [_one_by_one(rows)]
+    end = 1 + (len(rows) - 1) // step * step
+    blocks = rows[1:end].view(-1, step, rows.shape[1]).transpose(0, 1)
+    above = torch.cat([rows[:1], _one_by_one(blocks)])
+    stays = [_one_by_one(rows[end:])] if end < len(rows) else []
+    return [*stays, *_partial_sums(above, step, levels - 1)]
+
+
+def _one_by_one(rows: Tensor) -> Tensor:
+    total = rows[0].clone()
+    for row in rows[1:]:
+        total += row
+    return total
+
+
+_FEW = 400
+
+
+class OneByOne(TorchFunctionMode):
+    """While it is entered, linear layers with few multiplications are not batched."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func is functional.linear and len(args) == 3 and not kwargs and _is_small(*args):
+            return _Linear.apply(*args)  # type: ignore[no-untyped-call]
+        return func(*args, **(kwargs or {}))
+
+
+def _is_small(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return bias is not None and inputs.ndim == 2 and inputs.shape[0] * weight.numel() < _FEW
+
+
+class _Linear(torch.autograd.Function):
+    """Inputs (n, k), weight (m, k) and bias (m,) of one model; under vmap of each of c models."""
+
+    @staticmethod
+    def forward(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return functional.linear(inputs, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        del output
+        ctx.save_for_backward(inputs[0], inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        inputs, weight = ctx.saved_tensors
+        return _product(gradient, weight), _product(gradient.t(), inputs), gradient.sum(0)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Tensor, int]:
+        return torch.stack([functional.linear(*row) for row in _rows(info, in_dims, tensors)]), 0
+
+
+class _Product(torch.autograd.Function):
+    """(n, k) by (k, m), only ever used where nothing more is differentiated."""
+
+    @staticmethod
+    def forward(left: Tensor, right: Tensor) -> Tensor:
+        return left.mm(right)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Tensor, int]:
+        return torch.stack([torch.mm(*row) for row in _rows(info, in_dims, tensors)]), 0
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    return _Product.apply(left, right)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _rows(info: Any, in_dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
+    """The tensors of one model after the other."""
+    columns = (
+        [tensor] * info.batch_size if dim is None else tensor.unbind(dim)
+        for tensor, dim in zip(tensors, in_dims, strict=True)
+    )
+    return zip(*columns, strict=True)

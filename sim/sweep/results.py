@@ -1,7 +1,8 @@
-"""From reports to one row for each combination: means and confidence intervals over the seeds.
+"""From reports to one row for each combination: means and 95% confidence intervals over few seeds.
 
-The rows go to files (`as_json`, `as_csv`) and to a person (`readable_rows`: `mean ± half of the interval`). `Results`
-is what a picture needs of a results.json when it is read again.
+The intervals are Student's t, since the spread is estimated from the same values. The rows go to files (`as_json`,
+`as_csv`) and to a person (`readable_rows`: `mean ± half of the interval`). `Results` is what a picture needs of a
+results.json when it is read again.
 """
 
 from __future__ import annotations
@@ -9,15 +10,70 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from sim.sweep.model import Combination, Plan, named
-from sim.sweep.statistics import LEVEL, Estimate, estimate
 from topologies.cli.terminal import readable_bytes
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """`half` is half the width of the interval; None with fewer than two values, which tell nothing of the spread."""
+
+    mean: float
+    half: float | None
+    count: int
+
+    @property
+    def low(self) -> float | None:
+        return None if self.half is None else self.mean - self.half
+
+    @property
+    def high(self) -> float | None:
+        return None if self.half is None else self.mean + self.half
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """None of no values."""
+    count = len(values)
+    if count == 0:
+        return None
+    mean = math.fsum(values) / count
+    if count == 1:
+        return Estimate(mean, None, 1)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    return Estimate(mean, student_t(count - 1) * deviation / math.sqrt(count), count)
+
+
+@cache
+def student_t(freedom: int) -> float:
+    """The t that a variable of so many degrees of freedom stays within, both sides, with probability `LEVEL`."""
+    low, high = 0.0, 20.0
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (middle, high) if _within(middle, freedom) < LEVEL else (low, middle)
+    return high
+
+
+def _within(t: float, freedom: int) -> float:
+    """P(|T| <= t) for a whole number of degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, square = math.sin(angle), math.cos(angle) ** 2
+    odd = freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = 0.0
+    for k in range(1 + odd, freedom, 2):
+        total += term
+        term *= square * k / (k + 1)
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
 
 METRICS: Mapping[str, str] = {
     "accuracy_worst": "worst accuracy",

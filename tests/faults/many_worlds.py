@@ -24,7 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from p2pfl.reporting.report import Report
 from sim import simulate
-from sim.worlds.drawn import draw
+from sim.worlds.random_worlds import draw
 
 Json = dict[str, Any]
 SELDOM_S = 5.0

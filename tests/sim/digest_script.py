@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from sim import simulate
 from sim.federations import describe
-from sim.worlds.drawn import draw
 from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
+from sim.worlds.random_worlds import draw
 
 SEEDS = (2, 10)
 

@@ -14,7 +14,7 @@ import pytest
 
 from sim import simulate
 from sim.report import value_digest
-from sim.worlds.drawn import draw
+from sim.worlds.random_worlds import draw
 
 sys.path.insert(0, str(Path(__file__).parent))
 from digest_script import SEEDS, digests

@@ -13,8 +13,8 @@ from sim.federations import describe
 from sim.learning.batched import make_learners
 from sim.stage import Stage, script
 from sim.worlds.choices import settle
-from sim.worlds.drawn import COMPRESSORS
 from sim.worlds.model import LiarSpec, WorldSpec
+from sim.worlds.random_worlds import COMPRESSORS
 
 COMPLETE = describe(nodes=6, rounds=6, topology="complete", compressor="none")
 SLOW = {(0, 1): "q4", (2, 3): "top-k:0.05+q8", (3, 4): "sign"}

@@ -9,8 +9,8 @@ from sim.kernel import NS
 from sim.learning.batched import make_learners
 from sim.stage import Stage, script
 from sim.worlds.choices import settle
-from sim.worlds.drawn import draw
 from sim.worlds.model import ChurnSpec, ComputeSpec, WorldSpec
+from sim.worlds.random_worlds import draw
 
 LASTS_S = 30.0
 

@@ -16,7 +16,6 @@ from sim.lazy.control import LazyEngine
 from sim.lazy.edge_codecs import EdgeCodecs
 from sim.lazy.pairs import Pairs
 from sim.lazy.rows import Rows
-from sim.worlds.drawn import draw
 from sim.worlds.model import (
     ChurnSpec,
     ComputeSpec,
@@ -29,6 +28,7 @@ from sim.worlds.model import (
     Spread,
     WorldSpec,
 )
+from sim.worlds.random_worlds import draw
 
 SEEDS = range(25)
 FIRST = range(8)

@@ -13,7 +13,7 @@ from sim import simulate
 from sim.attacks import Attack
 from sim.attacks.poison import Backdoor, LabelFlip
 from sim.federations import describe
-from sim.learning.poisoned import poisoned
+from sim.learning.nodes import poisoned
 from sim.liars import Liars
 from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
 

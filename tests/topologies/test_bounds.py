@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from topologies import TopologyError, build
 from topologies.averaging import rounds_limit
 from topologies.cli import terminal, topology
-from topologies.consensus import Asked, simulate
+from topologies.convergence import Asked, simulate
 from topologies.design import designing
 from topologies.design.augmenting import augment
 from topologies.design.candidates import candidate, known_graphs

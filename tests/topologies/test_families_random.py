@@ -10,8 +10,8 @@ import pytest
 from topologies import TopologyError, build
 from topologies.families import FAMILIES, GraphRequest
 from topologies.families.d_cliques import greedy_swap, read_counts, skew
-from topologies.families.parts import below, even, uniform
 from topologies.families.random import keyed_order, near, places
+from topologies.families.shapes import below, even, uniform
 from topologies.specs import parse
 
 DEVICES = [f"pi-{number}" for number in range(40)]

@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from topologies import Topology, TopologyError, build, describe, mixing_matrix
 from topologies.cli import topology
 from topologies.errors import UnwritableError
-from topologies.plots import heat, network, single
-from topologies.plots.network import layout, looks_the_same_all_around
+from topologies.plots import heat, single
+from topologies.plots import layout as network
+from topologies.plots.layout import layout, looks_the_same_all_around
 from topologies.plots.single import decay
 
 HEADS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}

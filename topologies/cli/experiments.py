@@ -15,7 +15,7 @@ from topologies.cli.terminal import check_target, format_option, progress, write
 from topologies.errors import TopologyError
 
 if TYPE_CHECKING:
-    from topologies.consensus import Asked, Consensus
+    from topologies.convergence import Asked, Consensus
     from topologies.failures import Decay
 
 MODES_HELP = """\b
@@ -75,7 +75,7 @@ def simulate_command(
     max_delay: int,
     form: str,
 ) -> None:
-    from topologies.consensus import Asked  # noqa: PLC0415 - `--help` stays instant
+    from topologies.convergence import Asked  # noqa: PLC0415 - `--help` stays instant
 
     asked = Asked(
         epsilon=epsilon,
@@ -97,12 +97,12 @@ def simulate_command(
 
 def _simulated(spec: str, nodes: int | None, mode: str, asked: Asked) -> Consensus:
     from topologies.building import build_schedule, kind, resolve  # noqa: PLC0415 - `--help` stays instant
-    from topologies.consensus import simulate  # noqa: PLC0415 - as above
+    from topologies.convergence import simulate  # noqa: PLC0415 - as above
     from topologies.family import GraphKind  # noqa: PLC0415 - as above
 
     if spec == "-" or nodes is None or kind(spec) is GraphKind.STATIC:
         return simulate(resolve(spec, nodes, asked.seed), mode, asked)
-    from topologies.consensus import simulate_schedule  # noqa: PLC0415 - as above
+    from topologies.convergence import simulate_schedule  # noqa: PLC0415 - as above
 
     return simulate_schedule(build_schedule(spec, nodes, asked.seed), mode, asked)
 

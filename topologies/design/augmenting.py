@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from topologies.eigen.extremes import DENSE_LIMIT, EFFORT_LIMIT, Tell, effort, silent
 from topologies.errors import TopologyError
-from topologies.families.parts import generator
+from topologies.families.shapes import generator
 from topologies.graph import Edge, Ends, Topology, component_count
 from topologies.laplacian import Array, Laplacian
 from topologies.spectral import EPSILON, fiedler_vector, plain_extremes, rounds_to_consensus, spectrum

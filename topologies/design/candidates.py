@@ -21,9 +21,9 @@ from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES, GraphKind, GraphRequest
 from topologies.graph import Topology, component_count
+from topologies.metrics.bounds import degree_range
 from topologies.metrics.cuts import cut_points
 from topologies.metrics.describe import describe_schedule
-from topologies.metrics.known import degree_range
 from topologies.metrics.robustness import Robustness, robustness
 from topologies.specs import parse
 

@@ -16,10 +16,10 @@ from topologies.design.search import SEARCH_LIMIT, evaluations_for, search
 from topologies.design.wanted import DIGITS, Wanted, adjacency_of, checked
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
-from topologies.families.parts import generator
+from topologies.families.shapes import generator
 from topologies.graph import Ends, Topology
+from topologies.metrics.bounds import degree_range
 from topologies.metrics.distance import diameter
-from topologies.metrics.known import degree_range
 
 ATLAS_NODES = 7
 """up to so many nodes every connected graph is tried (Read and Wilson, An Atlas of Graphs, 1998)."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies.errors import TopologyError, nearest
-from topologies.families.parts import generator
+from topologies.families.shapes import generator
 from topologies.graph import Ends, Topology
 from topologies.laplacian import Array
 from topologies.spectral import EPSILON, check_weights, rounds_to_consensus, spectrum

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from topologies.families.parts import Ints, below, cycle, pairs, together
+from topologies.families.shapes import Ints, below, cycle, pairs, together
 from topologies.family import ClosedForm, Family, GraphRequest, impossible, offsets, unfit, whole
 from topologies.graph import Ends
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.errors import TopologyError, nearest
-from topologies.families.parts import Ints, clique_edges, cliques, even, together
+from topologies.families.shapes import Ints, clique_edges, cliques, even, together
 from topologies.family import Family, GraphRequest, choice, file, whole
 from topologies.graph import Edge, Ends
 

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.families.parts import Ints, cycle, even, pairs, together, uniform
+from topologies.families.shapes import Ints, cycle, even, pairs, together, uniform
 from topologies.family import Family, GraphRequest, choice, fraction, positive, unfit, whole
 from topologies.graph import Ends
 

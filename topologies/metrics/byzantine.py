@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from topologies.eigen.extremes import Extremes
 from topologies.errors import TopologyError
 from topologies.graph import Topology, components
+from topologies.metrics.bounds import Bounds, degree_range
 from topologies.metrics.cuts import Cut, CutPoints, cut_points, shores, sweep_cut
-from topologies.metrics.known import Bounds, degree_range
 from topologies.metrics.robustness import Robustness, robustness
 
 CAUTION = "That a graph mixes fast does not mean that it bears liars."

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from topologies.eigen.extremes import Extremes
 from topologies.graph import Edge, Topology, component_labels
 from topologies.laplacian import Array
-from topologies.metrics.distance import hops
-from topologies.metrics.known import (
+from topologies.metrics.bounds import (
     ROUNDING,
     SPECTRUM_LIMIT,
     Bounds,
@@ -29,6 +28,7 @@ from topologies.metrics.known import (
     proven_connectivity,
     spectrum_if_cheap,
 )
+from topologies.metrics.distance import hops
 from topologies.spectral import fiedler_vector
 
 EXHAUSTIVE_LIMIT = 14

@@ -12,10 +12,10 @@ import numpy as np
 from topologies.eigen.extremes import Extremes
 from topologies.errors import TopologyError
 from topologies.graph import Topology, component_count
+from topologies.metrics.bounds import Bounds, degree_range
 from topologies.metrics.byzantine import tolerance
 from topologies.metrics.cuts import Cut, connectivity, cut_points, isoperimetric, sweep_cut
 from topologies.metrics.distance import diameter, distances, resistance
-from topologies.metrics.known import Bounds, degree_range
 from topologies.metrics.robustness import robustness
 from topologies.schedules.contraction import LANCZOS, ROUNDING, PeriodContraction, contraction
 from topologies.schedules.schedule import Schedule, exact_after

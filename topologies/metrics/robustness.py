@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from topologies.eigen.extremes import Extremes
 from topologies.graph import Topology
-from topologies.metrics.cuts import Cut, orders
-from topologies.metrics.known import (
+from topologies.metrics.bounds import (
     degree_range,
     is_complete,
     is_connected,
@@ -35,6 +34,7 @@ from topologies.metrics.known import (
     proven_connectivity,
     spectrum_if_cheap,
 )
+from topologies.metrics.cuts import Cut, orders
 
 Side = NDArray[np.bool_]
 """For each node whether it is on this side. Shape (nodes,)."""

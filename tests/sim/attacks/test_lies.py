@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from sim.attacks import parse_attack
-from sim.attacks.around import response
-from sim.attacks.graphs import fiedler
+from sim.attacks.false_models import fiedler, response
 from sim.attacks.registry import AROUND
 
 sys.path.insert(0, str(Path(__file__).parent))

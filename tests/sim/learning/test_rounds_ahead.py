@@ -8,7 +8,7 @@ import pytest
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart
 from p2pfl.learn.methods.variate import Variate
-from sim.learning.ahead import Ahead
+from sim.learning.batched import Ahead
 
 SIZE = 3
 

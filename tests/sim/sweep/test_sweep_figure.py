@@ -10,7 +10,7 @@ import pytest
 from p2pfl.errors import UserError
 from sim.sweep.figure import Box, _free_place, draw_sweep
 from sim.sweep.marks import assign
-from sim.sweep.statistics import estimate
+from sim.sweep.results import estimate
 
 TOPOLOGY = ["ring", "random-regular:degree=4", "complete"]
 COMPRESSOR = ["none", "q4"]

@@ -1,19 +1,77 @@
-"""Lies made of the models around the victim: its own and those of its honest neighbors, as far as the liar knows them.
+"""False models: what a liar shows in place of its own.
 
-The published attacks send gradients, or models, to a server; here, as in He et al. 2022 (ClippedGossip, arXiv
+Lies that look at the liar's own model alone are functions on rows, so that many liars are served at once. They are
+named as in Li et al. 2019 (RSA, arXiv 1811.03761) and Wu et al. 2020 (arXiv 1912.12716), whose liars send gradients;
+here they show models. A row depends on nothing but its model and its draws, whatever the batch.
+
+Other lies are made of the models around the victim: its own and those of its honest neighbors, as far as the liar knows
+them. The published attacks send gradients, or models, to a server; here, as in He et al. 2022 (ClippedGossip, arXiv
 2202.01545), mean and deviation are those of the victim's honest neighborhood, the victim among them. Attacks that look
 for the worst lie ask what the victim's rule would make of it (`response`).
+
+Lies that use the graph keep the honest nodes apart where it is weakest.
 """
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import Neighborhood, Rule, make_rule
-from sim.attacks.attack import Lie, Rows, Sight, Vector, length
+from p2pfl.learn.chance import generator
+from sim.attacks.attack import Blind, Draw, Edge, Lie, Rows, Sight, Vector, length
+
+
+def sign_flip(scale: float) -> Blind:
+    """The model times `-scale`."""
+    return lambda models, _initial, _draw: models * models.dtype.type(-scale)
+
+
+def noise(sigma: float) -> Blind:
+    """Independent normal noise of deviation `sigma` on each entry, fresh each time."""
+
+    def rows(models: Rows, _initial: Rows, draw: Draw) -> Rows:
+        shown = models.copy()
+        for row in range(len(models)):
+            shown[row] += (sigma * draw(row, models.shape[1])).astype(models.dtype)
+        return shown
+
+    return rows
+
+
+def constant(value: float) -> Blind:
+    """`value` in every entry."""
+    return lambda models, _initial, _draw: np.full_like(models, value)
+
+
+def zero() -> Blind:
+    """Drags everybody to the origin: zero-gradient where gradients are sent."""
+    return constant(0.0)
+
+
+def replay() -> Blind:
+    """An old model: the one from before the first round, for ever."""
+    return lambda models, initial, _draw: np.broadcast_to(initial.astype(models.dtype), models.shape).copy()
+
+
+def nan() -> Blind:
+    """No numbers, as from a broken machine: an honest node must refuse them before anything is applied."""
+    return constant(math.nan)
+
+
+def inf() -> Blind:
+    """Infinities of both signs by turns: their mean is no number."""
+
+    def rows(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
+        shown = np.full_like(models, math.inf)
+        shown[:, 1::2] = -math.inf
+        return shown
+
+    return rows
+
 
 DOUBLINGS, REFINED, FIRST = 6, 6, 0.25
 """of the line search: scales FIRST 2^k, then some between half and twice the best of them."""
@@ -205,3 +263,90 @@ def _squares_between(rows: Rows) -> NDArray[np.floating]:
 @cache
 def _rule(spec: str) -> Rule | None:
     return make_rule(spec)
+
+
+ROUNDING = 1e-9
+
+
+def dissensus(eps: float) -> Lie:
+    """Undoes `eps` times what the victim's honest neighbors pull it by; at 1 the weighted mean leaves it where it is.
+    He et al. 2022, arXiv 2202.01545.
+    """
+
+    def lie(sight: Sight) -> Vector:
+        victim = np.asarray(sight.victim, np.float64)
+        pull = sum((sight.weight(n) * (sight.models[n] - victim) for n in sight.known), np.zeros_like(victim))
+        shown: Vector = victim - eps * pull / sum(sight.weight(n) for n in sight.lying)
+        return shown
+
+    return lie
+
+
+def spectral(scale: float) -> Lie:
+    """Spectral heterogeneity: the victim's model, pushed along the slowest mode of the honest graph (its Fiedler
+    vector), in which gossip is worst at bringing models together. Gaucher et al. 2025, arXiv 2410.10418.
+
+    The push has `scale` times the length by which the honest models of its neighborhood deviate.
+    """
+
+    def lie(sight: Sight) -> Vector:
+        victim = np.asarray(sight.victim, np.float64)
+        nodes = tuple(sorted({*sight.honest, sight.peer}))
+        mode = fiedler(sight.edges, nodes)
+        models = [victim if node == sight.peer else sight.models[node] for node in nodes]
+        slowest = sum((part * model for part, model in zip(mode, models, strict=True)), np.zeros_like(victim))
+        size, side = length(slowest), np.sign(mode[nodes.index(sight.peer)])
+        shown: Vector = victim + (side * scale * _spread(sight) / size) * slowest if size > 0 else victim
+        return shown
+
+    return lie
+
+
+def two_faced(scale: float) -> Lie:
+    """Another lie for each neighbor: its model plus a direction that is always the same for one victim, the same from
+    all liars, and drawn anew for the next; `scale` times as long as the model.
+    """
+
+    def lie(sight: Sight) -> Vector:
+        own = np.asarray(sight.own, np.float64)
+
+        direction = generator(sight.seed, "two-faced", sight.peer).standard_normal(own.size)
+        shown: Vector = own + scale * length(own) / length(direction) * direction
+        return shown
+
+    return lie
+
+
+@cache
+def fiedler(edges: tuple[Edge, ...], nodes: tuple[int, ...]) -> NDArray[np.float64]:
+    """The Laplacian's eigenvector of the second smallest eigenvalue, of the graph between `nodes`: (n,), of length 1;
+    entries that are zero but for rounding are zero. Zeros for one node.
+
+    Where that eigenvalue has several, as in a ring, it is the one nearest to rising in the order of `nodes`, so that it
+    does not depend on who computes it.
+    """
+    count = len(nodes)
+    if count < 2:
+        return np.zeros(count)
+    place = {node: index for index, node in enumerate(nodes)}
+    laplacian = np.full((count, count), 1.0 + 1.0 / count)  # puts what is constant behind all other modes
+    for low, high in {(min(edge), max(edge)) for edge in edges}:
+        if low in place and high in place:
+            i, j = place[low], place[high]
+            laplacian[[i, j], [j, i]] -= 1.0
+            laplacian[[i, j], [i, j]] += 1.0
+    values, vectors = np.linalg.eigh(laplacian)
+    slowest = vectors[:, values <= values[0] + ROUNDING * count]
+    for wanted in (np.arange(count) - (count - 1) / 2, *np.eye(count)):
+        vector: NDArray[np.float64] = slowest @ (slowest.T @ wanted)
+        if length(vector) > ROUNDING * count:
+            vector /= length(vector)
+            vector[np.abs(vector) < ROUNDING] = 0.0
+            return vector
+    raise AssertionError("no unit vector has a part in a space of eigenvectors")
+
+
+def _spread(sight: Sight) -> float:
+    """Root mean square distance of the models around the victim to their mean."""
+    rows = sight.around
+    return float(np.sqrt(((rows - rows.mean(axis=0)) ** 2).sum(axis=1).mean()))

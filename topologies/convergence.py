@@ -26,7 +26,7 @@ from topologies.averaging import (
     run,
 )
 from topologies.errors import TopologyError, nearest
-from topologies.families.parts import generator
+from topologies.families.shapes import generator
 from topologies.graph import Topology
 from topologies.laplacian import Array
 from topologies.metrics.describe import describe_schedule, messages

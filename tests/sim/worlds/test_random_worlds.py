@@ -17,8 +17,8 @@ from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
 from sim.worlds.check import check_world
 from sim.worlds.choices import require_settled, settle
-from sim.worlds.drawn import COMPRESSORS, RULES, draw
 from sim.worlds.faults import Crash, Separate, plan_faults
+from sim.worlds.random_worlds import COMPRESSORS, RULES, draw
 from sim.worlds.speeds import node_speeds
 
 SEEDS = 2000
@@ -126,7 +126,7 @@ def test_drawn_worlds_have_every_kind_of_fault_and_peace_too(drawn):
 
 
 def test_a_number_draws_the_same_world_in_any_process():
-    text = "from sim.worlds.drawn import draw\nfor seed in range(0, 2000, 20): print(draw(seed))"
+    text = "from sim.worlds.random_worlds import draw\nfor seed in range(0, 2000, 20): print(draw(seed))"
     outputs = {
         subprocess.run(
             [sys.executable, "-c", text],

@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional
 
 from p2pfl.learn.task import Task
-from sim.learning.losses import losses_of
-from sim.learning.scores import _hits
+from sim.learning.grouped import _hits
+from sim.learning.stacked import losses_of
 
 TASK = Task(model=lambda: None, data=lambda _: None)
 

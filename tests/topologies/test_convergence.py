@@ -7,7 +7,7 @@ import pytest
 
 from topologies import MixingMatrix, Schedule, Topology, TopologyError, build, build_schedule, spectrum
 from topologies.averaging import OldValues, drift, mixing_step, tail
-from topologies.consensus import Asked, simulate, simulate_schedule
+from topologies.convergence import Asked, simulate, simulate_schedule
 from topologies.spectral import mixing_matrix
 
 GRAPHS = [

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.chance import stream
 from p2pfl.core.rounds import Phase
 from p2pfl.learn.interface import Score
 from p2pfl.reporting.figures import overall_staleness, spread
 from p2pfl.reporting.report import Point
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound
-from sim.chance import some, stream
+from sim.draws import some
 from sim.stage import Script, Stage
 
 MOST_EVALUATED = 256

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from sim.chance import draw, quantized, stream
+from p2pfl.chance import stream
+from sim.draws import draw, quantized
 from sim.framing import Framing
 from sim.kernel import NS
 from sim.worlds.model import LinkSpec, SlowNodes

@@ -25,8 +25,8 @@ from topologies.averaging import (
     require_whole,
     run,
 )
+from topologies.chance import generator
 from topologies.errors import TopologyError, nearest
-from topologies.families.shapes import generator
 from topologies.graph import Topology
 from topologies.laplacian import Array
 from topologies.metrics.describe import describe_schedule, messages

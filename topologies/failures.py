@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.chance import generator
 from topologies.eigen.extremes import EFFORT_LIMIT, Tell, effort, silent
 from topologies.errors import TopologyError, nearest
-from topologies.families.shapes import generator
 from topologies.graph import Ends, Topology, component_labels
 from topologies.laplacian import Array, Laplacian
 from topologies.spectral import fiedler_vector, plain_extremes

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from p2pfl.chance import generator
 from p2pfl.errors import UserError
-from p2pfl.learn.chance import generator
 
 Rows = NDArray[np.int64]
 Labels = NDArray[Any]

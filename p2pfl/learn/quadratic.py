@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.chance import generator
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.chance import generator
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.sharing import shape_digest
 from p2pfl.learn.task import NodeContext, at_least

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from p2pfl.chance import generator, torch_seed
 from p2pfl.config.model import TrainingConfig
 from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.chance import generator, torch_seed
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import FlatModule, Place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from p2pfl.learn.chance import generator
+from p2pfl.chance import generator
 
 TRIES = 32
 Cost = tuple[int, bool, int]

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.chance import generator
 from p2pfl.compress import Compressor
 from p2pfl.core.effects import Effect
 from p2pfl.core.messages import Ready
 from p2pfl.core.node import Node
 from p2pfl.engine.showing import Forgery
-from p2pfl.learn.chance import generator
 from p2pfl.learn.interface import Vector as ModelVector
 
 if TYPE_CHECKING:

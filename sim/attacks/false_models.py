@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import Neighborhood, Rule, make_rule
-from p2pfl.learn.chance import generator
+from p2pfl.chance import generator
 from sim.attacks.attack import Blind, Draw, Edge, Lie, Rows, Sight, Vector, length
 
 

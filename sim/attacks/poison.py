@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from p2pfl.chance import generator
 from p2pfl.errors import UserError
-from p2pfl.learn.chance import generator
 from p2pfl.learn.samples import Samples, TensorSamples
 
 if TYPE_CHECKING:

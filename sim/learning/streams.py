@@ -1,4 +1,4 @@
-"""The generators of `p2pfl.learn.chance` for many (node, round) pairs at once: the same numbers, made cheaper.
+"""The generators of `p2pfl.chance` for many (node, round) pairs at once: the same numbers, made cheaper.
 
 Most of what a generator costs is numpy's SeedSequence, a hash of four words. Here it is computed for all pairs
 together; the generators themselves are numpy's own. The hash is fixed: numpy promises that it never changes

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from p2pfl.chance import stream
 from p2pfl.errors import UserError
-from sim.chance import some, stream
+from sim.draws import some
 from sim.worlds.check import check_world, who
 from sim.worlds.model import CrashSpec, JoinSpec, UpTimes, WorldSpec, ends, nanoseconds
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sim.chance import exponential, stream
+from p2pfl.chance import stream
+from sim.draws import exponential
 from sim.worlds.choices import require_settled
 from sim.worlds.model import NANOSECONDS, ChurnSpec, PartitionSpec, UpTimes, WorldSpec, ends, nanoseconds
 from sim.worlds.schema import LONGEST_S

@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from p2pfl.chance import stream
 from p2pfl.config.model import Edges, Federation, GossipConfig, Member, TaskConfig, TrainingConfig
-from sim.chance import below, choice, log_uniform, permutation, some, stream, uniform
+from sim.draws import below, choice, log_uniform, permutation, some, uniform
 from sim.worlds.model import (
     ChurnSpec,
     ComputeSpec,

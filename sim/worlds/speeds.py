@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
+from p2pfl.chance import stream
 from p2pfl.config.kinds import number
 from p2pfl.config.model import Federation
 from p2pfl.errors import UserError
-from sim.chance import draw, stream
+from sim.draws import draw
 from sim.worlds.choices import require_settled
 from sim.worlds.model import NANOSECONDS, WorldSpec, nanoseconds
 from sim.worlds.schema import FASTEST, LONGEST_S, Names, seconds

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build
+from topologies.chance import Draws
 from topologies.families import FAMILIES, GraphRequest
 from topologies.families.d_cliques import greedy_swap, read_counts, skew
 from topologies.families.random import keyed_order, near, places
-from topologies.families.shapes import below, even, uniform
+from topologies.families.shapes import even
 from topologies.specs import parse
 
 DEVICES = [f"pi-{number}" for number in range(40)]
@@ -64,13 +65,13 @@ def test_keyed_rings_want_a_name_for_each_node_and_each_once(names):
 
 
 def test_the_streams_are_the_same_for_ever_and_differ_by_seed_and_label():
-    assert uniform((2,), 3, "test").tolist() == [0.012574121841133601, 0.7124044440229119]
-    assert below(1000, 3, 3, "test").tolist() == [12, 712, 601]
-    assert len({tuple(uniform((4,), seed, label)) for seed in (0, 1, -1) for label in "ab"}) == 6
+    assert Draws("test", 3).uniform(2).tolist() == [0.012574121841133601, 0.7124044440229119]
+    assert Draws("test", 3).below(1000, 3).tolist() == [12, 712, 601]
+    assert len({tuple(Draws(label, seed).uniform(4)) for seed in (0, 1, -1) for label in "ab"}) == 6
 
 
 def test_whole_numbers_are_drawn_evenly():
-    counts = np.bincount(below(10, 100_000, 5, "even"), minlength=10)
+    counts = np.bincount(Draws("even", 5).below(10, 100_000), minlength=10)
     assert len(counts) == 10
     assert abs(counts - 10_000).max() < 500
 
@@ -78,7 +79,7 @@ def test_whole_numbers_are_drawn_evenly():
 @pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize("reach", [0.02, 0.1, 0.3, 0.34, 0.5, 0.8, 1.5])
 def test_a_geometric_graph_has_all_pairs_within_reach_and_no_others(reach, around):
-    points = uniform((150, 2), 1, "test")
+    points = Draws("test", 1).uniform(150, 2)
     apart = np.abs(points[:, None] - points)
     apart = np.minimum(apart, 1 - apart) if around else apart
     close = np.argwhere(np.triu((apart**2).sum(axis=2) <= reach**2, 1))

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.chance import generator
 from topologies.eigen.extremes import DENSE_LIMIT, EFFORT_LIMIT, Tell, effort, silent
 from topologies.errors import TopologyError
-from topologies.families.shapes import generator
 from topologies.graph import Edge, Ends, Topology, component_count
 from topologies.laplacian import Array, Laplacian
 from topologies.spectral import EPSILON, fiedler_vector, plain_extremes, rounds_to_consensus, spectrum

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from topologies.building import build
+from topologies.chance import generator
 from topologies.design.candidates import SEARCHED, SMALL, GraphCandidate, candidate, known_graphs, known_schedules
 from topologies.design.search import SEARCH_LIMIT, evaluations_for, search
 from topologies.design.wanted import DIGITS, Wanted, adjacency_of, checked
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
-from topologies.families.shapes import generator
 from topologies.graph import Ends, Topology
 from topologies.metrics.bounds import degree_range
 from topologies.metrics.distance import diameter

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from topologies.chance import generator
 from topologies.errors import TopologyError, nearest
-from topologies.families.shapes import generator
 from topologies.graph import Ends, Topology
 from topologies.laplacian import Array
 from topologies.spectral import EPSILON, check_weights, rounds_to_consensus, spectrum

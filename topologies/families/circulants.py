@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from topologies.families.shapes import Ints, below, cycle, pairs, together
+from topologies.chance import Draws
+from topologies.families.shapes import Ints, cycle, pairs, together
 from topologies.family import ClosedForm, Family, GraphRequest, impossible, offsets, unfit, whole
 from topologies.graph import Ends
 
@@ -78,7 +79,7 @@ def equi_shifts(nodes: int, count: int | None, seed: int) -> Ints:
     if nodes < 2:
         return np.empty(0, np.int64)
     count = (nodes - 1).bit_length() if count is None else count
-    return 1 + below(nodes - 1, count, seed, "u-equi-static")
+    return 1 + Draws("u-equi-static", seed).below(nodes - 1, count)
 
 
 def shifts(wanted: GraphRequest) -> tuple[int, ...]:

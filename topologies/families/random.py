@@ -14,7 +14,8 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.families.shapes import Ints, cycle, even, pairs, together, uniform
+from topologies.chance import Draws
+from topologies.families.shapes import Ints, cycle, even, pairs, together
 from topologies.family import Family, GraphRequest, choice, fraction, positive, unfit, whole
 from topologies.graph import Ends
 
@@ -131,7 +132,7 @@ def radius(wanted: GraphRequest) -> float:
 
 def places(wanted: GraphRequest) -> Points:
     """Where the nodes are in the unit square. Shape (nodes, 2)."""
-    return uniform((wanted.nodes, 2), wanted.seed, "geometric")
+    return Draws("geometric", wanted.seed).uniform(wanted.nodes, 2)
 
 
 def geometric(wanted: GraphRequest) -> Ends:

@@ -15,9 +15,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from topologies.chance import Draws
 from topologies.family import Family, GraphKind, GraphRequest, Parameter, whole
 from topologies.schedules.powers import shifted
-from topologies.schedules.schedule import Ints, MixingMatrix, Part, Schedule, check_links, check_rounds, generator
+from topologies.schedules.schedule import Ints, MixingMatrix, Part, Schedule, check_links, check_rounds
 
 SONG = "Song et al. 2022, arXiv:2210.07881"
 
@@ -32,8 +33,8 @@ def random_matchings(wanted: GraphRequest) -> Schedule:
     """Each round pairs the nodes in a drawn order, the first with the second and so on; of an odd number one rests."""
     n, rounds = wanted.nodes, wanted["rounds"]
     check_rounds("random-matchings", n, rounds)
-    chance = generator("random-matchings", n, wanted.seed)
-    orders = (np.argsort(chance.random(n), kind="stable") for _ in range(rounds))
+    chance = Draws.of_schedule("random-matchings", n, wanted.seed)
+    orders = (np.argsort(chance.uniform(n), kind="stable") for _ in range(rounds))
     half = n // 2
     mixings = [meeting(n, order[:half], order[half : 2 * half]) for order in orders]
     return Schedule(wanted.spec, n, mixings, wanted.seed, directed=False, random=True)
@@ -51,7 +52,7 @@ def round_robin(wanted: GraphRequest) -> Schedule:
     check_links("round-robin", n, n * circle)
     node = np.arange(circle)
     mixings = []
-    for t in np.argsort(generator("round-robin", n, 0).random(circle), kind="stable").tolist():
+    for t in np.argsort(Draws.of_schedule("round-robin", n, 0).uniform(circle), kind="stable").tolist():
         other = (t - node) % circle
         other[other == node] = n - 1 if n % 2 == 0 else node[other == node]
         chosen = node < other
@@ -137,7 +138,7 @@ def _shifts(family: str, wanted: GraphRequest, count: int) -> tuple[Ints, Ints]:
     n = wanted.nodes
     if n == 1:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    drawn = generator(family, n, wanted.seed).random((count, 2))
+    drawn = Draws.of_schedule(family, n, wanted.seed).uniform(count, 2)
     return 1 + (drawn[:, 0] * (n - 1)).astype(np.int64), (drawn[:, 1] * n).astype(np.int64)
 
 

@@ -10,7 +10,6 @@ What is drawn, and how large a schedule may be, is checked here too, before it i
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,14 +45,6 @@ def check_rounds(family: str, nodes: int, rounds: int) -> None:
 
 def impossible(family: str, nodes: int, allowed: str) -> TopologyError:
     return TopologyError(f"no {family} of this size", key="nodes", value=nodes, allowed=allowed)
-
-
-def generator(family: str, nodes: int, seed: int) -> np.random.Generator:
-    """The same draws for the same three values in every process. Parameters are left out on purpose: a schedule of
-    more rounds begins with those of a shorter one.
-    """
-    text = f"{family} {nodes} {seed}".encode()
-    return np.random.default_rng(int.from_bytes(hashlib.sha256(text).digest()))
 
 
 Ints = NDArray[np.int64]

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.learn.chance import generator
+from p2pfl.chance import generator
 from sim.learning.streams import generators
 
 pairs = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), min_size=1, max_size=6)

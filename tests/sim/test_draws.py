@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from sim.chance import (
+from p2pfl.chance import stream
+from sim.draws import (
     below,
     choice,
     draw,
@@ -19,7 +20,6 @@ from sim.chance import (
     quantized,
     shuffle,
     some,
-    stream,
     uniform,
 )
 from sim.worlds.model import Spread
@@ -42,7 +42,7 @@ def test_derived_values_are_pinned():
 
 
 def test_another_process_with_another_hash_seed_draws_the_same():
-    code = "from sim.chance import *; r = stream(5, 'x', 'y', 2); print(r.random(), permutation(r, 20))"
+    code = "from p2pfl.chance import stream; from sim.draws import permutation; r = stream(5, 'x', 'y', 2); print(r.random(), permutation(r, 20))"
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True

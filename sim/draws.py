@@ -1,13 +1,11 @@
-"""Chance by name: every purpose of a run has a stream of its own, so that one more draw here moves nothing there.
+"""What is drawn from a stream of chance: the same in every version of Python.
 
-A stream is a Mersenne Twister seeded through BLAKE2b, and only its `random()` is drawn from: that is the same in every
-version of Python. Everything else is computed here from it. Where the mathematics library of the machine takes part
-(log, exp), the result is rounded to nine digits: two machines whose libraries differ in the last bit agree on it.
+Everything is computed from `random()` alone. Where the mathematics library of the machine takes part (log, exp), the
+result is rounded to nine digits: two machines whose libraries differ in the last bit agree on it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import MutableSequence, Sequence
 from random import Random
@@ -16,17 +14,6 @@ from typing import TypeVar
 from sim.worlds.model import Spread
 
 T = TypeVar("T")
-
-
-def stream(seed: int, purpose: str, *path: int | str) -> Random:
-    """The generator of that purpose; `path` says whose it is, such as the two ends of a link."""
-    named = "".join(f"{len(part)}:{part}" for part in (str(seed), purpose, *map(_named, path)))
-    return Random(int.from_bytes(hashlib.blake2b(named.encode(), digest_size=32, person=b"p2pfl-sim").digest(), "big"))
-
-
-def _named(part: int | str) -> str:
-    """The number 1 and the text "1" are two names."""
-    return f"i{part}" if isinstance(part, int) else f"s{part}"
 
 
 def quantized(value: float) -> float:

@@ -188,7 +188,7 @@ class Report(msgspec.Struct, kw_only=True):
     """What came of a run. Figures are those of honest nodes that reached their end."""
 
     nodes: list[NodeReport]
-    topology: str
+    topology: str = ""
     algebraic_connectivity: float | None = None
     rounds: dict[str, int | None] = {}
     """Own rounds, by node."""
@@ -218,8 +218,8 @@ class Report(msgspec.Struct, kw_only=True):
     """Whether somebody stopped the run before its end."""
     reached_limit: bool | None = None
     """Whether a simulation ended by the limit of its virtual time."""
-    history: list[Point]
-    config: dict[str, Any]
+    history: list[Point] = []
+    config: dict[str, Any] = {}
     """What the federation file says, with the graph resolved."""
     world: dict[str, Any] | None = None
     """What a simulation's world was."""
@@ -233,6 +233,8 @@ class Report(msgspec.Struct, kw_only=True):
     peak_memory_bytes: int | None = None
     cost: Cost | None = None
     batching: Batching | None = None
+    sweep: dict[str, Any] | None = None
+    """Which run of which sweep a simulation was."""
 
     def __repr__(self) -> str:
         """One line: a report shows itself in a notebook."""

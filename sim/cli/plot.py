@@ -71,7 +71,7 @@ def _sweep(content: bytes) -> dict[str, Any] | None:
     """What the results of a sweep say; None: this is something else."""
     import msgspec  # noqa: PLC0415 - `--help` stays instant
 
-    from sim.sweep.results import Results  # noqa: PLC0415 - as above
+    from sim.sweeps.results import Results  # noqa: PLC0415 - as above
 
     try:
         found = msgspec.json.decode(content, type=Results)
@@ -84,7 +84,7 @@ def _sweep(content: bytes) -> dict[str, Any] | None:
 def _draw_sweep(
     sweeps: Sequence[dict[str, Any] | None], files: Sequence[Path], target: Path, x: X | None, *, mean: bool
 ) -> None:
-    from sim.sweep.figure import draw_sweep  # noqa: PLC0415 - as above
+    from sim.sweeps.figure import draw_sweep  # noqa: PLC0415 - as above
 
     if len(files) > 1 or sweeps[0] is None:
         raise UserError("a sweep is drawn by itself", key="REPORT", value=len(files), allowed="one sweep, or reports")

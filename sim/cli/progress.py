@@ -14,7 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from sim.simulation import Progress
-    from sim.sweep.run import SweepStanding
+    from sim.sweeps.run import SweepStanding
 
 FORESEEABLE_FROM = 0.02
 """share of the rounds after which the time left is told."""

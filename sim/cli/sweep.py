@@ -11,7 +11,7 @@ import click
 from p2pfl.cli.output import Form, format_option, write_json, write_rows
 
 if TYPE_CHECKING:
-    from sim.sweep.run import Runner, Sweep
+    from sim.sweeps.run import Runner, Sweep
 
 STOPPED = 130
 EPILOG = """\b
@@ -68,10 +68,10 @@ def command(
     again, a sweep goes on where it was; extended, it runs what is new. Exits with 1 if a run failed, 130 after Ctrl-C.
     """
     from sim.cli.progress import SweepView  # noqa: PLC0415 - `--help` stays instant
-    from sim.sweep.plan import load_sweep  # noqa: PLC0415 - as above
-    from sim.sweep.run import default_folder, run_sweep  # noqa: PLC0415 - as above
-    from sim.sweep.runners import cores  # noqa: PLC0415 - as above
-    from sim.sweep.work import build, run  # noqa: PLC0415 - as above
+    from sim.sweeps.plan import load_sweep  # noqa: PLC0415 - as above
+    from sim.sweeps.run import default_folder, run_sweep  # noqa: PLC0415 - as above
+    from sim.sweeps.runners import cores  # noqa: PLC0415 - as above
+    from sim.sweeps.work import build, run  # noqa: PLC0415 - as above
 
     if plot is not None:
         from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
@@ -83,7 +83,7 @@ def command(
         sweep = run_sweep(described, out, run_job=run, check=build, runner=runner, retry=retry, on_change=view.update)
     _show(sweep, form)
     if plot is not None:
-        from sim.sweep.figure import draw_sweep  # noqa: PLC0415 - as above
+        from sim.sweeps.figure import draw_sweep  # noqa: PLC0415 - as above
 
         draw_sweep(sweep.results, plot)
         click.echo(f"picture: {plot}", err=True)
@@ -96,18 +96,18 @@ def _runner(engine: str, scheduler: str | None, count: int) -> Runner:
     if engine == "dask":
         import distributed as _  # noqa: F401, PLC0415 - an extra: missing, it must show at once
 
-        from sim.sweep.runners import run_by_dask  # noqa: PLC0415 - as above
+        from sim.sweeps.runners import run_by_dask  # noqa: PLC0415 - as above
 
         return partial(run_by_dask, count=count, scheduler=scheduler)
     if scheduler is not None:
         raise UserError("only Dask has a scheduler", key="--scheduler", value=scheduler, allowed="with --engine dask")
-    from sim.sweep.runners import run_here  # noqa: PLC0415 - as above
+    from sim.sweeps.runners import run_here  # noqa: PLC0415 - as above
 
     return partial(run_here, count=count)
 
 
 def _show(sweep: Sweep, form: Form) -> None:
-    from sim.sweep.results import (  # noqa: PLC0415 - as above
+    from sim.sweeps.results import (  # noqa: PLC0415 - as above
         complaints,
         flat_rows,
         readable_rows,

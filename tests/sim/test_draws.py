@@ -42,7 +42,10 @@ def test_derived_values_are_pinned():
 
 
 def test_another_process_with_another_hash_seed_draws_the_same():
-    code = "from p2pfl.chance import stream; from sim.draws import permutation; r = stream(5, 'x', 'y', 2); print(r.random(), permutation(r, 20))"
+    code = (
+        "from p2pfl.chance import stream; from sim.draws import permutation\n"
+        "r = stream(5, 'x', 'y', 2); print(r.random(), permutation(r, 20))"
+    )
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True

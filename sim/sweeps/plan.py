@@ -13,8 +13,8 @@ from typing import Any
 
 from p2pfl.config.tables import Mistakes, read_document, read_table, unknown_keys
 from p2pfl.errors import P2PFLError, UserError
-from sim.sweep.fingerprint import make_job
-from sim.sweep.model import EXCLUSIVE, FILES, HEAD, NONE, OPTIONS, Combination, Job, Plan, SweepFile, named
+from sim.sweeps.fingerprint import make_job
+from sim.sweeps.model import EXCLUSIVE, FILES, HEAD, NONE, OPTIONS, Combination, Job, Plan, SweepFile, named
 from topologies.errors import TopologyError
 from topologies.specs import is_file, parse
 

@@ -10,7 +10,10 @@ import signal
 import sys
 from pathlib import Path
 
+import msgspec
+
 from p2pfl.errors import UserError
+from p2pfl.reporting.report import Report
 
 STARTS = "FAKE_JOBS_STARTS"
 GATE = "FAKE_JOBS_GATE"
@@ -18,6 +21,11 @@ GATE = "FAKE_JOBS_GATE"
 AT_THE_GATE = "at the gate\n"
 
 SOFTWARE = {"version": "of the tests", "source": "that may change while they run"}
+
+
+class NoReport:
+    def to_json(self):
+        return b'{"something": "else"}'
 
 
 def run(job):
@@ -37,7 +45,7 @@ def run(job):
         case "leaves":
             raise SystemExit(7)
         case "no-report":
-            return {"something": "else"}
+            return NoReport()
         case "prints":
             sys.stdout.write("words of a task\n")
             sys.stdout.flush()
@@ -46,14 +54,14 @@ def run(job):
 
 def threads(job):
     """What the libraries of mathematics are told in the process of a run."""
-    return {name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")}
+    return Report(nodes=[], config={name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")})
 
 
 def report(job):
     accuracy = 0.9 + job.seed / 100 - (0.05 if job.options.get("topology") == "ring" else 0.0)
     nodes = job.options.get("nodes", 4)
     poisoned = job.options.get("attack") == "label-flip"
-    return {
+    found = {
         "nodes": [{"name": f"node{index}"} for index in range(nodes)],
         "accuracy": {"mean": accuracy, "min": accuracy - 0.1, "max": 1.0},
         "loss": {"mean": float("inf"), "min": 0.0, "max": 1.0} if job.options.get("attack") == "diverges" else None,
@@ -64,6 +72,7 @@ def report(job):
         "contraction": {"predicted": 0.5, "measured": 0.6},
         "history": [{"time_s": 0.0}],
     }
+    return msgspec.convert(found, type=Report)
 
 
 def check(job):

@@ -22,7 +22,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from p2pfl.errors import UserError
-from sim.sweep.model import Endings, Job, RunJob, RunOutcome, in_one_line, perform
+from sim.sweeps.model import Endings, Job, RunJob, RunOutcome, in_one_line, perform
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Read when the libraries are loaded: threads on top of processes only take the cores from each other."""

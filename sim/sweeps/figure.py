@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from p2pfl.errors import UserError
-from sim.sweep.marks import BYTES, NOTHING, Roles, assign, bytes_ticks, draw_rows, legend
+from sim.sweeps.marks import BYTES, NOTHING, Roles, assign, bytes_ticks, draw_rows, legend
 from topologies.plots.canvas import DARK, counted, new_figure, plain, save, shown
 
 HEIGHTS: Mapping[str, str] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sim.sweep import fingerprint
-from sim.sweep.fingerprint import make_job
-from sim.sweep.plan import load_sweep, make_plan
+from sim.sweeps import fingerprint
+from sim.sweeps.fingerprint import make_job
+from sim.sweeps.plan import load_sweep, make_plan
 
 FEDERATION = '[federation]\nname = "x"\ntopology = "./graph.edges"\n[task]\nname = "task.py:task"\ndata_path = "rows"\n'
 WORLD = '[compute]\ntrace = "speeds.csv"\n'

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import fake_jobs
 
-from sim.sweep import fingerprint
-from sim.sweep.plan import load_sweep
-from sim.sweep.run import run_sweep
-from sim.sweep.runners import run_here
+from sim.sweeps import fingerprint
+from sim.sweeps.plan import load_sweep
+from sim.sweeps.run import run_sweep
+from sim.sweeps.runners import run_here
 
 
 def say(standing):

@@ -8,11 +8,11 @@ import fake_jobs
 import pytest
 
 from p2pfl.errors import UserError
-from sim.sweep.plan import load_sweep
-from sim.sweep.run import run_sweep
+from sim.sweeps.plan import load_sweep
+from sim.sweeps.run import run_sweep
 
 distributed = pytest.importorskip("distributed")
-from sim.sweep.runners import run_by_dask  # noqa: E402 - only with the extra
+from sim.sweeps.runners import run_by_dask  # noqa: E402 - only with the extra
 
 pytestmark = pytest.mark.filterwarnings("default")
 SWEEP = "[sweep]\nseeds = 3\nbyzantine = 1\n[axes]\nattack = ['sign-flip', 'killed', 'user-error']\n"
@@ -45,6 +45,6 @@ def test_a_named_scheduler_is_used(write, starts, tmp_path):
 
 
 def test_a_scheduler_that_does_not_answer_is_refused(monkeypatch, starts):
-    monkeypatch.setattr("sim.sweep.runners.CONNECT_S", 0.2)
+    monkeypatch.setattr("sim.sweeps.runners.CONNECT_S", 0.2)
     with pytest.raises(UserError, match="no Dask scheduler"):
         list(run_by_dask([], fake_jobs.run, 1, "tcp://127.0.0.1:9"))

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import msgspec
-
 from p2pfl.config.kinds import Kind, text, whole
 from p2pfl.config.model import GOSSIP, TRAINING, Kinds
 from p2pfl.errors import P2PFLError
+from p2pfl.reporting.report import Report
 from topologies.errors import TopologyError
 
 Options: TypeAlias = Mapping[str, Any]
@@ -55,7 +54,7 @@ class Job:
     key: str
 
 
-RunJob: TypeAlias = Callable[[Job], dict[str, Any]]
+RunJob: TypeAlias = Callable[[Job], Report]
 """Runs a job and returns its report. It must be importable by name in another process."""
 
 
@@ -139,8 +138,9 @@ class RunOutcome:
 def perform(run_job: RunJob, job: Job) -> RunOutcome:
     """Whatever goes wrong in a run belongs to that run alone."""
     try:
-        report = {**run_job(job), "sweep": {"key": job.key, "identity": job.identity}}
-        return RunOutcome(report=msgspec.json.format(msgspec.json.encode(report), indent=1))
+        report = run_job(job)
+        report.sweep = {"key": job.key, "identity": job.identity}
+        return RunOutcome(report=report.to_json())
     except MemoryError:
         return RunOutcome(reason="needs more memory than there is")
     except (P2PFLError, TopologyError) as error:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from p2pfl.config.model import Federation, GossipConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
+from p2pfl.reporting.report import Report
 from sim.federations import describe
-from sim.sweep.fingerprint import identify
-from sim.sweep.model import EXCLUSIVE, NONE, Job, Options
+from sim.sweeps.fingerprint import identify
+from sim.sweeps.model import EXCLUSIVE, NONE, Job, Options
 from sim.worlds.check import check_world
 from sim.worlds.load import load_world
 from sim.worlds.model import LiarSpec, WorldSpec
@@ -40,7 +38,7 @@ def build(job: Job) -> tuple[Federation, WorldSpec]:
         raise
 
 
-def run(job: Job) -> dict[str, Any]:
+def run(job: Job) -> Report:
     """The report of the run, without the references: they would cost as much again, and no table shows them.
 
     Raises:
@@ -56,8 +54,7 @@ def run(job: Job) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     federation, world = build(job)
-    report: dict[str, Any] = msgspec.to_builtins(simulate(federation, world=world, references=False))
-    return report
+    return simulate(federation, world=world, references=False)
 
 
 def _described(options: Options, seed: int) -> Federation:

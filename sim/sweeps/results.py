@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from sim.sweep.model import Combination, Plan, named
+from p2pfl.reporting.report import Report
+from sim.sweeps.model import Combination, Plan, named
 from topologies.cli.terminal import readable_bytes
 
 LEVEL = 0.95
@@ -100,35 +101,6 @@ SMALL, LARGE = 1e-2, 1e4
 Value = str | int | float | bool | None
 
 
-class ReportedSpread(msgspec.Struct):
-    mean: float | None = None
-    min: float | None = None
-    max: float | None = None
-
-
-class MeanModel(msgspec.Struct):
-    accuracy: float | None = None
-
-
-class ReportedContraction(msgspec.Struct):
-    predicted: float | None = None
-    measured: float | None = None
-
-
-class Summary(msgspec.Struct):
-    """What a row needs of a report."""
-
-    nodes: list[msgspec.Raw]
-    accuracy: ReportedSpread | None = None
-    attack_success: ReportedSpread | None = None
-    loss: ReportedSpread | None = None
-    mean_model: MeanModel | None = None
-    consensus_distance: float | None = None
-    bytes_sent: float | None = None
-    contraction: ReportedContraction | None = None
-    virtual_time_s: float | None = None
-
-
 @dataclass(slots=True)
 class Tally:
     """How the runs of a sweep stand, by job key: figures of those that are done, reasons of those that failed."""
@@ -143,25 +115,23 @@ def figures(report: bytes) -> dict[str, float]:
     Raises:
         ValueError: this is no report.
     """
-    found = msgspec.json.decode(report, type=Summary)
-    accuracy, loss = found.accuracy or ReportedSpread(), found.loss or ReportedSpread()
-    success = found.attack_success or ReportedSpread()
-    contraction, mean_model = found.contraction or ReportedContraction(), found.mean_model or MeanModel()
+    found = Report.from_json(report)
+    accuracy, loss, success, mean_model = found.accuracy, found.loss, found.attack_success, found.mean_model
     sent = found.bytes_sent
     values = {
-        "accuracy_worst": accuracy.min,
-        "accuracy_mean": accuracy.mean,
-        "accuracy_mean_model": mean_model.accuracy,
-        "attack_success": success.mean,
-        "attack_success_most": success.max,
-        "loss": loss.mean,
+        "accuracy_worst": accuracy and accuracy.min,
+        "accuracy_mean": accuracy and accuracy.mean,
+        "accuracy_mean_model": mean_model and mean_model.accuracy,
+        "attack_success": success and success.mean,
+        "attack_success_most": success and success.max,
+        "loss": loss and loss.mean,
         "consensus_distance": found.consensus_distance,
         "bytes_per_node": None if sent is None or not found.nodes else sent / len(found.nodes),
-        "contraction_measured": contraction.measured,
-        "contraction_predicted": contraction.predicted,
+        "contraction_measured": found.contraction.measured,
+        "contraction_predicted": found.contraction.predicted,
         "virtual_time_s": found.virtual_time_s,
     }
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
 def results(plan: Plan, tally: Tally) -> dict[str, Any]:

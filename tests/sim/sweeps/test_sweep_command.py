@@ -12,9 +12,9 @@ import pytest
 
 from p2pfl.cli.main import main
 from p2pfl.errors import UserError
-from sim.sweep import fingerprint
-from sim.sweep.fingerprint import make_job
-from sim.sweep.work import run
+from sim.sweeps import fingerprint
+from sim.sweeps.fingerprint import make_job
+from sim.sweeps.work import run
 
 SWEEP = "[sweep]\nseeds = 2\nnodes = 4\nrounds = 2\n[axes]\ncompressor = ['none', 'q4']\n"
 

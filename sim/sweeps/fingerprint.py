@@ -16,17 +16,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sim.sweep.model import FILES, NONE, Job, Options
+from sim.sweeps.model import FILES, NONE, Job, Options
 from topologies.specs import is_file, parse
 
 DISTRIBUTION = "p2pfl-gossip"
 SOURCE = {
-    "p2pfl": ("config", "core", "engine", "compress", "learn", "wire"),
+    "p2pfl": ("aggregate", "chance.py", "compress", "config", "core", "engine", "learn", "reporting", "wire"),
     "sim": (),
     "topologies": (),
 }
 """Packages whose code decides what a run does; parts of one, or all of it."""
-IDLE = ("cli", "sweep", "plots", "__pycache__")
+IDLE = ("cli", "sweeps", "plots", "__pycache__")
 """Their parts that no run goes through."""
 KEY_DIGITS = 32
 

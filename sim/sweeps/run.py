@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from p2pfl.reporting.plot import check_picture
-from sim.sweep.folder import RESULTS_CSV, RESULTS_JSON, Folder, replace
-from sim.sweep.model import Endings, Job, Plan, RunJob, RunOutcome, SweepFile
-from sim.sweep.plan import check_plan, make_plan
-from sim.sweep.results import Tally, as_csv, as_json, figures, flat_rows, results
+from sim.sweeps.folder import RESULTS_CSV, RESULTS_JSON, Folder, replace
+from sim.sweeps.model import Endings, Job, Plan, RunJob, RunOutcome, SweepFile
+from sim.sweeps.plan import check_plan, make_plan
+from sim.sweeps.results import Tally, as_csv, as_json, figures, flat_rows, results
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -78,7 +78,7 @@ class Sweep:
             ModuleNotFoundError: matplotlib is not installed.
             UserError: the file cannot be written.
         """
-        from sim.sweep.figure import draw_sweep  # noqa: PLC0415 - matplotlib is an extra
+        from sim.sweeps.figure import draw_sweep  # noqa: PLC0415 - matplotlib is an extra
 
         check_picture(Path(path), key="path")
         draw_sweep(self.results, Path(path))

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from p2pfl.errors import UserError
-from sim.sweep.figure import Box, _free_place, draw_sweep
-from sim.sweep.marks import assign
-from sim.sweep.results import estimate
+from sim.sweeps.figure import Box, _free_place, draw_sweep
+from sim.sweeps.marks import assign
+from sim.sweeps.results import estimate
 
 TOPOLOGY = ["ring", "random-regular:degree=4", "complete"]
 COMPRESSOR = ["none", "q4"]

@@ -6,7 +6,7 @@ import fake_jobs
 import pytest
 
 from p2pfl.errors import UserError
-from sim.sweep.plan import check_plan, load_sweep, make_plan
+from sim.sweeps.plan import check_plan, load_sweep, make_plan
 
 
 def plan_of(path):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fake_jobs
 import pytest
 
-from sim.sweep.fingerprint import make_job
-from sim.sweep.runners import run_here
+from sim.sweeps.fingerprint import make_job
+from sim.sweeps.runners import run_here
 
 
 def jobs_of(*attacks):

@@ -14,8 +14,8 @@ import fake_jobs
 import pytest
 
 from p2pfl.errors import StorageError, UserError
-from sim.sweep import folder as folders
-from sim.sweep.folder import Folder
+from sim.sweeps import folder as folders
+from sim.sweeps.folder import Folder
 
 SCRIPT = Path(__file__).with_name("sweep_script.py")
 SWEEP = "[sweep]\nseeds = 4\n[axes]\ntopology = ['ring', 'complete']\ncompressor = ['none', 'q4']\n"

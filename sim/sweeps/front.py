@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.errors import UserError
-from sim.sweep.plan import load_sweep, sweep_from
-from sim.sweep.run import Sweep, SweepStanding, default_folder, run_sweep
-from sim.sweep.runners import cores, run_here
-from sim.sweep.work import build, run
+from sim.sweeps.plan import load_sweep, sweep_from
+from sim.sweeps.run import Sweep, SweepStanding, default_folder, run_sweep
+from sim.sweeps.runners import cores, run_here
+from sim.sweeps.work import build, run
 
 
 def sweep(

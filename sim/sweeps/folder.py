@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from p2pfl.errors import StorageError, UserError
-from sim.sweep.model import Job
+from sim.sweeps.model import Job
 
 RUNS, FAILURES, LOCK = "runs", "failures", "lock"
 RESULTS_JSON, RESULTS_CSV = "results.json", "results.csv"

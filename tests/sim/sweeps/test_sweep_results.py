@@ -11,9 +11,9 @@ import fake_jobs
 import numpy as np
 import pytest
 
-from sim.sweep.model import perform
-from sim.sweep.plan import load_sweep, make_plan
-from sim.sweep.results import (
+from sim.sweeps.model import perform
+from sim.sweeps.plan import load_sweep, make_plan
+from sim.sweeps.results import (
     Tally,
     as_csv,
     as_json,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.sweep import fingerprint
-from sim.sweep.plan import load_sweep
-from sim.sweep.run import run_sweep
-from sim.sweep.runners import run_here
+from sim.sweeps import fingerprint
+from sim.sweeps.plan import load_sweep
+from sim.sweeps.run import run_sweep
+from sim.sweeps.runners import run_here
 
 # for this process and for those that it starts
 sys.path.insert(0, str(Path(__file__).parent))

@@ -119,12 +119,12 @@ def figures(report: bytes) -> dict[str, float]:
     accuracy, loss, success, mean_model = found.accuracy, found.loss, found.attack_success, found.mean_model
     sent = found.bytes_sent
     values = {
-        "accuracy_worst": accuracy and accuracy.min,
-        "accuracy_mean": accuracy and accuracy.mean,
-        "accuracy_mean_model": mean_model and mean_model.accuracy,
-        "attack_success": success and success.mean,
-        "attack_success_most": success and success.max,
-        "loss": loss and loss.mean,
+        "accuracy_worst": None if accuracy is None else accuracy.min,
+        "accuracy_mean": None if accuracy is None else accuracy.mean,
+        "accuracy_mean_model": None if mean_model is None else mean_model.accuracy,
+        "attack_success": None if success is None else success.mean,
+        "attack_success_most": None if success is None else success.max,
+        "loss": None if loss is None else loss.mean,
         "consensus_distance": found.consensus_distance,
         "bytes_per_node": None if sent is None or not found.nodes else sent / len(found.nodes),
         "contraction_measured": found.contraction.measured,

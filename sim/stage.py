@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import rule_of
+from p2pfl.config.cores import all_hops, settings_of
 from p2pfl.config.model import Federation
-from p2pfl.core.settings import all_hops, settings_of
 from p2pfl.engine.arithmetic import Seen
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.reporting.sketch import Sketch

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 from p2pfl.core.effects import Alarm, CloseSession, Effect, Freeze, ResetEdge, Send
 from p2pfl.core.ending import Ending, digest_of
-from p2pfl.core.facts import Facts, Settings, Told
+from p2pfl.core.facts import Facts, Told
 from p2pfl.core.limits import TELLS_PER_S, Patience, ResyncBrake, TokenBucket, UsualTime, hearing_bucket
 from p2pfl.core.lives import NO_START, Copies, Lives, Start, news_bucket
 from p2pfl.core.messages import Done, Hello, Message, Ready, Request
 from p2pfl.core.records import EdgeRecord, consistent
 from p2pfl.core.session import NEVER, Greeting, level_told
+from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import LIMIT
 from p2pfl.core.standing import Fault, Standing
 from p2pfl.core.turns import ALWAYS, Turns, place

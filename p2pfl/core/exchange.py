@@ -93,8 +93,8 @@ def _hello(edge: Edge, hello: Hello, now: float) -> list[Effect]:
         return effects
     if (other_s := edge.copies.other_for_s(hello.process, now)) is not None:
         effects += edge.say(Resign(process=hello.process, other_ms=int(1000 * other_s)))
-    if edge.settings.liars is not None:
-        return effects  # a robust rule keeps no flows, and needs nobody's word about lives
+    if not edge.settings.profile.keeps_flows:
+        return effects
     lives = edge.lives.told()
     if known is not None and known.name != life.name and known.generation >= life.generation:
         lives.append((edge.peer, known))  # from it a node without memory learns which generation it is
@@ -125,11 +125,8 @@ def pass_on_due(edges: Mapping[int, Edge], now: float) -> list[Effect]:
 
 
 def _hear_lives(edge: Edge, message: LivesTold, now: float) -> list[Effect]:
-    """What others say about lives: where a neighbor is in a new one, its edge begins anew at this end.
-
-    With a robust rule there are no flows, and nobody's word about lives is needed.
-    """
-    if edge.settings.liars is not None:
+    """What others say about lives: where a neighbor is in a new one, its edge begins anew at this end."""
+    if not edge.settings.profile.keeps_flows:
         return []
     effects: list[Effect] = []
     told = {member: Life(generation, name) for member, generation, name in message.lives}
@@ -222,7 +219,7 @@ def _accept(edge: Edge, request: Request, now: float) -> list[Effect]:
         edge.peer_level = NEVER
     staleness = min(request.staleness, stale_weight(edge, request.echo))
     # Left to right: the initiator bounds the result by the same products with its own figures in place of the minima.
-    factor = edge.settings.gamma_of(edge.peer) * min(request.weight, edge.facts.weight) * staleness
+    factor = edge.settings.profile.gamma_of(edge.peer) * min(request.weight, edge.facts.weight) * staleness
     return [
         ApplyRequest(
             peer=edge.peer,
@@ -251,7 +248,7 @@ def _reply(edge: Edge, reply: Reply, now: float) -> list[Effect]:
     pending = edge.record.pending
     if pending is None or not _answers(edge, reply):
         return []
-    if not 0.0 <= reply.factor <= edge.settings.gamma_of(edge.peer) * pending.weight * pending.staleness:
+    if not 0.0 <= reply.factor <= edge.settings.profile.gamma_of(edge.peer) * pending.weight * pending.staleness:
         text = f"mixing factor {reply.factor} out of bounds"
         return edge.blame(Fault.FACTOR, text, now) + _give_up(edge, text, now)
     edge.busy = True

@@ -22,16 +22,17 @@ from p2pfl.core.events import (
     StorageFailed,
     StorageRestored,
 )
-from p2pfl.core.facts import Facts, Settings
+from p2pfl.core.facts import Facts
 from p2pfl.core.limits import UsualTime
 from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.messages import LivesTold, Resign
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.session import NEVER
+from p2pfl.core.settings import Settings
 from p2pfl.core.standing import Fault, View
 from p2pfl.core.timers import Timers
-from p2pfl.core.turns import ALWAYS, Turns, most_at_once
+from p2pfl.core.turns import ALWAYS, Turns
 
 
 class Node:
@@ -66,9 +67,9 @@ class Node:
         given = {peer: (turns or {}).get(peer, ALWAYS) for peer in peers}
         self.index = index
         self.settings = settings
-        # The robust profile mixes with all neighbors in each round, whatever edges it uses: their weights share 1.
-        degree = most_at_once(given) if settings.liars is None else len(peers)
-        self.facts = Facts(degree=degree, samples=samples, version=version, rounds=rounds, alone=alone)
+        self.facts = Facts(
+            degree=settings.profile.degree(given), samples=samples, version=version, rounds=rounds, alone=alone
+        )
         self.facts.trained = rounds if settings.rounds is not None else int(elapsed_s)
         self.facts.joining = not ended  # until it begins: its model may be one that the others have left behind
         if ended:
@@ -156,7 +157,7 @@ class Node:
         votes = sum(edge.copies.told_to_resign for edge in self.edges.values())
         there = sum(edge.is_open for edge in self.edges.values())
         # Two copies are heard by all neighbors that are there: the word of one is enough where there is but one.
-        needed = max((self.settings.liars or 0) + 1, min(2, there))
+        needed = max(self.settings.profile.words_needed, min(2, there))
         return self.rounds.resign(now) if votes >= needed else []
 
     def _storage(self, event: StorageFailed | StorageRestored) -> list[Effect]:

@@ -17,7 +17,7 @@ from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mi
 from p2pfl.core.ending import Ending, Reason
 from p2pfl.core.events import Bootstrapped, Mixed, RoundCommitted, RoundTrained, Started, StopRequested
 from p2pfl.core.exchange import claimed
-from p2pfl.core.facts import Facts, Settings
+from p2pfl.core.facts import Facts
 from p2pfl.core.joining import JOIN_WAIT_S, LEAST_JOIN_TICK_S, LONGEST_JOIN_S, Joining
 from p2pfl.core.limits import PATIENCE_MULTIPLE, Repeats, UsualTime
 from p2pfl.core.lives import Lives
@@ -25,6 +25,7 @@ from p2pfl.core.messages import Done
 from p2pfl.core.mixing import Mixing
 from p2pfl.core.pace import Pace
 from p2pfl.core.session import NEVER
+from p2pfl.core.settings import Settings
 
 RESUME_WAIT_S = 3.0
 IDLE_S = 0.5
@@ -66,9 +67,9 @@ class Rounds:
         self.facts = facts
         self.settings = settings
         self.mixing = Mixing(edges, facts, settings)
-        self.pace = Pace(facts, settings, self.mixing)
+        self.pace = Pace(edges, facts, settings)
         self.phase = Phase.WAITING
-        self.joining = Joining(edges, facts, self.mixing, ending, fresh=fresh)
+        self.joining = Joining(edges, facts, settings, fresh=fresh)
         self.working = False
         self.settling = False
         self.elapsed_before_s = elapsed_before_s
@@ -369,7 +370,7 @@ class Rounds:
 
     def _claim_new_life(self) -> list[Effect]:
         """A node without memory where others have moved on may have had an earlier life: all must hear of this one."""
-        is_late = not self.facts.rounds and self.settings.liars is None
+        is_late = not self.facts.rounds and self.settings.profile.keeps_flows
         return claimed(self.edges) if is_late and self.lives.claim_another() else []
 
     def _join(self, now: float) -> list[Effect]:
@@ -413,8 +414,7 @@ class Rounds:
         linger_s = self.settings.linger_s
         training = sum(1 << edge.peer for edge in self.edges.values() if edge.still_trains(now, linger_s))
         out = sum(1 << edge.peer for edge in self.edges.values() if edge.standing.is_out)
-        # Where b may lie, more than b must say that they have stopped.
-        stopped = not training and len(there) > (self.settings.liars or 0)
+        stopped = not training and len(there) >= self.settings.profile.words_needed
         trained_s = self._elapsed_s(now)
         reason = self.ending.over(now, trained_s=trained_s, training=training, out=out, stopped=stopped)
         if reason is not None:

@@ -17,11 +17,11 @@ import numpy as np
 from p2pfl.aggregate import rule_of
 from p2pfl.compress import make_compressor
 from p2pfl.config.binding import HASH_BYTES, federation_id, keys
+from p2pfl.config.cores import hops, settings_of
 from p2pfl.config.model import Federation, Member, NodeConfig
 from p2pfl.core.lives import Life, Start
 from p2pfl.core.node import Node
 from p2pfl.core.records import EdgeRecord
-from p2pfl.core.settings import hops, settings_of
 from p2pfl.core.turns import turns_of
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.transcript import FederationBinding

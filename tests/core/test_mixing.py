@@ -163,7 +163,7 @@ def test_a_neighbor_in_quarantine_is_not_there_and_as_many_of_the_others_may_lie
     around.rounds(10)
     assert len(around.of(Mix)) == 2, "four are left, of which two may lie"
     assert around.alarms("too-few-neighbors") == ["too-few-neighbors"]
-    assert around.node.rounds.mixing.needed == 5
+    assert around.node.settings.profile.neighbors_needed == 5
 
 
 def test_a_rule_that_needs_more_neighbors_gets_them_or_is_not_asked():
@@ -314,7 +314,7 @@ def test_a_pace_that_is_not_known_yet_does_not_count():
     assert rhos([0.0, 0.0, 0.0]) == [1.0] * 6
     around = met(3, speed_limit=4.0)
     around.node.edges[1].told = None
-    assert around.node.rounds.mixing.usual_pace_s(0.3) == 0.3
+    assert around.node.rounds.pace.usual_s(0.3) == 0.3
 
 
 def test_with_too_few_that_tell_their_pace_the_own_one_counts():

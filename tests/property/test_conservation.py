@@ -154,7 +154,7 @@ def test_every_node_comes_to_its_end_whatever_has_happened(graph, seed, link, fa
 
 def test_the_oracle_sees_a_step_longer_than_its_compressor_allows(monkeypatch):
     """As where both ends of an edge forget the share of a full step that goes well with it."""
-    monkeypatch.setattr(OpenPlan, "settings_of", lambda plan, _index, _peers: plan.settings)
+    monkeypatch.setattr(OpenPlan, "gammas_of", lambda _plan, _index, _peers: {})
     world = make_world("ring", 3, compressor="top-k:0.1")
     world.oracle.gammas = [dict.fromkeys(range(4), 0.5)] * 4
     with pytest.raises(AssertionError, match=r"where .* is the most"):

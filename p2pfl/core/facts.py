@@ -1,19 +1,8 @@
-"""The few figures of a node that change and that all parts of its core know, and what a neighbor tells of its own."""
+"""The few figures of a node that change, and that all parts of its core know."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a neighbor told of itself in the latest exchange: a_j, seconds per local step, and the version of this end
-    that its replica held when it sent.
-    """
-
-    weight: float
-    pace_s: float
-    echo: int
 
 
 @dataclass(slots=True, kw_only=True)

@@ -45,7 +45,7 @@ class Joining:
             return self._is_last()
         late = MOVED_ON if self.fresh else float("inf")
         telling = sum(
-            edge.is_open and (edge.record.incarnation > 0 or (edge.first_heard or 0) >= late)
+            edge.is_open and (edge.exchange.record.incarnation > 0 or (edge.progress.first_heard or 0) >= late)
             for edge in self.edges.values()
         )
         return telling >= self.settings.profile.words_needed
@@ -55,13 +55,13 @@ class Joining:
         if settings.rounds is not None and self.facts.rounds >= settings.rounds:
             return False
         there = [edge for edge in self.edges.values() if edge.is_open]
-        return len(there) >= settings.profile.words_needed and all(edge.peer_done for edge in there)
+        return len(there) >= settings.profile.words_needed and all(edge.progress.done for edge in there)
 
     def place(self, sources: tuple[int, ...]) -> tuple[int | None, float | None]:
         """Where a node that has never trained goes on: the (lower) median of what these neighbors have trained."""
         if self.facts.rounds:
             return None, None
-        told = median_low(self.edges[peer].peer_trained for peer in sources)
+        told = median_low(self.edges[peer].progress.trained for peer in sources)
         settings = self.settings
         if not told:
             return self.taken
@@ -77,6 +77,8 @@ class Joining:
         Replicas that were filled before this process began may be from long ago.
         """
         live = [edge for edge in self.edges.values() if edge.is_open]
-        filled = tuple(edge.peer for edge in live if min(edge.record.seq, edge.exchanges) >= JOIN_TICKS)
+        filled = tuple(
+            edge.peer for edge in live if min(edge.exchange.record.seq, edge.service.exchanges) >= JOIN_TICKS
+        )
         enough = (late or len(filled) == len(live)) and len(filled) >= self.settings.profile.neighbors_needed
         return filled if enough else ()

@@ -150,7 +150,8 @@ class Resign(Struct, frozen=True, kw_only=True, gc=False):
     other_ms: int
 
 
-Message = Hello | Request | Reply | Ready | Resync | Ask | Busy | Done | LivesTold | Resign
+Transaction = Request | Reply | Resync | Ask | Busy
+Message = Hello | Transaction | Ready | Done | LivesTold | Resign
 
 
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from p2pfl.core.edge import Edge, share
+from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Effect, Mix
 from p2pfl.core.facts import Facts
 from p2pfl.core.settings import Settings
@@ -35,7 +35,7 @@ class Mixing:
         """What to do once a round's exchanges are through: `Mix` is among it if there is something to mix."""
         if not self.profile.mixes_by_rule:
             return []
-        shares = {peer: share(edge) for peer, edge in self.edges.items()}
+        shares = {peer: edge.exchange.share() for peer, edge in self.edges.items()}
         present = tuple(peer for peer, part in shares.items() if part > 0.0)
         if not self.is_safe(len(present)):
             self.alone += 1

@@ -1,7 +1,7 @@
 """The core of a node: events in, effects out. No I/O, no clock, no threads, no vectors, no global chance.
 
 The same events at the same times give the same effects, in the same order, on every machine. `Node` only routes:
-edges decide about transactions (`exchange`), `rounds` about training, mixing rounds and the end.
+edges decide about transactions, `rounds` about training, mixing rounds and the end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
-from p2pfl.core import exchange
 from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.ending import Ending
@@ -22,15 +21,18 @@ from p2pfl.core.events import (
     StorageFailed,
     StorageRestored,
 )
+from p2pfl.core.exchange import Exchange
 from p2pfl.core.facts import Facts
+from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import UsualTime
+from p2pfl.core.line import Line
 from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.messages import LivesTold, Resign
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.session import NEVER
 from p2pfl.core.settings import Settings
-from p2pfl.core.standing import Fault, View
+from p2pfl.core.standing import View
 from p2pfl.core.timers import Timers
 from p2pfl.core.turns import ALWAYS, Turns
 
@@ -77,21 +79,26 @@ class Node:
         self.ending = Ending(index, peers, settings)
         self.lives = Lives(index, start.life, dict(lives or {}))
         self.edges: dict[int, Edge] = {}
+        lines: dict[int, Line] = {}
+        exchanges: dict[int, Exchange] = {}
+        self.hearsay = Hearsay(self.lives, lines, self.facts, settings)
         self.usual = UsualTime()
         for peer in peers:
-            self.edges[peer] = Edge(
-                peer=peer,
-                initiator=index < peer,
+            edge = Edge(
+                peer,
+                known.get(peer) or EdgeRecord(),
+                initiates=index < peer,
                 facts=self.facts,
                 settings=settings,
                 ending=self.ending,
-                lives=self.lives,
+                hearsay=self.hearsay,
                 start=start,
                 turns=given[peer],
-                siblings=self.edges,
                 usual=self.usual,
-                record=known.get(peer) or EdgeRecord(),
+                siblings=self.edges,
+                exchanges=exchanges,
             )
+            self.edges[peer], lines[peer], exchanges[peer] = edge, edge.line, edge.exchange
         self.timers = Timers(self.edges)
         self.rounds = Rounds(
             edges=self.edges,
@@ -99,7 +106,7 @@ class Node:
             facts=self.facts,
             settings=settings,
             ending=self.ending,
-            lives=self.lives,
+            hearsay=self.hearsay,
             fresh=fresh,
             elapsed_before_s=elapsed_s,
         )
@@ -121,7 +128,7 @@ class Node:
         if now >= self.ending.due_at:
             effects += self._tell_news()
         if now >= self.lives.due_at:
-            effects += exchange.pass_on_due(self.edges, now)
+            effects += self.hearsay.pass_on_due(now)
         return effects
 
     def _tell_news(self) -> list[Effect]:
@@ -137,7 +144,7 @@ class Node:
 
     def standings(self, now: float) -> dict[int, View]:
         """What is held against each neighbor."""
-        return {peer: edge.standing.view(now) for peer, edge in self.edges.items()}
+        return {peer: edge.line.standing.view(now) for peer, edge in self.edges.items()}
 
     def _route(self, event: Any, now: float) -> list[Effect]:
         happens = _ON_EDGES.get(type(event))
@@ -154,7 +161,7 @@ class Node:
         """What one neighbor has said may concern other edges, or the whole node."""
         for edge in self.edges.values():
             self.timers.note(edge)
-        votes = sum(edge.copies.told_to_resign for edge in self.edges.values())
+        votes = sum(edge.line.copies.told_to_resign for edge in self.edges.values())
         there = sum(edge.is_open for edge in self.edges.values())
         # Two copies are heard by all neighbors that are there: the word of one is enough where there is but one.
         needed = max(self.settings.profile.words_needed, min(2, there))
@@ -173,13 +180,13 @@ class Node:
         text = "state cannot be written to disk: exchanging stops, training goes on"
         effects: list[Effect] = [Alarm(kind="storage", peer=None, text=text)]
         for edge in self.edges.values():
-            effects += edge.drop_session("storage")
+            effects += edge.exchange.drop("storage")
             self.timers.note(edge)
         return effects
 
 
 def _receive(edge: Edge, event: MessageReceived, now: float) -> list[Effect]:
-    return exchange.receive(edge, event.session, event.message, now)
+    return edge.receive(event.session, event.message, now)
 
 
 def _open(edge: Edge, event: SessionOpened, now: float) -> list[Effect]:
@@ -187,10 +194,7 @@ def _open(edge: Edge, event: SessionOpened, now: float) -> list[Effect]:
 
 
 def _close(edge: Edge, event: SessionClosed, now: float) -> list[Effect]:
-    if edge.is_open:
-        edge.left_at = now
-    effects = edge.close_session(event.session)
-    return effects + edge.blame(Fault.MALFORMED, event.malformed, now) if event.malformed else effects
+    return edge.close_session(event.session, event.malformed, now)
 
 
 _OF_ALL_EDGES = (LivesTold, Resign)
@@ -198,5 +202,5 @@ _ON_EDGES: Mapping[type[Event], Callable[[Edge, Any, float], list[Effect]]] = {
     MessageReceived: _receive,
     SessionOpened: _open,
     SessionClosed: _close,
-    **dict.fromkeys(get_args(EngineResult), exchange.conclude),
+    **dict.fromkeys(get_args(EngineResult), Edge.conclude),
 }

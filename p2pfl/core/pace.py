@@ -38,7 +38,8 @@ class Pace:
 
     def usual_s(self, own_s: float) -> float:
         """The pace that the own one is compared with: seconds per local step."""
-        neighbors_s = (edge.told.pace_s for edge in self.edges.values() if edge.is_open and edge.told)
+        open_edges = (edge.exchange.weighing for edge in self.edges.values() if edge.is_open)
+        neighbors_s = (weighing.told.pace_s for weighing in open_edges if weighing.told)
         return self.settings.profile.usual_pace_s(own_s, self.facts.pace_s, neighbors_s)
 
     def _note(self, pace_s: float) -> None:

@@ -16,11 +16,10 @@ from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
 from p2pfl.core.ending import Ending, Reason
 from p2pfl.core.events import Bootstrapped, Mixed, RoundCommitted, RoundTrained, Started, StopRequested
-from p2pfl.core.exchange import claimed
 from p2pfl.core.facts import Facts
+from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.joining import JOIN_WAIT_S, LEAST_JOIN_TICK_S, LONGEST_JOIN_S, Joining
 from p2pfl.core.limits import PATIENCE_MULTIPLE, Repeats, UsualTime
-from p2pfl.core.lives import Lives
 from p2pfl.core.messages import Done
 from p2pfl.core.mixing import Mixing
 from p2pfl.core.pace import Pace
@@ -56,13 +55,13 @@ class Rounds:
         facts: Facts,
         settings: Settings,
         ending: Ending,
-        lives: Lives,
+        hearsay: Hearsay,
         fresh: bool,
         elapsed_before_s: float,
     ) -> None:
         self.edges = edges
         self.ending = ending
-        self.lives = lives
+        self.hearsay = hearsay
         self.usual = usual
         self.facts = facts
         self.settings = settings
@@ -111,7 +110,11 @@ class Rounds:
                 if self.facts.done:
                     return self._let_go(now)
                 if self.facts.rounds:
-                    known = [edge.peer for edge in self.edges.values() if edge.record.seq or edge.record.incarnation]
+                    known = [
+                        edge.peer
+                        for edge in self.edges.values()
+                        if edge.exchange.record.seq or edge.exchange.record.incarnation
+                    ]
                     self.ending.remember(known, now)
                 return []
             case Bootstrapped():
@@ -133,8 +136,8 @@ class Rounds:
         The answer, worked out with a model of then, would move it from what has been found since.
         """
         text = "the federation has ended, and a request of its time was open"
-        asking = [edge for edge in self.edges.values() if edge.record.pending is not None]
-        return [each for edge in asking for each in edge.resync(edge.record.incarnation + 1, text, now, notice=True)]
+        asking = [edge.exchange for edge in self.edges.values() if edge.exchange.record.pending is not None]
+        return [each for one in asking for each in one.resync(one.record.incarnation + 1, text, now, notice=True)]
 
     def _trained(self, steps: int, now: float) -> list[Effect]:
         if self.phase is Phase.FINISHED:
@@ -239,7 +242,7 @@ class Rounds:
         if now < self.due:
             return False
         for edge in late:
-            edge.patience.missed()
+            edge.service.patience.missed()
         self._book_wait(self.due)
         return True
 
@@ -251,22 +254,26 @@ class Rounds:
         awaited, self.awaited = self.awaited, None
         if awaited is None or self.phase is not Phase.TRAINING:
             return
-        others_at = (edge.served_at for edge in self.edges.values() if edge is not awaited and edge.served)
+        others_at = (
+            edge.service.served_at for edge in self.edges.values() if edge is not awaited and edge.service.served
+        )
         alone_from = max(self.tick_from, max(others_at, default=self.tick_from))
         if end > alone_from:
-            awaited.patience.cost(end - alone_from, end - self.tick_from, self._median_s, end)
+            awaited.service.patience.cost(end - alone_from, end - self.tick_from, self._median_s, end)
 
     def _patience_end(self, edge: Edge) -> float:
-        wait_s = edge.patience.wait_s()
+        wait_s = edge.service.patience.wait_s()
         if wait_s > self.training_s:  # the usual wait is never shorter than that
             wait_s = min(wait_s, self._usual_wait_s())
         if self.phase is Phase.JOINING:
             return self.tick_from + max(wait_s, LEAST_JOIN_TICK_S)
-        if edge.keeps_step:  # the exchange begins when both ends are there; `_close` waits for the other end as long
-            both_from = max(self.tick_from, edge.closing_heard_at)
-            return self.phase_from + self.settings.linger_s if edge.awaits_peer else both_from + wait_s
+        if (
+            edge.progress.keeps_step
+        ):  # the exchange begins when both ends are there; `_close` waits for the other end as long
+            both_from = max(self.tick_from, edge.progress.closing_heard_at)
+            return self.phase_from + self.settings.linger_s if edge.progress.is_awaited else both_from + wait_s
         if self.phase is Phase.TRAINING:  # the other phases are short, and end for all nodes alike
-            wait_s = min(wait_s, edge.patience.afford_s(self._median_s, self.tick_from))
+            wait_s = min(wait_s, edge.service.patience.afford_s(self._median_s, self.tick_from))
         return self.tick_from + wait_s
 
     @property
@@ -287,7 +294,7 @@ class Rounds:
         Otherwise the nodes that rest most would be done with training first, and what the others learn later would
         weigh most.
         """
-        rests = not any(edge.has_turn for edge in self.edges.values())
+        rests = not any(edge.service.has_turn for edge in self.edges.values())
         if self.phase is not Phase.TRAINING or not rests:
             return self.tick_from
         return self.tick_from + min(self.usual.median_s(0.0), self.settings.max_wait_s)
@@ -323,7 +330,7 @@ class Rounds:
             return self._begin(now) if self._is_accompanied else self._wait_alone(now)
         if self._is_held_back():
             return self._announce() if self.told.due(now) else []
-        levels = (edge.peer_level for edge in self.edges.values() if not edge.is_shut)
+        levels = (edge.progress.level for edge in self.edges.values() if not edge.line.is_shut)
         level = 1 + min(levels, default=self.settings.hops)
         if level >= self.settings.hops:
             return self._begin(now)
@@ -346,9 +353,9 @@ class Rounds:
     def _is_held_back(self) -> bool:
         """Whether a neighbor keeps this node on its level. One is answer enough: it is asked first the next time."""
         level = self.facts.level or 0
-        if self.awaited is not None and self.awaited.is_behind(level):
+        if self.awaited is not None and is_behind(self.awaited, level):
             return True
-        self.awaited = next((edge for edge in self.edges.values() if edge.is_behind(level)), None)
+        self.awaited = next((edge for edge in self.edges.values() if is_behind(edge, level)), None)
         return self.awaited is not None
 
     def _announce(self) -> list[Effect]:
@@ -370,8 +377,7 @@ class Rounds:
 
     def _claim_new_life(self) -> list[Effect]:
         """A node without memory where others have moved on may have had an earlier life: all must hear of this one."""
-        is_late = not self.facts.rounds and self.settings.profile.keeps_flows
-        return claimed(self.edges) if is_late and self.lives.claim_another() else []
+        return [] if self.facts.rounds else self.hearsay.claim_another()
 
     def _join(self, now: float) -> list[Effect]:
         """Tick without training until the replicas are filled; then start from the neighbors' median."""
@@ -412,8 +418,9 @@ class Rounds:
             self.ending.complete(now)
         there = [edge for edge in self.edges.values() if edge.is_open]
         linger_s = self.settings.linger_s
-        training = sum(1 << edge.peer for edge in self.edges.values() if edge.still_trains(now, linger_s))
-        out = sum(1 << edge.peer for edge in self.edges.values() if edge.standing.is_out)
+        around = [edge for edge in self.edges.values() if edge.line.was_there(now, linger_s)]
+        training = sum(1 << edge.peer for edge in around if not edge.progress.has_stopped)
+        out = sum(1 << edge.peer for edge in self.edges.values() if edge.line.standing.is_out)
         stopped = not training and len(there) >= self.settings.profile.words_needed
         trained_s = self._elapsed_s(now)
         reason = self.ending.over(now, trained_s=trained_s, training=training, out=out, stopped=stopped)
@@ -463,7 +470,7 @@ class Rounds:
         closed = self.closed
         if closed >= self.settings.closing_rounds:
             return self._start_lingering(now)
-        behind = any(edge.is_open and not edge.has_closed(closed) for edge in self.edges.values())
+        behind = any(edge.is_open and not edge.progress.has_closed(closed) for edge in self.edges.values())
         self.facts.out_of_step = now >= self.phase_from + self.settings.linger_s
         if behind and not self.facts.out_of_step:
             return self._announce() if self.told.due(now) else []
@@ -482,13 +489,13 @@ class Rounds:
 
     def _linger(self, now: float) -> list[Effect]:
         waited = now >= self.phase_from + self.settings.linger_s
-        if waited or all(edge.peer_done or edge.is_shut for edge in self.edges.values()):
+        if waited or all(edge.progress.done or edge.line.is_shut for edge in self.edges.values()):
             return self._finish(now)
         return self._say_done() if self.told.due(now) else []
 
     def _say_done(self) -> list[Effect]:
         done = Done(version=self.facts.version)
-        return [effect for edge in self.edges.values() for effect in edge.send(done)]
+        return [effect for edge in self.edges.values() for effect in edge.line.send(done)]
 
     def _finish(self, now: float) -> list[Effect]:
         if self.phase is Phase.FINISHED:
@@ -506,7 +513,11 @@ class Rounds:
 
     def _commit(self, *, trained: bool, rho: float, now: float) -> CommitRound:
         self.working = True
-        frozen = [edge.record.pending.weight for edge in self.edges.values() if edge.record.pending is not None]
+        frozen = [
+            edge.exchange.record.pending.weight
+            for edge in self.edges.values()
+            if edge.exchange.record.pending is not None
+        ]
         # What is on its way to the engine was weighed with the n of now, which is no more than halved either.
         least = max([self.facts.weight, *frozen]) * (self.facts.degree + 1) / 2
         return CommitRound(
@@ -517,3 +528,8 @@ class Rounds:
             least_samples=least,
             alone=self.facts.alone,
         )
+
+
+def is_behind(edge: Edge, level: int) -> bool:
+    """Whether the neighbor is not there, or has not told of that level."""
+    return not edge.line.is_shut and (not edge.is_open or edge.progress.level < level)

@@ -65,7 +65,7 @@ class Status:
     def _pace_set_by(self) -> str | None:
         """The neighbor for which rounds have waited most in the last minute, and much more than for any other."""
         now = time.monotonic()
-        peer = pace_setter({peer: edge.patience.waited.total_s(now) for peer, edge in self.core.edges.items()})
+        peer = pace_setter({peer: edge.service.patience.waited.total_s(now) for peer, edge in self.core.edges.items()})
         return None if peer is None else self.name_of(peer)
 
     def _robust(self) -> dict[str, Any]:
@@ -118,15 +118,15 @@ class Status:
 
     @property
     def exchanges(self) -> int:
-        return sum(edge.exchanges for edge in self.core.edges.values())
+        return sum(edge.service.exchanges for edge in self.core.edges.values())
 
     def staleness(self) -> dict[str, float]:
         """Mean and maximum over all exchanges that were weighed, in own rounds in which the edge has its turn."""
         edges = self.core.edges.values()
-        weighed = sum(edge.staleness_count for edge in edges)
+        weighed = sum(edge.exchange.weighing.weighed for edge in edges)
         return {
-            "mean": sum(edge.staleness_sum for edge in edges) / weighed if weighed else 0.0,
-            "max": max((edge.staleness_max for edge in edges), default=0),
+            "mean": sum(edge.exchange.weighing.staleness_sum for edge in edges) / weighed if weighed else 0.0,
+            "max": max((edge.exchange.weighing.staleness_max for edge in edges), default=0),
         }
 
     def _held(self) -> dict[int, View]:
@@ -143,13 +143,13 @@ class Status:
             "messages_sent": traffic.messages_sent,
             "messages_received": traffic.messages_received,
             "live": edge.is_open,
-            "done": edge.peer_done,
-            "version": edge.peer_version,
-            "exchanges": edge.exchanges,
-            "staleness": edge.staleness,
-            "exchange_s": edge.patience.exchange_s,
-            "waited_s": round(edge.patience.waited.total_s(time.monotonic()), 3),
-            "resyncs": edge.record.resyncs,
+            "done": edge.progress.done,
+            "version": edge.progress.version,
+            "exchanges": edge.service.exchanges,
+            "staleness": edge.exchange.weighing.staleness,
+            "exchange_s": edge.service.patience.exchange_s,
+            "waited_s": round(edge.service.patience.waited.total_s(time.monotonic()), 3),
+            "resyncs": edge.exchange.record.resyncs,
             "kept": kept,
             **_standing(held),
         }

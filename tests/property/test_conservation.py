@@ -82,7 +82,7 @@ def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_no
     start = world.oracle.total()
     schedule(world, faults)
     run_checking(world, 4.0, start)
-    assert all(edge.record.resyncs == 0 for host in world.hosts for edge in host.core.edges.values())
+    assert all(edge.exchange.record.resyncs == 0 for host in world.hosts for edge in host.core.edges.values())
 
 
 @settings(

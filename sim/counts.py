@@ -47,7 +47,7 @@ def counts_of(core: Node) -> Counts:
         weighed=sum(one.weighed for one in weighing),
         staleness_sum=sum(one.staleness_sum for one in weighing),
         staleness_max=max((one.staleness_max for one in weighing), default=0),
-        failed_rounds=core.rounds.failed_rounds,
+        failed_rounds=core.rounds.training.failed_rounds,
         mixed=core.rounds.mixing.mixed,
         alone=core.rounds.mixing.alone,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.core.rounds import Phase
+from p2pfl.core.facts import Phase
 from p2pfl.learn.interface import Score
 from p2pfl.reporting.figures import overall_staleness, spread
 from p2pfl.reporting.sketch import consensus_distance
@@ -41,7 +41,7 @@ class Figures:
         """Closing rounds are few and show how fast the nodes come together."""
         host = self.stage.world.hosts[index]
         if host.core.rounds.phase is Phase.CLOSING:
-            tick = host.core.rounds.closed
+            tick = host.core.facts.closed
             self.closing[index][tick] = {"exchanges": host.counts.exchanges}
             host.engine.sketch(tick)
 

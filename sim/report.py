@@ -125,7 +125,7 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[Json]:
                 "failed_rounds": host.counts.failed_rounds,
                 "rounds": 0 if core is None else core.facts.rounds,
                 "rounds_without_neighbor": 0 if core is None else core.facts.alone,
-                "ended_by": None if core is None else core.rounds.ended_by,
+                "ended_by": None if core is None else core.ending.ended_by,
                 "accuracy": test and test.accuracy,
                 "test_loss": test and test.loss,
                 "local_accuracy": local and local.accuracy,

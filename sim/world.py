@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from p2pfl.config.model import Edges
 from p2pfl.core import invariants
 from p2pfl.core.events import Event
-from p2pfl.core.rounds import Phase
+from p2pfl.core.facts import Phase
 from p2pfl.core.settings import Settings
 from p2pfl.core.turns import Turns
 from sim.engines import NodeEngine

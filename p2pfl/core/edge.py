@@ -314,3 +314,13 @@ class Edge:
         """When `wake` must be called next."""
         repeat_at, resend_at = self.line.greeting.repeat_at, self.exchange.resend_at
         return repeat_at if repeat_at < resend_at else resend_at  # noqa: FURB136 - min() is a call, after every event
+
+
+def announce(edges: Mapping[int, Edge]) -> list[Effect]:
+    """Tell every neighbor where this node stands."""
+    return [effect for edge in edges.values() for effect in edge.announce()]
+
+
+def is_accompanied(edges: Mapping[int, Edge]) -> bool:
+    """Whether a neighbor is there."""
+    return any(edge.is_open for edge in edges.values())

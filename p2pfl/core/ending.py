@@ -87,6 +87,8 @@ class Ending:
         self.due_at = NEVER
         self.digest = NOTHING
         """Of what is taken to be true; equal where two nodes know the same."""
+        self.ended_by: Reason | None = None
+        """Why this node has stopped training; None: it has not."""
         self._new_at = float("-inf")
         self._half_at: float | None = None
         self._begun_at: float | None = None

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
+
+
+class Phase(enum.Enum):
+    """What a node is about."""
+
+    WAITING = "waiting"
+    JOINING = "joining"
+    TRAINING = "training"
+    CLOSING = "closing"
+    LINGERING = "lingering"
+    FINISHED = "finished"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,3 +54,8 @@ class Facts:
         each pair's step k/n_i + k/n_j <= 1: no exchange makes two models change places.
         """
         return self.samples / (self.degree + 1)
+
+    @property
+    def closed(self) -> int:
+        """Mixing rounds done since training ended."""
+        return self.closing or 0

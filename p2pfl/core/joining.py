@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from statistics import median_low
 
 from p2pfl.core.edge import Edge
+from p2pfl.core.effects import Effect
 from p2pfl.core.facts import Facts
+from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.settings import Settings
 
 JOIN_TICKS = 3
@@ -26,10 +28,13 @@ class Joining:
     of where to go on: rounds, and seconds trained.
     """
 
-    def __init__(self, edges: Mapping[int, Edge], facts: Facts, settings: Settings, *, fresh: bool) -> None:
+    def __init__(
+        self, edges: Mapping[int, Edge], facts: Facts, settings: Settings, hearsay: Hearsay, *, fresh: bool
+    ) -> None:
         self.edges = edges
         self.facts = facts
         self.settings = settings
+        self.hearsay = hearsay
         self.fresh = fresh
         self.ticks = 0
         self.taken: tuple[int | None, float | None] = (None, None)
@@ -49,6 +54,10 @@ class Joining:
             for edge in self.edges.values()
         )
         return telling >= self.settings.profile.words_needed
+
+    def begin(self) -> list[Effect]:
+        self.facts.joining = True
+        return [] if self.facts.rounds else self.hearsay.claim_another()
 
     def _is_last(self) -> bool:
         settings = self.settings

@@ -99,6 +99,8 @@ class Node:
                 exchanges=exchanges,
             )
             self.edges[peer], lines[peer], exchanges[peer] = edge, edge.line, edge.exchange
+        self.resigned = False
+        """Whether this node has stopped because another process has its key."""
         self.timers = Timers(self.edges)
         self.rounds = Rounds(
             edges=self.edges,
@@ -165,7 +167,9 @@ class Node:
         there = sum(edge.is_open for edge in self.edges.values())
         # Two copies are heard by all neighbors that are there: the word of one is enough where there is but one.
         needed = max(self.settings.profile.words_needed, min(2, there))
-        return self.rounds.resign(now) if votes >= needed else []
+        effects = self.rounds.resign(now) if votes >= needed else []
+        self.resigned = self.resigned or bool(effects)
+        return effects
 
     def _storage(self, event: StorageFailed | StorageRestored) -> list[Effect]:
         """What left must be on disk: without a disk a node stops exchanging, and goes on training."""

@@ -9,9 +9,9 @@ import pytest
 
 from p2pfl.core.effects import Alarm, Finish, Freeze, NoteLife, ResetEdge
 from p2pfl.core.events import SessionClosed
+from p2pfl.core.facts import Phase
 from p2pfl.core.lives import LARGEST_GENERATION, LARGEST_STEP, MOST_CLAIMS, Copies, Life, Lives, News
 from p2pfl.core.messages import LivesTold, Resign
-from p2pfl.core.rounds import Phase
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import freeze, hello, make_node, only, open_session, say, sent, started

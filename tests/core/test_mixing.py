@@ -319,7 +319,7 @@ def test_a_pace_that_is_not_known_yet_does_not_count():
     assert rhos([0.0, 0.0, 0.0]) == [1.0] * 6
     around = met(3, speed_limit=4.0)
     around.node.edges[1].exchange.weighing.told = None
-    assert around.node.rounds.pace.usual_s(0.3) == 0.3
+    assert around.node.rounds.training.pace.usual_s(0.3) == 0.3
 
 
 def test_with_too_few_that_tell_their_pace_the_own_one_counts():

@@ -10,8 +10,9 @@ from core_kit import commit, exchange_as_initiator, hello, is_through, make_node
 
 from p2pfl.core.effects import CloseSession, Finish, StartRound
 from p2pfl.core.events import RoundTrained, SessionOpened
+from p2pfl.core.facts import Phase
+from p2pfl.core.gathering import is_behind
 from p2pfl.core.messages import Done
-from p2pfl.core.rounds import Phase, is_behind
 from p2pfl.core.standing import Fault
 
 LIAR = 2

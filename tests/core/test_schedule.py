@@ -9,9 +9,9 @@ import pytest
 
 from p2pfl.core.effects import ApplyRequest, Bootstrap, CommitRound, Freeze, StartRound
 from p2pfl.core.events import RoundTrained, SessionClosed
+from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Ready, Resync
 from p2pfl.core.node import Node
-from p2pfl.core.rounds import Phase
 from p2pfl.core.turns import Turns
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -105,7 +105,7 @@ class Stage:
             self._surroundings(),
             engines,
             settings=[
-                settings_of(federation, hops=hops, durable=True, gammas=gammas[index], least=least)
+                settings_of(federation, hops=hops, gammas=gammas[index], least=least)
                 for index, hops in enumerate(all_hops(federation))
             ],
             paces=node_speeds(spec, federation),

@@ -20,7 +20,7 @@ BLOCK = 32
 
 
 def settings_of(
-    federation: Federation, *, hops: int, durable: bool, gammas: Mapping[int, float] | None = None, least: int = 0
+    federation: Federation, *, hops: int, gammas: Mapping[int, float] | None = None, least: int = 0
 ) -> Settings:
     """`hops` is how far the farthest member is from this one; `gammas` by neighbor, where not `gossip.gamma`; `least`
     how many neighbors the rule itself needs.
@@ -42,7 +42,6 @@ def settings_of(
         members=len(federation.members),
         hops=hops,
         audit_every=gossip.audit_every,
-        durable=durable,
     )
 
 

@@ -324,3 +324,8 @@ def announce(edges: Mapping[int, Edge]) -> list[Effect]:
 def is_accompanied(edges: Mapping[int, Edge]) -> bool:
     """Whether a neighbor is there."""
     return any(edge.is_open for edge in edges.values())
+
+
+def say_done(edges: Mapping[int, Edge]) -> list[Effect]:
+    """Tell every neighbor that this node only answers from now on."""
+    return [effect for edge in edges.values() for effect in edge.line.send(Done(version=edge.facts.version))]

@@ -43,7 +43,8 @@ class Node:
     `neighbors` are member indices; `turns` says in which rounds the edge to each is used, where that is not always;
     `records` is what the disk remembers of the edges; `fresh` says that the disk remembered nothing at all. `start`
     names this process and the life that it goes on with, `lives` is what is remembered of other members'. `ended`: the
-    federation has ended for this node, and it only answers who comes late.
+    federation has ended for this node, and it only answers who comes late. `durable`: what leaves must be on disk
+    first.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Node:
         elapsed_s: float = 0.0,
         alone: int = 0,
         ended: bool = False,
+        durable: bool = True,
         records: Mapping[int, EdgeRecord] | None = None,
         start: Start = NO_START,
         lives: Mapping[int, Life] | None = None,
@@ -69,6 +71,7 @@ class Node:
         given = {peer: (turns or {}).get(peer, ALWAYS) for peer in peers}
         self.index = index
         self.settings = settings
+        self.durable = durable
         self.facts = Facts(
             degree=settings.profile.degree(given), samples=samples, version=version, rounds=rounds, alone=alone
         )
@@ -176,7 +179,7 @@ class Node:
         if isinstance(event, StorageRestored):
             self.facts.halted = False
             return [Alarm(kind="storage-restored", peer=None, text="state is written to disk again")]
-        if not self.settings.durable:
+        if not self.durable:
             return [Alarm(kind="storage", peer=None, text="no snapshot could be written; the old one stays")]
         if self.facts.halted:
             return []

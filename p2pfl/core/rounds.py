@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
-from p2pfl.core.edge import Edge, announce, is_accompanied
+from p2pfl.core.edge import Edge, announce, is_accompanied, say_done
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
 from p2pfl.core.ending import Ending, Reason
 from p2pfl.core.events import Bootstrapped, Mixed, RoundCommitted, RoundTrained, Started, StopRequested
@@ -20,7 +20,6 @@ from p2pfl.core.gathering import Gathering
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S, Joining
 from p2pfl.core.limits import Repeats, UsualTime
-from p2pfl.core.messages import Done
 from p2pfl.core.mixing import Mixing
 from p2pfl.core.pace import Pace
 from p2pfl.core.session import NEVER
@@ -143,19 +142,13 @@ class Rounds:
             self.due = self.tick.ends_at(now, self.phase, self.phase_from)
             if now < self.due:
                 return []
-            effects = self._mix(now)
+            self.tick.is_waiting = False
+            if self.phase in (Phase.TRAINING, Phase.CLOSING):
+                effects = self.mixing.begin(self.training.elapsed_s(now))
+                self.working = any(isinstance(effect, Mix) for effect in effects)
         if not self.working:
             effects += self._go_on(now)
             self.due = self._deadline(now)
-        return effects
-
-    def _mix(self, now: float) -> list[Effect]:
-        """The exchanges of the latest tick are through, or have been waited for."""
-        self.tick.is_waiting = False
-        if self.phase not in (Phase.TRAINING, Phase.CLOSING):
-            return []
-        effects = self.mixing.begin(self.training.elapsed_s(now))
-        self.working = any(isinstance(effect, Mix) for effect in effects)
         return effects
 
     def _go_on(self, now: float) -> list[Effect]:
@@ -277,7 +270,7 @@ class Rounds:
             self._enter(Phase.LINGERING, now)
             self.facts.done = True
             self.repeats.said(now)
-            return self._say_done() + self._linger(now)
+            return say_done(self.edges) + self._linger(now)
         behind = any(edge.is_open and not edge.progress.has_closed(closed) for edge in self.edges.values())
         self.facts.out_of_step = now >= self.phase_from + self.settings.linger_s
         if behind and not self.facts.out_of_step:
@@ -288,11 +281,7 @@ class Rounds:
         waited = now >= self.phase_from + self.settings.linger_s
         if waited or all(edge.progress.done or edge.line.is_shut for edge in self.edges.values()):
             return self._finish(now)
-        return self._say_done() if self.repeats.due(now) else []
-
-    def _say_done(self) -> list[Effect]:
-        done = Done(version=self.facts.version)
-        return [effect for edge in self.edges.values() for effect in edge.line.send(done)]
+        return say_done(self.edges) if self.repeats.due(now) else []
 
     def _finish(self, now: float, *, resigned: bool = False) -> list[Effect]:
         if self.phase is Phase.FINISHED:

@@ -33,5 +33,3 @@ class Settings:
     """One exchange in so many compares the replicas of both ends."""
     overtime: bool = True
     """Whether a node that is through trains on until the federation ends; else it only mixes."""
-    durable: bool = True
-    """Whether what leaves must be on disk first (exchange durability)."""

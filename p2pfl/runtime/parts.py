@@ -324,7 +324,6 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
         settings=settings_of(
             setup.federation,
             hops=hops(setup.federation, setup.member.index),
-            durable=setup.durability == "exchange",
             gammas=gammas_of(setup.federation, setup.member.index, setup.exchanged_size),
             least=rule.least if rule else 0,
         ),
@@ -334,6 +333,7 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
         rounds=state.rounds,
         elapsed_s=state.elapsed_s,
         alone=state.alone,
+        durable=setup.durability == "exchange",
         ended=state.ended is not None and state.ended == bound_of(setup),
         start=Start(state.life, random_name()),
         lives=state.lives,

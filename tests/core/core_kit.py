@@ -98,7 +98,16 @@ def reply_to(asked, **changes):
 
 
 def make_node(
-    index, *neighbors, samples=SAMPLES, fresh=True, version=0, rounds_done=0, records=None, young=False, **changes
+    index,
+    *neighbors,
+    samples=SAMPLES,
+    fresh=True,
+    version=0,
+    rounds_done=0,
+    records=None,
+    durable=True,
+    young=False,
+    **changes,
 ):
     """A `young` node has not trained yet and mixes with nobody; others here are past that, whatever they count."""
     node = Node(
@@ -110,6 +119,7 @@ def make_node(
         version=version,
         rounds=rounds_done,
         records=records,
+        durable=durable,
     )
     node.facts.joining = young
     return node

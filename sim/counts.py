@@ -42,12 +42,13 @@ class Counts:
 
 def counts_of(core: Node) -> Counts:
     edges = core.edges.values()
+    weighing = [edge.exchange.weighing for edge in edges]
     return Counts(
-        exchanges=sum(edge.exchanges for edge in edges),
-        weighed=sum(edge.staleness_count for edge in edges),
-        staleness_sum=sum(edge.staleness_sum for edge in edges),
-        staleness_max=max((edge.staleness_max for edge in edges), default=0),
-        failed_rounds=core.rounds.failed_rounds,
+        exchanges=sum(edge.service.exchanges for edge in edges),
+        weighed=sum(one.weighed for one in weighing),
+        staleness_sum=sum(one.staleness_sum for one in weighing),
+        staleness_max=max((one.staleness_max for one in weighing), default=0),
+        failed_rounds=core.rounds.training.failed_rounds,
         mixed=core.rounds.mixing.mixed,
         alone=core.rounds.mixing.alone,
     )

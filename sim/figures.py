@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.chance import stream
-from p2pfl.core.rounds import Phase
+from p2pfl.core.facts import Phase
 from p2pfl.learn.interface import Score
 from p2pfl.reporting.figures import overall_staleness, spread
 from p2pfl.reporting.report import Point
@@ -43,7 +43,7 @@ class Figures:
         """Closing rounds are few and show how fast the nodes come together."""
         host = self.stage.world.hosts[index]
         if host.core.rounds.phase is Phase.CLOSING:
-            tick = host.core.rounds.closed
+            tick = host.core.facts.closed
             self.closing[index][tick] = host.counts.exchanges
             host.engine.sketch(tick)
 

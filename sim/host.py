@@ -38,10 +38,10 @@ from p2pfl.core.events import (
     RoundTrained,
     Started,
 )
-from p2pfl.core.facts import Settings
+from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Message
 from p2pfl.core.node import Node
-from p2pfl.core.rounds import Phase
+from p2pfl.core.settings import Settings
 from p2pfl.core.turns import Turns
 from sim.counts import Counts, counts_of
 from sim.engines import NodeEngine

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from p2pfl.compress import Compressor
 from p2pfl.config.model import Edges
 from p2pfl.core.effects import ApplyReply, Bootstrap, CommitRound, Mix, Operation
-from p2pfl.core.facts import Settings
+from p2pfl.core.profiles import Conservative
+from p2pfl.core.settings import Settings
 from p2pfl.engine.codecs import Codecs
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.methods import Method
@@ -54,11 +55,10 @@ class OpenPlan:
     def codecs_of(self, index: int, peers: Sequence[int]) -> Codecs:
         return Codecs(self.compressor, {peer: self.compressor_of(index, peer) for peer in peers})
 
-    def settings_of(self, index: int, peers: Sequence[int]) -> Settings:
-        """With the step that goes well with the compressor of each edge."""
+    def gammas_of(self, index: int, peers: Sequence[int]) -> Mapping[int, float]:
+        """By neighbor, the step that goes well with the compressor of that edge."""
         size = self.learners[0].size * len(self.method.channels)
-        gammas = {peer: self.settings.gamma * self.compressor_of(index, peer).gamma(size) for peer in peers}
-        return replace(self.settings, gammas=gammas)
+        return {peer: self.compressor_of(index, peer).gamma(size) for peer in peers}
 
 
 class Oracle:
@@ -232,8 +232,8 @@ class OpenWorld(World[ExactEngine]):
             )
             for index, learner in enumerate(plan.learners)
         ]
-        settings = [plan.settings_of(index, neighbors[index]) for index in range(count)]
-        self.oracle = Oracle(engines, plan.edges, [one.gammas for one in settings])
+        gammas = [plan.gammas_of(index, neighbors[index]) for index in range(count)]
+        self.oracle = Oracle(engines, plan.edges, gammas)
         super().__init__(
             Surroundings(
                 body_bytes={edge: plan.compressor_of(*edge).size_bytes(size) for edge in plan.edges},
@@ -245,7 +245,7 @@ class OpenWorld(World[ExactEngine]):
                 engine_ns=round(plan.engine_s * NS),
             ),
             engines,
-            settings=settings,
+            settings=[replace(plan.settings, profile=Conservative(gammas=some)) for some in gammas],
             paces=[ConstantPace(round(plan.round_s.get(index, plan.default_round_s) * NS)) for index in range(count)],
             steps=[1] * count,
             watch=self.oracle,

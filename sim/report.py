@@ -126,7 +126,7 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[NodeRep
                 failed_rounds=host.counts.failed_rounds,
                 rounds=0 if core is None else core.facts.rounds,
                 rounds_without_neighbor=0 if core is None else core.facts.alone,
-                ended_by=None if core is None else core.rounds.ended_by,
+                ended_by=None if core is None else core.ending.ended_by,
                 accuracy=None if test is None else test.accuracy,
                 test_loss=None if test is None else test.loss,
                 local_accuracy=None if local is None else local.accuracy,

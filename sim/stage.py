@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import rule_of
+from p2pfl.config.cores import all_hops, settings_of
 from p2pfl.config.model import Federation
-from p2pfl.core.settings import all_hops, settings_of
 from p2pfl.engine.arithmetic import Seen
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.reporting.sketch import Sketch
@@ -104,7 +104,7 @@ class Stage:
             self._surroundings(),
             engines,
             settings=[
-                settings_of(federation, hops=hops, durable=True, gammas=gammas[index], least=least)
+                settings_of(federation, hops=hops, gammas=gammas[index], least=least)
                 for index, hops in enumerate(all_hops(federation))
             ],
             paces=node_speeds(spec, federation),

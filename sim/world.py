@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 from p2pfl.config.model import Edges
 from p2pfl.core import invariants
 from p2pfl.core.events import Event
-from p2pfl.core.facts import Settings
-from p2pfl.core.rounds import Phase
+from p2pfl.core.facts import Phase
+from p2pfl.core.settings import Settings
 from p2pfl.core.turns import Turns
 from sim.engines import NodeEngine
 from sim.host import Host, HostPace, HostPlan, Watch

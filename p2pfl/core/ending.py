@@ -22,8 +22,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from zlib import crc32
 
-from p2pfl.core.facts import Settings
 from p2pfl.core.session import NEVER
+from p2pfl.core.settings import Settings
 
 
 def digest_of(begun: bytes, through: bytes) -> int:
@@ -87,6 +87,8 @@ class Ending:
         self.due_at = NEVER
         self.digest = NOTHING
         """Of what is taken to be true; equal where two nodes know the same."""
+        self.ended_by: Reason | None = None
+        """Why this node has stopped training; None: it has not."""
         self._new_at = float("-inf")
         self._half_at: float | None = None
         self._begun_at: float | None = None
@@ -169,7 +171,7 @@ class Ending:
         self.digest = digest_of(*self._sets())
         if self.through != known[1]:
             self._new_at = now
-        whole = self.begun.bit_count() if self.settings.liars is None else self.settings.members
+        whole = self.settings.profile.whole(self.begun.bit_count(), self.settings.members)
         is_half = self.through and 2 * self.through.bit_count() >= whole
         if not is_half:
             self._half_at = None
@@ -178,7 +180,7 @@ class Ending:
 
     def _accepted(self, which: str) -> int:
         """The members that enough neighbors name, or that name themselves."""
-        needed = (self.settings.liars or 0) + 1
+        needed = self.settings.profile.words_needed
         named = [0] * (needed + 1)
         themselves = 0
         for peer, claims in self.claims.items():
@@ -216,13 +218,13 @@ class Ending:
         return max(self.settings.linger_s, TRAINING_SHARE * trained_s)
 
     def _is_progress(self, now: float, wait_s: float) -> bool:
-        """Whether more neighbors than may lie go on: by a new version in that time, or in a few of their own rounds."""
+        """Whether enough neighbors go on to be believed: by a new version in that time, or in a few own rounds."""
         moving = sum(
             claims.progress_at is not None
             and now < claims.progress_at + max(wait_s, ROUNDS_OF_SILENCE * claims.round_s)
             for claims in self.claims.values()
         )
-        return moving > (self.settings.liars or 0)
+        return moving >= self.settings.profile.words_needed
 
 
 def bitmap(members: int) -> bytes:

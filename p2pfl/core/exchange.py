@@ -1,383 +1,454 @@
-"""What either end of an edge does with a message or an answer of the engine: the table of transitions.
+"""The transactions of one edge: what either end does with a message about them, or with an answer of the engine.
 
-Initiator: Reply, Ask, Busy, Ready, Resync. Responder: Request, Resync. What does not fit is ignored or, if it
-shows that the two ends disagree, leads to a resync. Only the initiator starts one in mid-session.
+The initiator (lower index) freezes a request and repeats it until it is answered; the responder answers each new
+request once and repeats the logged answer for free. Transactions, one at a time, conserve sum n_i x_i under loss,
+duplication, reordering and durable crashes. What does not fit is ignored or, if it shows that the two ends disagree,
+leads to a resync; in mid-session only the initiator starts one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, assert_never, final
 
-from p2pfl.core.edge import FIRST_RESEND_S, INBOX, LAST_RESEND_S, Edge, stale_weight
-from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect, NoteLife
-from p2pfl.core.events import EngineResult, ReplyApplied, ReplyRefused, RequestApplied, RequestFrozen, RequestRefused
-from p2pfl.core.facts import Told
-from p2pfl.core.limits import hearing_bucket
-from p2pfl.core.lives import Life, News
-from p2pfl.core.messages import (
-    MOST_LIVES_TOLD,
-    Ask,
-    Busy,
-    Done,
-    Hello,
-    LivesTold,
-    Message,
-    Ready,
-    Reply,
-    Request,
-    Resign,
-    Resync,
+from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect, Freeze, ResetEdge
+from p2pfl.core.events import (
+    EngineResult,
+    ReplyApplied,
+    ReplyRefused,
+    RequestApplied,
+    RequestFrozen,
+    RequestRefused,
 )
+from p2pfl.core.facts import Facts
+from p2pfl.core.limits import TokenBucket
+from p2pfl.core.line import Line
+from p2pfl.core.messages import Ask, Busy, Reply, Request, Resync, Transaction
+from p2pfl.core.progress import Progress
+from p2pfl.core.records import EdgeRecord
+from p2pfl.core.service import Service
 from p2pfl.core.session import NEVER
+from p2pfl.core.settings import Settings
 from p2pfl.core.standing import Fault
+from p2pfl.core.weighing import Weighing
 
-CHALLENGE_EVERY_S = 5.0
-"""How often a neighbor that is there is told of another life of its own, at most."""
+FIRST_RESEND_S = 1.0
+LAST_RESEND_S = 30.0
 LEAST_RETRY_S = 0.05
-LONGEST_PACE_S = 3600.0
-
-_TELLING = (Ready, Done, LivesTold, Resign)
-"""messages that do not wait for the engine."""
-_BEFORE_JUDGEMENT = (Hello, LivesTold, Resign)
-"""Messages that are heard before both greetings are judged: they say nothing about the edge."""
-
-
-def receive(edge: Edge, session: int, message: Message, now: float) -> list[Effect]:
-    """A message arrived. Of another session: void. While the engine works on the edge: it waits.
-
-    What only tells where the neighbor stands does not wait: the session may end before the engine answers.
-    """
-    if session != edge.greeting.number:
-        return []
-    if edge.hearing.take(now) > 0.0:
-        text = "more messages than an honest node sends"
-        edge.hearing = hearing_bucket(edge.settings.exchanges_per_s)  # the next session begins as the first did
-        return [*edge.blame(Fault.FLOOD, text, now), *edge.drop_session(text)]
-    if edge.busy and not isinstance(message, _TELLING):
-        _put_by(edge, message)
-        return []
-    return _dispatch(edge, message, now)
+LARGEST_COUNTER = 2**53 - 2
+LONGEST_JUMP = 2**20
+"""The most by which an incarnation may grow at once: a liar must not use them all up, and no honest end has begun so
+often.
+"""
+FILLED = 2
+"""The transactions that fill empty replicas: the first carries a whole model, with an error 13 times its usual size."""
 
 
-def _put_by(edge: Edge, message: Message) -> None:
-    """Bounded, and with at most one body: whatever is left out here will be sent again."""
-    heavy = isinstance(message, Request | Reply)
-    crowded = heavy and any(isinstance(waiting, Request | Reply) for waiting in edge.inbox)
-    if not crowded and len(edge.inbox) < INBOX:
-        edge.inbox.append(message)
+@dataclass(slots=True, kw_only=True)
+class Exchange(ABC):
+    """One end of an edge: `Initiator` or `Responder`. `busy` while the engine works on the edge."""
 
+    initiates: ClassVar[bool]
 
-def _dispatch(edge: Edge, message: Message, now: float) -> list[Effect]:
-    if edge.is_open or isinstance(message, _BEFORE_JUDGEMENT):
-        return _MESSAGES[type(message)](edge, message, now)
-    return []
+    line: Line
+    facts: Facts = field(repr=False, compare=False)
+    settings: Settings = field(repr=False, compare=False)
+    progress: Progress
+    service: Service
+    weighing: Weighing
+    bucket: TokenBucket
+    """Bounds the exchanges that the neighbor may ask for."""
+    record: EdgeRecord
+    busy: bool = False
 
+    @property
+    @abstractmethod
+    def asked_anew(self) -> bool:
+        """Whether this end has refused a request of this incarnation: the next one is due."""
 
-def _hello(edge: Edge, hello: Hello, now: float) -> list[Effect]:
-    """Who speaks, and in which life, is settled before the two greetings are judged."""
-    if edge.greeting.theirs is not None:
-        return edge.hear_hello(hello, now)
-    life = Life(hello.generation, hello.life)
-    known = edge.lives.known.get(edge.peer)
-    effects: list[Effect] = []
-    news = edge.lives.greeted(edge.peer, life)
-    if edge.copies.heard(hello.process, now):
-        text = "one key speaks from two places: two running processes have its node.key; the later one must stop"
-        effects.append(Alarm(kind="two-places", peer=edge.peer, text=text))
-    number = edge.greeting.number
-    effects += edge.hear_hello(hello, now)
-    if news is not News.KNOWN:  # behind the new beginning that it may have led to: on a disk both are there, or neither
-        effects.append(NoteLife(member=edge.peer, life=life))
-    if edge.greeting.number != number:
+    @property
+    @abstractmethod
+    def resend_at(self) -> float:
+        """When `resend` must be called next."""
+
+    @abstractmethod
+    def hear(self, message: Transaction, now: float) -> list[Effect]:
+        """A message about transactions. What is not meant for this end is void."""
+
+    @abstractmethod
+    def conclude(self, result: EngineResult, now: float) -> list[Effect]:
+        """The engine answered: move the record, tell the neighbor."""
+
+    @abstractmethod
+    def begin_if_wanted(self, now: float) -> list[Effect]:
+        """Freeze the next request if this end initiates, nothing is pending, and either end has something new."""
+
+    @abstractmethod
+    def resend(self, now: float) -> list[Effect]:
+        """Send the pending request, the same bytes each time."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drop what belongs to the incarnation that has ended."""
+
+    def pause(self) -> None:
+        """Drop what belongs to the session that has ended."""
+        self.service.pause()
+        self.progress.wish = None
+
+    def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
+        """Count what no honest node does; enough of it ends the session for a while."""
+        effects = self.line.blame(fault, text, now)
+        if effects:
+            self.pause()
         return effects
-    if (other_s := edge.copies.other_for_s(hello.process, now)) is not None:
-        effects += edge.say(Resign(process=hello.process, other_ms=int(1000 * other_s)))
-    if edge.settings.liars is not None:
-        return effects  # a robust rule keeps no flows, and needs nobody's word about lives
-    lives = edge.lives.told()
-    if known is not None and known.name != life.name and known.generation >= life.generation:
-        lives.append((edge.peer, known))  # from it a node without memory learns which generation it is
-    # When a federation begins, everybody is new to everybody: of that there is nothing to say.
-    is_under_way = edge.facts.rounds > 0 or edge.lives.own.generation > 0
-    if news is not News.KNOWN and (life.generation or is_under_way):
-        edge.lives.note_news(edge.peer, edge.peer)
-    return effects + _tell(edge, lives) + pass_on_due(edge.siblings, now)
 
+    def drop(self, reason: str) -> list[Effect]:
+        """End the session from this side."""
+        effects = self.line.drop(reason)
+        self.pause()
+        return effects
 
-def _tell(edge: Edge, lives: Sequence[tuple[int, Life]]) -> list[Effect]:
-    rows = [(member, life.generation, life.name) for member, life in lives]
-    parts = [tuple(rows[first : first + MOST_LIVES_TOLD]) for first in range(0, len(rows), MOST_LIVES_TOLD)]
-    return [effect for part in parts for effect in edge.say(LivesTold(lives=part))]
+    def resync(self, incarnation: int, reason: str, now: float, *, notice: bool = False) -> list[Effect]:
+        """Adopt `incarnation`: replicas zero, sequence zero, pending dropped; counted, logged, and braked.
 
+        `notice`: an end that was restarted without replicas, as a person may plan it, is nothing to be alarmed about.
+        """
+        record, peer = self.record, self.line.peer
+        if incarnation > min(LARGEST_COUNTER, record.incarnation + LONGEST_JUMP):
+            text = "incarnation out of range"
+            return [*self.blame(Fault.COUNTER, text, now), *self.drop(text)]
+        text = f"{reason}; incarnation {record.incarnation} ended after {record.seq} transactions"
+        if notice:
+            text = f"{reason}: both ends begin anew with their models as they are"
+        elif record.pending is not None:
+            text += f", request {record.pending.seq} dropped"
+        record.reset(incarnation)
+        self.service.exchanged = self.weighing.told = None
+        self.forget()
+        effects: list[Effect] = [
+            ResetEdge(peer=peer, incarnation=incarnation),
+            Alarm(kind="resync", peer=peer, text=text, notice=notice),
+        ]
+        if self.line.brake.count(now):
+            effects.append(Alarm(kind="resync-storm", peer=peer, text="resyncs repeat; the edge rests"))
+            effects += self.drop("resyncs repeat")
+        return effects
 
-def pass_on_due(edges: Mapping[int, Edge], now: float) -> list[Effect]:
-    """Tell every neighbor of the lives that were news here, if some are due; all edges are those of one node."""
-    lives = next(iter(edges.values())).lives
-    if now < lives.due_at:
-        return []
-    news = lives.take_news(now)
-    effects: list[Effect] = []
-    for edge in edges.values():
-        if edge.is_open:
-            effects += _tell(edge, [(one, life) for one, source, life in news if edge.peer not in {one, source}])
-    return effects
+    def begin_anew(self, incarnation: int, now: float) -> list[Effect]:
+        """The neighbor has. In mid-session an honest end does so only where this one has refused a request."""
+        text = "the neighbor began anew"
+        effects = [] if self.asked_anew else self.blame(Fault.RESYNC, text, now)
+        return effects + self.resync(incarnation, text, now)
 
-
-def _hear_lives(edge: Edge, message: LivesTold, now: float) -> list[Effect]:
-    """What others say about lives: where a neighbor is in a new one, its edge begins anew at this end.
-
-    With a robust rule there are no flows, and nobody's word about lives is needed.
-    """
-    if edge.settings.liars is not None:
-        return []
-    effects: list[Effect] = []
-    told = {member: Life(generation, name) for member, generation, name in message.lives}
-    for member, life in told.items():
-        effects += _hear_life(edge, member, life, now)
-    return effects + pass_on_due(edge.siblings, now)
-
-
-def _hear_life(edge: Edge, member: int, life: Life, now: float) -> list[Effect]:
-    lives = edge.lives
-    if member == lives.index:
-        return claimed(edge.siblings) if lives.claim(life) else []
-    life = lives.later(member, life)
-    news = lives.judge(member, life)
-    if news in {News.KNOWN, News.STALE} or member >= edge.settings.members or edge.news.take(now) > 0.0:
-        return []
-    own_edge = edge.siblings.get(member)
-    if news is News.NEW and own_edge is not None and own_edge.is_open:
-        # It has greeted in its life of now. If there is another one, it must hear of that itself, and say which it is.
-        if now < own_edge.challenged_at + CHALLENGE_EVERY_S:
+    def hear_resync(self, message: Resync, now: float) -> list[Effect]:
+        """It means "already adopted": one that is not newer than ours changes nothing."""
+        if message.incarnation <= self.record.incarnation:
             return []
-        own_edge.challenged_at = now
-        return _tell(own_edge, [(member, life)])
-    lives.known[member] = life
-    lives.note_news(edge.peer, member)
-    if news is not News.NEW or own_edge is None:
-        return [NoteLife(member=member, life=life)]
-    own_edge.outlived = True
-    return _renew(own_edge, now)
+        effects = self.begin_anew(message.incarnation, now)
+        return effects + self.begin_if_wanted(now)
+
+    def share(self) -> float:
+        """How much the neighbor's replica weighs in a rule; 0 where there is none to mix with."""
+        if not self.line.greeting.is_open or self.record.seq < FILLED:
+            return 0.0
+        return self.weighing.share()
 
 
-def claimed(edges: Mapping[int, Edge]) -> list[Effect]:
-    """This node's life has become a later one. All neighbors hear of it, and of those who came without a past as well:
-    they may have had one that nobody here remembers.
-    """
-    lives = next(iter(edges.values())).lives
-    there = [edge for edge in edges.values() if edge.is_open]
-    for edge in there:
-        if edge.peer in lives.known and not lives.known[edge.peer].generation:
-            lives.note_news(edge.peer, edge.peer)
-    told = [effect for edge in there for effect in _tell(edge, [(lives.index, lives.own)])]
-    return [NoteLife(member=None, life=lives.own), *told]
+@final
+@dataclass(slots=True, kw_only=True)
+class Initiator(Exchange):
+    """`siblings` are the exchanges on all edges of the node, this one included."""
 
+    initiates = True
+    asked_anew = False
 
-def _renew(edge: Edge, now: float) -> list[Effect]:
-    """Begin anew what has outlived the neighbor's memory, once the engine is through with this edge."""
-    if not edge.outlived or edge.busy:
+    siblings: Mapping[int, Exchange] = field(repr=False, compare=False)
+    offered: float = 0.0
+    """The most that k may be by the latest request of this end."""
+    audit_next: bool = True
+    resend_at: float = NEVER
+    resend_s: float = FIRST_RESEND_S
+
+    def __post_init__(self) -> None:
+        if self.record.pending is not None:
+            self.offered = self.record.pending.weight * self.record.pending.staleness
+
+    def hear(self, message: Transaction, now: float) -> list[Effect]:
+        match message:
+            case Reply():
+                return self._hear_reply(message, now)
+            case Busy():
+                return self._hear_busy(message, now)
+            case Ask():
+                return self._hear_ask(message, now)
+            case Resync():
+                return self.hear_resync(message, now)
+            case Request():
+                return []
+        assert_never(message)
+
+    def conclude(self, result: EngineResult, now: float) -> list[Effect]:
+        match result:
+            case RequestFrozen():
+                self.record.freeze(result.request)
+                self.resend_s = FIRST_RESEND_S
+                return self.resend(now)
+            case ReplyApplied():
+                return self._settle(result, now)
+            case ReplyRefused():
+                return self._reply_refused(result, now)
+            case RequestApplied() | RequestRefused():
+                raise ValueError("the engine answered what this end of the edge does not ask")
+        assert_never(result)
+
+    def pause(self) -> None:
+        Exchange.pause(self)
+        self.resend_at = NEVER
+        self.audit_next = True
+
+    def forget(self) -> None:
+        self.resend_at = NEVER
+
+    # -- wanting an exchange ----------------------------------------------------------------------------------------
+
+    def begin_if_wanted(self, now: float) -> list[Effect]:
+        record = self.record
+        if self.busy or record.pending is not None:
+            return []
+        if not self.line.greeting.is_open or self.facts.halted or not self._has_reason(now):
+            return []
+        self.busy = True
+        self.service.asked_at = now
+        weight, staleness = self._offer(), self.weighing.of(record.known, fell_to_zero=record.last_factor_zero)
+        self.offered = weight * staleness
+        audit = self.audit_next or (record.seq + 1) % self.settings.audit_every == 0
+        self.audit_next = False
+        return [
+            Freeze(
+                peer=self.line.peer,
+                incarnation=record.incarnation,
+                seq=record.seq + 1,
+                version=self.facts.version,
+                echo=record.heard,
+                weight=weight,
+                staleness=staleness,
+                pace_s=self.facts.pace_s,
+                audit=audit,
+            )
+        ]
+
+    def _has_reason(self, now: float) -> bool:
+        """An own version to tell, or the neighbor's wish: each Ready is worth one exchange, within its tokens.
+
+        An edge without replicas is filled in whatever round: an exchange that fills them moves no model, and the
+        edge's next turn would be spent on it.
+        """
+        heard, progress = self.record.heard, self.progress
+        own = heard is None or not (self.service.served or progress.is_awaited)
+        if not own and progress.awaits_us:
+            return False
+        wish, progress.wish = progress.wish, None
+        if own:
+            return True
+        unheard = wish is not None and (heard is None or heard < wish)
+        return unheard and self.bucket.take(now) == 0.0
+
+    def _offer(self) -> float:
+        """a_i of the next request: n_i/(deg_i+1), or half of what the requests that are out have left of n_i.
+
+        D counts from the model at the freeze, and moves the own model when the Reply comes. Were the shares a_i/n_i of
+        all requests that are out to sum to more than 1, the model could be thrown past its neighbors, further each
+        time. On a static graph at most deg_i are out, and they sum to deg_i/(deg_i+1). In a schedule deg_i counts the
+        edges of one round, and neighbors in other rounds may ask for theirs at the same time: halving what is left
+        keeps the sum below 1 whatever comes together. A neighbor without a session keeps nothing from the others: its
+        D comes once, after the session has.
+        """
+        facts = self.facts
+        if facts.degree >= len(self.siblings):
+            return facts.weight
+        others = [other for other in self.siblings.values() if isinstance(other, Initiator) and other is not self]
+        out = [other.offered for other in others if other.offered and other.is_out]
+        if len(out) < facts.degree:
+            return facts.weight
+        return min(facts.weight, max(0.0, facts.samples - sum(out)) / 2)
+
+    @property
+    def is_out(self) -> bool:
+        """Whether a request of this end is being frozen, or waits for the end of its exchange."""
+        return self.line.greeting.is_open and (self.busy or self.record.pending is not None)
+
+    def resend(self, now: float) -> list[Effect]:
+        pending: Request | None = self.record.pending
+        if pending is None or not self.line.greeting.is_open:
+            self.resend_at = NEVER
+            return []
+        self.resend_at = now + self.resend_s
+        self.resend_s = min(2 * self.resend_s, LAST_RESEND_S)
+        return self.line.say(pending)
+
+    # -- what the responder says --------------------------------------------------------------------------------------
+
+    def _hear_reply(self, reply: Reply, now: float) -> list[Effect]:
+        pending = self.record.pending
+        if pending is None or not self._answers(reply):
+            return []
+        most = self.settings.profile.gamma_of(self.line.peer) * pending.weight * pending.staleness
+        if not 0.0 <= reply.factor <= most:
+            text = f"mixing factor {reply.factor} out of bounds"
+            return self.blame(Fault.FACTOR, text, now) + self._give_up(text, now)
+        self.busy = True
+        return [ApplyReply(peer=self.line.peer, reply=reply)]
+
+    def _hear_busy(self, busy: Busy, now: float) -> list[Effect]:
+        pending = self.record.pending
+        if pending is not None and (busy.incarnation, busy.seq) == (self.record.incarnation, pending.seq):
+            self.resend_at = now + min(max(busy.retry_after_s, LEAST_RETRY_S), LAST_RESEND_S)
         return []
-    edge.outlived = False
-    noted = NoteLife(member=edge.peer, life=edge.lives.known[edge.peer])
-    if edge.record.is_blank:
-        return [noted]
-    return [*edge.resync(edge.record.incarnation + 1, "the neighbor is in a new life", now), noted]
 
+    def _hear_ask(self, ask: Ask, now: float) -> list[Effect]:
+        if not self._answers(ask):
+            return []
+        text = "the neighbor refused a request"
+        return self.blame(Fault.RESYNC, text, now) + self._give_up(text, now)
 
-def _resign(edge: Edge, message: Resign, now: float) -> list[Effect]:
-    """Acted upon by the node as a whole: where neighbors may lie, one alone must not end it."""
-    is_later = 1000 * (now - edge.facts.started_at) < message.other_ms
-    edge.copies.told_to_resign |= message.process == edge.start.name and is_later
-    return []
-
-
-def _request(edge: Edge, request: Request, now: float) -> list[Effect]:
-    record = edge.record
-    if edge.initiator:
-        return []
-    if request.incarnation < record.incarnation:
-        return edge.send(Resync(incarnation=record.incarnation))
-    effects: list[Effect] = []
-    if request.incarnation > record.incarnation:
-        effects = _begin_anew(edge, request.incarnation, now)
-    if request.seq < record.seq or not edge.is_open:
-        return effects
-    if record.reply is not None and request.seq == record.seq and request.digest == record.request_digest:
-        return effects + edge.send(record.reply)
-    if request.seq != record.seq + 1 or request.digest == edge.refused:
-        return effects + _refuse(edge, request)
-    return effects + _accept(edge, request, now)
-
-
-def _accept(edge: Edge, request: Request, now: float) -> list[Effect]:
-    if edge.facts.halted:
-        return []
-    wait_s = edge.bucket.take(now)
-    if wait_s > 0:
-        return edge.send(Busy(incarnation=request.incarnation, seq=request.seq, retry_after_s=wait_s))
-    edge.busy = True
-    edge.saw(request.version, now)
-    if request.version:
-        edge.peer_level = NEVER
-    staleness = min(request.staleness, stale_weight(edge, request.echo))
-    # Left to right: the initiator bounds the result by the same products with its own figures in place of the minima.
-    factor = edge.settings.gamma_of(edge.peer) * min(request.weight, edge.facts.weight) * staleness
-    return [
-        ApplyRequest(
-            peer=edge.peer,
-            request=request,
-            factor=factor,
-            weight=edge.facts.weight,
-            version=edge.facts.version,
-            pace_s=edge.facts.pace_s,
+    def _answers(self, message: Reply | Ask) -> bool:
+        """Whether the message names the very request that is pending."""
+        pending = self.record.pending
+        return (
+            pending is not None
+            and message.incarnation == self.record.incarnation
+            and message.seq == pending.seq
+            and message.request_digest == pending.digest
         )
-    ]
 
+    def _give_up(self, reason: str, now: float) -> list[Effect]:
+        """The pending request cannot be completed: begin a new incarnation and say so."""
+        effects = self.resync(self.record.incarnation + 1, reason, now)
+        effects += self.line.send(Resync(incarnation=self.record.incarnation))
+        return effects + self.begin_if_wanted(now)
 
-def _begin_anew(edge: Edge, incarnation: int, now: float) -> list[Effect]:
-    """In mid-session an honest end does so only where this one has refused a request."""
-    text = "the neighbor began anew"
-    effects = [] if edge.asked_anew else edge.blame(Fault.RESYNC, text, now)
-    return effects + edge.resync(incarnation, text, now)
-
-
-def _refuse(edge: Edge, request: Request) -> list[Effect]:
-    edge.asked_anew = True
-    return edge.send(Ask(incarnation=request.incarnation, seq=request.seq, request_digest=request.digest))
-
-
-def _reply(edge: Edge, reply: Reply, now: float) -> list[Effect]:
-    pending = edge.record.pending
-    if pending is None or not _answers(edge, reply):
+    def _settle(self, result: ReplyApplied, now: float) -> list[Effect]:
+        pending, reply = self.record.pending, result.reply
+        if pending is None:
+            raise ValueError("the engine applied a reply to no request")
+        self.record.settle_reply(reply, result.chain)
+        self.resend_at = NEVER
+        self.progress.saw(reply.version, now)
+        self.weighing.hear(reply.factor, reply.weight, reply.pace_s, pending.version)
+        self.service.complete(pending.version, now, live=self.line.greeting.is_open)
         return []
-    if not 0.0 <= reply.factor <= edge.settings.gamma_of(edge.peer) * pending.weight * pending.staleness:
-        text = f"mixing factor {reply.factor} out of bounds"
-        return edge.blame(Fault.FACTOR, text, now) + _give_up(edge, text, now)
-    edge.busy = True
-    return [ApplyReply(peer=edge.peer, reply=reply)]
+
+    def _reply_refused(self, result: ReplyRefused, now: float) -> list[Effect]:
+        effects: list[Effect] = [Alarm(kind="reply-refused", peer=self.line.peer, text=result.reason)]
+        if result.fault is not None:
+            effects += self.blame(result.fault, result.reason, now)
+        return effects + self._give_up(result.reason, now)
 
 
-def _answers(edge: Edge, message: Reply | Ask) -> bool:
-    """Whether the message names the very request that is pending."""
-    pending = edge.record.pending
-    return (
-        pending is not None
-        and message.incarnation == edge.record.incarnation
-        and message.seq == pending.seq
-        and message.request_digest == pending.digest
-    )
+@final
+@dataclass(slots=True, kw_only=True)
+class Responder(Exchange):
+    """Answers requests."""
 
+    initiates = False
+    resend_at = NEVER
 
-def _give_up(edge: Edge, reason: str, now: float) -> list[Effect]:
-    """The pending request cannot be completed: begin a new incarnation and say so."""
-    effects = edge.resync(edge.record.incarnation + 1, reason, now)
-    effects += edge.send(Resync(incarnation=edge.record.incarnation))
-    return effects + edge.exchange_if_wanted(now)
+    refused: bytes = b""
+    """The digest of the last request that failed a check: it fails again, whatever happens."""
+    asked_anew: bool = False
 
+    def hear(self, message: Transaction, now: float) -> list[Effect]:
+        match message:
+            case Request():
+                return self._hear_request(message, now)
+            case Resync():
+                return self.hear_resync(message, now)
+            case Reply() | Ask() | Busy():
+                return []
+        assert_never(message)
 
-def _resync(edge: Edge, message: Resync, now: float) -> list[Effect]:
-    """It means "already adopted": one that is not newer than ours changes nothing."""
-    if message.incarnation <= edge.record.incarnation:
+    def conclude(self, result: EngineResult, now: float) -> list[Effect]:
+        match result:
+            case RequestApplied():
+                return self._settle(result, now)
+            case RequestRefused():
+                return self._request_refused(result, now)
+            case RequestFrozen() | ReplyApplied() | ReplyRefused():
+                raise ValueError("the engine answered what this end of the edge does not ask")
+        assert_never(result)
+
+    def begin_if_wanted(self, now: float) -> list[Effect]:  # noqa: ARG002 - it only answers
         return []
-    effects = _begin_anew(edge, message.incarnation, now)
-    return effects + edge.exchange_if_wanted(now)
 
-
-def _ask(edge: Edge, ask: Ask, now: float) -> list[Effect]:
-    if not _answers(edge, ask):
+    def resend(self, now: float) -> list[Effect]:  # noqa: ARG002 - it only answers
         return []
-    text = "the neighbor refused a request"
-    return edge.blame(Fault.RESYNC, text, now) + _give_up(edge, text, now)
 
+    def forget(self) -> None:
+        self.refused = b""
+        self.asked_anew = False
 
-def _busy(edge: Edge, busy: Busy, now: float) -> list[Effect]:
-    pending = edge.record.pending
-    if pending is not None and (busy.incarnation, busy.seq) == (edge.record.incarnation, pending.seq):
-        edge.resend_at = now + min(max(busy.retry_after_s, LEAST_RETRY_S), LAST_RESEND_S)
-    return []
+    def _hear_request(self, request: Request, now: float) -> list[Effect]:
+        record = self.record
+        if request.incarnation < record.incarnation:
+            return self.line.send(Resync(incarnation=record.incarnation))
+        effects: list[Effect] = []
+        if request.incarnation > record.incarnation:
+            effects = self.begin_anew(request.incarnation, now)
+        if request.seq < record.seq or not self.line.greeting.is_open:
+            return effects
+        if record.reply is not None and request.seq == record.seq and request.digest == record.request_digest:
+            return effects + self.line.say(record.reply)
+        if request.seq != record.seq + 1 or request.digest == self.refused:
+            return effects + self._refuse(request)
+        return effects + self._accept(request, now)
 
+    def _accept(self, request: Request, now: float) -> list[Effect]:
+        facts, progress, peer = self.facts, self.progress, self.line.peer
+        if facts.halted:
+            return []
+        wait_s = self.bucket.take(now)
+        if wait_s > 0:
+            return self.line.send(Busy(incarnation=request.incarnation, seq=request.seq, retry_after_s=wait_s))
+        self.busy = True
+        progress.saw(request.version, now)
+        if request.version:
+            progress.level = NEVER
+        own_staleness = self.weighing.of(request.echo, fell_to_zero=self.record.last_factor_zero)
+        staleness = min(request.staleness, own_staleness)
+        # Left to right: the initiator bounds the result by the same products with its own figures in place of the
+        # minima.
+        factor = self.settings.profile.gamma_of(peer) * min(request.weight, facts.weight) * staleness
+        return [
+            ApplyRequest(
+                peer=peer,
+                request=request,
+                factor=factor,
+                weight=facts.weight,
+                version=facts.version,
+                pace_s=facts.pace_s,
+            )
+        ]
 
-def conclude(edge: Edge, result: EngineResult, now: float) -> list[Effect]:
-    """The engine answered: move the record, tell the neighbor, then read what has waited."""
-    edge.busy = False
-    effects = _RESULTS[type(result)](edge, result, now)
-    effects += _renew(edge, now)
-    effects += edge.greet(now)
-    while edge.inbox and not edge.busy:
-        effects += _dispatch(edge, edge.inbox.pop(0), now)
-    return effects + edge.exchange_if_wanted(now)
+    def _refuse(self, request: Request) -> list[Effect]:
+        self.asked_anew = True
+        ask = Ask(incarnation=request.incarnation, seq=request.seq, request_digest=request.digest)
+        return self.line.send(ask)
 
+    def _settle(self, result: RequestApplied, now: float) -> list[Effect]:
+        request, reply = result.request, result.reply
+        self.record.settle_request(request, reply, result.chain)
+        self.weighing.hear(reply.factor, request.weight, request.pace_s, request.echo)
+        self.service.complete(reply.version, now, live=self.line.greeting.is_open)
+        return self.line.send(reply)
 
-def _frozen(edge: Edge, result: RequestFrozen, now: float) -> list[Effect]:
-    edge.record.freeze(result.request)
-    edge.resend_s = FIRST_RESEND_S
-    return edge.resend(now)
-
-
-def _settle_request(edge: Edge, result: RequestApplied, now: float) -> list[Effect]:
-    request, reply = result.request, result.reply
-    edge.record.settle_request(request, reply, result.chain)
-    _hear(edge, reply.factor, request.weight, request.pace_s, request.echo)
-    edge.complete(reply.version, now)
-    return edge.send(reply)
-
-
-def _request_refused(edge: Edge, result: RequestRefused, now: float) -> list[Effect]:
-    edge.refused = result.request.digest
-    effects: list[Effect] = [Alarm(kind="request-refused", peer=edge.peer, text=result.reason)]
-    if result.fault is not None:
-        effects += edge.blame(result.fault, result.reason, now)
-    if edge.brake.count(now):
-        return [*effects, *edge.drop_session("too many requests that cannot be accepted")]
-    return [*effects, *_refuse(edge, result.request)]
-
-
-def _settle_reply(edge: Edge, result: ReplyApplied, now: float) -> list[Effect]:
-    pending = edge.record.pending
-    if pending is None:
-        raise ValueError("the engine applied a reply to no request")
-    edge.record.settle_reply(result.reply, result.chain)
-    edge.resend_at = NEVER
-    edge.saw(result.reply.version, now)
-    _hear(edge, result.reply.factor, result.reply.weight, result.reply.pace_s, pending.version)
-    edge.complete(pending.version, now)
-    return []
-
-
-def _reply_refused(edge: Edge, result: ReplyRefused, now: float) -> list[Effect]:
-    effects: list[Effect] = [Alarm(kind="reply-refused", peer=edge.peer, text=result.reason)]
-    if result.fault is not None:
-        effects += edge.blame(result.fault, result.reason, now)
-    return effects + _give_up(edge, result.reason, now)
-
-
-def _hear(edge: Edge, factor: float, weight: float, pace_s: float, echo: int | None) -> None:
-    """Keep what the neighbor told of itself. Where models move toward each other, so do both ends' estimates of the
-    pace; a heuristic figure, so neither frozen nor conserved.
-    """
-    facts, pace_s = edge.facts, min(pace_s, LONGEST_PACE_S)
-    edge.told = None if echo is None else Told(weight=weight, pace_s=pace_s, echo=min(echo, facts.version))
-    share = min(1.0, factor / facts.samples)
-    facts.pace_s += share * (pace_s - facts.pace_s)
-
-
-_MESSAGES: Mapping[type[Message], Callable[[Edge, Any, float], list[Effect]]] = {
-    Hello: _hello,
-    Request: _request,
-    Reply: _reply,
-    Ready: Edge.hear_ready,
-    Done: Edge.hear_done,
-    Resync: _resync,
-    Ask: _ask,
-    Busy: _busy,
-    LivesTold: _hear_lives,
-    Resign: _resign,
-}
-_RESULTS: Mapping[type[EngineResult], Callable[[Edge, Any, float], list[Effect]]] = {
-    RequestFrozen: _frozen,
-    RequestApplied: _settle_request,
-    RequestRefused: _request_refused,
-    ReplyApplied: _settle_reply,
-    ReplyRefused: _reply_refused,
-}
+    def _request_refused(self, result: RequestRefused, now: float) -> list[Effect]:
+        self.refused = result.request.digest
+        effects: list[Effect] = [Alarm(kind="request-refused", peer=self.line.peer, text=result.reason)]
+        if result.fault is not None:
+            effects += self.blame(result.fault, result.reason, now)
+        if self.line.brake.count(now):
+            return [*effects, *self.drop("too many requests that cannot be accepted")]
+        return [*effects, *self._refuse(result.request)]

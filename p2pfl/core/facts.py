@@ -1,60 +1,20 @@
-"""What all parts of one core know in common: the settings it was built with and the few figures that change."""
+"""The few figures of a node that change, and that all parts of its core know."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from p2pfl.core.staleness import Staleness
+import enum
+from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Times in seconds. `rounds` or `time_s` bounds training; the other is None."""
+class Phase(enum.Enum):
+    """What a node is about."""
 
-    rounds: int | None
-    time_s: float | None
-    closing_rounds: int
-    gamma: float
-    gammas: Mapping[int, float] = field(default_factory=dict)
-    """by neighbor, where it is not `gamma`."""
-    staleness: Staleness
-    speed_limit: float
-    """kmax of rho; 1 turns the correction off."""
-    start_wait_s: float
-    linger_s: float
-    max_wait_s: float
-    exchanges_per_s: float
-    members: int = 1 << 20
-    """How many members the federation has."""
-    hops: int = 1
-    """how far the farthest node is: before the first round all of them should be there."""
-    audit_every: int
-    liars: int | None = None
-    """b of the robust profile; None in the conservative one."""
-    least: int = 0
-    """neighbors that its rule needs, where they are more than 2 b + 1."""
-    overtime: bool = True
-    """Whether a node that is through trains on until the federation ends; else it only mixes."""
-    durable: bool = True
-    """whether what leaves must be on disk first (exchange durability)."""
-
-    def gamma_of(self, peer: int) -> float:
-        """0 in the robust profile, where no exchange moves a model."""
-        if self.liars is not None:
-            return 0.0
-        return self.gammas.get(peer, self.gamma)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a neighbor told of itself in the latest exchange: a_j, seconds per local step, and the version of this end
-    that its replica held when it sent.
-    """
-
-    weight: float
-    pace_s: float
-    echo: int
+    WAITING = "waiting"
+    JOINING = "joining"
+    TRAINING = "training"
+    CLOSING = "closing"
+    LINGERING = "lingering"
+    FINISHED = "finished"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,3 +54,8 @@ class Facts:
         each pair's step k/n_i + k/n_j <= 1: no exchange makes two models change places.
         """
         return self.samples / (self.degree + 1)
+
+    @property
+    def closed(self) -> int:
+        """Mixing rounds done since training ended."""
+        return self.closing or 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from p2pfl.core.edge import INBOX, Edge
+from p2pfl.core.edge import Edge
+from p2pfl.core.line import INBOX
 from p2pfl.core.node import Node
 from p2pfl.core.session import NEVER
 
@@ -16,28 +17,30 @@ def check(node: Node) -> None:
     edges = node.edges.values()
     if node.timers.next_at != min((edge.wakes_at for edge in edges), default=NEVER):
         raise AssertionError(f"node {node.index}: the next timer is another one")
-    times = sorted(edge.patience.exchange_s for edge in edges if edge.is_open and edge.patience.exchange_s)
+    patient = [edge.service.patience.exchange_s for edge in edges if edge.is_open]
+    times = sorted(exchange_s for exchange_s in patient if exchange_s)
     if node.usual.median_s(NEVER) != (times[(len(times) - 1) // 2] if times else NEVER):
         raise AssertionError(f"node {node.index}: the median of the live edges is another one")
 
 
 def _fault(node: Node, edge: Edge) -> str | None:
-    record, pending = edge.record, edge.record.pending
-    if edge.initiator != (node.index < edge.peer):
+    line, exchange = edge.line, edge.exchange
+    record, pending = exchange.record, exchange.record.pending
+    if exchange.initiates != (node.index < edge.peer):
         return "the lower index initiates"
-    if pending is not None and not edge.initiator:
+    if pending is not None and not exchange.initiates:
         return "a responder has a pending request"
     if pending is not None and (pending.seq, pending.incarnation) != (record.seq + 1, record.incarnation):
         return "the pending request is not the next transaction"
-    if record.reply is not None and (edge.initiator or record.reply.seq != record.seq):
+    if record.reply is not None and (exchange.initiates or record.reply.seq != record.seq):
         return "the logged reply is not that of the last transaction"
-    if edge.is_open and (edge.greeting.mine is None or edge.greeting.theirs is None):
+    if edge.is_open and (line.greeting.mine is None or line.greeting.theirs is None):
         return "open before both greetings were exchanged"
-    if edge.greeting.number is None and (edge.is_open or edge.inbox):
+    if line.greeting.number is None and (edge.is_open or line.inbox):
         return "no session, yet open or with messages waiting"
-    if (edge.inbox and not edge.busy) or len(edge.inbox) > INBOX:
+    if (line.inbox and not exchange.busy) or len(line.inbox) > INBOX:
         return "messages wait although the engine is not at work"
-    if edge.is_open and edge.standing.quarantines and not edge.standing.returned:
+    if edge.is_open and line.standing.quarantines and not line.standing.returned:
         return "open in quarantine"
     if record.heard is not None and record.seq == 0:
         return "a version was heard without a transaction"

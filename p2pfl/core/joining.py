@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from statistics import median_low
 
 from p2pfl.core.edge import Edge
-from p2pfl.core.ending import Ending
+from p2pfl.core.effects import Effect
 from p2pfl.core.facts import Facts
-from p2pfl.core.mixing import Mixing
+from p2pfl.core.hearsay import Hearsay
+from p2pfl.core.settings import Settings
 
 JOIN_TICKS = 3
 JOIN_WAIT_S = 10.0
@@ -27,11 +28,13 @@ class Joining:
     of where to go on: rounds, and seconds trained.
     """
 
-    def __init__(self, edges: Mapping[int, Edge], facts: Facts, mixing: Mixing, ending: Ending, *, fresh: bool) -> None:
+    def __init__(
+        self, edges: Mapping[int, Edge], facts: Facts, settings: Settings, hearsay: Hearsay, *, fresh: bool
+    ) -> None:
         self.edges = edges
         self.facts = facts
-        self.mixing = mixing
-        self.ending = ending
+        self.settings = settings
+        self.hearsay = hearsay
         self.fresh = fresh
         self.ticks = 0
         self.taken: tuple[int | None, float | None] = (None, None)
@@ -47,24 +50,28 @@ class Joining:
             return self._is_last()
         late = MOVED_ON if self.fresh else float("inf")
         telling = sum(
-            edge.is_open and (edge.record.incarnation > 0 or (edge.first_heard or 0) >= late)
+            edge.is_open and (edge.exchange.record.incarnation > 0 or (edge.progress.first_heard or 0) >= late)
             for edge in self.edges.values()
         )
-        return telling > (self.mixing.settings.liars or 0)
+        return telling >= self.settings.profile.words_needed
+
+    def begin(self) -> list[Effect]:
+        self.facts.joining = True
+        return [] if self.facts.rounds else self.hearsay.claim_another()
 
     def _is_last(self) -> bool:
-        settings = self.mixing.settings
+        settings = self.settings
         if settings.rounds is not None and self.facts.rounds >= settings.rounds:
             return False
         there = [edge for edge in self.edges.values() if edge.is_open]
-        return len(there) > (settings.liars or 0) and all(edge.peer_done for edge in there)
+        return len(there) >= settings.profile.words_needed and all(edge.progress.done for edge in there)
 
     def place(self, sources: tuple[int, ...]) -> tuple[int | None, float | None]:
         """Where a node that has never trained goes on: the (lower) median of what these neighbors have trained."""
         if self.facts.rounds:
             return None, None
-        told = median_low(self.edges[peer].peer_trained for peer in sources)
-        settings = self.mixing.settings
+        told = median_low(self.edges[peer].progress.trained for peer in sources)
+        settings = self.settings
         if not told:
             return self.taken
         if settings.rounds is not None:
@@ -79,6 +86,8 @@ class Joining:
         Replicas that were filled before this process began may be from long ago.
         """
         live = [edge for edge in self.edges.values() if edge.is_open]
-        filled = tuple(edge.peer for edge in live if min(edge.record.seq, edge.exchanges) >= JOIN_TICKS)
-        enough = (late or len(filled) == len(live)) and self.mixing.is_safe(len(filled))
+        filled = tuple(
+            edge.peer for edge in live if min(edge.exchange.record.seq, edge.service.exchanges) >= JOIN_TICKS
+        )
+        enough = (late or len(filled) == len(live)) and len(filled) >= self.settings.profile.neighbors_needed
         return filled if enough else ()

@@ -1,7 +1,8 @@
 """What two neighbors say to each other once a session is open.
 
 Frozen values without behavior. `body` is opaque to the core: compressed vector bytes in a node, anything that stands
-for them in a simulator. How a message becomes bytes is `p2pfl.wire`'s business; what it means is `exchange`'s.
+for them in a simulator. How a message becomes bytes is `p2pfl.wire`'s business; what it means is `edge`'s, and
+`exchange`'s where it is about a transaction.
 """
 
 from __future__ import annotations
@@ -150,7 +151,8 @@ class Resign(Struct, frozen=True, kw_only=True, gc=False):
     other_ms: int
 
 
-Message = Hello | Request | Reply | Ready | Resync | Ask | Busy | Done | LivesTold | Resign
+Transaction = Request | Reply | Resync | Ask | Busy
+Message = Hello | Transaction | Ready | Done | LivesTold | Resign
 
 
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")

@@ -8,11 +8,11 @@ the neighbors that are present. With no more than 2 b of them the b liars could 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import median
 
-from p2pfl.core.edge import Edge, share
+from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Effect, Mix
-from p2pfl.core.facts import Facts, Settings
+from p2pfl.core.facts import Facts
+from p2pfl.core.settings import Settings
 
 GRACE = 4
 """rounds in a row without enough replicas, until it is told of although the sessions are there: at the beginning, and
@@ -26,15 +26,16 @@ class Mixing:
         self.edges = edges
         self.facts = facts
         self.settings = settings
+        self.profile = settings.profile
         self.mixed = self.alone = 0
         self.too_few = False
         self._in_a_row = 0
 
     def begin(self, elapsed_s: float) -> list[Effect]:
         """What to do once a round's exchanges are through: `Mix` is among it if there is something to mix."""
-        if self.settings.liars is None:
+        if not self.profile.mixes_by_rule:
             return []
-        shares = {peer: share(edge) for peer, edge in self.edges.items()}
+        shares = {peer: edge.exchange.share() for peer, edge in self.edges.items()}
         present = tuple(peer for peer, part in shares.items() if part > 0.0)
         if not self.is_safe(len(present)):
             self.alone += 1
@@ -54,21 +55,8 @@ class Mixing:
         return [Alarm(kind="mixing-failed", peer=None, text=text)]
 
     def is_safe(self, neighbors: int) -> bool:
-        """Whether so many are more than 2 b and enough for the rule, or nobody is thought to lie."""
-        return neighbors >= self.needed
-
-    @property
-    def needed(self) -> int:
-        liars = self.settings.liars
-        return 0 if liars is None else max(2 * liars + 1, self.settings.least)
-
-    def usual_pace_s(self, own_s: float) -> float:
-        """The median of the own pace and of what the neighbors tell of theirs: no b of 2 b + 1 can move it far.
-
-        0 is told before the first round. The own pace alone, where too few tell.
-        """
-        told = [edge.told.pace_s for edge in self.edges.values() if edge.is_open and edge.told and edge.told.pace_s > 0]
-        return median([own_s, *told]) if self.is_safe(len(told)) else own_s
+        """Whether liars among so many cannot choose what comes out."""
+        return neighbors >= self.profile.neighbors_needed
 
     def _progress(self, elapsed_s: float) -> float:
         rounds = self.settings.rounds
@@ -81,9 +69,7 @@ class Mixing:
         if self.too_few or (self.is_safe(there) and self._in_a_row < GRACE):
             return []
         self.too_few = True
-        liars = "1 liar" if self.settings.liars == 1 else f"{self.settings.liars} liars"
-        text = f"{there} neighbors are there, with fresh models of {present}: with {liars} among them nothing is mixed "
-        text += f"below {self.needed}"
+        text = f"{there} neighbors are there, with fresh models of {present}: {self.profile.condition}"
         return [Alarm(kind="too-few-neighbors", peer=None, text=text)]
 
     def _find(self, present: int) -> list[Effect]:

@@ -1,7 +1,7 @@
 """The core of a node: events in, effects out. No I/O, no clock, no threads, no vectors, no global chance.
 
 The same events at the same times give the same effects, in the same order, on every machine. `Node` only routes:
-edges decide about transactions (`exchange`), `rounds` about training, mixing rounds and the end.
+edges decide about transactions, `rounds` about training, mixing rounds and the end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
-from p2pfl.core import exchange
 from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.ending import Ending
@@ -22,16 +21,20 @@ from p2pfl.core.events import (
     StorageFailed,
     StorageRestored,
 )
-from p2pfl.core.facts import Facts, Settings
+from p2pfl.core.exchange import Exchange
+from p2pfl.core.facts import Facts
+from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import UsualTime
+from p2pfl.core.line import Line
 from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.messages import LivesTold, Resign
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.session import NEVER
-from p2pfl.core.standing import Fault, View
+from p2pfl.core.settings import Settings
+from p2pfl.core.standing import View
 from p2pfl.core.timers import Timers
-from p2pfl.core.turns import ALWAYS, Turns, most_at_once
+from p2pfl.core.turns import ALWAYS, Turns
 
 
 class Node:
@@ -40,7 +43,8 @@ class Node:
     `neighbors` are member indices; `turns` says in which rounds the edge to each is used, where that is not always;
     `records` is what the disk remembers of the edges; `fresh` says that the disk remembered nothing at all. `start`
     names this process and the life that it goes on with, `lives` is what is remembered of other members'. `ended`: the
-    federation has ended for this node, and it only answers who comes late.
+    federation has ended for this node, and it only answers who comes late. `durable`: what leaves must be on disk
+    first.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Node:
         elapsed_s: float = 0.0,
         alone: int = 0,
         ended: bool = False,
+        durable: bool = True,
         records: Mapping[int, EdgeRecord] | None = None,
         start: Start = NO_START,
         lives: Mapping[int, Life] | None = None,
@@ -66,9 +71,10 @@ class Node:
         given = {peer: (turns or {}).get(peer, ALWAYS) for peer in peers}
         self.index = index
         self.settings = settings
-        # The robust profile mixes with all neighbors in each round, whatever edges it uses: their weights share 1.
-        degree = most_at_once(given) if settings.liars is None else len(peers)
-        self.facts = Facts(degree=degree, samples=samples, version=version, rounds=rounds, alone=alone)
+        self.durable = durable
+        self.facts = Facts(
+            degree=settings.profile.degree(given), samples=samples, version=version, rounds=rounds, alone=alone
+        )
         self.facts.trained = rounds if settings.rounds is not None else int(elapsed_s)
         self.facts.joining = not ended  # until it begins: its model may be one that the others have left behind
         if ended:
@@ -76,21 +82,28 @@ class Node:
         self.ending = Ending(index, peers, settings)
         self.lives = Lives(index, start.life, dict(lives or {}))
         self.edges: dict[int, Edge] = {}
+        lines: dict[int, Line] = {}
+        exchanges: dict[int, Exchange] = {}
+        self.hearsay = Hearsay(self.lives, lines, self.facts, settings)
         self.usual = UsualTime()
         for peer in peers:
-            self.edges[peer] = Edge(
-                peer=peer,
-                initiator=index < peer,
+            edge = Edge(
+                peer,
+                known.get(peer) or EdgeRecord(),
+                initiates=index < peer,
                 facts=self.facts,
                 settings=settings,
                 ending=self.ending,
-                lives=self.lives,
+                hearsay=self.hearsay,
                 start=start,
                 turns=given[peer],
-                siblings=self.edges,
                 usual=self.usual,
-                record=known.get(peer) or EdgeRecord(),
+                siblings=self.edges,
+                exchanges=exchanges,
             )
+            self.edges[peer], lines[peer], exchanges[peer] = edge, edge.line, edge.exchange
+        self.resigned = False
+        """Whether this node has stopped because another process has its key."""
         self.timers = Timers(self.edges)
         self.rounds = Rounds(
             edges=self.edges,
@@ -98,7 +111,7 @@ class Node:
             facts=self.facts,
             settings=settings,
             ending=self.ending,
-            lives=self.lives,
+            hearsay=self.hearsay,
             fresh=fresh,
             elapsed_before_s=elapsed_s,
         )
@@ -120,7 +133,7 @@ class Node:
         if now >= self.ending.due_at:
             effects += self._tell_news()
         if now >= self.lives.due_at:
-            effects += exchange.pass_on_due(self.edges, now)
+            effects += self.hearsay.pass_on_due(now)
         return effects
 
     def _tell_news(self) -> list[Effect]:
@@ -136,7 +149,7 @@ class Node:
 
     def standings(self, now: float) -> dict[int, View]:
         """What is held against each neighbor."""
-        return {peer: edge.standing.view(now) for peer, edge in self.edges.items()}
+        return {peer: edge.line.standing.view(now) for peer, edge in self.edges.items()}
 
     def _route(self, event: Any, now: float) -> list[Effect]:
         happens = _ON_EDGES.get(type(event))
@@ -153,18 +166,20 @@ class Node:
         """What one neighbor has said may concern other edges, or the whole node."""
         for edge in self.edges.values():
             self.timers.note(edge)
-        votes = sum(edge.copies.told_to_resign for edge in self.edges.values())
+        votes = sum(edge.line.copies.told_to_resign for edge in self.edges.values())
         there = sum(edge.is_open for edge in self.edges.values())
         # Two copies are heard by all neighbors that are there: the word of one is enough where there is but one.
-        needed = max((self.settings.liars or 0) + 1, min(2, there))
-        return self.rounds.resign(now) if votes >= needed else []
+        needed = max(self.settings.profile.words_needed, min(2, there))
+        effects = self.rounds.resign(now) if votes >= needed else []
+        self.resigned = self.resigned or bool(effects)
+        return effects
 
     def _storage(self, event: StorageFailed | StorageRestored) -> list[Effect]:
         """What left must be on disk: without a disk a node stops exchanging, and goes on training."""
         if isinstance(event, StorageRestored):
             self.facts.halted = False
             return [Alarm(kind="storage-restored", peer=None, text="state is written to disk again")]
-        if not self.settings.durable:
+        if not self.durable:
             return [Alarm(kind="storage", peer=None, text="no snapshot could be written; the old one stays")]
         if self.facts.halted:
             return []
@@ -172,13 +187,13 @@ class Node:
         text = "state cannot be written to disk: exchanging stops, training goes on"
         effects: list[Effect] = [Alarm(kind="storage", peer=None, text=text)]
         for edge in self.edges.values():
-            effects += edge.drop_session("storage")
+            effects += edge.exchange.drop("storage")
             self.timers.note(edge)
         return effects
 
 
 def _receive(edge: Edge, event: MessageReceived, now: float) -> list[Effect]:
-    return exchange.receive(edge, event.session, event.message, now)
+    return edge.receive(event.session, event.message, now)
 
 
 def _open(edge: Edge, event: SessionOpened, now: float) -> list[Effect]:
@@ -186,10 +201,7 @@ def _open(edge: Edge, event: SessionOpened, now: float) -> list[Effect]:
 
 
 def _close(edge: Edge, event: SessionClosed, now: float) -> list[Effect]:
-    if edge.is_open:
-        edge.left_at = now
-    effects = edge.close_session(event.session)
-    return effects + edge.blame(Fault.MALFORMED, event.malformed, now) if event.malformed else effects
+    return edge.close_session(event.session, event.malformed, now)
 
 
 _OF_ALL_EDGES = (LivesTold, Resign)
@@ -197,5 +209,5 @@ _ON_EDGES: Mapping[type[Event], Callable[[Edge, Any, float], list[Effect]]] = {
     MessageReceived: _receive,
     SessionOpened: _open,
     SessionClosed: _close,
-    **dict.fromkeys(get_args(EngineResult), exchange.conclude),
+    **dict.fromkeys(get_args(EngineResult), Edge.conclude),
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from p2pfl.core.facts import Facts, Settings
-from p2pfl.core.mixing import Mixing
+from collections.abc import Mapping
+
+from p2pfl.core.edge import Edge
+from p2pfl.core.facts import Facts
+from p2pfl.core.settings import Settings
 
 NEWEST = 0.2
 """the weight of the latest round in the own pace."""
@@ -12,10 +15,10 @@ NEWEST = 0.2
 class Pace:
     """`from_` is when the round under way began, or the one before ended; `own_s` seconds per local step."""
 
-    def __init__(self, facts: Facts, settings: Settings, mixing: Mixing) -> None:
+    def __init__(self, edges: Mapping[int, Edge], facts: Facts, settings: Settings) -> None:
+        self.edges = edges
         self.facts = facts
         self.settings = settings
-        self.mixing = mixing
         self.from_: float | None = None
         self.own_s: float | None = None
 
@@ -33,15 +36,16 @@ class Pace:
         limit, own_s = self.settings.speed_limit, self.own_s
         if limit <= 1.0 or not self.facts.pace_s or not own_s:
             return 1.0
-        robust = self.settings.liars is not None
-        usual_s = self.mixing.usual_pace_s(own_s) if robust else self.facts.pace_s
-        return min(limit, max(1.0 / limit, own_s / usual_s))
+        return min(limit, max(1.0 / limit, own_s / self.usual_s(own_s)))
+
+    def usual_s(self, own_s: float) -> float:
+        """The pace that the own one is compared with: seconds per local step."""
+        open_edges = (edge.exchange.weighing for edge in self.edges.values() if edge.is_open)
+        neighbors_s = (weighing.told.pace_s for weighing in open_edges if weighing.told)
+        return self.settings.profile.usual_pace_s(own_s, self.facts.pace_s, neighbors_s)
 
     def _note(self, pace_s: float) -> None:
-        """What is told is the mixed estimate, by dynamic average consensus: what the own figure gained enters it. In
-        the robust profile nothing is mixed, and everybody tells its own.
-        """
         before = self.own_s
         self.own_s = pace_s if before is None else (1 - NEWEST) * before + NEWEST * pace_s
         gained = self.own_s - (before or 0.0)
-        self.facts.pace_s = self.own_s if self.settings.liars is not None else max(0.0, self.facts.pace_s + gained)
+        self.facts.pace_s = self.settings.profile.told_pace_s(self.own_s, gained, self.facts.pace_s)

@@ -103,6 +103,17 @@ def next_chain(chain: bytes, request: Request, reply: Reply) -> bytes:
     return digest.digest()
 
 
+def disagreement(mine: Hello, theirs: Hello, *, initiates: bool) -> str:
+    """Why the edge must begin anew, by the greetings of this end, which initiates or not, and the other; empty: they
+    agree.
+    """
+    if consistent(mine, theirs) if initiates else consistent(theirs, mine):
+        return ""
+    if mine.has_replicas and theirs.has_replicas:
+        return "greetings disagree"
+    return f"{'it' if mine.has_replicas else 'this end'} was started without replicas"
+
+
 def consistent(initiator: Hello, responder: Hello) -> bool:
     """Whether both ends hold the same replicas, judged from the two greetings as sent.
 

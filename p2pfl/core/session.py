@@ -58,7 +58,3 @@ class Greeting:
             return None
         self.repeat_at = now + REPEAT_S
         return self.mine
-
-
-def level_told(told: int | None) -> float:
-    return float("inf") if told is None else float(told)

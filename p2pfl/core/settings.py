@@ -1,85 +1,35 @@
-"""From a federation's file to the settings of its cores."""
+"""What a core was built with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from p2pfl.config.model import Federation
-from p2pfl.config.rule import liars_of
-from p2pfl.core.facts import Settings
-from p2pfl.core.staleness import parse_staleness
-
-FARTHEST = 32
-"""nodes begin together within so many hops; further out each hop would cost one more message on every edge."""
-
-BLOCK = 32
-"""nodes whose neighbors are looked at in one step."""
+from p2pfl.core.profiles import Conservative, Profile
+from p2pfl.core.staleness import Staleness
 
 
-def settings_of(
-    federation: Federation, *, hops: int, durable: bool, gammas: Mapping[int, float] | None = None, least: int = 0
-) -> Settings:
-    """`hops` is how far the farthest member is from this one; `gammas` by neighbor, where not `gossip.gamma`; `least`
-    how many neighbors the rule itself needs.
-    """
-    training, gossip = federation.training, federation.gossip
-    return Settings(
-        rounds=training.rounds,
-        time_s=training.time_s,
-        closing_rounds=training.closing_rounds,
-        gamma=gossip.gamma,
-        gammas=gammas or {},
-        liars=liars_of(gossip.rule) or None,
-        least=least,
-        staleness=parse_staleness(gossip.staleness),
-        speed_limit=training.speed_correction,
-        overtime=training.when_through == "train",
-        start_wait_s=gossip.start_wait_s,
-        linger_s=gossip.linger_s,
-        max_wait_s=gossip.max_wait_s,
-        exchanges_per_s=gossip.exchanges_per_s,
-        members=len(federation.members),
-        hops=hops,
-        audit_every=gossip.audit_every,
-        durable=durable,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Times in seconds. `rounds` or `time_s` bounds training; the other is None."""
 
-
-def hops(federation: Federation, member: int) -> int:
-    """How far the farthest node is from `member`: between 1 and FARTHEST."""
-    neighbors: list[list[int]] = [[] for _ in federation.members]
-    for a, b in federation.edges:
-        neighbors[a].append(b)
-        neighbors[b].append(a)
-    reached, rim, depth = {member}, [member], 0
-    while rim and depth < FARTHEST:
-        beyond = {peer for node in rim for peer in neighbors[node]} - reached
-        reached |= beyond
-        rim = list(beyond)
-        depth += bool(beyond)
-    return max(1, depth)
-
-
-def all_hops(federation: Federation) -> list[int]:
-    """`hops` of every member: sets of reached nodes as bits, joined with those of the neighbors hop by hop."""
-    count = len(federation.members)
-    ends = np.array(federation.edges, dtype=np.int64).reshape(-1, 2)
-    source, target = np.concatenate([ends, ends[:, ::-1], np.arange(count)[:, None].repeat(2, axis=1)]).T
-    order = np.argsort(source, kind="stable")
-    target, first = target[order], np.searchsorted(source[order], np.arange(count + 1))
-    reached = np.packbits(np.eye(count, dtype=bool), axis=1)
-    depth = np.ones(count, dtype=np.int64)
-    for hop in range(1, FARTHEST + 1):
-        wider = np.empty_like(reached)
-        for low in range(0, count, BLOCK):  # the rows of all neighbors at once would be a gigabyte in a dense graph
-            cuts = first[low : low + BLOCK + 1]
-            some = reached[target[cuts[0] : cuts[-1]]]
-            wider[low : low + BLOCK] = np.bitwise_or.reduceat(some, cuts[: min(BLOCK, count - low)] - cuts[0], axis=0)
-        grown = (wider != reached).any(axis=1)
-        if not grown.any():
-            break
-        depth[grown] = hop
-        reached = wider
-    return [int(one) for one in depth]
+    rounds: int | None
+    time_s: float | None
+    closing_rounds: int
+    profile: Profile = field(default_factory=Conservative)
+    """What is believed of the neighbors."""
+    staleness: Staleness
+    """How much an exchange counts, by the rounds since the neighbor has heard of this node."""
+    speed_limit: float
+    """The largest rate by which a slow node moves more in a round, kmax; 1 turns that correction off."""
+    start_wait_s: float
+    linger_s: float
+    max_wait_s: float
+    exchanges_per_s: float
+    members: int = 1 << 20
+    """How many members the federation has."""
+    hops: int = 1
+    """How far away the farthest node is: before the first round all of them should be there."""
+    audit_every: int
+    """One exchange in so many compares the replicas of both ends."""
+    overtime: bool = True
+    """Whether a node that is through trains on until the federation ends; else it only mixes."""

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
+from p2pfl.core.facts import Phase
 from p2pfl.core.node import Node
-from p2pfl.core.rounds import Phase
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
@@ -359,16 +359,16 @@ class Application:
         self.on_line(self._line(driver))
         if not (self.status.exchanges or self.stopped or had_ended):
             log.warning("not one exchange with a neighbor has taken place: addresses, listen, firewall?")
-        rounds = self.status.core.rounds
-        if alone := self.status.core.facts.alone:
-            notice.info("%d of %d rounds were trained without a neighbor", alone, self.status.core.facts.rounds)
-        if rounds.ended_by is not None:
-            notice.info("training ended after round %d: %s", self.status.core.facts.rounds, rounds.ended_by)
-        finished = rounds.phase is Phase.FINISHED and not self.stopped and not rounds.resigned
+        core = self.status.core
+        if alone := core.facts.alone:
+            notice.info("%d of %d rounds were trained without a neighbor", alone, core.facts.rounds)
+        if core.ending.ended_by is not None:
+            notice.info("training ended after round %d: %s", core.facts.rounds, core.ending.ended_by)
+        finished = core.rounds.phase is Phase.FINISHED and not self.stopped and not core.resigned
         result = NodeResult(
             **msgspec.structs.asdict(self.status.full()),
             finished=finished,
-            resigned=rounds.resigned,
+            resigned=core.resigned,
             pid=os.getpid(),
             local_accuracy=None if local is None else local.accuracy,
             local_loss=None if local is None else local.loss,

@@ -48,9 +48,9 @@ from p2pfl.core.events import (
     Started,
     StopRequested,
 )
+from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Message
 from p2pfl.core.node import Node
-from p2pfl.core.rounds import Phase
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
@@ -316,7 +316,7 @@ class Driver:
 
     def _look_between_rounds(self, tick: int) -> None:
         """In closing rounds nothing trains, and the model goes on getting better."""
-        closing_rounds = self.core.rounds.closed
+        closing_rounds = self.core.facts.closed
         self.engine_thread.jobs.put(Look(lambda engine: self._see_closed(engine, closing_rounds)))
         if self.workshop.is_due(tick):
             self.measure()

@@ -17,11 +17,11 @@ import numpy as np
 from p2pfl.aggregate import rule_of
 from p2pfl.compress import make_compressor
 from p2pfl.config.binding import HASH_BYTES, federation_id, keys
+from p2pfl.config.cores import hops, settings_of
 from p2pfl.config.model import Federation, Member, NodeConfig
 from p2pfl.core.lives import Life, Start
 from p2pfl.core.node import Node
 from p2pfl.core.records import EdgeRecord
-from p2pfl.core.settings import hops, settings_of
 from p2pfl.core.turns import turns_of
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.transcript import FederationBinding
@@ -329,7 +329,6 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
         settings=settings_of(
             setup.federation,
             hops=hops(setup.federation, setup.member.index),
-            durable=setup.durability == "exchange",
             gammas=gammas_of(setup.federation, setup.member.index, setup.exchanged_size),
             least=rule.least if rule else 0,
         ),
@@ -339,6 +338,7 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
         rounds=state.rounds,
         elapsed_s=state.elapsed_s,
         alone=state.alone,
+        durable=setup.durability == "exchange",
         ended=state.ended is not None and state.ended == bound_of(setup),
         start=Start(state.life, random_name()),
         lives=state.lives,

@@ -73,7 +73,7 @@ class Presence:
 
     def _may_be_away(self, peer: int) -> bool:
         edge = self.core.edges[peer]
-        return edge.peer_done or edge.standing.is_out or self.core.facts.halted
+        return edge.progress.done or edge.line.standing.is_out or self.core.facts.halted
 
     def _tell(self, peer: int, text: str, *values: object) -> None:
         self._lines[peer] += 1

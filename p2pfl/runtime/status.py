@@ -58,9 +58,9 @@ class Status:
             durability=self.durability,
             samples=self.core.facts.samples,
             alarms=dict(self.alarms),
-            failed_rounds=self.core.rounds.failed_rounds,
+            failed_rounds=self.core.rounds.training.failed_rounds,
             through=self.core.ending.is_through,
-            ended_by=self.core.rounds.ended_by,
+            ended_by=self.core.ending.ended_by,
             pace_set_by=self._pace_set_by(now),
             rule=bearing.rule,
             liars=bearing.liars,
@@ -76,7 +76,7 @@ class Status:
 
     def _pace_set_by(self, now: float) -> str | None:
         """The neighbor for which rounds have waited most in the last minute, and much more than for any other."""
-        peer = pace_setter({peer: edge.patience.waited.total_s(now) for peer, edge in self.core.edges.items()})
+        peer = pace_setter({peer: edge.service.patience.waited.total_s(now) for peer, edge in self.core.edges.items()})
         return None if peer is None else self.name_of(peer)
 
     def line(self) -> NodeLine:
@@ -104,7 +104,7 @@ class Status:
             peers=sum(edge.is_open for edge in self.core.edges.values()),
             quarantined=away,
             exchanges=self.exchanges,
-            closing_rounds=self.core.rounds.closed,
+            closing_rounds=self.core.facts.closed,
             neighbor_distance=self.neighbor_distance,
             disk_refuses=self.refusal(),
         )
@@ -117,15 +117,15 @@ class Status:
 
     @property
     def exchanges(self) -> int:
-        return sum(edge.exchanges for edge in self.core.edges.values())
+        return sum(edge.service.exchanges for edge in self.core.edges.values())
 
     def staleness(self) -> MeanAndMax:
         """Over all exchanges that were weighed."""
         edges = self.core.edges.values()
-        weighed = sum(edge.staleness_count for edge in edges)
+        weighed = sum(edge.exchange.weighing.weighed for edge in edges)
         return MeanAndMax(
-            mean=sum(edge.staleness_sum for edge in edges) / weighed if weighed else 0.0,
-            max=max((edge.staleness_max for edge in edges), default=0),
+            mean=sum(edge.exchange.weighing.staleness_sum for edge in edges) / weighed if weighed else 0.0,
+            max=max((edge.exchange.weighing.staleness_max for edge in edges), default=0),
         )
 
     def _neighbor(self, edge: Edge, held: View, kept: float | None, now: float) -> NeighborStatus:
@@ -138,13 +138,13 @@ class Status:
             messages_sent=traffic.messages_sent,
             messages_received=traffic.messages_received,
             live=edge.is_open,
-            done=edge.peer_done,
-            version=edge.peer_version,
-            exchanges=edge.exchanges,
-            staleness=edge.staleness,
-            exchange_s=edge.patience.exchange_s,
-            waited_s=round(edge.patience.waited.total_s(now), 3),
-            resyncs=edge.record.resyncs,
+            done=edge.progress.done,
+            version=edge.progress.version,
+            exchanges=edge.service.exchanges,
+            staleness=edge.exchange.weighing.staleness,
+            exchange_s=edge.service.patience.exchange_s,
+            waited_s=round(edge.service.patience.waited.total_s(now), 3),
+            resyncs=edge.exchange.record.resyncs,
             kept=kept,
             standing=held.score,
             faults=held.faults,

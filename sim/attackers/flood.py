@@ -27,7 +27,7 @@ class Flood:
     async def run(self) -> None:
         while True:
             for edge in self.driver.core.edges.values():
-                number = edge.greeting.number
+                number = edge.line.greeting.number
                 if not edge.is_open or number is None:
                     continue
                 link = self.links._table.find(edge.peer, number)
@@ -40,7 +40,7 @@ class Flood:
         missing = WAITING - len(outbox)
         if missing <= 0 or outbox._closed:
             return
-        pending = edge.record.pending
+        pending = edge.exchange.record.pending
         outbox._waiting.extend([self._ready(edge) for _ in range(missing)])
         if pending is not None:
             outbox._waiting.append(pending)
@@ -54,6 +54,7 @@ class Flood:
 
     def _begin(self, edge: Edge) -> None:
         """As if the own version had never been exchanged."""
-        exchanged, edge.exchanged = edge.exchanged, None
-        self.driver._run(edge.exchange_if_wanted(self.driver.loop.time()))
-        edge.exchanged = exchanged
+        service = edge.service
+        exchanged, service.exchanged = service.exchanged, None
+        self.driver._run(edge.exchange.begin_if_wanted(self.driver.loop.time()))
+        service.exchanged = exchanged

@@ -57,7 +57,7 @@ class Liar(Application):
 
     def _begin(self, driver: Driver, links: Links) -> None:
         for edge in driver.core.edges.values():
-            edge.brake = Tireless()
+            edge.line.brake = Tireless()
         super()._begin(driver, links)
         if self.attack.flood:
             self.flood = asyncio.create_task(Flood(driver, links).run())

@@ -231,13 +231,15 @@ def press(core: Node, now: float) -> list[Effect]:
     for edge in core.edges.values():
         if not edge.is_open or core.facts.done:
             continue
-        if not edge.initiator:
-            effects += edge.send(Ready(version=edge.record.seq + core.facts.version + 1, closing=core.facts.closing))
-        elif edge.record.pending is not None:
-            effects += edge.send(edge.record.pending)
+        exchange = edge.exchange
+        if not exchange.initiates:
+            version = exchange.record.seq + core.facts.version + 1
+            effects += edge.line.send(Ready(version=version, closing=core.facts.closing))
+        elif exchange.record.pending is not None:
+            effects += edge.line.send(exchange.record.pending)
         else:
-            edge.exchanged = None
-            effects += edge.exchange_if_wanted(now)
+            edge.service.exchanged = None
+            effects += exchange.begin_if_wanted(now)
         core.timers.note(edge)
     return effects
 

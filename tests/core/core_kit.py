@@ -15,10 +15,11 @@ from p2pfl.core.events import (
     SessionOpened,
     Started,
 )
-from p2pfl.core.facts import Settings
 from p2pfl.core.messages import Hello, Reply, Request, request_digest
 from p2pfl.core.node import Node
+from p2pfl.core.profiles import Conservative, Robust
 from p2pfl.core.records import NO_CHAIN
+from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import parse_staleness
 
 SAMPLES = 30.0
@@ -26,12 +27,13 @@ WEIGHT = SAMPLES / 2
 """a_i of a node with one neighbor."""
 
 
-def settings(**changes):
+def settings(*, liars=None, least=0, gamma=1.0, gammas=None, **changes):
+    """The robust profile where `liars` are named, else the conservative one."""
     plain = {
         "rounds": 3,
         "time_s": None,
         "closing_rounds": 2,
-        "gamma": 1.0,
+        "profile": Robust(liars=liars, least=least) if liars else Conservative(gamma=gamma, gammas=gammas or {}),
         "staleness": parse_staleness("hinge-polynomial:4,0.5"),
         "speed_limit": 1.0,
         "start_wait_s": 2.0,
@@ -96,7 +98,16 @@ def reply_to(asked, **changes):
 
 
 def make_node(
-    index, *neighbors, samples=SAMPLES, fresh=True, version=0, rounds_done=0, records=None, young=False, **changes
+    index,
+    *neighbors,
+    samples=SAMPLES,
+    fresh=True,
+    version=0,
+    rounds_done=0,
+    records=None,
+    durable=True,
+    young=False,
+    **changes,
 ):
     """A `young` node has not trained yet and mixes with nobody; others here are past that, whatever they count."""
     node = Node(
@@ -108,6 +119,7 @@ def make_node(
         version=version,
         rounds=rounds_done,
         records=records,
+        durable=durable,
     )
     node.facts.joining = young
     return node

@@ -46,7 +46,7 @@ class Around:
 
     def lose(self, *peers):
         for peer in peers:
-            number = self.node.edges[peer].greeting.number
+            number = self.node.edges[peer].line.greeting.number
             self.carry_out(self.node.handle(SessionClosed(peer=peer, session=number), self.now))
 
     def rounds(self, count, *, pace_s=0.1):

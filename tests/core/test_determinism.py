@@ -58,7 +58,7 @@ def answer(chance, effect, node):
 
 def said(chance, edge):
     """What a neighbor might say, mostly to the point."""
-    record = edge.record
+    record = edge.exchange.record
     incarnation = max(0, record.incarnation + int(chance.integers(-1, 2)) * int(chance.random() < 0.03))
     seq = max(0, record.seq + int(chance.choice([-1, 0, 1, 1, 1, 2])))
     if not edge.is_open and chance.random() < 0.95:
@@ -90,17 +90,17 @@ def random_life(seed, steps=300):
             event = Started()
         elif owed and pick < 0.5:
             event = owed.pop(0)
-        elif pick < 0.58 or edge.greeting.number is None:
+        elif pick < 0.58 or edge.line.greeting.number is None:
             session += 1
             event = SessionOpened(peer=peer, session=session)
         elif pick < 0.6:
-            event = SessionClosed(peer=peer, session=edge.greeting.number)
+            event = SessionClosed(peer=peer, session=edge.line.greeting.number)
         elif pick < 0.602:
             event = StorageFailed()
         elif node.facts.halted and pick < 0.7:
             event = StorageRestored()
         else:
-            event = MessageReceived(peer=peer, session=edge.greeting.number, message=said(chance, edge))
+            event = MessageReceived(peer=peer, session=edge.line.greeting.number, message=said(chance, edge))
         made = node.handle(event, now)
         invariants.check(node)
         deadline = node.deadline()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.ending import LONGEST_MULTIPLE, MOST_TELLS, Ending, Reason, bitmap
+from p2pfl.core.facts import Phase
 from p2pfl.core.node import Node
 from p2pfl.core.records import EdgeRecord
-from p2pfl.core.rounds import Phase
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import hello, make_node, open_session, settings, started
@@ -55,7 +55,7 @@ def test_who_had_begun_before_a_restart_is_waited_for():
         started(node)
         open_session(node, 1, greeting=hello(version=9, level=None, trained=9, begun=b"\x02", through=b"\x02"))
         node.wake(4.0)
-        assert node.rounds.ended_by is reason
+        assert node.ending.ended_by is reason
         assert (node.rounds.phase is Phase.TRAINING) == (reason is None)
 
 
@@ -99,7 +99,7 @@ def test_who_took_over_half_of_its_rounds_has_trained_for_as_long_as_the_others(
     """Else a joiner would wait for a part of what they wait, and end them all."""
     node = make_node(0, 1, rounds=400)
     started(node)
-    node.rounds.trained_from, node.rounds.joining.taken = 0.0, (200, None)
-    node.rounds._take_over()
+    node.rounds.training.begin(0.0)
+    node.rounds.training.take_over(200, None)
     node.facts.rounds = 300
-    assert node.rounds._elapsed_s(50.0) == 150.0
+    assert node.rounds.training.elapsed_s(50.0) == 150.0

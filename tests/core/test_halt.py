@@ -101,7 +101,7 @@ def test_after_a_restart_the_logged_answer_is_still_given():
     node = responder()
     asked = request()
     reply, _ = apply_request(node, say(node, 0, asked))
-    again = make_node(1, 0, fresh=False, version=1, records={0: node.edges[0].record})
+    again = make_node(1, 0, fresh=False, version=1, records={0: node.edges[0].exchange.record})
     effects = open_session(again, 0, greeting=hello(pending=1, request_digest=asked.digest))
     assert only(effects, ResetEdge) == []
     assert say(again, 0, asked) == [Send(peer=0, session=1, message=reply)]
@@ -112,7 +112,7 @@ def test_after_a_restart_without_replicas_the_edge_begins_anew():
     node = make_node(1, 0, fresh=False, version=9, rounds_done=9, records={0: record})
     effects = open_session(node, 0, greeting=hello(incarnation=2))
     assert only(effects, ResetEdge) == [ResetEdge(peer=0, incarnation=3)]
-    assert node.edges[0].record.has_replicas
+    assert node.edges[0].exchange.record.has_replicas
     assert only(say(node, 0, request(incarnation=3)), ApplyRequest)
 
 

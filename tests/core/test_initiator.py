@@ -70,7 +70,7 @@ def test_the_answer_is_applied_and_settles_the_transaction():
     effects = say(node, 1, answer)
     assert effects == [ApplyReply(peer=1, reply=answer)]
     assert apply_reply(node, effects, chain=b"d" * 16) == []
-    record = node.edges[1].record
+    record = node.edges[1].exchange.record
     assert (record.seq, record.pending, record.heard, record.known) == (1, None, 4, 0)
     assert (record.chain, record.chain_before) == (b"d" * 16, NO_CHAIN)
     assert node.deadline() is None
@@ -86,7 +86,7 @@ def test_a_second_copy_of_the_answer_is_nothing():
 def test_an_answer_to_another_request_is_ignored(change):
     node, asked = pending_initiator()
     assert say(node, 1, reply_to(asked, **change)) == []
-    assert node.edges[1].record.pending == asked
+    assert node.edges[1].exchange.record.pending == asked
 
 
 def second_request(**changes):
@@ -146,7 +146,7 @@ def test_an_ask_for_anything_else_is_ignored(change):
     node, asked = pending_initiator()
     plain = {"incarnation": 0, "seq": 1, "request_digest": asked.digest}
     assert say(node, 1, Ask(**(plain | change))) == []
-    assert node.edges[1].record.pending == asked
+    assert node.edges[1].exchange.record.pending == asked
 
 
 def test_an_ask_after_the_answer_is_ignored():
@@ -183,8 +183,8 @@ def test_a_resync_that_is_not_newer_changes_nothing(incarnation):
     node, _ = pending_initiator()
     asked, _ = freeze(node, say(node, 1, Resync(incarnation=5)))
     assert say(node, 1, Resync(incarnation=incarnation)) == []
-    assert node.edges[1].record.incarnation == 5
-    assert node.edges[1].record.pending == asked
+    assert node.edges[1].exchange.record.incarnation == 5
+    assert node.edges[1].exchange.record.pending == asked
 
 
 def test_a_resync_says_what_it_ended():
@@ -193,7 +193,7 @@ def test_a_resync_says_what_it_ended():
     freeze(node, say(node, 1, Ready(version=2)))
     (alarm,) = only(say(node, 1, Resync(incarnation=1)), Alarm)
     assert "incarnation 0 ended after 1 transactions, request 2 dropped" in alarm.text
-    assert node.edges[1].record.resyncs == 1
+    assert node.edges[1].exchange.record.resyncs == 1
 
 
 def test_an_initiator_answers_no_request():

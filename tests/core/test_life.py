@@ -9,11 +9,12 @@ import pytest
 
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Finish, Freeze, ResetEdge, StartRound
 from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, SessionClosed, StopRequested
-from p2pfl.core.joining import LONGEST_JOIN_S
+from p2pfl.core.facts import Phase
+from p2pfl.core.gathering import RESUME_WAIT_S
+from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S
 from p2pfl.core.messages import Done, Ready
 from p2pfl.core.node import Node
 from p2pfl.core.records import EdgeRecord
-from p2pfl.core.rounds import JOIN_WAIT_S, RESUME_WAIT_S, Phase
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (
@@ -266,7 +267,7 @@ def test_it_starts_from_the_median_of_all_live_neighbors_once_their_replicas_are
     node, effects = joining(1, 2)
     effects = filled(node, effects)
     assert only(effects, Bootstrap) == [Bootstrap(peers=(1, 2))]
-    assert min(edge.exchanges for edge in node.edges.values()) >= 3
+    assert min(edge.service.exchanges for edge in node.edges.values()) >= 3
     assert node.handle(Bootstrapped(), 0.0) == [StartRound(index=0, accompanied=True)]
     assert not node.facts.joining
 
@@ -370,7 +371,7 @@ def test_a_node_whose_neighbor_is_gone_again_is_not_woken_for_ever():
     started(node)
     open_session(node, 0)
     open_session(node, 2)
-    node.handle(SessionClosed(peer=2, session=node.edges[2].greeting.number), 0.5)
+    node.handle(SessionClosed(peer=2, session=node.edges[2].line.greeting.number), 0.5)
     for now, then in ((1.0, 3.0), (3.0, 7.0), (7.0, 15.0), (15.0, 31.0), (31.0, 47.0)):
         assert levels(node.wake(now)) == [1]
         assert node.deadline() == then

@@ -9,9 +9,9 @@ import pytest
 
 from p2pfl.core.effects import Alarm, Finish, Freeze, NoteLife, ResetEdge
 from p2pfl.core.events import SessionClosed
+from p2pfl.core.facts import Phase
 from p2pfl.core.lives import LARGEST_GENERATION, LARGEST_STEP, MOST_CLAIMS, Copies, Life, Lives, News
 from p2pfl.core.messages import LivesTold, Resign
-from p2pfl.core.rounds import Phase
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import freeze, hello, make_node, only, open_session, say, sent, started
@@ -93,7 +93,7 @@ def with_an_edge_that_rests(index=9, peer=1):
     for other in (1, 2):
         open_session(node, other, greeting=greeting(other, life=Life(0, 10 + other)))
     node.handle(SessionClosed(peer=peer, session=1), 0.0)
-    node.edges[peer].record.seq = 3
+    node.edges[peer].exchange.record.seq = 3
     return node
 
 
@@ -112,7 +112,7 @@ def test_an_edge_over_which_nothing_has_gone_has_nothing_to_begin_anew_whatever_
     for generation in range(1, 400):
         effects += say(node, 2, LivesTold(lives=((1, generation, 77 + generation),)), 0.0)
     assert len(only(effects, ResetEdge)) == 1
-    assert node.edges[1].record.incarnation == 1
+    assert node.edges[1].exchange.record.incarnation == 1
 
 
 def test_what_a_neighbor_tells_about_lives_is_bounded_and_passed_on_in_few_messages():
@@ -152,7 +152,7 @@ def test_of_two_first_lives_the_one_heard_of_last_is_taken_for_the_later_one():
         for peer, name in ((1, old), (2, 50)):
             open_session(node, peer, greeting=greeting(peer, life=Life(0, name)))
         node.handle(SessionClosed(peer=1, session=1), 0.0)
-        node.edges[1].record.seq = 3
+        node.edges[1].exchange.record.seq = 3
         effects = say(node, 2, LivesTold(lives=((1, 0, new),)), 0.0)
         assert len(only(effects, ResetEdge)) == 1
         assert node.lives.known[1] == Life(1, new)
@@ -254,9 +254,9 @@ def test_an_edge_that_the_engine_works_on_begins_anew_when_it_is_through():
     effects = open_session(node, 1, greeting=greeting(1, life=Life(0, 11)))
     open_session(node, 2, greeting=greeting(2, life=Life(0, 12)))
     node.handle(SessionClosed(peer=1, session=1), 0.0)
-    assert node.edges[1].busy
+    assert node.edges[1].exchange.busy
     assert only(say(node, 2, LivesTold(lives=((1, 1, 77),))), ResetEdge, NoteLife) == []
     _, effects = freeze(node, only(effects, Freeze))
     kinds = [type(effect) for effect in only(effects, ResetEdge, NoteLife)]
     assert kinds == [ResetEdge, NoteLife], "on the disk the life must not be without the new beginning"
-    assert node.edges[1].record.pending is None
+    assert node.edges[1].exchange.record.pending is None

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.edge import share
 from p2pfl.core.effects import (
     ApplyReply,
     ApplyRequest,
@@ -105,7 +104,7 @@ def test_closing_rounds_mix_too_and_the_last_before_the_node_is_done():
     for closing in (1, 2):
         for peer in (1, 2, 3):
             message = Ready(version=closing + 1, closing=closing)
-            around.carry_out(say(around.node, peer, message, 1.0, around.node.edges[peer].greeting.number))
+            around.carry_out(say(around.node, peer, message, 1.0, around.node.edges[peer].line.greeting.number))
     order = [type(effect) for effect in around.of(CommitRound, Mix)]
     assert order == [CommitRound, Mix] * 3
     assert around.node.facts.done
@@ -146,7 +145,10 @@ def test_with_no_more_than_twice_the_liars_nothing_is_mixed_and_one_alarm_says_s
     assert len(around.of(Mix)) == 2
     assert around.alarms("too-few-neighbors", "enough-neighbors") == ["too-few-neighbors"]
     around.meet(
-        4, greeting=around.node.edges[4].record.hello(version=1, closing=None, level=None, done=False, have_yours=False)
+        4,
+        greeting=around.node.edges[4].exchange.record.hello(
+            version=1, closing=None, level=None, done=False, have_yours=False
+        ),
     )
     around.rounds(3)
     assert around.alarms("too-few-neighbors", "enough-neighbors") == ["too-few-neighbors", "enough-neighbors"]
@@ -158,12 +160,12 @@ def test_a_neighbor_in_quarantine_is_not_there_and_as_many_of_the_others_may_lie
     around = met(5, liars=2)
     around.rounds(2)
     edge = around.node.edges[4]
-    while not edge.standing.quarantines:
-        around.carry_out(edge.blame(Fault.PAYLOAD, "not finite", around.now))
+    while not edge.line.standing.quarantines:
+        around.carry_out(edge.exchange.blame(Fault.PAYLOAD, "not finite", around.now))
     around.rounds(10)
     assert len(around.of(Mix)) == 2, "four are left, of which two may lie"
     assert around.alarms("too-few-neighbors") == ["too-few-neighbors"]
-    assert around.node.rounds.mixing.needed == 5
+    assert around.node.settings.profile.neighbors_needed == 5
 
 
 def test_a_rule_that_needs_more_neighbors_gets_them_or_is_not_asked():
@@ -189,7 +191,7 @@ def test_replicas_of_fewer_than_two_transactions_are_not_mixed():
     around.carry_out(around.node.wake(2.0))
     around.rounds(1)
     around.meet(4)
-    assert around.node.edges[4].record.seq == 1
+    assert around.node.edges[4].exchange.record.seq == 1
     around.silent = {4}
     around.rounds(1)
     assert around.last(Mix).peers == (1, 2, 3)
@@ -218,7 +220,10 @@ def test_a_neighbor_without_a_session_is_not_mixed_and_comes_back_with_the_age_o
     assert around.last(Mix).peers == (1, 2, 3)
     around.silent = {4}
     around.meet(
-        4, greeting=around.node.edges[4].record.hello(version=1, closing=None, level=None, done=False, have_yours=False)
+        4,
+        greeting=around.node.edges[4].exchange.record.hello(
+            version=1, closing=None, level=None, done=False, have_yours=False
+        ),
     )
     around.rounds(1)
     assert around.last(Mix).peers == (1, 2, 3, 4)
@@ -267,8 +272,8 @@ def test_an_echo_from_the_future_counts_no_more_than_the_latest(echo):
     for seq in (1, 2):
         apply_request(node, say(node, 0, request(seq=seq, echo=echo, weight=HUGE)))
     tau = max(0, 10 - echo)
-    assert share(node.edges[0]) == pytest.approx(node.settings.staleness(tau) / 4)
-    assert node.edges[0].told.echo <= 10
+    assert node.edges[0].exchange.share() == pytest.approx(node.settings.staleness(tau) / 4)
+    assert node.edges[0].exchange.weighing.told.echo <= 10
 
 
 def test_in_a_schedule_all_neighbors_share_the_weight_whatever_round_it_is():
@@ -313,8 +318,8 @@ def test_one_lying_pace_of_three_moves_nothing_far(lie):
 def test_a_pace_that_is_not_known_yet_does_not_count():
     assert rhos([0.0, 0.0, 0.0]) == [1.0] * 6
     around = met(3, speed_limit=4.0)
-    around.node.edges[1].told = None
-    assert around.node.rounds.mixing.usual_pace_s(0.3) == 0.3
+    around.node.edges[1].exchange.weighing.told = None
+    assert around.node.rounds.training.pace.usual_s(0.3) == 0.3
 
 
 def test_with_too_few_that_tell_their_pace_the_own_one_counts():

@@ -10,8 +10,9 @@ from core_kit import commit, exchange_as_initiator, hello, is_through, make_node
 
 from p2pfl.core.effects import CloseSession, Finish, StartRound
 from p2pfl.core.events import RoundTrained, SessionOpened
+from p2pfl.core.facts import Phase
+from p2pfl.core.gathering import is_behind
 from p2pfl.core.messages import Done
-from p2pfl.core.rounds import Phase
 from p2pfl.core.standing import Fault
 
 LIAR = 2
@@ -21,8 +22,8 @@ def throw_out(node, now=0.0):
     """Enough proven faults of neighbor 2."""
     edge = node.edges[LIAR]
     effects = []
-    while not edge.standing.is_out:
-        effects += edge.blame(Fault.PAYLOAD, "no numbers", now)
+    while not edge.line.standing.is_out:
+        effects += edge.exchange.blame(Fault.PAYLOAD, "no numbers", now)
     return effects + node.wake(now)
 
 
@@ -38,13 +39,13 @@ def test_the_start_waits_for_no_edge_that_rests_because_it_falls_apart_again_and
     node = make_node(0, 1, LIAR, start_wait_s=60.0)
     effects = started(node) + open_session(node, 1) + open_session(node, LIAR)
     for incarnation in range(1, 7):
-        effects += node.edges[LIAR].resync(incarnation, "again", 0.1)
+        effects += node.edges[LIAR].exchange.resync(incarnation, "again", 0.1)
     assert len(only(effects + node.wake(0.2), StartRound)) == 1
-    assert not node.edges[LIAR].standing.is_out
+    assert not node.edges[LIAR].line.standing.is_out
     assert only(node.handle(SessionOpened(peer=LIAR, session=2), 1.0), CloseSession)
-    assert not node.edges[LIAR].is_behind(0)
+    assert not is_behind(node.edges[LIAR], 0)
     node.handle(SessionOpened(peer=LIAR, session=3), 100.0)
-    assert node.edges[LIAR].is_behind(0)
+    assert is_behind(node.edges[LIAR], 0)
 
 
 def test_one_that_came_and_told_no_level_does_not_hold_the_start_up_once_it_is_out():
@@ -71,6 +72,6 @@ def test_one_that_has_come_back_is_waited_for_again():
     started(node)
     throw_out(node)
     edge = node.edges[LIAR]
-    assert not edge.is_behind(0)
-    node.handle(SessionOpened(peer=LIAR, session=2), edge.standing.until + 1.0)
-    assert edge.is_behind(0)
+    assert not is_behind(edge, 0)
+    node.handle(SessionOpened(peer=LIAR, session=2), edge.line.standing.until + 1.0)
+    assert is_behind(edge, 0)

@@ -48,9 +48,9 @@ def test_two_ends_that_began_the_same_incarnation_find_each_other_consistent():
     node, _ = pending_initiator()
     say(node, 1, Resync(incarnation=9))
     other = make_node(1, 0, records={0: dataclasses.replace(full_record(), pending=None)})
-    other.edges[0].record.reset(9)
-    theirs = other.edges[0].record.hello(version=3, closing=None, level=None, done=False, have_yours=False)
-    mine = node.edges[1].record.hello(version=0, closing=None, level=None, done=False, have_yours=False)
+    other.edges[0].exchange.record.reset(9)
+    theirs = other.edges[0].exchange.record.hello(version=3, closing=None, level=None, done=False, have_yours=False)
+    mine = node.edges[1].exchange.record.hello(version=0, closing=None, level=None, done=False, have_yours=False)
     assert only(open_session(other, 0, greeting=mine), ResetEdge) == []
     assert (theirs.chain, theirs.seq) == (NO_CHAIN, 0)
 

@@ -29,7 +29,7 @@ def test_what_was_applied_is_answered_and_remembered():
     asked = request(version=9)
     reply, effects = apply_request(node, say(node, 0, asked), chain=b"d" * 16)
     assert effects == [Send(peer=0, session=1, message=reply)]
-    record = node.edges[0].record
+    record = node.edges[0].exchange.record
     assert (record.seq, record.reply, record.request_digest, record.heard) == (1, reply, asked.digest, 9)
     assert record.chain == b"d" * 16
 
@@ -57,7 +57,7 @@ def test_a_repeated_answer_costs_nothing_even_when_no_token_is_left():
     node = responder()
     asked = request()
     reply, _ = apply_request(node, say(node, 0, asked))
-    node.edges[0].bucket.tokens = 0.0
+    node.edges[0].exchange.bucket.tokens = 0.0
     assert say(node, 0, asked) == [Send(peer=0, session=1, message=reply)]
     assert sent(say(node, 0, request(seq=2)))[0].seq == 2
     assert say(node, 0, asked) == [Send(peer=0, session=1, message=reply)]
@@ -67,7 +67,7 @@ def test_repeated_answers_leave_the_tokens_for_new_requests():
     node = responder()
     asked = request()
     apply_request(node, say(node, 0, asked))
-    node.edges[0].bucket.tokens = 1.0
+    node.edges[0].exchange.bucket.tokens = 1.0
     for _ in range(3):
         say(node, 0, asked)
     assert only(say(node, 0, request(seq=2)), ApplyRequest)
@@ -100,7 +100,7 @@ def test_a_request_of_an_older_incarnation_is_told_the_new_one():
     node = responder()
     say(node, 0, Resync(incarnation=3))
     assert say(node, 0, request(incarnation=2)) == [Send(peer=0, session=1, message=Resync(incarnation=3))]
-    assert node.edges[0].record.seq == 0
+    assert node.edges[0].exchange.record.seq == 0
 
 
 def test_a_request_of_a_newer_incarnation_is_adopted_and_applied():
@@ -112,7 +112,7 @@ def test_a_request_of_a_newer_incarnation_is_adopted_and_applied():
     assert effects[0] == ResetEdge(peer=0, incarnation=2)
     assert effects[2].factor == 0.0
     reply, _ = apply_request(node, effects)
-    assert node.edges[0].record.reply == reply
+    assert node.edges[0].exchange.record.reply == reply
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_what_cannot_be_the_next_request_is_asked_back_and_leaves_no_trace(chang
     wrong = request(**change)
     ask = Ask(incarnation=0, seq=wrong.seq, request_digest=wrong.digest)
     assert say(node, 0, wrong) == [Send(peer=0, session=1, message=ask)]
-    assert (node.edges[0].record.seq, node.edges[0].record.reply) == (1, reply)
+    assert (node.edges[0].exchange.record.seq, node.edges[0].exchange.record.reply) == (1, reply)
 
 
 def test_a_request_that_failed_a_check_is_asked_back_and_never_tried_again():
@@ -149,13 +149,13 @@ def test_a_new_incarnation_forgets_what_was_refused():
     say(node, 0, asked)
     node.handle(RequestRefused(peer=0, request=asked, reason="too long"), 0.0)
     say(node, 0, Resync(incarnation=1))
-    assert node.edges[0].refused == b""
+    assert node.edges[0].exchange.refused == b""
 
 
 def test_a_responder_sends_no_request_of_its_own_and_takes_no_answer():
     node = responder()
     assert only(say(node, 0, reply_to(request())), ApplyRequest) == []
-    assert node.edges[0].record.pending is None
+    assert node.edges[0].exchange.record.pending is None
 
 
 def test_requests_that_come_while_the_engine_works_wait_their_turn():

@@ -9,9 +9,9 @@ import pytest
 
 from p2pfl.core.effects import ApplyRequest, Bootstrap, CommitRound, Freeze, StartRound
 from p2pfl.core.events import RoundTrained, SessionClosed
+from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Ready, Resync
 from p2pfl.core.node import Node
-from p2pfl.core.rounds import Phase
 from p2pfl.core.turns import Turns
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -167,7 +167,7 @@ def test_an_announcement_from_a_round_without_the_edge_is_no_wish(announced):
 def test_an_announcement_from_a_round_without_the_edge_is_heard():
     node = filled_initiator(1)
     say(node, 1, Ready(version=5, closing=2), 1.0)
-    assert (node.edges[1].peer_version, node.edges[1].peer_closing) == (5, 2)
+    assert (node.edges[1].progress.version, node.edges[1].progress.closing) == (5, 2)
 
 
 def test_in_the_closing_rounds_every_neighbor_is_told_and_only_the_active_one_exchanges():
@@ -321,7 +321,7 @@ def test_a_session_that_comes_back_between_two_turns_does_not_exchange():
     node = filled_initiator(1)
     ticked(node, 1.0)
     node.handle(SessionClosed(peer=1, session=1), 1.1)
-    record = node.edges[1].record
+    record = node.edges[1].exchange.record
     greeting = hello(seq=record.seq, chain=record.chain, chain_before=record.chain_before)
     assert only(open_session(node, 1, 1.2, session=2, greeting=greeting), Freeze) == []
     assert node.edges[1].is_open
@@ -361,7 +361,7 @@ def test_staleness_counts_turns_not_rounds():
     for version in range(1, 8):
         ticked(node, float(version))
     (op,) = only(ticked(node, 8.0), Freeze)
-    assert (op.version, op.staleness, node.edges[1].staleness) == (8, 1.0, 1)
+    assert (op.version, op.staleness, node.edges[1].exchange.weighing.staleness) == (8, 1.0, 1)
 
 
 def test_turns_that_were_missed_make_it_stale():
@@ -369,11 +369,11 @@ def test_turns_that_were_missed_make_it_stale():
     node.handle(SessionClosed(peer=1, session=1), 0.5)
     for version in range(1, 12):
         ticked(node, float(version))
-    record = node.edges[1].record
+    record = node.edges[1].exchange.record
     greeting = hello(seq=record.seq, chain=record.chain, chain_before=record.chain_before)
     open_session(node, 1, 11.5, session=2, greeting=greeting)
     (op,) = only(ticked(node, 12.0), Freeze)
-    assert (node.edges[1].staleness, op.staleness) == (6, pytest.approx(3**-0.5))
+    assert (node.edges[1].exchange.weighing.staleness, op.staleness) == (6, pytest.approx(3**-0.5))
 
 
 def test_requests_that_are_out_together_never_offer_the_whole_model():
@@ -399,7 +399,7 @@ def test_a_request_that_waits_for_a_neighbor_without_a_session_takes_nothing_fro
 def test_a_request_that_was_out_before_a_restart_still_counts():
     before = filled_initiator(1, 2)
     freeze(before, ticked(before, 1.0), 1.0)
-    turns = {peer: edge.turns for peer, edge in before.edges.items()}
+    turns = {peer: edge.progress.turns for peer, edge in before.edges.items()}
     node = Node(
         index=0,
         neighbors=(1, 2),
@@ -409,11 +409,11 @@ def test_a_request_that_was_out_before_a_restart_still_counts():
         fresh=False,
         version=1,
         rounds=1,
-        records={peer: edge.record for peer, edge in before.edges.items()},
+        records={peer: edge.exchange.record for peer, edge in before.edges.items()},
     )
     started(node)
     for peer in (1, 2):
-        record = before.edges[peer].record
+        record = before.edges[peer].exchange.record
         greeting = hello(seq=record.seq, chain=record.chain, chain_before=record.chain_before)
         open_session(node, peer, 2.0, session=2, greeting=greeting)
     (op,) = only(say(node, 1, Ready(version=4), 2.0, session=2), Freeze)

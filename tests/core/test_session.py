@@ -47,8 +47,8 @@ def test_before_both_greetings_nothing_but_hello_counts(ends, message):
     node = make_node(*ends)
     node.handle(SessionOpened(peer=ends[1], session=1), 0.0)
     assert say(node, ends[1], message) == []
-    assert node.edges[ends[1]].record == EdgeRecord()
-    assert not node.edges[ends[1]].peer_done
+    assert node.edges[ends[1]].exchange.record == EdgeRecord()
+    assert not node.edges[ends[1]].progress.done
 
 
 def test_a_session_begins_with_our_hello_and_opens_with_theirs():
@@ -78,8 +78,8 @@ def test_a_repeated_hello_is_answered_only_if_it_does_not_say_i_have_yours():
 def test_a_second_hello_that_says_something_else_changes_nothing():
     node = responder()
     say(node, 0, hello(incarnation=9, done=True, have_yours=True))
-    assert node.edges[0].record == EdgeRecord()
-    assert not node.edges[0].peer_done
+    assert node.edges[0].exchange.record == EdgeRecord()
+    assert not node.edges[0].progress.done
 
 
 def test_hello_has_the_same_fields_each_time_although_the_node_has_gone_on():
@@ -116,7 +116,7 @@ def test_what_waited_when_a_session_ended_is_void():
     invariants.check(node)
     _, after = apply_request(node, effects)
     assert after == []
-    assert node.edges[0].record.seq == 1
+    assert node.edges[0].exchange.record.seq == 1
 
 
 def test_hello_is_composed_only_after_the_engine_is_through_with_the_edge():
@@ -162,8 +162,8 @@ def test_greetings_that_contradict_each_other_begin_a_new_incarnation():
 
 def test_both_ends_of_contradicting_greetings_choose_the_same_incarnation():
     mine, theirs = make_node(0, 1), make_node(1, 0)
-    mine.edges[1].record.reset(4)
-    theirs.edges[0].record.reset(9)
+    mine.edges[1].exchange.record.reset(4)
+    theirs.edges[0].exchange.record.reset(9)
     first = mine.handle(SessionOpened(peer=1, session=1), 0.0)
     second = theirs.handle(SessionOpened(peer=0, session=1), 0.0)
     effects = say(mine, 1, sent(second)[0]) + say(theirs, 0, sent(first)[0])
@@ -175,7 +175,7 @@ def test_an_incarnation_at_the_end_of_its_range_ends_the_session_and_stays():
     effects = open_session(node, 0, greeting=hello(incarnation=2**53 - 1))
     assert only(effects, ResetEdge) == []
     assert [close.session for close in only(effects, CloseSession)] == [1]
-    assert node.edges[0].record == EdgeRecord()
+    assert node.edges[0].exchange.record == EdgeRecord()
 
 
 @pytest.mark.parametrize("extra", [3, 40])
@@ -184,7 +184,7 @@ def test_a_flood_at_a_busy_edge_is_not_kept(extra):
     effects = say(node, 0, request())
     for seq in range(2, 2 + extra):
         say(node, 0, request(seq=seq))
-    assert len(node.edges[0].inbox) <= 8
+    assert len(node.edges[0].line.inbox) <= 8
     assert only(apply_request(node, effects)[1], ApplyRequest, Send)
 
 
@@ -201,7 +201,7 @@ def test_an_answer_of_the_engine_that_comes_after_the_session_counts_all_the_sam
     node.handle(SessionClosed(peer=1, session=1), 0.0)
     asked = request(version=op.version, weight=op.weight)
     assert node.handle(RequestFrozen(peer=1, request=asked), 0.0) == []
-    assert node.edges[1].record.pending == asked
+    assert node.edges[1].exchange.record.pending == asked
 
 
 @pytest.mark.parametrize(

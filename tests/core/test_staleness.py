@@ -66,10 +66,10 @@ def test_after_an_exchange_of_weight_zero_the_next_one_weighs_something_however_
 def test_an_exchange_of_weight_zero_still_tells_both_ends_what_they_have():
     node = responder()
     apply_request(node, say(node, 0, request(version=6)))
-    assert node.edges[0].record.heard == 6
+    assert node.edges[0].exchange.record.heard == 6
     node, effects = initiator()
     exchange_as_initiator(node, effects, version=8)
-    assert (node.edges[1].record.heard, node.edges[1].record.known) == (8, 0)
+    assert (node.edges[1].exchange.record.heard, node.edges[1].exchange.record.known) == (8, 0)
 
 
 def test_an_echo_from_the_future_is_no_older_than_now():

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core import invariants
-from p2pfl.core.edge import LONGEST_JUMP
 from p2pfl.core.effects import Alarm, ApplyRequest, CloseSession, Finish
 from p2pfl.core.events import MessageReceived, ReplyRefused, RequestRefused, SessionClosed, SessionOpened
+from p2pfl.core.exchange import LONGEST_JUMP
 from p2pfl.core.limits import HEARD_MULTIPLE, LONGEST_STALL_S, TELLS_PER_S, hearing_bucket
 from p2pfl.core.messages import Ask, Busy, Done, Ready, Resync
 from p2pfl.core.standing import ENOUGH, FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, PROBATION, Fault, Standing
@@ -139,7 +139,7 @@ def test_a_neighbor_whose_models_are_refused_is_put_into_quarantine_with_name_an
     assert "not finite" in alarm.text
     (close,) = only(effects, CloseSession)
     assert (close.session, close.rest_s) == (1, FIRST_TERM_S)
-    assert node.edges[0].greeting.number is None
+    assert node.edges[0].line.greeting.number is None
 
 
 def test_in_quarantine_a_session_is_closed_before_anything_is_said():
@@ -281,7 +281,7 @@ def test_a_flood_of_any_message_ends_the_session_and_the_second_one_leads_to_qua
     closes = []
     while not node.standings(now)[0].quarantines:
         now += 1e-4
-        if node.edges[0].greeting.number is None:
+        if node.edges[0].line.greeting.number is None:
             session += 1
             open_session(node, 0, now, session)
         heard += 1

@@ -113,6 +113,6 @@ def test_who_sets_the_pace_is_told_where_one_costs_more_than_the_others():
 
 def test_the_stuttering_neighbor_sets_the_pace():
     _, world = pace({1: takes(0.005), 2: STUTTER}, train_s=0.25)
-    waited = {peer: edge.patience.waited.total_s(world.now) for peer, edge in world.node.edges.items()}
+    waited = {peer: edge.service.patience.waited.total_s(world.now) for peer, edge in world.node.edges.items()}
     assert pace_setter(waited) == 2
     assert waited[2] <= 60.0 * WAIT_SHARE + 0.5

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core import exchange
-from p2pfl.core.edge import Edge
-from p2pfl.core.messages import Request
+from p2pfl.core.exchange import Exchange, Responder
 from p2pfl.core.standing import Fault
 from p2pfl.engine import engine, redo
 from p2pfl.engine.changes import EdgeWasReset, ReplyWasApplied
@@ -70,13 +68,13 @@ def test_an_initiator_that_moves_otherwise_than_its_responder_is_found(monkeypat
 
 
 def test_a_request_that_is_applied_again_when_it_comes_again_is_found(monkeypatch):
-    def wrong(edge, request, now):
-        if edge.record.reply is not None and request.digest == edge.record.request_digest:
-            return exchange._accept(edge, request, now)
-        return right(edge, request, now)
+    def wrong(responder, request, now):
+        if responder.record.reply is not None and request.digest == responder.record.request_digest:
+            return responder._accept(request, now)
+        return right(responder, request, now)
 
-    right = exchange._MESSAGES[Request]
-    monkeypatch.setattr(exchange, "_MESSAGES", {**exchange._MESSAGES, Request: wrong})
+    right = Responder._hear_request
+    monkeypatch.setattr(Responder, "_hear_request", wrong)
     assert first_violation()
 
 
@@ -106,10 +104,10 @@ def test_an_edge_that_keeps_one_replica_after_a_new_beginning_is_found(monkeypat
 def test_a_standing_that_suffers_from_what_honest_nodes_do_is_found(monkeypatch):
     """Lost disks and older states begin edges anew, too."""
 
-    def wrong(edge, incarnation, reason, now, **more):
-        effects = right(edge, incarnation, reason, now, **more)
-        return effects + edge.blame(Fault.FLOOD, reason, now)
+    def wrong(exchange, incarnation, reason, now, **more):
+        effects = right(exchange, incarnation, reason, now, **more)
+        return effects + exchange.blame(Fault.FLOOD, reason, now)
 
-    right = Edge.resync
-    monkeypatch.setattr(Edge, "resync", wrong)
+    right = Exchange.resync
+    monkeypatch.setattr(Exchange, "resync", wrong)
     assert "into quarantine" in first_violation(likely=10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
-from p2pfl.core.rounds import Phase
+from p2pfl.core.facts import Phase
 from p2pfl.reporting.figures import contraction
 from p2pfl.runtime.report import _closing_rounds
 

@@ -93,7 +93,7 @@ async def test_speed_correction_keeps_fast_nodes_from_pulling_the_result_to_them
     Without the control variate, which works against the same pull.
     """
     note = Pace._note
-    monkeypatch.setattr(Pace, "_note", lambda pace, _: note(pace, 0.02 if 0 in pace.mixing.edges else 0.2))
+    monkeypatch.setattr(Pace, "_note", lambda pace, _: note(pace, 0.02 if 0 in pace.edges else 0.2))
     errors = []
     for limit in (1.0, 8.0):
         bounds = {"rounds": 100_000, "learning_rate": 0.05}

@@ -59,7 +59,7 @@ async def test_a_neighbor_that_never_starts_costs_the_wait_at_the_start_and_no_r
         assert exchanges.pop("node2") == 0
         assert min(exchanges.values()) >= 20
     for node in nodes:
-        assert node.application.driver.core.edges[2].patience.misses == 0, "a round has waited for it"
+        assert node.application.driver.core.edges[2].service.patience.misses == 0, "a round has waited for it"
 
 
 def _is_alone_with_one(node, phase):

@@ -107,7 +107,7 @@ class Watch:
 
 
 def exchanges(node, peer):
-    return node.application.driver.core.edges[peer].exchanges
+    return node.application.driver.core.edges[peer].service.exchanges
 
 
 @pytest.fixture
@@ -149,6 +149,6 @@ async def test_fewer_bodies_pass_a_slow_line_and_the_other_edge_keeps_its_pace(p
             assert max(ages[index] for ages in watch.ages[box]) <= 1, "each began as soon as it was encoded"
         assert watch.most_bodies <= 1
         assert watch.most_news <= 4
-        assert slow[0].application.driver.core.edges[1].staleness_max <= slow[0].rounds
+        assert slow[0].application.driver.core.edges[1].exchange.weighing.staleness_max <= slow[0].rounds
         assert slow[0].application.driver.links.counters.peers[1].sessions == 1
     assert slow_share < 0.25 * share

@@ -13,7 +13,7 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
-from p2pfl.core.facts import Settings
+from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import parse_staleness
 from p2pfl.engine.arithmetic import Seen
 from p2pfl.learn.methods.plain import Plain
@@ -44,7 +44,6 @@ def quadratics(*, beta, samples, rounds=150, **changes):
         rounds=rounds,
         time_s=None,
         closing_rounds=10,
-        gamma=1.0,
         staleness=parse_staleness("hinge-polynomial:4,0.5"),
         speed_limit=1.0,
         start_wait_s=2.0,

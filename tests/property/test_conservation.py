@@ -82,7 +82,7 @@ def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_no
     start = world.oracle.total()
     schedule(world, faults)
     run_checking(world, 4.0, start)
-    assert all(edge.record.resyncs == 0 for host in world.hosts for edge in host.core.edges.values())
+    assert all(edge.exchange.record.resyncs == 0 for host in world.hosts for edge in host.core.edges.values())
 
 
 @settings(
@@ -154,7 +154,7 @@ def test_every_node_comes_to_its_end_whatever_has_happened(graph, seed, link, fa
 
 def test_the_oracle_sees_a_step_longer_than_its_compressor_allows(monkeypatch):
     """As where both ends of an edge forget the share of a full step that goes well with it."""
-    monkeypatch.setattr(OpenPlan, "settings_of", lambda plan, _index, _peers: plan.settings)
+    monkeypatch.setattr(OpenPlan, "gammas_of", lambda _plan, _index, _peers: {})
     world = make_world("ring", 3, compressor="top-k:0.1")
     world.oracle.gammas = [dict.fromkeys(range(4), 0.5)] * 4
     with pytest.raises(AssertionError, match=r"where .* is the most"):

@@ -140,7 +140,9 @@ def is_settled(world):
     """Nothing is pending anywhere, and every edge has greeted."""
     edges = [edge for host in world.hosts for edge in host.core.edges.values()]
     alive = all(host.alive for host in world.hosts)
-    return alive and all(edge.is_open and edge.record.pending is None and not edge.busy for edge in edges)
+    return alive and all(
+        edge.is_open and edge.exchange.record.pending is None and not edge.exchange.busy for edge in edges
+    )
 
 
 def run_to_the_optimum(world, optimum, limit_s=120.0):
@@ -198,7 +200,7 @@ def test_a_neighbor_whose_link_to_a_wiped_node_never_returns_drops_its_half_of_t
     for a, b in alive_edges:
         assert world.hosts[a].core.edges[b].is_open
     total = variates(world).sum(axis=0)
-    flying = [e for e in alive_edges if world.hosts[e[0]].core.edges[e[1]].record.pending is not None]
+    flying = [e for e in alive_edges if world.hosts[e[0]].core.edges[e[1]].exchange.record.pending is not None]
     assert flying or np.abs(total).max() < 1e-9
 
 

@@ -49,8 +49,8 @@ def test_all_end_at_the_weighted_mean_without_a_resync_and_hardly_stale(graph):
     assert all(host.finished for host in world.hosts)
     assert farthest(world, target) < 1e-3
     edges = [edge for host in world.hosts for edge in host.core.edges.values()]
-    assert all(edge.record.resyncs == 0 for edge in edges)
-    assert max(edge.staleness_max for edge in edges) <= 2
+    assert all(edge.exchange.record.resyncs == 0 for edge in edges)
+    assert max(edge.exchange.weighing.staleness_max for edge in edges) <= 2
     assert not any(host.alarms for host in world.hosts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.facts import Settings
+from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import parse_staleness
 from p2pfl.learn.interface import LocalRound
 from sim.oracle import OpenPlan, OpenWorld
@@ -65,7 +65,6 @@ def core_settings(**changes):
         "rounds": 30,
         "time_s": None,
         "closing_rounds": 10,
-        "gamma": 1.0,
         "staleness": parse_staleness("hinge-polynomial:4,0.5"),
         "speed_limit": 1.0,
         "start_wait_s": 2.0,

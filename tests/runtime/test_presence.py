@@ -80,9 +80,9 @@ def test_one_that_is_listed_and_never_comes_is_an_alarm_and_a_line_when_it_does(
 def test_one_that_has_finished_or_whom_the_own_disk_keeps_away_is_not_lost(told):
     told.presence.opened(1, 0.0)
     told.presence.ended(1, "closed by the peer", 1.0)
-    told.core.edges[1].peer_done = True
+    told.core.edges[1].progress.done = True
     told.presence.look(500.0)
-    told.core.edges[1].peer_done, told.core.facts.halted = False, True
+    told.core.edges[1].progress.done, told.core.facts.halted = False, True
     told.presence.look(500.0)
     assert (told.alarms, told.lines) == ([], [])
 

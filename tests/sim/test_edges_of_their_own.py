@@ -81,6 +81,6 @@ def test_each_end_of_an_edge_takes_the_step_that_goes_with_its_compressor():
     stage = Stage(script(made, settle(WorldSpec(), 6, made.seed), learners, exact=False, check=False))
     stage.world.run(until_ns=10**7, finish=False)
     for node, host in enumerate(stage.world.hosts):
-        for peer, edge in host.core.edges.items():
+        for peer in host.core.edges:
             wanted = make_compressor(made.compressor_of(node, peer)).gamma(learners.size)
-            assert edge.settings.gamma_of(peer) == pytest.approx(wanted * made.gossip.gamma)
+            assert host.core.settings.profile.gamma_of(peer) == pytest.approx(wanted * made.gossip.gamma)

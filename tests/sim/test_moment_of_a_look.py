@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from p2pfl.config.model import TaskConfig
-from p2pfl.core.rounds import Phase
+from p2pfl.core.facts import Phase
 from sim import simulate
 from sim.federations import describe
 from sim.figures import Figures

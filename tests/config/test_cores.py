@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.config.cores import FARTHEST, all_hops, hops
 from p2pfl.config.model import Federation, GossipConfig, Member, TaskConfig, TrainingConfig
-from p2pfl.core.settings import FARTHEST, all_hops, hops
 from topologies import build
 
 

@@ -1,0 +1,83 @@
+"""From a federation's file to the settings of its cores: what it says of gossip, and how far its graph reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from p2pfl.config.model import Federation
+from p2pfl.config.rule import liars_of
+from p2pfl.core.profiles import Conservative, Robust
+from p2pfl.core.settings import Settings
+from p2pfl.core.staleness import parse_staleness
+
+FARTHEST = 32
+"""Nodes begin together within so many hops; further out each hop would cost one more message on every edge."""
+
+BLOCK = 32
+"""Nodes whose neighbors are looked at in one step."""
+
+
+def settings_of(
+    federation: Federation, *, hops: int, gammas: Mapping[int, float] | None = None, least: int = 0
+) -> Settings:
+    """`hops` is how far the farthest member is from this one; `gammas` by neighbor, where not `gossip.gamma`; `least`
+    how many neighbors the rule itself needs.
+    """
+    training, gossip = federation.training, federation.gossip
+    liars = liars_of(gossip.rule)
+    return Settings(
+        rounds=training.rounds,
+        time_s=training.time_s,
+        closing_rounds=training.closing_rounds,
+        profile=Robust(liars=liars, least=least) if liars else Conservative(gamma=gossip.gamma, gammas=gammas or {}),
+        staleness=parse_staleness(gossip.staleness),
+        speed_limit=training.speed_correction,
+        overtime=training.when_through == "train",
+        start_wait_s=gossip.start_wait_s,
+        linger_s=gossip.linger_s,
+        max_wait_s=gossip.max_wait_s,
+        exchanges_per_s=gossip.exchanges_per_s,
+        members=len(federation.members),
+        hops=hops,
+        audit_every=gossip.audit_every,
+    )
+
+
+def hops(federation: Federation, member: int) -> int:
+    """How far the farthest node is from `member`: between 1 and FARTHEST."""
+    neighbors: list[list[int]] = [[] for _ in federation.members]
+    for a, b in federation.edges:
+        neighbors[a].append(b)
+        neighbors[b].append(a)
+    reached, rim, depth = {member}, [member], 0
+    while rim and depth < FARTHEST:
+        beyond = {peer for node in rim for peer in neighbors[node]} - reached
+        reached |= beyond
+        rim = list(beyond)
+        depth += bool(beyond)
+    return max(1, depth)
+
+
+def all_hops(federation: Federation) -> list[int]:
+    """`hops` of every member: sets of reached nodes as bits, joined with those of the neighbors hop by hop."""
+    count = len(federation.members)
+    ends = np.array(federation.edges, dtype=np.int64).reshape(-1, 2)
+    source, target = np.concatenate([ends, ends[:, ::-1], np.arange(count)[:, None].repeat(2, axis=1)]).T
+    order = np.argsort(source, kind="stable")
+    target, first = target[order], np.searchsorted(source[order], np.arange(count + 1))
+    reached = np.packbits(np.eye(count, dtype=bool), axis=1)
+    depth = np.ones(count, dtype=np.int64)
+    for hop in range(1, FARTHEST + 1):
+        wider = np.empty_like(reached)
+        for low in range(0, count, BLOCK):  # the rows of all neighbors at once would be a gigabyte in a dense graph
+            cuts = first[low : low + BLOCK + 1]
+            some = reached[target[cuts[0] : cuts[-1]]]
+            wider[low : low + BLOCK] = np.bitwise_or.reduceat(some, cuts[: min(BLOCK, count - low)] - cuts[0], axis=0)
+        grown = (wider != reached).any(axis=1)
+        if not grown.any():
+            break
+        depth[grown] = hop
+        reached = wider
+    return [int(one) for one in depth]

@@ -1,0 +1,96 @@
+"""What neighbors say about lives: heard, believed within bounds, and passed on over all lines of a node.
+
+Edges keep flows in the conservative profile alone; in the other one nobody's word about lives is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from p2pfl.core.effects import Effect, NoteLife
+from p2pfl.core.facts import Facts
+from p2pfl.core.line import Line
+from p2pfl.core.lives import Life, Lives, News
+from p2pfl.core.messages import MOST_LIVES_TOLD, LivesTold
+from p2pfl.core.settings import Settings
+
+CHALLENGE_EVERY_S = 5.0
+"""How often a neighbor that is there is told of another life of its own, at most."""
+
+
+class Hearsay:
+    """Of one node."""
+
+    def __init__(self, lives: Lives, lines: Mapping[int, Line], facts: Facts, settings: Settings) -> None:
+        self.lives = lives
+        self.lines = lines
+        self.facts = facts
+        self.settings = settings
+
+    def welcome(self, line: Line, life: Life, known: Life | None, news: News, now: float) -> list[Effect]:
+        """Tell a neighbor that has just greeted what is known; `known` is the life that it was thought to be in."""
+        if not self.settings.profile.keeps_flows:
+            return []
+        lives = self.lives.told()
+        if known is not None and known.name != life.name and known.generation >= life.generation:
+            lives.append((line.peer, known))  # from it a node without memory learns which generation it is
+        # When a federation begins, everybody is new to everybody: of that there is nothing to say.
+        is_under_way = self.facts.rounds > 0 or self.lives.own.generation > 0
+        if news is not News.KNOWN and (life.generation or is_under_way):
+            self.lives.note_news(line.peer, line.peer)
+        return _tell(line, lives) + self.pass_on_due(now)
+
+    def hear(self, line: Line, member: int, life: Life, now: float) -> tuple[list[Effect], bool]:
+        """A neighbor tells of somebody's life. True: the edge to that member has outlived the member's memory."""
+        lives = self.lives
+        if member == lives.index:
+            return self._claimed() if lives.claim(life) else [], False
+        life = lives.later(member, life)
+        news = lives.judge(member, life)
+        if news in {News.KNOWN, News.STALE} or member >= self.settings.members or line.news.take(now) > 0.0:
+            return [], False
+        own_line = self.lines.get(member)
+        if news is News.NEW and own_line is not None and own_line.greeting.is_open:
+            # It has greeted in its life of now. Another one it must hear of itself, and say which of them it is.
+            if now < own_line.challenged_at + CHALLENGE_EVERY_S:
+                return [], False
+            own_line.challenged_at = now
+            return _tell(own_line, [(member, life)]), False
+        lives.known[member] = life
+        lives.note_news(line.peer, member)
+        if news is not News.NEW or own_line is None:
+            return [NoteLife(member=member, life=life)], False
+        return [], True
+
+    def pass_on_due(self, now: float) -> list[Effect]:
+        """Tell every neighbor of the lives that were news here, if some are due."""
+        if now < self.lives.due_at:
+            return []
+        news = self.lives.take_news(now)
+        effects: list[Effect] = []
+        for line in self.lines.values():
+            if line.greeting.is_open:
+                effects += _tell(line, [(one, life) for one, source, life in news if line.peer not in {one, source}])
+        return effects
+
+    def claim_another(self) -> list[Effect]:
+        """A node without memory where others have moved on may have had an earlier life: all must hear of this one."""
+        return self._claimed() if self.settings.profile.keeps_flows and self.lives.claim_another() else []
+
+    def _claimed(self) -> list[Effect]:
+        """This node's life has become a later one. All neighbors hear of it, and of those who came without a past as
+        well: they may have had one that nobody here remembers.
+        """
+        lives = self.lives
+        there = [line for line in self.lines.values() if line.greeting.is_open]
+        for line in there:
+            if line.peer in lives.known and not lives.known[line.peer].generation:
+                lives.note_news(line.peer, line.peer)
+        told = [effect for line in there for effect in _tell(line, [(lives.index, lives.own)])]
+        return [NoteLife(member=None, life=lives.own), *told]
+
+
+def _tell(line: Line, lives: Sequence[tuple[int, Life]]) -> list[Effect]:
+    rows = [(member, life.generation, life.name) for member, life in lives]
+    parts = [tuple(rows[first : first + MOST_LIVES_TOLD]) for first in range(0, len(rows), MOST_LIVES_TOLD)]
+    return [effect for part in parts for effect in line.say(LivesTold(lives=part))]

@@ -1,0 +1,115 @@
+"""The line to one neighbor: its session and greeting, what waits to be read, and the bounds that it must keep.
+
+It says what it found, as effects or a verdict, and calls nothing above itself: whoever ends the session through it
+tells the exchange (`Exchange.drop`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from p2pfl.core.effects import Alarm, CloseSession, Effect, Send
+from p2pfl.core.limits import ResyncBrake, TokenBucket, hearing_bucket
+from p2pfl.core.lives import Copies
+from p2pfl.core.messages import Hello, Message, Reply, Request
+from p2pfl.core.session import Greeting
+from p2pfl.core.standing import Fault, Standing
+
+INBOX = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class Line:
+    """Of one edge."""
+
+    peer: int
+    exchanges_per_s: float
+    news: TokenBucket
+    """Bounds the words about lives that are believed of this neighbor."""
+    hearing: TokenBucket = field(init=False)
+    """Bounds all messages of this neighbor, in whatever session."""
+    greeting: Greeting = field(default_factory=Greeting)
+    standing: Standing = field(default_factory=Standing, repr=False, compare=False)
+    brake: ResyncBrake = field(default_factory=ResyncBrake)
+    copies: Copies = field(default_factory=Copies)
+    inbox: list[Message] = field(default_factory=list)
+    """Messages that wait until the engine is through with the edge."""
+    left_at: float | None = None
+    """When the latest open session ended; None while none has."""
+    challenged_at: float = float("-inf")
+    """When the neighbor was last told that others know of another life of its own."""
+
+    def __post_init__(self) -> None:
+        self.hearing = hearing_bucket(self.exchanges_per_s)
+
+    def open(self, number: int, now: float, *, halted: bool) -> list[Effect]:
+        """A session is up and replaces the old one, or is refused: then there is none."""
+        self.end()
+        standing = self.standing
+        if standing.is_quarantined(now):
+            rest_s = standing.until - now
+            return [CloseSession(peer=self.peer, session=number, reason="in quarantine", rest_s=rest_s)]
+        if halted or self.brake.refuses(now):
+            return [CloseSession(peer=self.peer, session=number, reason="resting")]
+        self.greeting.begin(number)
+        if not standing.comes_back(now):
+            return []
+        return [Alarm(kind="probation", peer=self.peer, text="its quarantine is over")]
+
+    def end(self) -> None:
+        self.greeting.end()
+        self.inbox.clear()
+
+    def drop(self, reason: str, rest_s: float = 0.0) -> list[Effect]:
+        """End the session from this side."""
+        number = self.greeting.number
+        self.end()
+        return [] if number is None else [CloseSession(peer=self.peer, session=number, reason=reason, rest_s=rest_s)]
+
+    def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
+        """Count what no honest node does. Enough of it ends the session for a while: only then there are effects."""
+        standing = self.standing
+        if not standing.note(fault, text, now):
+            return []
+        rest_s = standing.until - now
+        alarm = f"nothing is heard from it for {rest_s:.0f} s, after {standing.reasons}; the latest: {text}"
+        reason = f"in quarantine for {rest_s:.0f} s: {fault}"
+        return [Alarm(kind="quarantine", peer=self.peer, text=alarm), *self.drop(reason, rest_s=rest_s)]
+
+    def is_flooded(self, now: float) -> bool:
+        """Whether one message more is too much. The next session begins as the first did."""
+        if self.hearing.take(now) == 0.0:
+            return False
+        self.hearing = hearing_bucket(self.exchanges_per_s)
+        return True
+
+    def hear_hello(self, hello: Hello) -> list[Effect]:
+        """Take the neighbor's greeting, and say again what it has not heard."""
+        answer = self.greeting.hear(hello)
+        return self.say(answer) if answer else []
+
+    def put_by(self, message: Message) -> None:
+        """Bounded, and with at most one body: whatever is left out here will be sent again."""
+        heavy = isinstance(message, Request | Reply)
+        crowded = heavy and any(isinstance(waiting, Request | Reply) for waiting in self.inbox)
+        if not crowded and len(self.inbox) < INBOX:
+            self.inbox.append(message)
+
+    def send(self, message: Message) -> list[Effect]:
+        """Say something on the open edge; before both greetings are judged nothing but Hello flows."""
+        return self.say(message) if self.greeting.is_open else []
+
+    def say(self, message: Message) -> list[Effect]:
+        """Say something that needs no judged greetings, in whatever session there is."""
+        if self.greeting.number is None:
+            return []
+        return [Send(peer=self.peer, session=self.greeting.number, message=message)]
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether this end lets no session in: nobody waits for such a neighbor."""
+        return self.standing.is_out or self.brake.rests
+
+    def was_there(self, now: float, linger_s: float) -> bool:
+        """Whether the neighbor is there, or was a short time ago."""
+        return self.greeting.is_open or (self.left_at is not None and now < self.left_at + linger_s)

@@ -265,11 +265,6 @@ class Edge:
     def is_open(self) -> bool:
         return self.line.greeting.is_open
 
-    @property
-    def is_late(self) -> bool:
-        """Whether the latest tick waits for this edge, as far as its patience goes."""
-        return self.line.greeting.is_open and not self.service.served
-
     def tick(self, now: float) -> list[Effect]:
         """The node has a new version: exchange it (initiator), or ask for an exchange (responder), if it is the
         edge's turn. Closing rounds are told in any case.

@@ -46,24 +46,24 @@ class Tick:
 
         One late edge with patience left is answer enough: the others are looked at when it is served.
         """
-        awaited = self.awaited
-        if awaited is not None and awaited.is_late:
-            end = self._patience_end(awaited, phase, phase_from)
+        median_s, awaited = self.usual.median_s(self.settings.max_wait_s), self.awaited
+        if awaited is not None and awaited.line.greeting.is_open and not awaited.service.served:
+            end = self._patience_end(awaited, phase, phase_from, median_s)
             if now < end:
                 return end
-        late = [edge for edge in self.edges.values() if edge.is_late]
+        late = [edge for edge in self.edges.values() if edge.line.greeting.is_open and not edge.service.served]
         if not late:
-            self._book(now, phase)
+            self._book(now, phase, median_s)
             return self._rest_end(phase)
-        end, last = max((self._patience_end(edge, phase, phase_from), edge.peer) for edge in late)
+        end, last = max((self._patience_end(edge, phase, phase_from, median_s), edge.peer) for edge in late)
         self.awaited = self.edges[last]
         if now >= end:
             for edge in late:
                 edge.service.patience.missed()
-            self._book(end, phase)
+            self._book(end, phase, median_s)
         return end
 
-    def _book(self, end: float, phase: Phase) -> None:
+    def _book(self, end: float, phase: Phase, median_s: float) -> None:
         """The one that the tick waited for last has cost the time since the others were through.
 
         Where several are late to the end, one of them has cost it all; when it can afford no more, the next.
@@ -75,33 +75,31 @@ class Tick:
         others_at = (service.served_at for service in others if service.served)
         alone_from = max(self.began_at, max(others_at, default=self.began_at))
         if end > alone_from:
-            awaited.service.patience.cost(end - alone_from, end - self.began_at, self._median_s, end)
+            awaited.service.patience.cost(end - alone_from, end - self.began_at, median_s, end)
 
-    def _patience_end(self, edge: Edge, phase: Phase, phase_from: float) -> float:
+    def _patience_end(self, edge: Edge, phase: Phase, phase_from: float, median_s: float) -> float:
+        """When this edge is waited for no longer. `median_s` is what an exchange usually takes; with one neighbor
+        alone, what it takes with that one.
+        """
         patience, progress = edge.service.patience, edge.progress
         wait_s = patience.wait_s()
         if wait_s > self.training_s:  # the usual wait is never shorter than that
-            wait_s = min(wait_s, self._usual_wait_s())
+            wait_s = min(wait_s, self._usual_wait_s(median_s))
         if phase is Phase.JOINING:
             return self.began_at + max(wait_s, LEAST_JOIN_TICK_S)
         if progress.keeps_step:  # the exchange begins when both ends are there; `Rounds` waits for the other as long
             both_from = max(self.began_at, progress.closing_heard_at)
             return phase_from + self.settings.linger_s if progress.is_awaited else both_from + wait_s
         if phase is Phase.TRAINING:  # the other phases are short, and end for all nodes alike
-            wait_s = min(wait_s, patience.afford_s(self._median_s, self.began_at))
+            wait_s = min(wait_s, patience.afford_s(median_s, self.began_at))
         return self.began_at + wait_s
 
-    @property
-    def _median_s(self) -> float:
-        """What an exchange usually takes; with one neighbor alone, what it takes with that one."""
-        return self.usual.median_s(self.settings.max_wait_s)
-
-    def _usual_wait_s(self) -> float:
+    def _usual_wait_s(self, median_s: float) -> float:
         """One edge that is much slower than the others must not set the pace of all.
 
         It is waited for as long as a round trains, as the (lower) median edge would be, or a quarter of a second.
         """
-        return max(self.training_s, PATIENCE_MULTIPLE * self._median_s, LEAST_USUAL_WAIT_S)
+        return max(self.training_s, PATIENCE_MULTIPLE * median_s, LEAST_USUAL_WAIT_S)
 
     def _rest_end(self, phase: Phase) -> float:
         """Where a schedule has no edge for this node's round, the round rests for as long as an exchange takes.

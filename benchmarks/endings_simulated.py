@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from p2pfl.config.model import Federation, TaskConfig, TrainingConfig
+from p2pfl.config.model import FederationConfig, TaskConfig, TrainingConfig
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
 from sim.federations import describe
@@ -32,7 +32,9 @@ STEP_S = 0.05
 WORLDS = ("equal", "tenfold", "fiftyfold", "one fast", "half late", "one dead", "one wiped")
 
 
-def quadratic(topology: str, rule: str, *, rounds: int, seed: int, when_through: str, linger_s: float) -> Federation:
+def quadratic(
+    topology: str, rule: str, *, rounds: int, seed: int, when_through: str, linger_s: float
+) -> FederationConfig:
     """Eight quadratics of condition 10, with 50 to 400 samples."""
     plain = describe(nodes=8, topology=topology, rounds=rounds, rule=rule, compressor="none", seed=seed)
     training = replace(plain.training, local_steps=5, learning_rate=0.1, batch_size=10, when_through=when_through)
@@ -41,7 +43,7 @@ def quadratic(topology: str, rule: str, *, rounds: int, seed: int, when_through:
     return replace(plain, task=task, training=training, gossip=gossip)
 
 
-def digits(topology: str, rule: str, *, rounds: int, seed: int, when_through: str, linger_s: float) -> Federation:
+def digits(topology: str, rule: str, *, rounds: int, seed: int, when_through: str, linger_s: float) -> FederationConfig:
     """Eight nodes with two of the ten digits each."""
     partition = "shards:2" if rule == "mean" else "dirichlet:1"
     plain = describe(nodes=8, topology=topology, rounds=rounds, rule=rule, partition=partition, seed=seed)
@@ -73,7 +75,7 @@ def world(kind: str, round_s: float, rounds: int) -> WorldSpec:
     raise ValueError(kind)
 
 
-def least_loss(federation: Federation) -> float:
+def least_loss(federation: FederationConfig) -> float:
     """The loss at the optimum."""
     options: dict[str, Any] = federation.task.options
     context = NodeContext(node=0, nodes=8, name="node0", seed=federation.seed, base_dir=Path())
@@ -82,7 +84,7 @@ def least_loss(federation: Federation) -> float:
     return np.inf if score is None else score.loss
 
 
-def figures(federation: Federation, spec: WorldSpec) -> dict[str, Any]:
+def figures(federation: FederationConfig, spec: WorldSpec) -> dict[str, Any]:
     """What one run gave; nodes that died are left out."""
     report = simulate(federation, world=spec, references=False)
     ended = [row for row in report.nodes if row.finished]

@@ -219,11 +219,11 @@ def run_bare(folder: str, batch: int, steps: int, *, probe: bool) -> Figures:
 def run_node(folder: str, name: str, *, probe: bool) -> Figures:
     import torch  # noqa: F401, PLC0415 - what is imported is no part of the measured memory
 
-    from p2pfl.config.load import load_federation, load_node, node_file  # noqa: PLC0415 - as above
+    from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - as above
     from p2pfl.runtime.app import Application  # noqa: PLC0415 - as above
     from p2pfl.runtime.parts import read_setup  # noqa: PLC0415 - as above
 
-    described = load_federation(Path(folder))
+    described = load_config(Path(folder))
     before = resident_bytes()
     setup = read_setup(described, load_node(node_file(described, name), described, name))
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.wire import encode
 from sim import simulate
 from sim.federations import describe
@@ -37,7 +37,7 @@ LIARS = (None, "noise:0.5", None, "sign-flip", None)
 SHARED = ("1.*",)
 
 
-def learning(number: int) -> tuple[Federation, WorldSpec]:
+def learning(number: int) -> tuple[FederationConfig, WorldSpec]:
     """Digits on eight nodes; every world has speeds, losses, and crashes with and without a disk."""
     graph, rule = GRAPHS[number % 4], RULES[number // 2 % 4]
     federation = describe(

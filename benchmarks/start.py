@@ -76,10 +76,10 @@ def free_base_port() -> int:
 
 def launch(ward: Path, way: str, train_s: float, began: float) -> Figures:
     """Start the nodes, look at them, stop them."""
-    from p2pfl.config.load import load_federation  # noqa: PLC0415 - part of what is measured
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - part of what is measured
     from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
 
-    fleet = Fleet(load_federation(ward), spawn=way == "spawned")
+    fleet = Fleet(load_config(ward), spawn=way == "spawned")
     figures: Figures = {}
 
     def look() -> None:

@@ -18,10 +18,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from p2pfl.config.load import federation_from
-from p2pfl.config.load import load_federation as load_config
-from p2pfl.config.model import GOSSIP, TRAINING
-from p2pfl.config.model import Federation as FederationConfig
+from p2pfl.config.load import federation_from, load_config
+from p2pfl.config.model import GOSSIP, TRAINING, FederationConfig
 from p2pfl.config.tables import Mistakes, unknown_keys
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p2pfl.core.node import Node
+from p2pfl.core.core import Core
 from p2pfl.reporting.status import MeanAndMax
 
 
@@ -40,7 +40,7 @@ class Counts:
         return MeanAndMax(mean=mean, max=self.staleness_max)
 
 
-def counts_of(core: Node) -> Counts:
+def counts_of(core: Core) -> Counts:
     edges = core.edges.values()
     weighing = [edge.exchange.weighing for edge in edges]
     return Counts(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.graph import DisconnectedGraph, federation_graph
-from p2pfl.config.load import federation_file, load_federation
-from p2pfl.config.model import GOSSIP, Edges, Federation, GossipConfig, Member, TaskConfig, TrainingConfig
+from p2pfl.config.load import federation_file, load_config
+from p2pfl.config.model import GOSSIP, Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.config.tables import Mistakes, read_table
 from p2pfl.errors import UserError
 from sim.worlds.memory import check_count
@@ -35,7 +35,7 @@ def describe(
     compressor: str | None = None,
     method: str | None = None,
     seed: int | None = None,
-) -> Federation:
+) -> FederationConfig:
     """What is None is as the file has it, or as in `p2pfl demo`.
 
     Another number of nodes than the file's means other members, of the same kind; another number, topology or seed
@@ -47,7 +47,7 @@ def describe(
     """
     if nodes is not None:
         check_count(nodes)
-    federation = _built_in(nodes or NODES) if file is None else load_federation(file)
+    federation = _built_in(nodes or NODES) if file is None else load_config(file)
     if nodes is not None and nodes != len(federation.members):
         federation = replace(federation, members=made_up(nodes), edge_compressors={})
     if seed is not None:
@@ -73,9 +73,9 @@ def made_up(nodes: int) -> tuple[Member, ...]:
     return tuple(Member(index=i, name=f"node{i}", key=key, address=None) for i, key in enumerate(keys))
 
 
-def _built_in(nodes: int) -> Federation:
+def _built_in(nodes: int) -> FederationConfig:
     partition = PARTITION if nodes <= MANY_NODES else MANY_PARTITION
-    return Federation(
+    return FederationConfig(
         path=Path("federation.toml").absolute(),
         name="digits",
         seed=0,
@@ -88,7 +88,7 @@ def _built_in(nodes: int) -> Federation:
     )
 
 
-def _with_graph(federation: Federation, file: Path | None) -> Federation:
+def _with_graph(federation: FederationConfig, file: Path | None) -> FederationConfig:
     names = [member.name for member in federation.members]
     folder = Path() if file is None else federation_file(file).parent
     try:

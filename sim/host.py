@@ -13,6 +13,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
+from p2pfl.core.core import Core
 from p2pfl.core.effects import (
     Alarm,
     ApplyReply,
@@ -40,7 +41,6 @@ from p2pfl.core.events import (
 )
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Message
-from p2pfl.core.node import Node
 from p2pfl.core.settings import Settings
 from p2pfl.core.turns import Turns
 from sim.counts import Counts, counts_of
@@ -142,7 +142,7 @@ class Host(Generic[E_co]):
         self._earlier = Counts()
         self.answers_ns = 0
         self.wakes_at = NEVER
-        self.core: Node
+        self.core: Core
         own: dict[type, Callable[[Any], None]] = {
             Send: self._send,
             CloseSession: self._close,
@@ -164,7 +164,7 @@ class Host(Generic[E_co]):
         self.alive = True
         self.has_begun = False
         self.wakes_at = NEVER
-        self.core = Node(
+        self.core = Core(
             index=self.plan.index,
             neighbors=self.plan.neighbors,
             turns=self.plan.turns,

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
 from p2pfl.learn.interface import Vector
 from sim.attacks import Attack, Sight, press
 
 if TYPE_CHECKING:
+    from sim.cluster import Cluster
     from sim.learning.batched import BatchedLearners
-    from sim.world import World
 
 PRESSES_NS = 1_000_000
 """between two attempts of a liar that floods to begin what it can."""
@@ -26,14 +26,14 @@ class Liars:
     """They meet their world before it runs."""
 
     def __init__(
-        self, attack: Attack, federation: Federation, liars: frozenset[int], *, learners: BatchedLearners
+        self, attack: Attack, federation: FederationConfig, liars: frozenset[int], *, learners: BatchedLearners
     ) -> None:
         self.attack, self.federation, self.liars = attack, federation, liars
         self._initial, self._samples = learners.initial(), learners.samples
         self._counts = dict.fromkeys(sorted(liars), 0)
-        self._world: World[Any]
+        self._world: Cluster[Any]
 
-    def meet(self, world: World[Any]) -> None:
+    def meet(self, world: Cluster[Any]) -> None:
         """A world of one operation at a time."""
         self._world = world
         if self.attack.flood:

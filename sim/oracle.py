@@ -21,9 +21,9 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.methods import Method
 from p2pfl.learn.methods.plain import Plain
+from sim.cluster import Cluster, ConstantPace, Surroundings, all_neighbors
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
-from sim.world import ConstantPace, Surroundings, World, all_neighbors
 from sim.worlds.model import LinkSpec, SlowNodes
 
 Totals = NDArray[np.float64]
@@ -212,7 +212,7 @@ def are_opposite(one: Vector | None, other: Vector | None) -> bool:
     return np.array_equal(one, -other)
 
 
-class OpenWorld(World[ExactEngine]):
+class OpenWorld(Cluster[ExactEngine]):
     """A world of exact engines with its oracle, every invariant checked after every event."""
 
     def __init__(self, plan: OpenPlan) -> None:

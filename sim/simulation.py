@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from p2pfl.compress import Compressor, make_compressor
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
 from p2pfl.core import invariants
 from p2pfl.errors import P2PFLError
@@ -74,12 +74,12 @@ def _one_thread() -> Iterator[None]:
 class Described(Protocol):
     """A `p2pfl.Federation`."""
 
-    config: Federation
+    config: FederationConfig
 
 
 @_one_thread()
 def simulate(
-    federation: Federation | Described,
+    federation: FederationConfig | Described,
     *,
     world: World | WorldSpec | None = None,
     batching: bool = True,
@@ -99,7 +99,7 @@ def simulate(
         InvariantError: with `check`.
     """
     began = time.process_time()
-    if not isinstance(federation, Federation):
+    if not isinstance(federation, FederationConfig):
         federation = federation.config
     if isinstance(world, World):
         world = world.spec([member.name for member in federation.members])

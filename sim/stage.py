@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from p2pfl.aggregate import rule_of
 from p2pfl.config.cores import all_hops, settings_of
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.engine.arithmetic import Seen
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.reporting.sketch import Sketch
 from sim.attacks import Attack, parse_attack
+from sim.cluster import Cluster, Surroundings, all_neighbors
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
 from sim.lazy import Begun, EdgeCodecs, LazyEngine, Pairs, Plane
 from sim.learning.batched import Ahead, BatchedLearners
 from sim.liars import Liars
 from sim.oracle import Oracle
-from sim.world import Surroundings, World, all_neighbors
 from sim.worlds.faults import Crash, FaultPlan, Join, Rejoin, Restart, Separate, plan_faults
 from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import node_speeds
@@ -38,7 +38,7 @@ class Script:
     nothing is done for many nodes at once.
     """
 
-    federation: Federation
+    federation: FederationConfig
     spec: WorldSpec
     learners: BatchedLearners
     faults: FaultPlan
@@ -61,7 +61,7 @@ class Script:
 
 
 def script(
-    federation: Federation,
+    federation: FederationConfig,
     spec: WorldSpec,
     learners: BatchedLearners,
     *,
@@ -100,7 +100,7 @@ class Stage:
         gammas, least = self._gammas(), rule.least if rule else 0
         if given.check:
             self.oracle = Oracle(engines, federation.edges, gammas)
-        self.world: World[Any] = World(
+        self.world: Cluster[Any] = Cluster(
             self._surroundings(),
             engines,
             settings=[

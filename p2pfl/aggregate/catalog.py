@@ -21,7 +21,7 @@ from p2pfl.aggregate.columns import SAMPLED, PlainRows, Source
 from p2pfl.aggregate.distances import Floats, combined, spread_of
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows, Rule, Vector
 from p2pfl.aggregate.rules import AfterNNM, Aggregator, CenteredClipping, Chosen, Columnwise
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.config.rule import ALLOWED, ParsedRule, parse_rule
 from p2pfl.errors import UserError
@@ -50,7 +50,7 @@ NAMED: Mapping[str, Any] = {made.__name__: made for made in (rules.Average, rule
 """By the names of dict specs, which are byzfl's where byzfl has the rule."""
 
 
-def rule_of(federation: Federation) -> Rule | None:
+def rule_of(federation: FederationConfig) -> Rule | None:
     """The robust profile's rule; None in the conservative profile.
 
     Raises:

@@ -15,7 +15,7 @@ import click
 from p2pfl.cli.output import Form, format_option, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
-    from p2pfl.config.model import Federation, Member, NodeConfig
+    from p2pfl.config.model import FederationConfig, Member, NodeConfig
     from p2pfl.errors import UserError
     from p2pfl.learn.interface import Learner
 
@@ -58,7 +58,7 @@ def check(federation: Path, byzantine: int | None, form: Form) -> int:
     return min((exit_code(mistake) for mistake in mistakes), default=0)
 
 
-def _survey(federation: Federation, findings: Findings, liars: int | None) -> dict[str, Any]:
+def _survey(federation: FederationConfig, findings: Findings, liars: int | None) -> dict[str, Any]:
     from p2pfl.cli.compressors import traffic_facts  # noqa: PLC0415 - as above
     from p2pfl.cli.rules import rule_facts, try_own_rule  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
@@ -99,7 +99,7 @@ def _survey(federation: Federation, findings: Findings, liars: int | None) -> di
     }
 
 
-def _look_at_method(federation: Federation, findings: Findings) -> None:
+def _look_at_method(federation: FederationConfig, findings: Findings) -> None:
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
 
@@ -110,7 +110,7 @@ def _look_at_method(federation: Federation, findings: Findings) -> None:
         findings.mistakes.append(error)
 
 
-def _look_into_folder(federation: Federation, member: Member, findings: Findings) -> None:
+def _look_into_folder(federation: FederationConfig, member: Member, findings: Findings) -> None:
     from p2pfl.config.load import load_node, node_file, node_mistakes  # noqa: PLC0415 - as above
     from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
@@ -143,7 +143,7 @@ def _is_loopback(address: str) -> bool:
     return address.rpartition(":")[0].strip("[]") in ("127.0.0.1", "localhost", "::1")
 
 
-def _load_learners(federation: Federation, findings: Findings) -> None:
+def _load_learners(federation: FederationConfig, findings: Findings) -> None:
     """Where no node's folder is here, the first node's learner without data of its own tells the model's size."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
 
@@ -164,7 +164,7 @@ def _load_learners(federation: Federation, findings: Findings) -> None:
             return
 
 
-def _learner(federation: Federation, member: Member, node: NodeConfig | None) -> Learner:
+def _learner(federation: FederationConfig, member: Member, node: NodeConfig | None) -> Learner:
     from p2pfl.learn.load import make_learner  # noqa: PLC0415 - `--help` stays instant
 
     return make_learner(
@@ -182,7 +182,7 @@ def _learner(federation: Federation, member: Member, node: NodeConfig | None) ->
     )
 
 
-def _warn(federation: Federation, findings: Findings) -> None:
+def _warn(federation: FederationConfig, findings: Findings) -> None:
     for i, j in federation.edges:
         first, second = federation.members[i], federation.members[j]
         if first.address is None and second.address is None:
@@ -191,7 +191,7 @@ def _warn(federation: Federation, findings: Findings) -> None:
         findings.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")
 
 
-def _look_for_room(federation: Federation, findings: Findings) -> None:
+def _look_for_room(federation: FederationConfig, findings: Findings) -> None:
     """Whether the disks of the nodes that are here can hold their states."""
     from p2pfl.engine.codecs import codecs_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.engine.state import NodeState  # noqa: PLC0415 - as above
@@ -215,7 +215,7 @@ def _look_for_room(federation: Federation, findings: Findings) -> None:
             findings.warnings += [shortage] if shortage else []
 
 
-def _head(federation: Federation) -> dict[str, Any]:
+def _head(federation: FederationConfig) -> dict[str, Any]:
     from p2pfl.config.binding import federation_id  # noqa: PLC0415 - `--help` stays instant
 
     training = federation.training
@@ -233,7 +233,7 @@ def _head(federation: Federation) -> dict[str, Any]:
     }
 
 
-def _member_row(federation: Federation, member: Member, findings: Findings) -> dict[str, Any]:
+def _member_row(federation: FederationConfig, member: Member, findings: Findings) -> dict[str, Any]:
     from p2pfl.crypto.identity import public_text  # noqa: PLC0415 - `--help` stays instant
 
     learner = findings.learners.get(member.index) if member.index in findings.here else None
@@ -247,7 +247,7 @@ def _member_row(federation: Federation, member: Member, findings: Findings) -> d
     }
 
 
-def _graph(federation: Federation, findings: Findings, liars: int | None, size: int | None) -> dict[str, Any]:
+def _graph(federation: FederationConfig, findings: Findings, liars: int | None, size: int | None) -> dict[str, Any]:
     """`size` is that of the model where its compressors fit it."""
     nodes = len(federation.members)
     known = len(findings.here) == nodes == len(findings.learners)
@@ -257,7 +257,7 @@ def _graph(federation: Federation, findings: Findings, liars: int | None, size: 
     return facts
 
 
-def _in_file(mistake: UserError, federation: Federation) -> UserError:
+def _in_file(mistake: UserError, federation: FederationConfig) -> UserError:
     mistake.file = mistake.file or str(federation.path)
     return mistake
 
@@ -308,7 +308,7 @@ KEYS = (
 
 
 def graph_facts(
-    federation: Federation, samples: Sequence[float] | None, liars: int | None, size: int | None = None
+    federation: FederationConfig, samples: Sequence[float] | None, liars: int | None, size: int | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Figures and warnings.
 
@@ -347,7 +347,7 @@ def graph_facts(
     return facts, [f"graph: {text}" for text in said]
 
 
-def liars_at_most(federation: Federation) -> list[int]:
+def liars_at_most(federation: FederationConfig) -> list[int]:
     """For each member, with how many lying neighbors it could still mix, whatever the rule's b."""
     from topologies import Topology  # noqa: PLC0415 - `--help` stays instant
     from topologies.metrics.byzantine import local_tolerance  # noqa: PLC0415 - as above

@@ -11,7 +11,7 @@ from p2pfl.cli.output import Form, cell, format_option, size, write_facts, write
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from p2pfl.config.model import Federation
+    from p2pfl.config.model import FederationConfig
     from p2pfl.errors import UserError
     from p2pfl.learn.interface import Learner
 
@@ -53,7 +53,7 @@ def compressors(*, specs: tuple[str, ...], parameters: int, form: Form) -> None:
 
 
 def traffic_facts(
-    federation: Federation, learners: Collection[Learner]
+    federation: FederationConfig, learners: Collection[Learner]
 ) -> tuple[dict[str, Any] | None, list[UserError]]:
     """Figures and mistakes; no figures where there is a mistake, or the model's size is not known.
 

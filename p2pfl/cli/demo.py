@@ -15,7 +15,7 @@ from p2pfl.cli.output import Form, format_option
 from p2pfl.cli.report import check_report, where
 
 if TYPE_CHECKING:
-    from p2pfl.config.model import Federation
+    from p2pfl.config.model import FederationConfig
     from p2pfl.runtime.lies import Attackers, Lies
 
 MARK = ".p2pfl-demo"
@@ -106,9 +106,9 @@ def demo(
         raise ModuleNotFoundError("the digits are learned with torch", name="torch")
     options = {"rounds": rounds, "compressor": compressor, "rule": rule, "method": _own_method(method, rule)}
     federation = _make(folder, nodes=nodes, topology=topology, partition=partition, seed=seed, options=options)
-    from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
 
-    described = load_federation(federation)
+    described = load_config(federation)
     lies = _lies(attackers, described, byzantine, attack)
     for text in _warnings(described, () if lies is None else lies.names):
         click.echo(f"warning: {text}", err=True)
@@ -135,7 +135,7 @@ def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers
     return attackers
 
 
-def _lies(attackers: Attackers | None, federation: Federation, byzantine: int, attack: str | None) -> Lies | None:
+def _lies(attackers: Attackers | None, federation: FederationConfig, byzantine: int, attack: str | None) -> Lies | None:
     from p2pfl.runtime.lies import Lies  # noqa: PLC0415 - `--help` stays instant
 
     if attackers is None or attack is None:
@@ -146,7 +146,7 @@ def _lies(attackers: Attackers | None, federation: Federation, byzantine: int, a
     return lies
 
 
-def _warnings(federation: Federation, liars: Sequence[str]) -> Iterator[str]:
+def _warnings(federation: FederationConfig, liars: Sequence[str]) -> Iterator[str]:
     """Where the rule does not bear these liars, or lets a node mix with nobody."""
     from p2pfl.reporting.liars import bearings, count, names  # noqa: PLC0415 - `--help` stays instant
 

@@ -13,7 +13,7 @@ from p2pfl.cli.output import Form, footnote, format_option, size, write_facts, w
 from p2pfl.cli.report import check_report, node_rows, where, write_report
 
 if TYPE_CHECKING:
-    from p2pfl.config.model import Federation
+    from p2pfl.config.model import FederationConfig
     from p2pfl.reporting.report import EdgeTraffic, NodeReport, Report
     from p2pfl.runtime.fleet import Fleet
     from p2pfl.runtime.lies import Lies
@@ -43,11 +43,11 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, spawn: b
     they go on where they stopped. Exits with 0 if every node finished, with 1 if one died, with 130 after Ctrl-C, and
     with 5 if a node waited for neighbors in vain or trained much without one.
     """
-    from p2pfl.config.load import load_federation  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.traffic import compressor_mistakes  # noqa: PLC0415 - as above
 
     report, form = where(report, form)
-    described = load_federation(federation)
+    described = load_config(federation)
     if mistakes := compressor_mistakes(described):  # one line each, and not from every node
         raise ExceptionGroup("compressors that no node could use", mistakes)
     report = report or described.path.parent / REPORT_FILE
@@ -55,7 +55,7 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, spawn: b
 
 
 def run_fleet(
-    federation: Federation,
+    federation: FederationConfig,
     *,
     report: Path,
     plot: Path | None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from p2pfl.aggregate import Rule
-    from p2pfl.config.model import Federation
+    from p2pfl.config.model import FederationConfig
     from p2pfl.errors import UserError
     from p2pfl.reporting.liars import Bearing
 
@@ -71,7 +71,7 @@ def rules(*, specs: tuple[str, ...], form: Form) -> None:
 
 
 def rule_facts(
-    federation: Federation, all_of_them: list[Bearing], graph: Mapping[str, Any], expected: int | None
+    federation: FederationConfig, all_of_them: list[Bearing], graph: Mapping[str, Any], expected: int | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Figures and warnings. `graph` is what `graph_facts` found; `expected`, how many liars the user expects."""
     b, rule = all_of_them[0].liars, federation.gossip.rule
@@ -101,7 +101,7 @@ def rule_facts(
     return facts, [f"rule: {text}" for text in said]
 
 
-def try_own_rule(federation: Federation, all_of_them: list[Bearing], size: int) -> None:
+def try_own_rule(federation: FederationConfig, all_of_them: list[Bearing], size: int) -> None:
     """A rule of the user's own with made-up models of this size, unless they would be many numbers.
 
     Raises:
@@ -194,7 +194,7 @@ def _instead(expected: int | None) -> str:
     return f", and you expect {expected}. hampel:b={expected} would bear so many at each node: docs/byzantine.md"
 
 
-def _about_nodes(federation: Federation, of_all: list[Bearing], expected: int | None) -> Iterator[str]:
+def _about_nodes(federation: FederationConfig, of_all: list[Bearing], expected: int | None) -> Iterator[str]:
     from p2pfl.reporting.liars import count, names  # noqa: PLC0415 - `--help` stays instant
 
     rule, b, needed = federation.gossip.rule, of_all[0].liars, of_all[0].needed
@@ -220,7 +220,7 @@ def _about_nodes(federation: Federation, of_all: list[Bearing], expected: int | 
         )
 
 
-def _about_radius(federation: Federation, of_all: list[Bearing]) -> Iterator[str]:
+def _about_radius(federation: FederationConfig, of_all: list[Bearing]) -> Iterator[str]:
     """Nodes that b liars can keep to themselves by the `mirror` lie."""
     from p2pfl.config.rule import parse_rule  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.liars import count, names  # noqa: PLC0415 - as above
@@ -258,7 +258,7 @@ def _about_graph(rule: str, b: int, graph: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _about_keys(federation: Federation) -> Iterator[str]:
+def _about_keys(federation: FederationConfig) -> Iterator[str]:
     """Settings that a robust rule does not look at, and those that work against it."""
     from p2pfl.config.compressor import parse  # noqa: PLC0415 - `--help` stays instant
 
@@ -282,7 +282,7 @@ def _about_keys(federation: Federation) -> Iterator[str]:
             )
 
 
-def _told(federation: Federation) -> dict[str, dict[str, Any]]:
+def _told(federation: FederationConfig) -> dict[str, dict[str, Any]]:
     """What the file says itself: a default and the same value written down are one to a Federation."""
     found = tomllib.loads(federation.path.read_text(encoding="utf-8"))
     return {key: table for key, table in found.items() if isinstance(table, dict)}

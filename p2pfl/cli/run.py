@@ -64,12 +64,12 @@ def be_node(
     maker: Callable[[], Callable[..., Application]] | None = None,
 ) -> NoReturn:
     """Run the node and leave the process. `maker`, called once thread limits are set, gives another `Application`."""
-    from p2pfl.config.load import find_member, load_federation, load_node, node_file  # noqa: PLC0415 - for `--help`
+    from p2pfl.config.load import find_member, load_config, load_node, node_file  # noqa: PLC0415 - for `--help`
     from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node has handlers of its own
     _log_to_stderr(name, verbose=verbose)
-    described = load_federation(federation)
+    described = load_config(federation)
     find_member(described, name)
     node = load_node(config or node_file(described, name), described, name)
     _be_modest(node)

@@ -12,12 +12,12 @@ import hashlib
 import json
 from typing import Any
 
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 
 HASH_BYTES = 32
 
 
-def sections(federation: Federation) -> tuple[tuple[str, bytes], ...]:
+def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
     """(name, 32-byte hash) of each shared section, always in the same order."""
     contents: dict[str, Any] = {
         "federation": {"name": federation.name, "seed": federation.seed},
@@ -30,7 +30,7 @@ def sections(federation: Federation) -> tuple[tuple[str, bytes], ...]:
     return tuple((name, _hash(_canonical(content), f"p2pfl-{name}")) for name, content in contents.items())
 
 
-def keys(federation: Federation) -> tuple[tuple[str, bytes], ...]:
+def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
     """(name, 32-byte hash) of each key that both ends must agree on, always in the same order.
 
     `training.rounds` and its like, so that two nodes can name what differs; the members, the graph and the options of
@@ -49,7 +49,7 @@ def keys(federation: Federation) -> tuple[tuple[str, bytes], ...]:
     return tuple((name, _hash(_canonical([name, content]), "p2pfl-key")) for name, content in contents.items())
 
 
-def _training(federation: Federation) -> dict[str, Any]:
+def _training(federation: FederationConfig) -> dict[str, Any]:
     return dataclasses.asdict(federation.training) | {"method": federation.method}
 
 
@@ -57,13 +57,13 @@ def _by_key(section: str, config: Any) -> dict[str, Any]:
     return {f"{section}.{key}": value for key, value in dataclasses.asdict(config).items()}
 
 
-def federation_id(federation: Federation) -> bytes:
+def federation_id(federation: FederationConfig) -> bytes:
     """32 bytes that differ whenever any section does."""
     fields = [field for name, digest in sections(federation) for field in (name.encode(), digest)]
     return _hash(b"".join(len(field).to_bytes(8, "little") + field for field in fields), "p2pfl-fed-id")
 
 
-def _graph(federation: Federation) -> Any:
+def _graph(federation: FederationConfig) -> Any:
     """A static graph counts as its edges alone, a schedule with the order of its rounds; then what single edges use."""
     usual = federation.gossip.compressor
     own = [[*edge, spec] for edge, spec in sorted(federation.edge_compressors.items()) if spec != usual]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
 from p2pfl.core.profiles import Conservative, Robust
 from p2pfl.core.settings import Settings
@@ -20,7 +20,7 @@ BLOCK = 32
 
 
 def settings_of(
-    federation: Federation, *, hops: int, gammas: Mapping[int, float] | None = None, least: int = 0
+    federation: FederationConfig, *, hops: int, gammas: Mapping[int, float] | None = None, least: int = 0
 ) -> Settings:
     """`hops` is how far the farthest member is from this one; `gammas` by neighbor, where not `gossip.gamma`; `least`
     how many neighbors the rule itself needs.
@@ -45,7 +45,7 @@ def settings_of(
     )
 
 
-def hops(federation: Federation, member: int) -> int:
+def hops(federation: FederationConfig, member: int) -> int:
     """How far the farthest node is from `member`: between 1 and FARTHEST."""
     neighbors: list[list[int]] = [[] for _ in federation.members]
     for a, b in federation.edges:
@@ -60,7 +60,7 @@ def hops(federation: Federation, member: int) -> int:
     return max(1, depth)
 
 
-def all_hops(federation: Federation) -> list[int]:
+def all_hops(federation: FederationConfig) -> list[int]:
     """`hops` of every member: sets of reached nodes as bits, joined with those of the neighbors hop by hop."""
     count = len(federation.members)
     ends = np.array(federation.edges, dtype=np.int64).reshape(-1, 2)

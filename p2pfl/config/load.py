@@ -22,7 +22,7 @@ from p2pfl.config.model import (
     TASK,
     TRAINING,
     USUAL_ROBUST_METHOD,
-    Federation,
+    FederationConfig,
     GossipConfig,
     Member,
     NodeConfig,
@@ -35,7 +35,7 @@ from p2pfl.errors import UserError
 FILE_NAME = "federation.toml"
 
 
-def load_federation(path: Path | str) -> Federation:
+def load_config(path: Path | str) -> FederationConfig:
     """The federation that a file describes; a folder stands for the `federation.toml` in it.
 
     Raises:
@@ -55,7 +55,7 @@ def federation_mistakes(path: Path | str) -> list[UserError]:
     return read_federation(path)[1]
 
 
-def read_federation(path: Path | str) -> tuple[Federation | None, list[UserError]]:
+def read_federation(path: Path | str) -> tuple[FederationConfig | None, list[UserError]]:
     """The federation and its mistakes. There is a federation if none is worse than a graph in several parts."""
     file = federation_file(path)
     try:
@@ -73,7 +73,7 @@ def federation_file(path: Path | str) -> Path:
     return path / FILE_NAME if path.is_dir() else path
 
 
-def federation_from(document: dict[str, Any], mistakes: Mistakes) -> Federation:
+def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationConfig:
     """What a document says that has the tables of a federation file; what is wrong with it goes to `mistakes`."""
     unknown_keys(document, "", TABLES, mistakes)
     head: dict[str, Any] = {"seed": 0, "topology": "ring", "name": ""} | _head(document.get("federation", {}), mistakes)
@@ -84,7 +84,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> Federation:
     members = read_members(document.get("node", []), mistakes)
     edges, schedule = read_graph(head["topology"], members, head["seed"], mistakes) if members else ((), ())
     own = read_edges(document.get("edge", []), members, edges, mistakes)
-    return Federation(
+    return FederationConfig(
         path=mistakes.file.absolute(),
         **head,
         task=task,
@@ -191,12 +191,12 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def node_file(federation: Federation, name: str) -> Path:
+def node_file(federation: FederationConfig, name: str) -> Path:
     """Where the node file of a member stands unless told otherwise."""
     return federation.path.parent / name / NODE_FILE_NAME
 
 
-def load_node(path: Path | str, federation: Federation, name: str | None = None) -> NodeConfig:
+def load_node(path: Path | str, federation: FederationConfig, name: str | None = None) -> NodeConfig:
     """The node file at `path`, or in the folder `path`; all defaults if there is none.
 
     `name` says which member it is for; by default that is the name of its folder.
@@ -212,12 +212,12 @@ def load_node(path: Path | str, federation: Federation, name: str | None = None)
     return node
 
 
-def node_mistakes(path: Path | str, federation: Federation, name: str | None = None) -> list[UserError]:
+def node_mistakes(path: Path | str, federation: FederationConfig, name: str | None = None) -> list[UserError]:
     """Everything that is wrong with a node file; empty if it can be loaded."""
     return _read_node(Path(path), federation, name)[1]
 
 
-def _read_node(path: Path, federation: Federation, name: str | None) -> tuple[NodeConfig | None, list[UserError]]:
+def _read_node(path: Path, federation: FederationConfig, name: str | None) -> tuple[NodeConfig | None, list[UserError]]:
     file = (path if path.suffix == ".toml" else path / NODE_FILE_NAME).absolute()
     try:
         member = find_member(federation, name or file.parent.name)
@@ -229,7 +229,7 @@ def _read_node(path: Path, federation: Federation, name: str | None) -> tuple[No
     return (None if mistakes.found else node), mistakes.found
 
 
-def find_member(federation: Federation, name: str) -> Member:
+def find_member(federation: FederationConfig, name: str) -> Member:
     """The member called `name`.
 
     Raises:

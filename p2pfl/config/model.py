@@ -105,7 +105,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Federation:
+class FederationConfig:
     """One federation file, its graph resolved.
 
     Every one of `edges` holds a session. `schedule` is empty where the graph stands still; otherwise version v of a

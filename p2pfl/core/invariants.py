@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from p2pfl.core.core import Core
 from p2pfl.core.edge import Edge
 from p2pfl.core.line import INBOX
-from p2pfl.core.node import Node
 from p2pfl.core.session import NEVER
 
 
-def check(node: Node) -> None:
+def check(node: Core) -> None:
     """Raise AssertionError naming the edge whose state contradicts itself."""
     for edge in node.edges.values():
         fault = _fault(node, edge)
@@ -23,7 +23,7 @@ def check(node: Node) -> None:
         raise AssertionError(f"node {node.index}: the median of the live edges is another one")
 
 
-def _fault(node: Node, edge: Edge) -> str | None:
+def _fault(node: Core, edge: Edge) -> str | None:
     line, exchange = edge.line, edge.exchange
     record, pending = exchange.record, exchange.record.pending
     if exchange.initiates != (node.index < edge.peer):

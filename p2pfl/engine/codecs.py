@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from p2pfl.compress import Compressor, make_compressor
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 
 _PLACE = struct.Struct("<QQQQ")
 
@@ -28,7 +28,7 @@ class Codecs:
         return max(codec.size_bytes(size) for codec in (self.default, *self.by_peer.values()))
 
 
-def codecs_of(federation: Federation, index: int) -> Codecs:
+def codecs_of(federation: FederationConfig, index: int) -> Codecs:
     """What member `index` uses with each of its neighbors.
 
     Raises:
@@ -39,7 +39,7 @@ def codecs_of(federation: Federation, index: int) -> Codecs:
     return Codecs(make_compressor(federation.gossip.compressor), made)
 
 
-def gammas_of(federation: Federation, index: int, size: int) -> dict[int, float]:
+def gammas_of(federation: FederationConfig, index: int, size: int) -> dict[int, float]:
     """The step of one mixing of member `index` with each of its neighbors, for models of `size` values."""
     codecs, gamma = codecs_of(federation, index), federation.gossip.gamma
     return {peer: gamma * codecs.of(peer).gamma(size) for peer in federation.neighbors(index)}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from topologies import Topology, contraction
 from topologies.eigen.iterations import Krylov
 from topologies.graph import component_count
@@ -19,7 +19,7 @@ MOST_DENSE = 1000
 """nodes of a schedule for which a period is multiplied out."""
 
 
-def predicted(federation: Federation, samples: Sequence[float] | None, size: int | None = None) -> float:
+def predicted(federation: FederationConfig, samples: Sequence[float] | None, size: int | None = None) -> float:
     """The factor by which one exchange on every edge in use shrinks the n-weighted distance to consensus.
 
     With `size`, the number of parameters, each edge takes the step that its compressor allows; without it all take a
@@ -42,7 +42,7 @@ def predicted(federation: Federation, samples: Sequence[float] | None, size: int
     return 0.0 if norm < ROUNDING else norm ** (1.0 / len(rounds.rounds))
 
 
-def _gammas(federation: Federation, size: int | None) -> Mapping[tuple[int, int], float]:
+def _gammas(federation: FederationConfig, size: int | None) -> Mapping[tuple[int, int], float]:
     """The step on each edge."""
     gamma = federation.gossip.gamma
     if size is None:
@@ -59,7 +59,7 @@ class _Rounds:
     """
 
     def __init__(
-        self, federation: Federation, root: NDArray[np.float64], gammas: Mapping[tuple[int, int], float]
+        self, federation: FederationConfig, root: NDArray[np.float64], gammas: Mapping[tuple[int, int], float]
     ) -> None:
         self.root = root
         share = root**2 / (np.array(federation.degrees) + 1.0)

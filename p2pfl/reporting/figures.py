@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
 from p2pfl.reporting.contraction import predicted
 from p2pfl.reporting.report import Contraction, EdgeTraffic, Statistic
@@ -43,7 +43,7 @@ def overall_staleness(nodes: Iterable[MeanAndMax | None]) -> MeanAndMax | None:
 
 
 def contraction(
-    federation: Federation,
+    federation: FederationConfig,
     samples: Sequence[float | None],
     closing: Sequence[Mapping[int, ClosedRound]],
     *,
@@ -84,7 +84,7 @@ def _measured(closing: Sequence[Mapping[int, ClosedRound]], ends: float) -> floa
     return float((last.distance / first.distance) ** (1 / (last.exchanges - first.exchanges)))
 
 
-def by_compressor(federation: Federation, sent: Mapping[tuple[int, int], int]) -> dict[str, EdgeTraffic]:
+def by_compressor(federation: FederationConfig, sent: Mapping[tuple[int, int], int]) -> dict[str, EdgeTraffic]:
     """What travelled with each compressor: how many edges use it, and the bytes that their ends have sent.
 
     `sent` is by (sender, receiver); what a node that left no result has sent is in nobody's count.
@@ -97,7 +97,7 @@ def by_compressor(federation: Federation, sent: Mapping[tuple[int, int], int]) -
     return found
 
 
-def configuration(federation: Federation) -> dict[str, Any]:
+def configuration(federation: FederationConfig) -> dict[str, Any]:
     """What a federation file says, apart from keys and addresses, with its graph resolved.
 
     `edge_compressors` has [i, j, compressor] of the edges with one of their own.

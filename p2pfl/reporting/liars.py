@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from p2pfl.aggregate import rule_of
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.reporting.report import HeldAgainst, NodeReport
 
 
@@ -47,7 +47,7 @@ class Bearing:
         return f"{borne}, and mixes while {self.needed} of them are there"
 
 
-def bearings(federation: Federation) -> list[Bearing]:
+def bearings(federation: FederationConfig) -> list[Bearing]:
     """Of each member, in their order.
 
     Raises:
@@ -66,7 +66,7 @@ def count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def names(federation: Federation, nodes: Sequence[int], most: int = 5) -> str:
+def names(federation: FederationConfig, nodes: Sequence[int], most: int = 5) -> str:
     """Those of the first few, and how many more there are."""
     told = ", ".join(federation.members[node].name for node in nodes[:most])
     return f"{told} and {len(nodes) - most} more" if len(nodes) > most else told

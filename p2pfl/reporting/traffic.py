@@ -12,14 +12,14 @@ from typing import Any
 
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.compress.catalog import require_fit, require_library
-from p2pfl.config.model import Edges, Federation
+from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.errors import UserError
 
 VALUE_BYTES = 4
 BITS = 8
 
 
-def compressor_mistakes(federation: Federation, size: int | None = None) -> list[UserError]:
+def compressor_mistakes(federation: FederationConfig, size: int | None = None) -> list[UserError]:
     """What is wrong with the compressors of all and of single edges, for models of `size` values if that is known."""
     found = []
     for key, spec in _named(federation):
@@ -34,7 +34,7 @@ def compressor_mistakes(federation: Federation, size: int | None = None) -> list
     return found
 
 
-def _named(federation: Federation) -> Iterator[tuple[str, str]]:
+def _named(federation: FederationConfig) -> Iterator[tuple[str, str]]:
     yield "gossip.compressor", federation.gossip.compressor
     for place, spec in enumerate(federation.edge_compressors.values()):
         yield f"edge[{place}].compressor", spec
@@ -55,7 +55,7 @@ def compressor_figures(compressor: Compressor, size: int) -> dict[str, Any]:
     }
 
 
-def traffic(federation: Federation, size: int) -> dict[str, Any]:
+def traffic(federation: FederationConfig, size: int) -> dict[str, Any]:
     """Figures of a federation whose models have `size` values, and of which no compressor is a mistake.
 
     A node sends a compressed model to each neighbor in its round, and another when that neighbor asks in its own. So

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
+from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
-from p2pfl.core.node import Node
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
@@ -180,7 +180,7 @@ class Application:
     def _engine_of(self, recovered: NodeState | None) -> Engine:
         return parts.make_engine(self.setup, recovered)
 
-    def _assemble(self, core: Node, engine: Engine, store: Store) -> Driver:
+    def _assemble(self, core: Core, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
         workshop = Workshop(setup.learner, training.evaluate_every, sketch, strict=self.shared is not None)
@@ -198,7 +198,7 @@ class Application:
         self.thread.report_to(driver)
         return driver
 
-    async def _serve(self, core: Node, engine: Engine, driver: Driver) -> NodeResult | None:
+    async def _serve(self, core: Core, engine: Engine, driver: Driver) -> NodeResult | None:
         """Once there is a snapshot doors open, then the core starts; on the way out neighbors hear goodbye before the
         threads end. The status page is there for longer: the disk may have to be waited for.
         """

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.plugins import describe_failure
+from p2pfl.core.core import Core
 from p2pfl.core.effects import (
     Alarm,
     ApplyReply,
@@ -50,7 +51,6 @@ from p2pfl.core.events import (
 )
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Message
-from p2pfl.core.node import Node
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
@@ -107,7 +107,7 @@ class Driver:
 
     def __init__(
         self,
-        core: Node,
+        core: Core,
         engine_thread: EngineThread,
         workshop: Workshop,
         *,

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from p2pfl.config.load import load_node, node_file
-from p2pfl.config.model import Federation, NodeConfig
+from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.runtime.ending import WAITING_FOR_DISK
 from p2pfl.runtime.fork_server import ForkedProcess, ForkServer, NotForked, why_not
@@ -118,7 +118,7 @@ class Fleet:
     give up that wait for a full disk. `spawn`: each child is started by itself, and shares no import.
     """
 
-    def __init__(self, federation: Federation, lies: Lies | None = None, *, spawn: bool = False) -> None:
+    def __init__(self, federation: FederationConfig, lies: Lies | None = None, *, spawn: bool = False) -> None:
         self.federation = federation
         self.lies = lies
         self.spawn = spawn

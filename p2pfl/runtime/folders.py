@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.load import FILE_NAME, federation_mistakes
-from p2pfl.config.model import Federation, GossipConfig, TrainingConfig
+from p2pfl.config.model import FederationConfig, GossipConfig, TrainingConfig
 from p2pfl.config.writing import NewMember, node_text
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import StorageError, UserError
@@ -26,7 +26,7 @@ from topologies.specs import is_file, parse
 KEY_FILE = "node.key"
 
 
-def save(federation: Federation, folder: Path) -> Path:
+def save(federation: FederationConfig, folder: Path) -> Path:
     """Write the federation into a new folder, with keys, and addresses on this machine; returns its path.
 
     Raises:

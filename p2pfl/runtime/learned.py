@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.load import FILE_NAME, federation_file, find_member, load_federation, load_node, node_file
+from p2pfl.config.load import FILE_NAME, federation_file, find_member, load_config, load_node, node_file
 from p2pfl.config.load import NODE_FILE_NAME as NODE_FILE
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.plain_file import from_safetensors, metadata_of, to_safetensors
@@ -75,7 +75,7 @@ def _from_folder(path: Path, federation_path: Path | None, name: str | None) -> 
     return _restored(loaded, federation, folder, path, name)
 
 
-def _restored(loaded: Loaded, federation: Federation, folder: Path, path: Path, name: str | None) -> Learned:
+def _restored(loaded: Loaded, federation: FederationConfig, folder: Path, path: Path, name: str | None) -> Learned:
     header = loaded.state.header
     _check(path, "federation", header.get("federation"), federation.name)
     _check(path, "node", header.get("node"), name)
@@ -126,24 +126,24 @@ def _from_file(path: Path, federation_path: Path | None, name: str | None) -> Le
     )
 
 
-def _federation(path: Path, told: Path | None) -> Federation:
+def _federation(path: Path, told: Path | None) -> FederationConfig:
     """The one that was told, else the nearest in the folders above."""
     if told is not None:
-        return load_federation(federation_file(told))
+        return load_config(federation_file(told))
     for folder in (path, *path.parents):
         if (folder / FILE_NAME).is_file():
-            return load_federation(folder / FILE_NAME)
+            return load_config(folder / FILE_NAME)
     raise UserError(
         f"there is no {FILE_NAME} in this folder or above", file=path, key="--federation", allowed="a federation file"
     )
 
 
-def _learner(federation: Federation, folder: Path, name: str) -> Learner:
+def _learner(federation: FederationConfig, folder: Path, name: str) -> Learner:
     find_member(federation, name)
     return load_learner(federation, load_node(_node_file(federation, folder, name), federation, name))
 
 
-def _node_file(federation: Federation, folder: Path, name: str | None) -> Path:
+def _node_file(federation: FederationConfig, folder: Path, name: str | None) -> Path:
     """The node file in the folder that was named, else the one beside the federation file."""
     here = folder / NODE_FILE
     return here if name is None or here.is_file() else node_file(federation, name)
@@ -162,5 +162,5 @@ def _count(said: dict[str, str], key: str) -> int | None:
     return int(said[key]) if said.get(key, "").isdecimal() else None
 
 
-def _names(federation: Federation) -> str:
+def _names(federation: FederationConfig) -> str:
     return ", ".join(member.name for member in federation.members)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Protocol
 
-from p2pfl.config.model import Federation, NodeConfig
+from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
 
@@ -24,18 +24,18 @@ class Attackers(Protocol):
         """Raises UserError: there is no such attack."""
         ...
 
-    def choose(self, federation: Federation, count: int) -> tuple[str, ...]:
+    def choose(self, federation: FederationConfig, count: int) -> tuple[str, ...]:
         """Names of so many nodes, spread over the graph."""
         ...
 
-    def command(self, federation: Federation, name: str, spec: str, liars: Sequence[str]) -> list[str]:
+    def command(self, federation: FederationConfig, name: str, spec: str, liars: Sequence[str]) -> list[str]:
         """Arguments for the Python interpreter that make the node `name` lie; it takes those of `p2pfl run` besides.
         `liars` are all that do.
         """
         ...
 
     def success(
-        self, spec: str, federation: Federation, node: NodeConfig, models: Mapping[str, Vector]
+        self, spec: str, federation: FederationConfig, node: NodeConfig, models: Mapping[str, Vector]
     ) -> dict[str, float]:
         """By node, how far the attack has succeeded with a model (d,), from 0 to 1; empty where accuracy tells it.
 
@@ -52,7 +52,7 @@ class Lies:
     spec: str
     names: tuple[str, ...]
 
-    def command(self, federation: Federation, name: str) -> list[str]:
+    def command(self, federation: FederationConfig, name: str) -> list[str]:
         return self.attackers.command(federation, name, self.spec, self.names)
 
 

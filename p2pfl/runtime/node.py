@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from p2pfl.config.load import load_federation, load_node, node_file
+from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.runtime.app import Application
 from p2pfl.runtime.parts import read_setup
@@ -24,7 +24,7 @@ class Node:
     def __init__(
         self, federation: Path | str, name: str, *, on_progress: Callable[[NodeLine], None] = lambda _: None
     ) -> None:
-        described = load_federation(federation)
+        described = load_config(federation)
         config = load_node(node_file(described, name), described, name)
         self._application = Application(read_setup(described, config), on_line=on_progress)
 

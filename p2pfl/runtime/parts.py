@@ -18,9 +18,9 @@ from p2pfl.aggregate import rule_of
 from p2pfl.compress import make_compressor
 from p2pfl.config.binding import HASH_BYTES, federation_id, keys
 from p2pfl.config.cores import hops, settings_of
-from p2pfl.config.model import Federation, Member, NodeConfig
+from p2pfl.config.model import FederationConfig, Member, NodeConfig
+from p2pfl.core.core import Core
 from p2pfl.core.lives import Life, Start
-from p2pfl.core.node import Node
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.turns import turns_of
 from p2pfl.crypto.identity import Identity, public_text
@@ -57,7 +57,7 @@ ORIGIN = {
 class Setup:
     """What the files say about one node, checked."""
 
-    federation: Federation
+    federation: FederationConfig
     member: Member
     node: NodeConfig
     identity: Identity
@@ -75,7 +75,7 @@ class Setup:
         return self.federation.neighbors(self.member.index)
 
 
-def read_setup(federation: Federation, node: NodeConfig) -> Setup:
+def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
     """Load key, task and data; see whether the compressors fit the model.
 
     Raises:
@@ -94,7 +94,7 @@ def read_setup(federation: Federation, node: NodeConfig) -> Setup:
     return setup_of(federation, node, identity)
 
 
-def setup_of(federation: Federation, node: NodeConfig, identity: Identity) -> Setup:
+def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity) -> Setup:
     """Likewise, with a key at hand."""
     learner, method = load_learner(federation, node), method_of(federation)
     for notice in federation.notices:
@@ -132,7 +132,7 @@ def _keep_small_numbers() -> None:
         torch.set_flush_denormal(False)
 
 
-def load_learner(federation: Federation, node: NodeConfig) -> Learner:
+def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
     """The node's model and data.
 
     Raises:
@@ -216,7 +216,7 @@ def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
             )
 
 
-def replay(federation: Federation, loaded: Loaded, method: Method | None = None) -> NodeState:
+def replay(federation: FederationConfig, loaded: Loaded, method: Method | None = None) -> NodeState:
     """The newest snapshot and what the log says happened since, by the settings that were in force then.
 
     What another learning method than `method` keeps of edges is left out: they will begin anew. None: it is not asked.
@@ -319,10 +319,10 @@ def bound_of(setup: Setup) -> str:
     return f"{training.time_s} s" if training.rounds is None else f"{training.rounds} rounds"
 
 
-def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Node:
+def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Core:
     """The core gets records of its own: it and the engine move them in different threads."""
     rule = rule_of(setup.federation)
-    return Node(
+    return Core(
         index=setup.member.index,
         neighbors=setup.peers,
         turns=turns_of(setup.member.index, setup.federation.schedule),

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from p2pfl.core.core import Core
 from p2pfl.core.effects import Alarm
-from p2pfl.core.node import Node
 
 notice = logging.getLogger("p2pfl.notice")
 
@@ -37,7 +37,7 @@ class Presence:
     """Told of sessions as they open and end; `look` is called about once a second."""
 
     def __init__(
-        self, core: Node, *, name_of: Callable[[int], str], on_alarm: Callable[[Alarm], None], now: float
+        self, core: Core, *, name_of: Callable[[int], str], on_alarm: Callable[[Alarm], None], now: float
     ) -> None:
         self.core = core
         self.name_of = name_of

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
@@ -30,7 +30,7 @@ from topologies import Topology, describe
 class Nodes(Protocol):
     """All nodes of one federation, as processes or in this one."""
 
-    federation: Federation
+    federation: FederationConfig
     children: list[Child]
     lies: Lies | None
     stopping: bool

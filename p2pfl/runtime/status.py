@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from p2pfl.core.core import Core
 from p2pfl.core.edge import Edge
 from p2pfl.core.limits import pace_setter
-from p2pfl.core.node import Node
 from p2pfl.core.standing import View
 from p2pfl.net.counters import Counters
 from p2pfl.reporting.liars import Bearing
@@ -28,7 +28,7 @@ class Status:
     name: str
     federation: str
     rounds: int | None
-    core: Node
+    core: Core
     workshop: Workshop
     counters: Counters
     name_of: Callable[[int], str]

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from p2pfl.config.load import load_node, node_file
-from p2pfl.config.model import Federation, NodeConfig
+from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.net.address import free_ports
 from p2pfl.reporting.report import Point, Report
@@ -35,7 +35,7 @@ LISTEN_EVERY_S = 0.1
 OnProgress = Callable[[Point], None]
 
 
-def run_together(federation: Federation, on_progress: OnProgress | None = None) -> Report:
+def run_together(federation: FederationConfig, on_progress: OnProgress | None = None) -> Report:
     """Run all nodes to their end. Ctrl-C cancels.
 
     Raises:
@@ -87,7 +87,7 @@ def _first(errors: BaseExceptionGroup) -> BaseException:
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _with_keys(federation: Federation) -> tuple[Federation, list[Identity]]:
+def _with_keys(federation: FederationConfig) -> tuple[FederationConfig, list[Identity]]:
     """The same federation on this machine, with keys and addresses made for this run."""
     identities = [Identity.generate() for _ in federation.members]
     members = tuple(
@@ -101,7 +101,7 @@ def _with_keys(federation: Federation) -> tuple[Federation, list[Identity]]:
 class Together:
     """The nodes and what they have said. `run` belongs to one event loop, `cancel` to any thread."""
 
-    federation: Federation
+    federation: FederationConfig
     identities: Sequence[Identity]
     folder: Path
     on_progress: OnProgress | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.showing import Forgery, Occasion
 from p2pfl.learn.interface import Vector
@@ -17,7 +17,7 @@ class Deceiver:
     """
 
     def __init__(
-        self, engine: Engine, *, attack: Attack, federation: Federation, league: frozenset[int], initial: Vector
+        self, engine: Engine, *, attack: Attack, federation: FederationConfig, league: frozenset[int], initial: Vector
     ) -> None:
         self.engine, self.attack, self.federation = engine, attack, federation
         self.league, self.initial = league, initial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from p2pfl.config.model import Federation, NodeConfig
+from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
 from sim.attacks import ALLOWED_ATTACKS, Attack, parse_attack
@@ -26,18 +26,18 @@ class Offer:
     def check(self, spec: str) -> None:
         attack_of(spec)
 
-    def choose(self, federation: Federation, count: int) -> tuple[str, ...]:
+    def choose(self, federation: FederationConfig, count: int) -> tuple[str, ...]:
         from sim.attackers.places import spread_out  # noqa: PLC0415 - `--help` stays instant
 
         chosen = spread_out(len(federation.members), federation.edges, count, federation.seed)
         return tuple(federation.members[index].name for index in chosen)
 
-    def command(self, federation: Federation, name: str, spec: str, liars: Sequence[str]) -> list[str]:
+    def command(self, federation: FederationConfig, name: str, spec: str, liars: Sequence[str]) -> list[str]:
         others = [word for other in liars if other != name for word in ("--with", other)]
         return ["-m", "sim.attackers", str(federation.path), "--node", name, "--attack", spec, *others]
 
     def success(
-        self, spec: str, federation: Federation, node: NodeConfig, models: Mapping[str, Vector]
+        self, spec: str, federation: FederationConfig, node: NodeConfig, models: Mapping[str, Vector]
     ) -> dict[str, float]:
         poison = attack_of(spec).poison
         if poison is None:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from p2pfl.chance import generator
 from p2pfl.compress import Compressor
+from p2pfl.core.core import Core
 from p2pfl.core.effects import Effect
 from p2pfl.core.messages import Ready
-from p2pfl.core.node import Node
 from p2pfl.engine.showing import Forgery
 from p2pfl.learn.interface import Vector as ModelVector
 
@@ -221,7 +221,7 @@ def wrong_shape() -> Lie:
     return lie
 
 
-def press(core: Node, now: float) -> list[Effect]:
+def press(core: Core, now: float) -> list[Effect]:
     """Begin an exchange on every edge where this end can; say again what is waiting; ask for one on the others.
 
     A Ready that tells no newer version asks for nothing, so the liar tells versions that it does not have. To be called

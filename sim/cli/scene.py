@@ -11,7 +11,7 @@ from typing import Any
 from p2pfl.config.kinds import Kind
 from p2pfl.config.method import ALLOWED as ALLOWED_METHODS
 from p2pfl.config.method import from_here
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
 from sim.attacks import ALLOWED_ATTACKS, parse_attack
@@ -47,7 +47,7 @@ class Options:
     evaluate_every_s: float | None = None
 
 
-def build(options: Options) -> tuple[Federation, WorldSpec]:
+def build(options: Options) -> tuple[FederationConfig, WorldSpec]:
     """What to simulate.
 
     Raises:
@@ -83,7 +83,7 @@ def _check_time(value: float, kind: Kind) -> None:
         raise UserError("no such time", value=value, allowed=kind.allowed) from None
 
 
-def _drawn(options: Options) -> tuple[Federation, WorldSpec]:
+def _drawn(options: Options) -> tuple[FederationConfig, WorldSpec]:
     for name in ("file", *DRAWN_WITH):
         if getattr(options, name) is not None:
             key = "FEDERATION" if name == "file" else f"--{name}"
@@ -92,7 +92,7 @@ def _drawn(options: Options) -> tuple[Federation, WorldSpec]:
     return draw(options.seed or 0)
 
 
-def _described(options: Options) -> Federation:
+def _described(options: Options) -> FederationConfig:
     if options.partition is not None:
         with _named("--partition"):
             parse_partition(options.partition)

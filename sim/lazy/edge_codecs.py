@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress import Compressor, make_compressor
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 
 Rows2 = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
@@ -27,7 +27,7 @@ class EdgeCodecs:
         return cls((compressor,), [0] * edges)
 
     @classmethod
-    def of(cls, federation: Federation) -> EdgeCodecs:
+    def of(cls, federation: FederationConfig) -> EdgeCodecs:
         specs = [federation.compressor_of(*edge) for edge in federation.edges]
         kinds = list(dict.fromkeys(specs)) or [federation.gossip.compressor]
         return cls([make_compressor(spec) for spec in kinds], [kinds.index(spec) for spec in specs])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
@@ -38,7 +38,7 @@ FEWEST = 5
 
 
 def make_learners(
-    federation: Federation,
+    federation: FederationConfig,
     *,
     local: Mapping[str, Mapping[str, Any]] | None = None,
     approximate: bool = False,

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from p2pfl.config.model import Federation, TrainingConfig
+from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.load import learner_for, load_task
@@ -156,7 +156,9 @@ class TorchNodes(Sequence[Learner]):
         return None if number < 0 else self.tests[number]
 
 
-def load_learners(federation: Federation, local: Mapping[str, Mapping[str, Any]] | None = None) -> Sequence[Learner]:
+def load_learners(
+    federation: FederationConfig, local: Mapping[str, Mapping[str, Any]] | None = None
+) -> Sequence[Learner]:
     """One learner for each member. `local` has the `[data]` tables by node name, with absolute paths.
 
     Raises:
@@ -206,7 +208,7 @@ def _torch_nodes(task: Task, contexts: list[NodeContext], training: TrainingConf
     return nodes
 
 
-def _context(federation: Federation, index: int, local: Mapping[str, Mapping[str, Any]]) -> NodeContext:
+def _context(federation: FederationConfig, index: int, local: Mapping[str, Mapping[str, Any]]) -> NodeContext:
     name = federation.members[index].name
     return NodeContext(
         node=index,

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.config.model import Federation, TrainingConfig
+from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.learn.interface import RoundStart, Score, Vector
 from p2pfl.learn.samples import batch_sizes
 from p2pfl.learn.trainer import TorchLearner
@@ -33,7 +33,7 @@ _FLOAT_BYTES = 4
 
 
 def centralized(
-    federation: Federation, learners: BatchedLearners, *, rounds: int | None = None, most_steps: int = MOST_STEPS
+    federation: FederationConfig, learners: BatchedLearners, *, rounds: int | None = None, most_steps: int = MOST_STEPS
 ) -> Centralized | None:
     """One model that learns from all data; None where data cannot be pooled.
 
@@ -52,7 +52,7 @@ def centralized(
     return Centralized(one_node=first, all_nodes=last)
 
 
-def fedavg(federation: Federation, learners: BatchedLearners, *, rounds: int | None = None) -> Reference | None:
+def fedavg(federation: FederationConfig, learners: BatchedLearners, *, rounds: int | None = None) -> Reference | None:
     """Accuracy, loss, rounds, history and `bytes_sent`: a float32 model to and from each node in each round.
 
     None where nodes keep a part of the model to themselves: there is no one model whose accuracy it would be. The
@@ -75,7 +75,7 @@ def fedavg(federation: Federation, learners: BatchedLearners, *, rounds: int | N
     return _reference(history)
 
 
-def _rounds(federation: Federation, rounds: int | None) -> int:
+def _rounds(federation: FederationConfig, rounds: int | None) -> int:
     """The federation's own number of rounds; where time bounds it, that must be said."""
     found = federation.training.rounds if rounds is None else rounds
     if found is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from pathlib import Path
 
-from p2pfl.config.model import Federation, GossipConfig, TrainingConfig
+from p2pfl.config.model import FederationConfig, GossipConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
 from p2pfl.reporting.report import Report
@@ -20,7 +20,7 @@ DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor")
 """options that shape the federation as a whole; the other ones only replace a setting."""
 
 
-def build(job: Job) -> tuple[Federation, WorldSpec]:
+def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
     """Everything that a run needs, checked.
 
     Raises:
@@ -57,13 +57,13 @@ def run(job: Job) -> Report:
     return simulate(federation, world=world, references=False)
 
 
-def _described(options: Options, seed: int) -> Federation:
+def _described(options: Options, seed: int) -> FederationConfig:
     base = options.get("base", NONE)
     given = {name: options[name] for name in DESCRIBED if name in options}
     return describe(file=None if base == NONE else Path(base), seed=seed, **given)
 
 
-def _with_settings(federation: Federation, options: Options) -> Federation:
+def _with_settings(federation: FederationConfig, options: Options) -> FederationConfig:
     """One of two exclusive settings turns off the other."""
     training = {field.name: options[field.name] for field in fields(TrainingConfig) if field.name in options}
     gossip = {field.name: options[field.name] for field in fields(GossipConfig) if field.name in options}
@@ -78,7 +78,7 @@ def _with_settings(federation: Federation, options: Options) -> Federation:
     )
 
 
-def _world(options: Options, federation: Federation) -> WorldSpec:
+def _world(options: Options, federation: FederationConfig) -> WorldSpec:
     path = options.get("world", NONE)
     world = WorldSpec() if path == NONE else load_world(path, federation)
     world = replace(world, liars=_liars(options, world.liars))

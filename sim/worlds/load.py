@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.kinds import Kind
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
 from sim.worlds import schema
@@ -31,7 +31,7 @@ from sim.worlds.schema import Names
 from sim.worlds.speeds import read_trace
 
 
-def load_world(path: Path | str, federation: Federation) -> WorldSpec:
+def load_world(path: Path | str, federation: FederationConfig) -> WorldSpec:
     """What the file says about the nodes of this federation.
 
     Raises:
@@ -45,12 +45,12 @@ def load_world(path: Path | str, federation: Federation) -> WorldSpec:
     return world
 
 
-def world_mistakes(path: Path | str, federation: Federation) -> list[UserError]:
+def world_mistakes(path: Path | str, federation: FederationConfig) -> list[UserError]:
     """Everything that is wrong with a world file; empty if it can be loaded."""
     return _read(Path(path), federation)[1]
 
 
-def _read(path: Path, federation: Federation) -> tuple[WorldSpec | None, list[UserError]]:
+def _read(path: Path, federation: FederationConfig) -> tuple[WorldSpec | None, list[UserError]]:
     try:
         document = read_document(path)
     except UserError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from p2pfl.chance import stream
-from p2pfl.config.model import Edges, Federation, GossipConfig, Member, TaskConfig, TrainingConfig
+from p2pfl.config.model import Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from sim.draws import below, choice, log_uniform, permutation, some, uniform
 from sim.worlds.model import (
     ChurnSpec,
@@ -69,14 +69,14 @@ HORIZON_S = 8.0
 """about how long such a run takes, so that faults fall into it."""
 
 
-def draw(seed: int) -> tuple[Federation, WorldSpec]:
+def draw(seed: int) -> tuple[FederationConfig, WorldSpec]:
     """A connected federation of 2 to 8 nodes, and a settled world that does not contradict itself."""
     rng = stream(seed, "drawn federation")
     nodes = 2 + below(rng, 7)
     edges = _edges(rng, nodes)
     schedule = _schedule(rng, edges) if rng.random() < 0.3 else ()
     rule = _rule(stream(seed, "drawn rule"))
-    federation = Federation(
+    federation = FederationConfig(
         path=Path(f"drawn-{seed}.toml"),
         name=f"drawn-{seed}",
         seed=seed,

@@ -17,7 +17,7 @@ from random import Random
 
 from p2pfl.chance import stream
 from p2pfl.config.kinds import number
-from p2pfl.config.model import Federation
+from p2pfl.config.model import FederationConfig
 from p2pfl.errors import UserError
 from sim.draws import draw
 from sim.worlds.choices import require_settled
@@ -73,7 +73,7 @@ class NodeSpeed:
         return min(max(1, work // self._speeds[0]), LONGEST_NS)
 
 
-def node_speeds(world: WorldSpec, federation: Federation) -> tuple[NodeSpeed, ...]:
+def node_speeds(world: WorldSpec, federation: FederationConfig) -> tuple[NodeSpeed, ...]:
     """The speed of each member in a settled world.
 
     Raises:
@@ -114,7 +114,7 @@ def read_trace(path: Path, members: Sequence[str]) -> list[Steps]:
     return steps
 
 
-def _over_time(world: WorldSpec, federation: Federation) -> Sequence[Steps]:
+def _over_time(world: WorldSpec, federation: FederationConfig) -> Sequence[Steps]:
     if world.compute.trace is not None:
         return read_trace(world.compute.trace, [member.name for member in federation.members])
     rng = stream(federation.seed, "speeds")

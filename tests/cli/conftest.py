@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_federation, load_node
+from p2pfl.config.load import load_config, load_node
 from p2pfl.core.effects import CommitRound
 from p2pfl.engine.durable import entry, image
 from p2pfl.runtime import parts
@@ -85,7 +85,7 @@ def trained():
 
 def run_rounds(ward, name, rounds):
     """Train alone; the newest snapshot is one round old, the last round is in the log alone."""
-    federation = load_federation(ward)
+    federation = load_config(ward)
     setup = parts.read_setup(federation, load_node(ward / name, federation))
     engine, store = parts.make_engine(setup, None), Store.open(setup.node.state_dir, durability="exchange")
     for index in range(rounds):

@@ -10,7 +10,7 @@ import pytest
 
 from p2pfl.cli.check import readable
 from p2pfl.compress import entropy
-from p2pfl.config.load import load_federation
+from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.reporting.contraction import predicted
 from p2pfl.storage import space
@@ -92,7 +92,7 @@ def test_the_contraction_takes_the_steps_that_compressors_allow(p2pfl, ward, ove
     override("node1", "node2", "random-k:0.1")
     report = report_of(p2pfl("check", ward, "--format", "json"))
     samples = [member["samples"] for member in report["members"]]
-    described = load_federation(ward)
+    described = load_config(ward)
     assert report["graph"]["contraction"] == predicted(described, samples, 2_410)
     assert report["graph"]["contraction"] > predicted(described, samples)
 
@@ -146,7 +146,7 @@ def test_of_a_schedule_the_graph_is_the_union_and_traffic_and_contraction_are_th
     report = report_of(outcome)
     assert (report["graph"]["edges"], report["graph"]["algebraic_connectivity"]) == (4, pytest.approx(2.0))
     samples = [member["samples"] for member in report["members"]]
-    assert report["graph"]["contraction"] == pytest.approx(predicted(load_federation(ward), samples))
+    assert report["graph"]["contraction"] == pytest.approx(predicted(load_config(ward), samples))
     assert report["graph"]["contraction"] < contraction(build("ring", 4), samples)
     message = report["traffic"]["message_bytes"]
     assert report["traffic"]["bytes_per_round_busiest_node"] == [message, 2 * message]

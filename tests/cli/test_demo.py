@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.cli.demo import PARAMETERS
-from p2pfl.config.load import load_federation, load_node
+from p2pfl.config.load import load_config, load_node
 from p2pfl.runtime.parts import load_learner
 
 
@@ -45,5 +45,5 @@ def test_a_graph_that_falls_apart_for_this_seed_alone_names_the_option(p2pfl, tm
 
 def test_the_number_of_parameters_is_that_of_the_digits(p2pfl, tmp_path):
     p2pfl("new", "ward", "--task", "digits")
-    federation = load_federation(tmp_path / "ward")
+    federation = load_config(tmp_path / "ward")
     assert load_learner(federation, load_node(tmp_path / "ward" / "node0", federation)).size == PARAMETERS

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from p2pfl.cli.demo import MARK, _own_rule, _warnings
-from p2pfl.config.load import load_federation
+from p2pfl.config.load import load_config
 from p2pfl.runtime import lies
 
 
@@ -74,7 +74,7 @@ def federation(p2pfl, tmp_path, request):
     text = file.read_text()
     assert 'rule = "mean"' in text
     file.write_text(text.replace('rule = "mean"', f'rule = "{rule}"'))
-    return load_federation(file)
+    return load_config(file)
 
 
 @pytest.mark.parametrize(

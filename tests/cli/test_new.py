@@ -7,13 +7,13 @@ import stat
 
 import pytest
 
-from p2pfl.config.load import load_federation, load_node, node_file
+from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
 
 
 def test_every_node_has_a_folder_a_secret_key_and_its_place_in_the_file(p2pfl, tmp_path):
     assert p2pfl("new", "ward", "--nodes", "4", "--base-port", "9000").code == 0
-    federation = load_federation(tmp_path / "ward")
+    federation = load_config(tmp_path / "ward")
     assert [member.address for member in federation.members] == [f"127.0.0.1:{port}" for port in range(9000, 9004)]
     for member in federation.members:
         node = load_node(node_file(federation, member.name), federation)
@@ -34,7 +34,7 @@ def test_its_own_task_learns_at_once(p2pfl, tmp_path):
 def test_the_built_in_task_needs_no_file(p2pfl, tmp_path):
     p2pfl("new", "ward", "--task", "digits", "--name", "other")
     assert not (tmp_path / "ward" / "task.py").exists()
-    federation = load_federation(tmp_path / "ward")
+    federation = load_config(tmp_path / "ward")
     assert (federation.task.name, federation.name) == ("digits", "other")
 
 
@@ -42,7 +42,7 @@ def test_a_graph_file_is_copied(p2pfl, tmp_path):
     (tmp_path / "mine.edges").write_text("node0 node1\nnode1 node2\n", encoding="utf-8")
     assert p2pfl("new", "ward", "--topology", "mine.edges").code == 0
     (tmp_path / "mine.edges").unlink()
-    assert load_federation(tmp_path / "ward").edges == ((0, 1), (1, 2))
+    assert load_config(tmp_path / "ward").edges == ((0, 1), (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_graph_file_is_copied(p2pfl, tmp_path):
 )
 def test_the_rule_is_written_with_what_it_protects_from_in_its_line(p2pfl, tmp_path, rule, written, protects):
     assert p2pfl("new", "ward", "--rule", rule).code == 0
-    assert load_federation(tmp_path / "ward").gossip.rule == written
+    assert load_config(tmp_path / "ward").gossip.rule == written
     lines = (tmp_path / "ward" / "federation.toml").read_text(encoding="utf-8").splitlines()
     (line,) = (line for line in lines if line.startswith("rule = "))
     assert protects in line
@@ -65,7 +65,7 @@ def test_the_rule_is_written_with_what_it_protects_from_in_its_line(p2pfl, tmp_p
 @pytest.mark.parametrize("topology", ["one-peer-hypercube", "base:k=1", "random-matchings:rounds=8"])
 def test_a_schedule_is_checked_and_written(p2pfl, tmp_path, topology):
     assert p2pfl("new", "ward", "--nodes", "8", "--topology", topology).code == 0
-    federation = load_federation(tmp_path / "ward")
+    federation = load_config(tmp_path / "ward")
     assert federation.topology == topology
     assert {edge for edges in federation.schedule for edge in edges} == set(federation.edges)
     assert max(map(len, federation.schedule)) == 4
@@ -74,7 +74,7 @@ def test_a_schedule_is_checked_and_written(p2pfl, tmp_path, topology):
 def test_two_calls_make_different_keys(p2pfl, tmp_path):
     p2pfl("new", "one")
     p2pfl("new", "two")
-    keys = [member.key for name in ("one", "two") for member in load_federation(tmp_path / name).members]
+    keys = [member.key for name in ("one", "two") for member in load_config(tmp_path / name).members]
     assert len(set(keys)) == 6
 
 

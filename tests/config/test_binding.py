@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.config.binding import federation_id, keys, sections
-from p2pfl.config.load import load_federation
+from p2pfl.config.load import load_config
 from p2pfl.crypto.transcript import MAX_SECTIONS
 
 EDGE = '[[edge]]\nbetween = ["pi0", "pi1"]\ncompressor = "{spec}"\n\n'
@@ -17,8 +17,8 @@ def differing(valid_text, write):
 
     def differing(right, wrong):
         assert right in valid_text
-        before = load_federation(write(valid_text))
-        after = load_federation(write(valid_text.replace(right, wrong)))
+        before = load_config(write(valid_text))
+        after = load_config(write(valid_text.replace(right, wrong)))
         names = {
             name for (name, one), (_, other) in zip(sections(before), sections(after), strict=True) if one != other
         }
@@ -41,13 +41,13 @@ def differing(valid_text, write):
     ],
 )
 def test_a_change_is_named_by_its_key_alone(valid_text, write, right, wrong, key):
-    before = keys(load_federation(write(valid_text)))
-    after = keys(load_federation(write(valid_text.replace(right, wrong))))
+    before = keys(load_config(write(valid_text)))
+    after = keys(load_config(write(valid_text.replace(right, wrong))))
     assert [name for (name, one), (_, other) in zip(before, after, strict=True) if one != other] == [key]
 
 
 def test_a_binding_has_room_for_every_key_and_equal_values_of_two_keys_hash_apart(valid_text, write):
-    found = dict(keys(load_federation(write(valid_text))))
+    found = dict(keys(load_config(write(valid_text))))
     assert len(found) < MAX_SECTIONS - 8
     assert len(set(found.values())) == len(found)
 
@@ -94,27 +94,27 @@ def test_the_order_of_members_counts(valid_text, write, keys):
     swapped = valid_text
     for first, second in ((keys[0], keys[1]), ("pi0", "pi1")):
         swapped = swapped.replace(first, "?").replace(second, first).replace("?", second)
-    one, other = (dict(sections(load_federation(write(text)))) for text in (valid_text, swapped))
+    one, other = (dict(sections(load_config(write(text)))) for text in (valid_text, swapped))
     assert one["node"] != other["node"]
 
 
 def test_with_another_default_an_edge_that_keeps_the_old_one_counts(valid_text, write):
     """What travels on it is not what travels on the others any more."""
     other = valid_text.replace('compressor = "q4"', 'compressor = "q8"')
-    plain, kept = (load_federation(write(text)) for text in (other, other + EDGE.format(spec="q4")))
+    plain, kept = (load_config(write(text)) for text in (other, other + EDGE.format(spec="q4")))
     assert dict(sections(plain))["edges"] != dict(sections(kept))["edges"]
 
 
 def test_the_order_of_edge_tables_and_of_their_names_counts_for_nothing(valid_text, write):
     one, other = EDGE.format(spec="q8"), EDGE.format(spec="sign").replace("pi1", "pi2")
     turned = other.replace('"pi0", "pi2"', '"pi2", "pi0"')
-    first, second = (load_federation(write(valid_text + "\n" + text)) for text in (one + other, turned + one))
+    first, second = (load_config(write(valid_text + "\n" + text)) for text in (one + other, turned + one))
     assert federation_id(first) == federation_id(second)
 
 
 def test_the_hashes_are_the_same_on_every_machine(valid_text, write):
     """A change here makes nodes of two versions refuse each other: raise the protocol version with it."""
-    federation = load_federation(write(valid_text))
+    federation = load_config(write(valid_text))
     assert [name for name, _ in sections(federation)] == ["federation", "task", "training", "gossip", "node", "edges"]
     assert all(len(digest) == 32 for _, digest in sections(federation))
     assert federation_id(federation).hex() == "1586b3f0686f2bb5ef60a661469fbaa2aaae5baf747f39c81a2c47891988b82f"

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from p2pfl.config.cores import FARTHEST, all_hops, hops
-from p2pfl.config.model import Federation, GossipConfig, Member, TaskConfig, TrainingConfig
+from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from topologies import build
 
 
 def federation(spec, nodes):
     graph = build(spec, nodes, seed=3)
     members = tuple(Member(index=i, name=f"n{i}", key=bytes(32), address=None) for i in range(nodes))
-    return Federation(
+    return FederationConfig(
         path=Path("f.toml"),
         name="f",
         seed=0,

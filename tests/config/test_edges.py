@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.load import federation_mistakes, load_federation
+from p2pfl.config.load import federation_mistakes, load_config
 
 PATH = ('topology = "ring"', 'topology = "path"')
 
@@ -15,19 +15,19 @@ def edge(between='["pi2", "pi1"]', compressor='"q8"'):
 
 
 def test_one_edge_uses_its_own_compressor_and_the_others_that_of_all(valid_text, write):
-    federation = load_federation(write(valid_text + edge()))
+    federation = load_config(write(valid_text + edge()))
     assert federation.edge_compressors == {(1, 2): "q8"}
     assert [federation.compressor_of(*pair) for pair in ((1, 2), (2, 1), (0, 1))] == ["q8", "q8", "q4"]
 
 
 def test_the_tables_are_kept_in_the_order_of_the_file(valid_text, write):
     text = valid_text + edge() + edge('["pi0", "pi1"]', '"sign"')
-    assert list(load_federation(write(text)).edge_compressors.items()) == [((1, 2), "q8"), ((0, 1), "sign")]
+    assert list(load_config(write(text)).edge_compressors.items()) == [((1, 2), "q8"), ((0, 1), "sign")]
 
 
 def test_an_edge_of_any_round_of_a_schedule_may_have_one(valid_text, write):
     text = valid_text.replace('"ring"', '"base:k=1"') + edge('["pi0", "pi2"]') + edge('["pi0", "pi1"]')
-    federation = load_federation(write(text))
+    federation = load_config(write(text))
     assert not set(federation.schedule[0]) >= set(federation.edges)
     assert set(federation.edge_compressors) == set(federation.edges) == {(0, 1), (0, 2)}
 

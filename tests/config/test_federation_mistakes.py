@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.config.graph import DisconnectedGraph
-from p2pfl.config.load import federation_mistakes, load_federation
+from p2pfl.config.load import federation_mistakes, load_config
 from p2pfl.errors import UserError
 
 ONE_LINE = [
@@ -67,7 +67,7 @@ def test_a_wrong_line_is_located(*, valid_text, write, right, wrong, key, value,
     assert value is None or (mistake.value, type(mistake.value)) == (value, type(value))
     assert allowed is None or allowed in mistake.allowed
     with pytest.raises(UserError, match=r"federation\.toml"):
-        load_federation(path)
+        load_config(path)
 
 
 def test_where_a_value_can_be_wrong_in_many_ways_the_reason_is_told(valid_text, write):
@@ -162,5 +162,5 @@ def test_a_disconnected_graph_names_its_parts_and_has_its_own_exit_code(valid_te
     (tmp_path / "graph.edges").write_text("pi0 pi2\n", encoding="utf-8")
     path = write(valid_text.replace('"ring"', '"graph.edges"'))
     with pytest.raises(DisconnectedGraph, match=r"2 parts.*pi0 pi2 \| pi1") as caught:
-        load_federation(path)
+        load_config(path)
     assert (caught.value.exit_code, caught.value.key) == (3, "federation.topology")

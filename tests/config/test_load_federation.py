@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.compress.catalog import STAGES, make_compressor
-from p2pfl.config.load import load_federation
+from p2pfl.config.load import load_config
 from p2pfl.config.model import GossipConfig, TaskConfig, TrainingConfig
 from p2pfl.core.staleness import parse_staleness
 from p2pfl.crypto.identity import parse_public
@@ -17,7 +17,7 @@ def minimal(keys):
 
 
 def test_what_is_left_out_has_the_defaults_of_the_model(write, keys):
-    federation = load_federation(write(minimal(keys)))
+    federation = load_config(write(minimal(keys)))
     assert (federation.training, federation.gossip, federation.task) == (TrainingConfig(), GossipConfig(), TaskConfig())
     assert (federation.seed, federation.topology) == (0, "ring")
     assert federation.edges == ((0, 1), (0, 3), (1, 2), (2, 3))
@@ -25,11 +25,11 @@ def test_what_is_left_out_has_the_defaults_of_the_model(write, keys):
 
 def test_a_folder_stands_for_the_file_in_it(write, keys):
     path = write(minimal(keys))
-    assert load_federation(path.parent) == load_federation(path)
+    assert load_config(path.parent) == load_config(path)
 
 
 def test_keys_are_what_the_identity_layer_reads(write, keys):
-    federation = load_federation(write(minimal(keys)))
+    federation = load_config(write(minimal(keys)))
     assert [member.key for member in federation.members] == [parse_public(key) for key in keys]
 
 
@@ -44,14 +44,14 @@ def test_keys_are_what_the_identity_layer_reads(write, keys):
 def test_one_of_two_exclusive_keys_turns_off_the_other(
     *, write, keys, given, rounds, time_s, local_steps, local_epochs
 ):
-    training = load_federation(write(minimal(keys) + f"[training]\n{given}\n")).training
+    training = load_config(write(minimal(keys) + f"[training]\n{given}\n")).training
     assert (training.rounds, training.time_s) == (rounds, time_s)
     assert (training.local_steps, training.local_epochs) == (local_steps, local_epochs)
 
 
 def test_the_keys_of_the_task_are_left_to_the_task(write, keys):
     text = minimal(keys) + '[task]\nname = "task.py:task"\npartition = "shards:2"\nlayers = [8, 8]\n'
-    task = load_federation(write(text)).task
+    task = load_config(write(text)).task
     assert (task.name, task.options) == ("task.py:task", {"partition": "shards:2", "layers": [8, 8]})
 
 
@@ -59,19 +59,19 @@ def test_the_keys_of_the_task_are_left_to_the_task(write, keys):
     "staleness", ["none", "constant", "constant:0.5", "hinge:10,4", "polynomial:0.5", "hinge-polynomial:4,0.5"]
 )
 def test_every_staleness_of_the_core_is_accepted(write, keys, staleness):
-    federation = load_federation(write(minimal(keys) + f'[gossip]\nstaleness = "{staleness}"\n'))
+    federation = load_config(write(minimal(keys) + f'[gossip]\nstaleness = "{staleness}"\n'))
     parse_staleness(federation.gossip.staleness)
 
 
 @pytest.mark.parametrize("spec", [stage.example for stage in STAGES])
 def test_every_stage_of_the_catalog_is_accepted_and_can_be_made(write, keys, spec):
-    federation = load_federation(write(minimal(keys) + f'[gossip]\ncompressor = "{spec}"\n'))
+    federation = load_config(write(minimal(keys) + f'[gossip]\ncompressor = "{spec}"\n'))
     assert make_compressor(federation.gossip.compressor).spec == federation.gossip.compressor == spec
 
 
 @pytest.mark.parametrize(("written", "read"), [("top-k:.050+q8", "top-k:0.05+q8"), ("top-k:007", "top-k:7")])
 def test_two_spellings_of_a_compressor_are_one(write, keys, written, read):
-    federation = load_federation(write(minimal(keys) + f'[gossip]\ncompressor = "{written}"\n'))
+    federation = load_config(write(minimal(keys) + f'[gossip]\ncompressor = "{written}"\n'))
     assert federation.gossip.compressor == read
 
 
@@ -79,22 +79,22 @@ def test_two_spellings_of_a_compressor_are_one(write, keys, written, read):
     ("share", "patterns"), [('"head.*"', ("head.*",)), ('["a.*", "b"]', ("a.*", "b")), ('["*"]', ("*",))]
 )
 def test_what_is_shared_is_one_pattern_or_several(write, keys, share, patterns):
-    federation = load_federation(write(minimal(keys) + f"[gossip]\nshare = {share}\n"))
+    federation = load_config(write(minimal(keys) + f"[gossip]\nshare = {share}\n"))
     assert federation.gossip.share == patterns
 
 
 @pytest.mark.parametrize("address", ["pi1.local:8470", "[fe80::1]:8470", "[::1]:1", "10.0.0.7:65535"])
 def test_names_and_addresses_of_both_families_are_accepted(write, keys, address):
     text = minimal(keys).replace('name = "pi1"', f'name = "pi1"\naddress = "{address}"')
-    assert load_federation(write(text)).members[1].address == address
+    assert load_config(write(text)).members[1].address == address
 
 
 def test_a_graph_file_is_found_beside_the_federation(write, keys, tmp_path, monkeypatch):
     (tmp_path / "graph.edges").write_text("pi0 pi1\npi0 pi2\npi0 pi3\n", encoding="utf-8")
     monkeypatch.chdir("/")
     path = write(minimal(keys).replace("[federation]", '[federation]\ntopology = "graph.edges"'))
-    assert load_federation(path).edges == ((0, 1), (0, 2), (0, 3))
+    assert load_config(path).edges == ((0, 1), (0, 2), (0, 3))
 
 
 def test_neighbors_are_those_of_the_edges(write, keys):
-    assert load_federation(write(minimal(keys))).neighbors(0) == (1, 3)
+    assert load_config(write(minimal(keys))).neighbors(0) == (1, 3)

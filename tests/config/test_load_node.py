@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.load import load_federation, load_node, node_file, node_mistakes
+from p2pfl.config.load import load_config, load_node, node_file, node_mistakes
 from p2pfl.errors import UserError
 
 
 @pytest.fixture
 def federation(valid_text, write):
-    return load_federation(write(valid_text))
+    return load_config(write(valid_text))
 
 
 def configured(federation, text, name="pi1"):
@@ -29,7 +29,7 @@ def test_without_a_file_everything_has_its_default(federation, tmp_path):
 
 
 def test_a_member_without_an_address_listens_on_any_port(valid_text, write):
-    federation = load_federation(write(valid_text.replace('address = "10.0.0.1:8470"', "")))
+    federation = load_config(write(valid_text.replace('address = "10.0.0.1:8470"', "")))
     assert load_node(node_file(federation, "pi1"), federation).listen == "0.0.0.0:0"
 
 

@@ -9,7 +9,7 @@ import pytest
 from p2pfl.cli.main import exit_code
 from p2pfl.config.binding import federation_id, sections
 from p2pfl.config.graph import DisconnectedGraph
-from p2pfl.config.load import federation_mistakes, load_federation
+from p2pfl.config.load import federation_mistakes, load_config
 from topologies.families import FAMILIES
 from topologies.family import Family, GraphKind
 from topologies.schedules.schedule import MixingMatrix, Schedule
@@ -50,7 +50,7 @@ def on(valid_text, write):
 
 def test_the_edges_are_the_union_and_the_schedule_has_those_of_each_round(family, on):
     family("turning", TURNING)
-    federation = load_federation(on("turning"))
+    federation = load_config(on("turning"))
     assert federation.edges == ((0, 1), (0, 2), (1, 2))
     assert federation.schedule == TURNING
     assert federation.edges_at_once == pytest.approx(4 / 3)
@@ -59,7 +59,7 @@ def test_the_edges_are_the_union_and_the_schedule_has_those_of_each_round(family
 
 
 def test_a_graph_that_stands_still_has_no_schedule(on):
-    federation = load_federation(on("ring"))
+    federation = load_config(on("ring"))
     assert federation.schedule == ()
     assert federation.edges_at_once == 3
     assert federation.degrees == (2, 2, 2)
@@ -70,12 +70,12 @@ def test_other_rounds_on_the_same_union_make_another_federation_by_its_edges(fam
     ids, edges = set(), set()
     for rounds in (TURNING, TURNING[::-1], TURNING[1:] + TURNING[:1], (((0, 1), (0, 2), (1, 2)),)):
         family("turning", rounds)
-        federation = load_federation(on("turning"))
+        federation = load_config(on("turning"))
         assert federation.edges == ((0, 1), (0, 2), (1, 2))
         ids.add(federation_id(federation))
         edges.add(dict(sections(federation))["edges"])
-    ids.add(federation_id(load_federation(on("ring"))))
-    edges.add(dict(sections(load_federation(on("ring"))))["edges"])
+    ids.add(federation_id(load_config(on("ring"))))
+    edges.add(dict(sections(load_config(on("ring"))))["edges"])
     assert len(ids) == len(edges) == 5
 
 
@@ -92,10 +92,10 @@ def test_a_directed_graph_is_refused_and_undirected_ones_are_named(family, on):
 def test_a_schedule_whose_union_falls_apart_has_the_exit_code_of_such_graphs(family, on):
     family("turning", (((0, 1),), ((0, 1),)))
     with pytest.raises(DisconnectedGraph, match="2 parts") as caught:
-        load_federation(on("turning"))
+        load_config(on("turning"))
     assert caught.value.exit_code == 3
 
 
 def test_a_round_without_edges_is_a_round(family, on):
     family("turning", (((0, 1), (1, 2)), ()))
-    assert load_federation(on("turning")).schedule == (((0, 1), (1, 2)), ())
+    assert load_config(on("turning")).schedule == (((0, 1), (1, 2)), ())

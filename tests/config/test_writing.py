@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from p2pfl.config.binding import federation_id
-from p2pfl.config.load import load_federation, load_node
+from p2pfl.config.load import load_config, load_node
 from p2pfl.config.model import GOSSIP, TRAINING, GossipConfig, TrainingConfig
 from p2pfl.config.writing import NewMember, node_text
 
@@ -13,8 +13,8 @@ OFF = re.compile(r"(?m)^# (?=[a-z_]+ = )")
 
 
 def test_every_default_shown_is_the_default(valid_text, write):
-    before = load_federation(write(valid_text))
-    after = load_federation(write(OFF.sub("", valid_text)))
+    before = load_config(write(valid_text))
+    after = load_config(write(OFF.sub("", valid_text)))
     assert federation_id(before) == federation_id(after)
 
 
@@ -28,7 +28,7 @@ def test_the_schema_has_exactly_the_keys_of_the_model():
 
 
 def test_a_node_file_shows_its_defaults_too(valid_text, write, tmp_path):
-    federation = load_federation(write(valid_text))
+    federation = load_config(write(valid_text))
     (tmp_path / "pi1").mkdir()
     text = node_text(NewMember(name="pi1", key="", address="10.0.0.1:8470")).replace('# path = "data.npz"', "")
     values = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from p2pfl.core.core import Core
 from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, Send
 from p2pfl.core.ending import bitmap
 from p2pfl.core.events import (
@@ -16,7 +17,6 @@ from p2pfl.core.events import (
     Started,
 )
 from p2pfl.core.messages import Hello, Reply, Request, request_digest
-from p2pfl.core.node import Node
 from p2pfl.core.profiles import Conservative, Robust
 from p2pfl.core.records import NO_CHAIN
 from p2pfl.core.settings import Settings
@@ -110,7 +110,7 @@ def make_node(
     **changes,
 ):
     """A `young` node has not trained yet and mixes with nobody; others here are past that, whatever they count."""
-    node = Node(
+    node = Core(
         index=index,
         neighbors=neighbors,
         settings=settings(**changes),

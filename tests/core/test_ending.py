@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.core.core import Core
 from p2pfl.core.ending import LONGEST_MULTIPLE, MOST_TELLS, Ending, Reason, bitmap
 from p2pfl.core.facts import Phase
-from p2pfl.core.node import Node
 from p2pfl.core.records import EdgeRecord
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -41,7 +41,7 @@ def test_who_had_begun_before_a_restart_is_waited_for():
     """After a power cut the first two machines that are up must not take themselves for everybody."""
     known = {1: EdgeRecord(seq=7), 2: EdgeRecord(incarnation=1)}
     for records, reason in ((known, None), ({}, Reason.ALL)):
-        node = Node(
+        node = Core(
             index=0,
             neighbors=[1, 2],
             settings=settings(rounds=9),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.core.core import Core
 from p2pfl.core.effects import (
     ApplyReply,
     ApplyRequest,
@@ -21,7 +22,6 @@ from p2pfl.core.effects import (
 from p2pfl.core.events import Mixed, RoundTrained, StopRequested
 from p2pfl.core.messages import Ready, Request, Resync
 from p2pfl.core.mixing import GRACE
-from p2pfl.core.node import Node
 from p2pfl.core.staleness import LIMIT, parse_staleness
 from p2pfl.core.standing import Fault
 from p2pfl.core.turns import turns_of
@@ -279,7 +279,7 @@ def test_an_echo_from_the_future_counts_no_more_than_the_latest(echo):
 def test_in_a_schedule_all_neighbors_share_the_weight_whatever_round_it_is():
     """One neighbor a round would weigh a half; three of them could throw the model past all."""
     schedule = (((0, 1),), ((0, 2),), ((0, 3),))
-    node = Node(index=0, neighbors=(1, 2, 3), settings=settings(liars=1), samples=SAMPLES, turns=turns_of(0, schedule))
+    node = Core(index=0, neighbors=(1, 2, 3), settings=settings(liars=1), samples=SAMPLES, turns=turns_of(0, schedule))
     assert node.facts.weight == SAMPLES / 4
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.core.core import Core
 from p2pfl.core.effects import ApplyRequest, Bootstrap, CommitRound, Freeze, StartRound
 from p2pfl.core.events import RoundTrained, SessionClosed
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Ready, Resync
-from p2pfl.core.node import Node
 from p2pfl.core.turns import Turns
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -42,7 +42,7 @@ def alternating(index, *peers, period=PERIOD, **changes):
     turns = {peer: Turns(period, (phase,)) for phase, peer in enumerate(peers)}
     plain = {"start_wait_s": 0.0, "rounds": 1000}
     own = {key: changes.pop(key) for key in ("version", "rounds_done", "fresh") if key in changes}
-    return Node(
+    return Core(
         index=index,
         neighbors=peers,
         turns=turns,
@@ -187,7 +187,7 @@ def test_in_the_closing_rounds_every_neighbor_is_told_and_only_the_active_one_ex
 
 def closing(index, peer, **changes):
     """A node whose edge has its turn in every even version, in closing round 1 of version 5; and the session open."""
-    node = Node(
+    node = Core(
         index=index,
         neighbors=[peer],
         turns={peer: Turns(2, (0,))},
@@ -264,7 +264,7 @@ def test_a_neighbor_that_claims_ever_more_closing_rounds_holds_nobody_up():
 
 
 def test_on_a_static_graph_an_initiator_waits_for_nobody_to_begin_a_closing_round():
-    node = Node(
+    node = Core(
         index=0,
         neighbors=[1],
         settings=settings(start_wait_s=0.0, rounds=4, closing_rounds=9, linger_s=20.0),
@@ -400,7 +400,7 @@ def test_a_request_that_was_out_before_a_restart_still_counts():
     before = filled_initiator(1, 2)
     freeze(before, ticked(before, 1.0), 1.0)
     turns = {peer: edge.progress.turns for peer, edge in before.edges.items()}
-    node = Node(
+    node = Core(
         index=0,
         neighbors=(1, 2),
         turns=turns,
@@ -421,7 +421,7 @@ def test_a_request_that_was_out_before_a_restart_still_counts():
 
 
 def test_on_a_static_graph_all_edges_may_be_out_at_once_with_their_full_weight():
-    node = Node(index=0, neighbors=(1, 2, 3), settings=settings(start_wait_s=0.0), samples=SAMPLES)
+    node = Core(index=0, neighbors=(1, 2, 3), settings=settings(start_wait_s=0.0), samples=SAMPLES)
     started(node)
     offered = [op.weight for peer in (1, 2, 3) for op in only(open_session(node, peer), Freeze)]
     assert offered == [SAMPLES / 4] * 3

@@ -134,9 +134,9 @@ class Party:
 
     def neighbors(self, name: str) -> list[str]:
         """By the federation file."""
-        from p2pfl.config.load import load_federation  # noqa: PLC0415 - what costs is loaded where it is used
+        from p2pfl.config.load import load_config  # noqa: PLC0415 - what costs is loaded where it is used
 
-        described = load_federation(self.made.folder)
+        described = load_config(self.made.folder)
         return [described.members[index].name for index in described.neighbors(described.member(name).index)]
 
     def worst_excess(self, *without: str) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from p2pfl.cli.live import LiveView
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_federation
+from p2pfl.config.load import load_config
 from p2pfl.reporting.report import Statistic
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeResult
 from p2pfl.runtime.fleet import Fleet
@@ -126,7 +126,7 @@ def federation(tmp_path):
         assert old in text
         text = text.replace(old, new)
     file.write_text(text)
-    return load_federation(file)
+    return load_config(file)
 
 
 async def test_the_fleet_ends_with_the_honest_and_reports_them_alone(federation):

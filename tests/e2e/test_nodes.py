@@ -17,7 +17,7 @@ import pytest
 
 from p2pfl.cli.main import main
 from p2pfl.compress import make_compressor
-from p2pfl.config.load import load_federation
+from p2pfl.config.load import load_config
 from p2pfl.engine.changes import ReplyWasApplied
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.redo import redo
@@ -203,12 +203,12 @@ def result_of(folder, name):
 
 
 def rounds_on_disk(folder, name):
-    return replay(load_federation(folder), peek(folder / name / "state")).rounds
+    return replay(load_config(folder), peek(folder / name / "state")).rounds
 
 
 def settled_states(folder):
     """What the disks hold, with every reply taken in that one end of an edge has sent and the other had no time for."""
-    federation = load_federation(folder)
+    federation = load_config(folder)
     codecs = Codecs(make_compressor(federation.gossip.compressor))
     states = [replay(federation, peek(folder / member.name / "state")) for member in federation.members]
     for low, high in federation.edges:
@@ -395,7 +395,7 @@ def test_the_key_of_another_node_is_named_with_both_keys(mistaken):
     (folder / "node0" / "node.key").write_bytes((folder / "node1" / "node.key").read_bytes())
     text = mistaken()
     assert_names(text, folder / "node0" / "node.key", "public key", "node0")
-    for member in load_federation(folder).members:
+    for member in load_config(folder).members:
         assert p2pfl("key", folder / member.name / "node.key").returncode == 0
     assert_names(text, p2pfl("key", folder / "node1" / "node.key").stdout.strip(), "allowed: ")
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from p2pfl.config.load import load_federation, load_node
-from p2pfl.config.model import Federation
+from p2pfl.config.load import load_config, load_node
+from p2pfl.config.model import FederationConfig
 from p2pfl.core import limits, rounds
 from p2pfl.core.rounds import Rounds
 from p2pfl.crypto.identity import Identity, public_text
@@ -87,8 +87,8 @@ class Ward:
         text = table("node", {"listen": f"127.0.0.1:{port}", **node}) + table("data", data or {})
         (self.folder / name / "node.toml").write_text(text, encoding="utf-8")
 
-    def federation(self, file: str = "federation.toml") -> Federation:
-        return load_federation(self.folder / file)
+    def federation(self, file: str = "federation.toml") -> FederationConfig:
+        return load_config(self.folder / file)
 
     def model(self, index: int) -> np.ndarray:
         """What is on disk, read as from outside."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.config.graph import DisconnectedGraph
-from p2pfl.config.load import load_federation
+from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from sim.federations import describe
@@ -33,11 +33,11 @@ def file(tmp_path):
 
 
 def test_a_file_without_options_is_the_federation_that_launch_runs(file):
-    assert describe(file=file) == load_federation(file)
+    assert describe(file=file) == load_config(file)
 
 
 def test_options_replace_what_the_file_says_and_nothing_else(file):
-    plain, changed = load_federation(file), describe(file=file, rounds=7, compressor="none", topology="complete")
+    plain, changed = load_config(file), describe(file=file, rounds=7, compressor="none", topology="complete")
     assert (changed.training.rounds, changed.training.time_s) == (7, None)
     assert (changed.gossip.compressor, changed.topology, len(changed.edges)) == ("none", "complete", 6)
     assert changed.members == plain.members

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.config.load import load_federation
+from p2pfl.config.load import load_config
 from p2pfl.config.writing import NewMember, federation_text
 from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Ready, Reply, Request, Resign, Resync, request_digest
 from p2pfl.crypto.identity import Identity, public_text
@@ -123,7 +123,7 @@ def test_the_handshake_has_as_many_sections_as_that_of_a_real_node(tmp_path):
     members = [NewMember(name=f"pi{index}", key=key, address=f"10.0.0.{index}:8470") for index, key in enumerate(keys)]
     file = tmp_path / "federation.toml"
     file.write_text(federation_text(name="pair", topology="ring", task="digits", members=members), encoding="utf-8")
-    setup = SimpleNamespace(federation=load_federation(file), learner=SimpleNamespace(shape_digest=b"any"))
+    setup = SimpleNamespace(federation=load_config(file), learner=SimpleNamespace(shape_digest=b"any"))
     assert len(parts.binding(setup).sections) == BINDING_SECTIONS
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.load import load_federation
+from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
 from sim import simulate
 from sim.federations import describe
@@ -54,7 +54,7 @@ def test_its_python_runs(capsys):
 
 @pytest.mark.usefixtures("folder")
 def test_its_world_has_tenfold_speeds_losses_and_liars():
-    world = load_world("bad.toml", load_federation("ward-7"))
+    world = load_world("bad.toml", load_config("ward-7"))
     assert (world.compute.speed.high / world.compute.speed.low, world.links.loss) == (10, 0.05)
     assert world.liars.count == 1
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from p2pfl.config.method import ALLOWED, ParsedMethod, parse_method
-from p2pfl.config.model import Federation, TrainingConfig
+from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.config.rule import liars_of
 from p2pfl.core.messages import MOST_TERMS
@@ -31,7 +31,7 @@ _UNFIT = {
 _FITTING = {ROBUST: "plain, prox, normalized; or gossip.rule = mean", CONSERVATIVE: "another method, or a robust rule"}
 
 
-def method_of(federation: Federation) -> Method:
+def method_of(federation: FederationConfig) -> Method:
     """What the nodes of a federation learn by.
 
     Raises:

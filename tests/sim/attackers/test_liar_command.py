@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_federation
+from p2pfl.config.load import load_config
 from sim.attackers.__main__ import lie
 from sim.attackers.offer import OFFER
 
@@ -35,7 +35,7 @@ def test_a_mistake_is_told_in_a_line(ward, capsys, arguments, said):
 
 
 def test_the_demo_is_offered_a_command_that_names_the_other_liars(ward):
-    federation = load_federation(ward)
+    federation = load_config(ward)
     command = OFFER.command(federation, "node1", "alie:2", ("node0", "node1", "node2"))
     assert command[:2] == ["-m", "sim.attackers"]
     parsed = lie.make_context("lie", command[2:]).params

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.model import Federation, GossipConfig, Member, TaskConfig, TrainingConfig
+from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -19,7 +19,7 @@ def federation():
     def make(nodes, *, partition="draw:14", seed=1, task="digits", **training):
         members = tuple(Member(index=i, name=f"n{i}", key=b"", address=None) for i in range(nodes))
         options = {"partition": partition} if task == "digits" else {}
-        return Federation(
+        return FederationConfig(
             path=Path("/nowhere/federation.toml"),
             name="test",
             seed=seed,

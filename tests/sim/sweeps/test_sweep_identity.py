@@ -77,5 +77,5 @@ def test_other_software_is_another_run(monkeypatch):
 
 def test_the_digest_of_the_source_covers_what_a_run_goes_through():
     names = {name for name, _ in fingerprint._source()}
-    assert {"p2pfl/core/node.py", "sim/kernel.py", "topologies/graph.py"} <= names
+    assert {"p2pfl/core/core.py", "sim/kernel.py", "topologies/graph.py"} <= names
     assert not {name for name in names if "/cli/" in name or "/sweep/" in name}

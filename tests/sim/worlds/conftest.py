@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.model import Federation, GossipConfig, Member, TaskConfig, TrainingConfig
+from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from sim.worlds.load import load_world
 
 
 def ring_of(names):
     """A federation whose members are called so."""
     edges = {tuple(sorted((index, (index + 1) % len(names)))) for index in range(len(names))}
-    return Federation(
+    return FederationConfig(
         path=Path("federation.toml"),
         name="ten",
         seed=7,

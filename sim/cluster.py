@@ -61,7 +61,7 @@ class Surroundings:
     """check every invariant of a core after every event it takes."""
 
 
-class World(Generic[E]):
+class Cluster(Generic[E]):
     """`settings`, `paces` and `steps` are per node."""
 
     def __init__(

@@ -37,7 +37,7 @@ from p2pfl.core.timers import Timers
 from p2pfl.core.turns import ALWAYS, Turns
 
 
-class Node:
+class Core:
     """One node's decisions.
 
     `neighbors` are member indices; `turns` says in which rounds the edge to each is used, where that is not always;

@@ -35,7 +35,7 @@ OF_A_TASK = "task"
 """The name of a task that has none."""
 
 
-class Settings(TypedDict, total=False):
+class Keywords(TypedDict, total=False):
     """The keys of `[training]` and `[gossip]`: docs/federation.md says what each means."""
 
     rounds: int
@@ -86,7 +86,7 @@ class Federation:
         seed: int = 0,
         options: Mapping[str, Any] | None = None,
         edge: Sequence[Mapping[str, Any]] = (),
-        **settings: Unpack[Settings],
+        **settings: Unpack[Keywords],
     ) -> None:
         given = None if isinstance(task, str) else task
         called = task if isinstance(task, str) else getattr(task, "name", "") or OF_A_TASK

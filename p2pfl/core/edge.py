@@ -12,7 +12,7 @@ from typing import Any
 from p2pfl.core.effects import Alarm, Effect, NoteLife
 from p2pfl.core.ending import Ending
 from p2pfl.core.events import EngineResult
-from p2pfl.core.exchange import Exchange, Initiator, Responder
+from p2pfl.core.exchange import Exchange, ExchangeInitiator, ExchangeResponder
 from p2pfl.core.facts import Facts
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import TELLS_PER_S, Patience, TokenBucket, UsualTime
@@ -90,7 +90,7 @@ class Edge:
             "bucket": TokenBucket(settings.exchanges_per_s),
             "record": record,
         }
-        self.exchange = Initiator(siblings=exchanges, **parts) if initiates else Responder(**parts)
+        self.exchange = ExchangeInitiator(siblings=exchanges, **parts) if initiates else ExchangeResponder(**parts)
         self.telling = TokenBucket(TELLS_PER_S)
         self.outlived = False
         """Whether the neighbor is heard to have lost what this end remembers of the edge."""

@@ -159,7 +159,7 @@ class Exchange(ABC):
 
 @final
 @dataclass(slots=True, kw_only=True)
-class Initiator(Exchange):
+class ExchangeInitiator(Exchange):
     """`siblings` are the exchanges on all edges of the node, this one included."""
 
     initiates = True
@@ -269,7 +269,9 @@ class Initiator(Exchange):
         facts = self.facts
         if facts.degree >= len(self.siblings):
             return facts.weight
-        others = [other for other in self.siblings.values() if isinstance(other, Initiator) and other is not self]
+        others = [
+            other for other in self.siblings.values() if isinstance(other, ExchangeInitiator) and other is not self
+        ]
         out = [other.offered for other in others if other.offered and other.is_out]
         if len(out) < facts.degree:
             return facts.weight
@@ -350,7 +352,7 @@ class Initiator(Exchange):
 
 @final
 @dataclass(slots=True, kw_only=True)
-class Responder(Exchange):
+class ExchangeResponder(Exchange):
     """Answers requests."""
 
     initiates = False

@@ -53,7 +53,7 @@ OWN_ADDRESSES = ("listen", "status_listen")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class OneProcess:
     """What the nodes of one process share. A task that fails ends all of them.
 
     `compute` is the thread in which they learn in turn; `all_ready` is awaited by each before it opens its doors.
@@ -78,7 +78,7 @@ class Application:
         *,
         on_line: Callable[[NodeLine], None],
         sketched: bool = False,
-        shared: Shared | None = None,
+        shared: OneProcess | None = None,
     ) -> None:
         self.setup = setup
         self.shared = shared

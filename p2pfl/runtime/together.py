@@ -21,7 +21,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.net.address import free_ports
 from p2pfl.reporting.report import Point, Report
 from p2pfl.reporting.status import NodeLine
-from p2pfl.runtime.app import Application, Shared
+from p2pfl.runtime.app import Application, OneProcess
 from p2pfl.runtime.driver import compute_thread
 from p2pfl.runtime.fleet import STOPPED, Child
 from p2pfl.runtime.lies import Lies
@@ -133,7 +133,7 @@ class Together:
             setups.append(setup_of(self.federation, self._node(member.name), identity))
         self.children = [Child(name=setup.member.name, node=setup.node) for setup in setups]
         history, compute = History(), compute_thread()
-        shared = Shared(compute=compute, all_ready=asyncio.Barrier(len(setups)).wait)
+        shared = OneProcess(compute=compute, all_ready=asyncio.Barrier(len(setups)).wait)
         try:
             async with asyncio.TaskGroup() as group:
                 watch = group.create_task(self._watch(history))
@@ -164,7 +164,7 @@ class Together:
             durability="snapshot",
         )
 
-    async def _run_one(self, child: Child, setup: Setup, shared: Shared) -> None:
+    async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
         def hear(line: NodeLine) -> None:
             child.lines.append(line)
 

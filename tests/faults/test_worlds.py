@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core.exchange import Exchange, Responder
+from p2pfl.core.exchange import Exchange, ExchangeResponder
 from p2pfl.core.standing import Fault
 from p2pfl.engine import engine, redo
 from p2pfl.engine.changes import EdgeWasReset, ReplyWasApplied
@@ -73,8 +73,8 @@ def test_a_request_that_is_applied_again_when_it_comes_again_is_found(monkeypatc
             return responder._accept(request, now)
         return right(responder, request, now)
 
-    right = Responder._hear_request
-    monkeypatch.setattr(Responder, "_hear_request", wrong)
+    right = ExchangeResponder._hear_request
+    monkeypatch.setattr(ExchangeResponder, "_hear_request", wrong)
     assert first_violation()
 
 

@@ -19,7 +19,7 @@ import p2pfl.runtime.report as made
 from p2pfl import Federation, Method, Task, UserError
 from p2pfl.config.model import GOSSIP, TRAINING
 from p2pfl.errors import LearningError
-from p2pfl.federation import Settings
+from p2pfl.federation import Keywords
 
 SIZE = 6
 
@@ -182,7 +182,7 @@ def test_a_callback_that_fails_ends_the_run_with_its_error(untouched):
 
 
 def test_every_key_of_a_file_is_a_keyword():
-    assert set(Settings.__annotations__) == {*TRAINING, *GOSSIP}
+    assert set(Keywords.__annotations__) == {*TRAINING, *GOSSIP}
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path):

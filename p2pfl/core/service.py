@@ -37,8 +37,11 @@ class Service:
     @property
     def served(self) -> bool:
         """Whether the own version of now has taken part in a completed exchange, or need not."""
-        exchanged = self.exchanged
-        return (exchanged is not None and exchanged >= self.facts.version) or not self.has_turn
+        exchanged, facts, turns = self.exchanged, self.facts, self.turns
+        if exchanged is not None and exchanged >= facts.version:
+            return True
+        # As `has_turn`, which would be a call more for every late edge after every event.
+        return turns is not ALWAYS and not turns.active(place(facts.version, facts.closing))
 
     def complete(self, version: int, now: float, *, live: bool) -> None:
         """An exchange in which the own `version` took part is through; `live`: in a session that is still there."""

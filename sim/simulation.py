@@ -41,7 +41,7 @@ SLICES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulationProgress:
+class RunProgress:
     """`rounds` of all nodes together, of `rounds_to_do` (None: not known beforehand)."""
 
     time_s: float
@@ -85,7 +85,7 @@ def simulate(
     batching: bool = True,
     check: bool = False,
     references: bool = True,
-    on_progress: Callable[[SimulationProgress], None] | None = None,
+    on_progress: Callable[[RunProgress], None] | None = None,
 ) -> Report:
     """Run the shipped core and engine of every node under virtual time, and return the report.
 
@@ -159,7 +159,7 @@ def _perform(
     given: Script,
     *,
     references: bool,
-    on_progress: Callable[[SimulationProgress], None] | None,
+    on_progress: Callable[[RunProgress], None] | None,
     began: float,
     reason: str | None,
 ) -> Report:
@@ -198,9 +198,7 @@ def _perform(
     return report
 
 
-def _run(
-    given: Script, stage: Stage, figures: Figures, on_progress: Callable[[SimulationProgress], None] | None
-) -> None:
+def _run(given: Script, stage: Stage, figures: Figures, on_progress: Callable[[RunProgress], None] | None) -> None:
     """To the end of all nodes, or of the time that the world allows."""
     world, limit_ns = stage.world, round(given.spec.limit_s * NS)
     every_ns = evaluation_interval_ns(given, stage)
@@ -216,7 +214,7 @@ def _run(
             if on_progress is not None:
                 done = sum(host.core.facts.rounds for host in world.hosts if host.life)
                 point = figures.history[-1] if figures.history else None
-                on_progress(SimulationProgress(time_s=world.kernel.now, rounds=done, rounds_to_do=to_do, point=point))
+                on_progress(RunProgress(time_s=world.kernel.now, rounds=done, rounds_to_do=to_do, point=point))
         next_ns += every_ns
         figures.evaluate()
         if len(figures.history) >= most_points and given.spec.evaluate_every_s is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import click
 
 if TYPE_CHECKING:
-    from sim.simulation import SimulationProgress
+    from sim.simulation import RunProgress
     from sim.sweeps.run import SweepStanding
 
 FORESEEABLE_FROM = 0.02
@@ -50,10 +50,10 @@ class RunView(ProgressView):
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__(quiet=quiet)
-        self.latest: SimulationProgress | None = None
+        self.latest: RunProgress | None = None
         self.started_at = self.printed_at = time.monotonic()
 
-    def update(self, progress: SimulationProgress) -> None:
+    def update(self, progress: RunProgress) -> None:
         now = time.monotonic()
         again = self.latest is not None and progress.rounds < self.latest.rounds
         if self.latest is None:
@@ -93,7 +93,7 @@ class SweepView(ProgressView):
         return not standing.left or self.printed_at is None or time.monotonic() - self.printed_at >= self.line_every_s
 
 
-def run_in_words(progress: SimulationProgress, elapsed_s: float) -> str:
+def run_in_words(progress: RunProgress, elapsed_s: float) -> str:
     done, total = progress.rounds, progress.rounds_to_do
     parts = [f"{done:,} of {total:,} rounds" if total else f"{done:,} rounds", f"{progress.time_s:.4g} virtual s"]
     point = progress.point
@@ -127,7 +127,7 @@ def duration(seconds: float) -> str:
 def _bar(width: int) -> tuple[Any, Any]:
     from rich.console import Console  # noqa: PLC0415 - only for who has a terminal
     from rich.progress import BarColumn, TextColumn  # noqa: PLC0415 - as above
-    from rich.progress import SimulationProgress as Bar  # noqa: PLC0415 - as above
+    from rich.progress import Progress as Bar  # noqa: PLC0415 - as above
 
     columns = (BarColumn(bar_width=width), TextColumn("{task.fields[words]}", markup=False))
     bar = Bar(*columns, console=Console(stderr=True), transient=True)

@@ -15,7 +15,7 @@ import pytest
 from p2pfl.reporting.report import Point, Statistic
 from sim import simulation
 from sim.cli.progress import RunView, run_in_words
-from sim.simulation import SimulationProgress
+from sim.simulation import RunProgress
 
 LIARS = ("--byzantine", 1, "--attack", "zero")
 
@@ -198,22 +198,19 @@ def test_without_a_federation_the_digits_are_learned(p2pfl):
 
 def test_progress_says_how_far_how_well_and_how_long_still():
     point = Point(time_s=2.0, accuracy=Statistic(mean=0.5, min=0.25, max=1.0))
-    half = SimulationProgress(time_s=2.0, rounds=500, rounds_to_do=1000, point=point)
+    half = RunProgress(time_s=2.0, rounds=500, rounds_to_do=1000, point=point)
     words = "500 of 1,000 rounds, 2 virtual s, accuracy 0.500 (worst 0.250)"
     assert run_in_words(half, 30.0) == f"{words}, 30 s left"
-    assert run_in_words(SimulationProgress(time_s=2.0, rounds=5, rounds_to_do=1000, point=None), 30.0).endswith(
-        "2 virtual s"
-    )
+    assert run_in_words(RunProgress(time_s=2.0, rounds=5, rounds_to_do=1000, point=None), 30.0).endswith("2 virtual s")
     assert (
-        run_in_words(SimulationProgress(time_s=2.0, rounds=7, rounds_to_do=None, point=None), 30.0)
-        == "7 rounds, 2 virtual s"
+        run_in_words(RunProgress(time_s=2.0, rounds=7, rounds_to_do=None, point=None), 30.0) == "7 rounds, 2 virtual s"
     )
 
 
 def test_a_run_that_begins_again_says_why(capsys):
     with RunView() as view:
         for rounds in (50, 10):
-            view.update(SimulationProgress(time_s=1.0, rounds=rounds, rounds_to_do=100, point=None))
+            view.update(RunProgress(time_s=1.0, rounds=rounds, rounds_to_do=100, point=None))
     assert capsys.readouterr().err == "a message may be refused: begun again, one operation at a time\n"
 
 

@@ -28,8 +28,8 @@ CHAIN = b"c" * 16
 class PacedNode:
     """Node 0, which initiates on every edge. `answers` gives by neighbor when a request of a given time is answered."""
 
-    def __init__(self, answers, *, train_s, **changes):
-        self.answers, self.train_s = answers, train_s
+    def __init__(self, answers, *, train_s, waited_s=0.0, **changes):
+        self.answers, self.train_s, self.waited_s = answers, train_s, waited_s
         self.node = make_node(0, *answers, **({"start_wait_s": 0.0, "rounds": 10**6} | changes))
         self.now, self.rounds, self.exchanges = 0.0, 0, dict.fromkeys(answers, 0)
         self.numbers, self.events = itertools.count(), []
@@ -65,7 +65,8 @@ class PacedNode:
         for effect in effects:
             match effect:
                 case StartRound():
-                    self.later(self.now + self.train_s, RoundTrained(steps=1, samples=int(SAMPLES)))
+                    trained = RoundTrained(steps=1, samples=int(SAMPLES), waited_s=self.waited_s)
+                    self.later(self.now + self.train_s + self.waited_s, trained)
                 case CommitRound(version=version, trained=trained):
                     self.rounds += trained
                     done = RoundCommitted(version=version, rounds=self.rounds, samples=int(SAMPLES), failed=False)

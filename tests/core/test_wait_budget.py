@@ -116,3 +116,16 @@ def test_the_stuttering_neighbor_sets_the_pace():
     waited = {peer: edge.service.patience.waited.total_s(world.now) for peer, edge in world.node.edges.items()}
     assert pace_setter(waited) == 2
     assert waited[2] <= 60.0 * WAIT_SHARE + 0.5
+
+
+def test_the_time_in_a_queue_is_no_training_time():
+    """Nodes of one process learn in turn: a crowd must look neither slow nor stale, and wait for nobody any longer."""
+
+    def trained(waited_s):
+        world = PacedNode({1: takes(0.01)}, train_s=1.0, waited_s=waited_s)
+        world.run(60.0)
+        return world.node.rounds
+
+    alone, crowded = trained(0.0), trained(7.0)
+    assert crowded.tick.training_s == pytest.approx(alone.tick.training_s) == pytest.approx(1.0)
+    assert crowded.training.pace.own_s == pytest.approx(alone.training.pace.own_s, rel=0.01)

@@ -1,0 +1,94 @@
+"""`World(...)`: a world file as keywords, and mistakes said as for a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from p2pfl.errors import UserError
+from sim import World, load_world
+from sim.worlds.load import load_world as read_world
+from sim.worlds.schema import COMPUTE, LINKS, RUN, SECTIONS
+from sim.worlds.world import TABLES, Conditions
+
+NAMES = [f"node{index}" for index in range(8)]
+TEXT = """
+[compute]
+speed = "log-uniform:1,10"
+[links]
+loss = 0.1
+[run]
+limit_s = 60.0
+[[crash]]
+nodes = "node3"
+at_s = 1.0
+down_s = 0.5
+[churn]
+fraction = 0.25
+up_s = 10.0
+down_s = 1.0
+until_s = 30.0
+"""
+
+
+def test_keywords_say_what_the_file_says(tmp_path, federation_of):
+    file = tmp_path / "world.toml"
+    file.write_text(TEXT, encoding="utf-8")
+    said = World(
+        speed="log-uniform:1,10",
+        loss=0.1,
+        limit_s=60.0,
+        crash=[{"nodes": "node3", "at_s": 1.0, "down_s": 0.5}],
+        churn={"fraction": 0.25, "up_s": 10.0, "down_s": 1.0, "until_s": 30.0},
+    )
+    assert json.loads(said.to_json()) == json.loads(load_world(file).to_json())
+    federation = federation_of(NAMES)
+    names = [member.name for member in federation.members]
+    from_file = read_world(file, federation)
+    for field in ("compute", "links", "crashes", "churn", "limit_s"):
+        assert (
+            getattr(said.spec(names), field)
+            == getattr(from_file, field)
+            == getattr(load_world(file).spec(names), field)
+        )
+
+
+def test_every_key_of_a_file_is_a_keyword():
+    assert set(Conditions.__annotations__) == {*COMPUTE, *LINKS, *RUN, *(set(SECTIONS) - set(TABLES))}
+    assert len({*COMPUTE, *LINKS, *RUN}) == len(COMPUTE) + len(LINKS) + len(RUN)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [
+        ({"los": 1}, "World: los: unknown key; did you mean 'loss'"),
+        ({"loss": 2}, r"World: loss: impossible value \(found 2\); allowed: a probability"),
+        ({"crash": [{"nodes": "nobody", "at_s": 1.0}]}, r"World: crash\[0\].nodes: no such node"),
+        ({"crash": [{"at_s": 1.0}]}, r"World: crash\[0\].nodes: says not which nodes"),
+        ({"crash": {"at_s": 1.0}}, "World: crash: must be a list of tables"),
+        ({"liars": {"count": 1, "attack": "fib"}}, "World: liars.attack: no such attack"),
+        ({"step_s": 0.1, "round_s": 0.1}, "World: round_s: stands beside"),
+    ],
+)
+def test_a_mistake_is_named_by_its_keyword(conditions, said):
+    with pytest.raises(UserError, match=said):
+        World(**conditions).spec(NAMES)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"gone\.toml: cannot be read"):
+        load_world(tmp_path / "gone.toml")
+
+
+def test_dictionaries_of_other_kinds_are_taken(tmp_path):
+    """Tuples, paths: what a program has at hand."""
+    (tmp_path / "speeds.csv").write_text(
+        "node,time_s,speed\n" + "".join(f"{name},0,2\n" for name in NAMES), encoding="utf-8"
+    )
+    world = World(
+        trace=Path(tmp_path, "speeds.csv"), partition=({"groups": (("0-3",), ("4-7",)), "at_s": 1, "until_s": 2},)
+    )
+    assert world.spec(NAMES).partitions[0].groups == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert b"speeds.csv" in world.to_json()

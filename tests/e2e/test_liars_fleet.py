@@ -14,7 +14,7 @@ from p2pfl.reporting.report import Statistic
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeResult
 from p2pfl.runtime.fleet import Fleet
 from p2pfl.runtime.lies import Lies
-from p2pfl.runtime.report import final_report, history_point
+from p2pfl.runtime.report import History, final_report
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
@@ -145,7 +145,7 @@ async def test_the_fleet_ends_with_the_honest_and_reports_them_alone(federation)
     assert report.attack_success == Statistic(mean=0.25, min=0.25, max=0.25)
     assert (honest.attack_success, liar.attack_success) == (0.25, None)
     assert report.held_against == []
-    assert history_point(fleet).loss.max < 1e9
+    assert History().look(fleet).loss.max < 1e9
 
 
 async def test_without_liars_a_report_has_none(federation):

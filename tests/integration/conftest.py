@@ -17,7 +17,7 @@ import pytest
 
 from p2pfl.config.load import load_config, load_node
 from p2pfl.config.model import FederationConfig
-from p2pfl.core import limits, rounds
+from p2pfl.core import limits, tick
 from p2pfl.core.gathering import Gathering
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.reporting.status import NodeLine, NodeResult, NodeStatus

@@ -134,7 +134,7 @@ async def test_the_fleet_ends_with_the_honest_and_reports_them_alone(federation)
     with LiveView(fleet, quiet=True) as view:
         await fleet.run(view.update)
         shown = list(view._table().columns[0].cells)
-    report = final_report(fleet, view.history)
+    report = final_report(fleet, view.history.points)
     honest, liar, other = report.nodes
     assert shown == ["node0", "node1 [red]lies[/]", "node2"]
     assert (report.died, report.stopped) == ([], False)

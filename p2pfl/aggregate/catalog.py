@@ -28,7 +28,7 @@ from p2pfl.errors import UserError
 
 KEY = "gossip.rule"
 LONGEST = 300
-"""of a message of somebody else's code, in characters."""
+"""The most characters shown of an error message from the user's own code."""
 
 CLASSES: Mapping[str, Any] = {
     "trimmed-mean": rules.TrimmedMean,
@@ -47,7 +47,7 @@ CLASSES: Mapping[str, Any] = {
 NAMED: Mapping[str, Any] = {made.__name__: made for made in (rules.Average, rules.NNM, *CLASSES.values())} | {
     "TrMean": rules.TrimmedMean
 }
-"""By the names of dict specs, which are byzfl's where byzfl has the rule."""
+"""Rules by their name in dict specs, which is byzfl's name if byzfl has the rule."""
 
 
 def rule_of(federation: FederationConfig) -> Rule | None:

@@ -29,13 +29,13 @@ from p2pfl.aggregate.interface import Rows, Vector, as_rows
 from p2pfl.aggregate.rules import Aggregator
 
 FADES_FROM = 2.0
-"""times the (n-b)-th distance from the center: from there on a pull is the shorter the farther its neighbor is."""
+"""A pull begins to shrink at this multiple of the (n-b)-th distance from the center."""
 MOST_CUT = 1e30
-"""cuts nothing but where all but b are alike; an infinite one would make no number of that."""
+"""The largest `cut`, which clips nothing unless all but b are equal; infinity would then give NaN."""
 
 
 class Centered(Aggregator):
-    """Of neighbors' vectors around one's own."""
+    """Rules that clip the neighbors' vectors around the node's own."""
 
     def __init__(self, f: int = 0, idx: int = 0) -> None:
         super().__init__(f)

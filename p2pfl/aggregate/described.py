@@ -12,14 +12,14 @@ MEDIAN_BOUND = "kappa = 4 (1 + b/(n-2b))^2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """Of one rule; n = m + 1 are the own model and those of m neighbors."""
+    """One rule for people; n = m + 1 counts the node's own model and those of m neighbors."""
 
     name: str
-    """With a placeholder where another rule stands: `nnm+RULE`."""
+    """The rule's name, with a placeholder for another rule: `nnm+RULE`."""
     does: str
     b_means: str
     bound: str
-    """kappa: the squared error is at most kappa times the variance of the honest, whatever b of the n are."""
+    """A bound on kappa: the squared error is at most kappa times the variance of the honest models."""
     cost: str
     weights: bool
     """The neighbors' weights count, staleness with them."""

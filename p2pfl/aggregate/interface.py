@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Vector = NDArray[np.floating[Any]]
 
 LARGEST = 1e300
-"""What the square of a vector's length is at most."""
+"""The largest accepted square of a vector's length."""
 
 Rows = list[Vector]
 Restore = Callable[[Vector], Any]

@@ -67,7 +67,7 @@ class BlockQuantizer(ScaledBlocks):
     spec: str
     packing: Packing
     random: bool = False
-    """Whether it rounds stochastically. The expectation is then exact up to 2^-16 of a step, 2^-15 at 8 bits."""
+    """Rounds stochastically; the expectation is then exact up to 2^-16 of a step, 2^-15 at 8 bits."""
     fixed: bool = True
     source: str = "Dettmers et al., 8-bit Optimizers via Block-wise Quantization, ICLR 2022"
 

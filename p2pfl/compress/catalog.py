@@ -24,13 +24,13 @@ SPECS = ("none", "float16", "q8", "q4", "q2", "sign")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressorStage:
-    """One word of the grammar, for people."""
+    """One word of the grammar, described for people."""
 
     word: str
-    """With a placeholder where a number stands: `top-k:X`."""
+    """The word, with a placeholder for a number: `top-k:X`."""
     meaning: str
     example: str
-    """A whole spec that uses it."""
+    """A complete spec that uses the word."""
 
     @property
     def source(self) -> str:

@@ -106,7 +106,7 @@ def _check_scales(numeric: list[str], means: dict[str, float], stds: dict[str, f
 
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
-"""what counts as missing, in any case, unless the schema declares it as a value."""
+"""Texts that count as missing, in any case, unless the schema declares them as values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """What a task is told about the node that it runs on."""
+    """The node for which a task provides data."""
 
     node: int
-    """index of the node in the federation, from 0."""
+    """The node's index in the federation, from 0."""
     nodes: int
     name: str
     seed: int
-    """the federation's seed, equal on every node."""
+    """The federation's seed, equal on every node."""
     base_dir: Path
-    """folder of the federation file."""
+    """The folder of the federation file."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """the keys of `[task]` but `name`."""
+    """The keys of `[task]` except `name`."""
     local: Mapping[str, Any] = field(default_factory=dict)
-    """this node's `[data]` table; `path` and every `..._path` are absolute `Path`s."""
+    """This node's `[data]` table; `path` and every `..._path` are absolute `Path`s."""
 
     def has(self, key: str) -> bool:
-        """Whether `path(key)` would find one."""
+        """Whether `path(key)` would find a path."""
         return key in self.local or key in self.options
 
     def path(self, key: str = "path") -> Path:

@@ -60,39 +60,39 @@ class NodeVectors(Protocol):
     @property
     def kept(self) -> Vectors: ...
     def sum_of_edges(self, name: str, channel: str = MODEL) -> Array:
-        """The sum over all edges, in the order of the neighbors, of what each keeps under that name."""
+        """The sum of a kept vector over all edges, in the order of the neighbors."""
         ...
 
 
 class Method:
     """The base is `plain`: each local round is added to the model, and mixing moves it.
 
-    `channels` are the vectors that neighbors exchange, each as long as the model; they travel as one. The first is the
-    model, the others begin at zero. `kept` are vectors of the node that survive a restart and change at a commit alone.
-    `kept_edges` are vectors of each edge, as long as all channels, that both ends drop when the edge begins anew.
+    `channels` are the vectors that neighbors exchange, each as long as the model, in one message. The first is the
+    model, the others begin at zero. `kept` are vectors of the node that survive a restart and change only at a commit.
+    `kept_edges` are vectors of each edge, as long as all channels; both ends drop them when the edge is reset.
     """
 
     meaning: str = ""
-    """What it does, in one sentence for people; `source` is the paper."""
+    """One sentence for people that says what the method does; `source` is the paper."""
     source: str = ""
     profiles: frozenset[str] = frozenset({CONSERVATIVE, ROBUST})
-    """Where it is right."""
+    """The profiles in which the method is valid."""
     channels: tuple[str, ...] = (MODEL,)
     kept: tuple[str, ...] = ()
     kept_edges: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
-    """The vectors that `begin` gives to a round."""
+    """Names of the vectors that `begin` returns for a round."""
     no_terms: tuple[float, ...] = ()
-    """`terms` of a node that has not trained yet: as many as there always are."""
+    """The `terms` of a node that has not trained yet; their number never changes."""
     needs_company = False
-    """Whether a round without a neighbor is trained without `gradient`."""
+    """A round without a neighbor is trained without `gradient`."""
     every_parameter = False
-    """Whether `gradient` is asked, with zeros, also for parameters on which the loss does not depend."""
+    """Calls `gradient`, with zeros, even for parameters on which the loss does not depend."""
 
     is_users = False
-    """It is no method of ours: the engine looks at what it makes of a neighbor's terms. The catalog sets it."""
+    """The method is the user's, so the engine checks what it makes of a neighbor's terms. The catalog sets this."""
     spec: str = "plain"
-    """What made it, in its canonical spelling. The catalog sets this and `code`."""
+    """The spec of the method, in its canonical spelling. The catalog sets this and `code`."""
     code: str = "plain"
     """Names the method without its parameters, and the code of one from a file: vectors kept by another are dropped."""
 
@@ -115,11 +115,11 @@ class Method:
         return g
 
     def trained(self, change: Array, node: NodeVectors, round: Round) -> New:
-        """What becomes of a local round that moved the model by `change`."""
+        """The outcome of a local round that moved the model by `change`."""
         return New({MODEL: change * like(change, round.rho)})
 
     def terms(self, round: Round) -> tuple[float, ...]:
-        """Numbers from 0 that the node's messages carry after this round."""
+        """Nonnegative numbers that the node's messages carry after this round."""
         return self.no_terms
 
     def valid(self, terms: tuple[float, ...]) -> bool:

@@ -27,7 +27,7 @@ Restore = Callable[[Vector], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighborhood:
-    """What stands around a node after its own round, before it mixes: all finite, all (d,) in one type.
+    """A node's view after its own round, before it mixes: vectors all finite, all (d,), in one type.
 
     `weights` (m,) are the Laplacian step's a_ij s_j: above 0, their sum below 1, the own model has the rest. `peers`
     (m,) are the neighbors' member indices, in rising order. `progress` is the share of the rounds done, from 0 to 1.

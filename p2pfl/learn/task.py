@@ -1,4 +1,4 @@
-"""What a user writes to have something learned: a model, this node's data, a loss and metrics.
+"""A task is what a user writes: a model, this node's data, a loss and metrics.
 
     def data(node):
         table = np.load(node.path() / "mine.npz")
@@ -54,7 +54,7 @@ class NodeContext:
         """A path from the node's own `[data]`, or from `[task]`, there relative to the federation file.
 
         Raises:
-            UserError: it stands in neither.
+            UserError: it is in neither.
         """
         if key in self.local:
             return Path(self.local[key])
@@ -104,13 +104,13 @@ Pair = tuple[Any, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A model and how it learns.
+    """A model and how it is trained.
 
     `model` draws from torch's generator alone, so that every node builds the same one; its tensors stay on the CPU.
     `data` returns (training set, common test set or None); a set is a pair (inputs (n, ...), targets (n, ...)) or a
     torch Dataset of such pairs. `loss` maps (outputs, targets) to a scalar tensor, the mean over the batch; None is
     cross entropy on integer class labels or class probabilities. Each of `metrics` maps all (outputs, targets) of a set
-    to a number; accuracy is there without asking where targets are integer labels.
+    to a number; accuracy is included by default if targets are integer labels.
     """
 
     model: Callable[[], torch.nn.Module]

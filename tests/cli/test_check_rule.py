@@ -151,8 +151,8 @@ def test_those_settings_are_right_under_the_mean(check):
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ("median:b=1", "between the models of honest nodes"),
-        ("cs+:b=1", "no liar pulls"),
+        ("median:b=1", "between those of honest models"),
+        ("cs+:b=1", "no malicious neighbor pulls"),
         ("nnm+median:b=1", "p2pfl rules"),
         ("krum:b=1", "p2pfl rules"),
     ],
@@ -197,8 +197,8 @@ def test_a_rule_of_ones_own_beside_the_file_is_found_and_nothing_guaranteed_of_i
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("return None", "the rule gave object of shape ()"),
-        ("return vectors[0][:3]", "the rule gave float32 of shape (3,)"),
+        ("return None", "the rule returned object of shape ()"),
+        ("return vectors[0][:3]", "the rule returned float32 of shape (3,)"),
         ("raise ValueError('no')", "the rule failed: ValueError: no"),
     ],
 )

@@ -1,6 +1,6 @@
 """What a learning method is: how a node's local rounds, and what mixing does to its model, become its next model.
 
-A subclass overrides what it does otherwise than `plain`. Its functions are pure and elementwise: they return new
+A subclass overrides what differs from `plain`. Its functions are pure and elementwise: they return new
 values and look at no other coordinate, so the same lines serve a tile of a vector (d,) in a node and the rows
 (nodes, d) of a simulation, and an exchange that is refused leaves no trace. An exchange that is on the disk is computed
 again after a crash, so they are deterministic.
@@ -32,7 +32,7 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What a local round was: `steps` at `learning_rate`, on `samples` n; `rho` lifts nodes that take fewer rounds."""
+    """A finished local round: `steps` at `learning_rate`, on `samples` n; `rho` lifts nodes that take fewer rounds."""
 
     steps: Number
     learning_rate: Number
@@ -123,7 +123,7 @@ class Method:
         return self.no_terms
 
     def valid(self, terms: tuple[float, ...]) -> bool:
-        """Whether a neighbor can have such terms; others are refused before anything is applied."""
+        """Whether a neighbor's terms are valid; others are refused before anything is applied."""
         return True
 
     def agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
@@ -149,5 +149,5 @@ def like(vector: Array, number: Number) -> Any:
 
 
 def overrides(method: Method, name: str) -> bool:
-    """Whether a method does something of its own there, which costs nothing where it does not."""
+    """Whether a method overrides this function, so that the others cost nothing."""
     return getattr(type(method), name) is not getattr(Method, name)

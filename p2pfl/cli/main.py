@@ -160,7 +160,7 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
     except ModuleNotFoundError as error:
         if error.name is None or error.name not in EXTRAS:
             raise
-        return _fail(f"this needs {error.name}: pip install '.[{EXTRAS[error.name]}]' in a checkout of p2pfl", 1)
+        return _fail(f"this needs {error.name}: pip install '.[{EXTRAS[error.name]}]' in a checkout", 1)
     except OSError as error:
         if error.errno not in FULL:
             raise

@@ -54,7 +54,7 @@ def raising(error):
         (StorageError("disk full"), 1, "disk full"),
         (LearningError("task failed"), 1, "task failed"),
         (ExceptionGroup("several", [UserError("one"), ExceptionGroup("", [UserError("two")])]), 2, "one\nerror: two"),
-        (ModuleNotFoundError("No module", name="torch"), 1, "torch: pip install '.[torch]' in a checkout of p2pfl"),
+        (ModuleNotFoundError("No module", name="torch"), 1, "this needs torch: pip install '.[torch]' in a checkout"),
     ],
 )
 def test_a_failure_is_a_line_on_stderr_and_an_exit_code(p2pfl, failing, error, code, text):

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from p2pfl.reporting.report import Point, Report
 
 WHERE = "Federation"
-"""What errors name in place of a file."""
+"""The name that errors give instead of a file."""
 MOST_NODES = 64
 OF_A_TASK = "task"
-"""The name of a task that has none."""
+"""The name of a task object without one."""
 
 
 class Keywords(TypedDict, total=False):
-    """The keys of `[training]` and `[gossip]`: docs/federation.md says what each means."""
+    """The keys of `[training]` and `[gossip]`; `p2pfl new` writes a file that explains each."""
 
     rounds: int
     time_s: float
@@ -68,9 +68,9 @@ class Federation:
     """Nodes that learn one model together.
 
     `task` is a `Task`, or the name of a task as a federation file has it, with `options` for its other keys. `nodes` is
-    how many there are, or their names. `topology` says who talks to whom (`p2pfl topology list`), `edge` what single
-    edges have of their own: dictionaries with `between` and `compressor`. `method` and `rule` may be a class or a
-    function of the program's own. All other keywords are those of `[training]` and `[gossip]`.
+    their number, or a list of names. `topology` is the graph (`p2pfl topology list`), `edge` holds settings of single
+    edges: dictionaries with `between` and `compressor`. `method` and `rule` may be a class or a function of your
+    program. All other keywords are those of `[training]` and `[gossip]`.
 
     Raises:
         UserError: a keyword is unknown or has an impossible value, or the graph is not connected.
@@ -99,7 +99,7 @@ class Federation:
 
     @classmethod
     def from_file(cls, path: Path | str) -> Federation:
-        """The federation of a file, or of the folder that it stands in.
+        """Read a federation from a file, or from the folder that holds it.
 
         Raises:
             UserError: the first mistake in the file.
@@ -108,7 +108,7 @@ class Federation:
 
     @classmethod
     def of(cls, config: FederationConfig) -> Federation:
-        """The object for a federation that has been read already."""
+        """Wrap a configuration that has already been read."""
         federation = cls.__new__(cls)
         federation.config = config
         return federation
@@ -120,8 +120,8 @@ class Federation:
     def run(self, *, on_progress: Callable[[Point], None] | None = None) -> Report:
         """Run all nodes in this process, with real sockets, and return the report; works in a notebook too.
 
-        All nodes learn in turn in one thread. `on_progress` is called with the figures of now, at most five times a
-        second, from another thread. Ctrl-C cancels. Nothing is left on the disk.
+        All nodes train in turn in one thread. `on_progress` is called with the current figures, at most five times a
+        second, from another thread. Ctrl-C cancels. Nothing is left on disk.
 
         Raises:
             UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those.
@@ -130,7 +130,7 @@ class Federation:
         from p2pfl.runtime.together import run_together  # noqa: PLC0415 - who simulates needs no network
 
         if len(self.config.members) > MOST_NODES:
-            text = "so many nodes do not run well in one process: simulate them (sim.simulate)"
+            text = "too many nodes for one process: simulate them (sim.simulate)"
             raise UserError(text, file=WHERE, key="nodes", value=len(self.config.members), allowed=f"2 to {MOST_NODES}")
         return run_together(self.config, on_progress)
 
@@ -148,7 +148,7 @@ class Federation:
 
 
 def load_federation(path: Path | str) -> Federation:
-    """The federation of a file, or of the folder that it stands in.
+    """Read a federation from a file, or from the folder that holds it.
 
     Raises:
         UserError: the first mistake in the file.
@@ -157,7 +157,7 @@ def load_federation(path: Path | str) -> Federation:
 
 
 def _tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Keywords by the table of a federation file that they stand in; what is None is as if it was not said."""
+    """Sort keywords into the tables of a federation file; None means not given."""
     tables: dict[str, dict[str, Any]] = {"training": {}, "gossip": {}}
     for key, value in settings.items():
         table = "gossip" if key in GOSSIP else "training"
@@ -171,7 +171,7 @@ def _tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _unknown(key: str, value: Any) -> UserError:
-    """Names a keyword that is close."""
+    """Suggest a keyword with a similar name."""
     mistakes = Mistakes(Path(WHERE))
     known = [*inspect.signature(Federation.__init__).parameters][1:-1]
     unknown_keys({key: value}, "", [*known, *TRAINING, *GOSSIP], mistakes)
@@ -203,7 +203,7 @@ def _members(nodes: int | Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _key(index: int) -> bytes:
-    """In place of a member's: `run` and `save` make keys of their own."""
+    """A placeholder key: `run` and `save` make their own."""
     return Identity(blake2b(str(index).encode(), digest_size=32, person=b"p2pfl-unused").digest()).public
 
 
@@ -216,7 +216,7 @@ def _checked(document: dict[str, Any], task: Any) -> FederationConfig:
 
 
 def _named(mistake: UserError) -> UserError:
-    """By keyword, and not by table and key."""
+    """Name the keyword instead of table and key."""
     mistake.file = WHERE
     if mistake.key is not None:
         for table in ("federation.", "training.", "gossip."):

@@ -1,4 +1,4 @@
-"""Robust rules: how a node mixes when some of its neighbors may lie."""
+"""Robust rules: how a node mixes when some of its neighbors may be malicious."""
 
 from p2pfl.aggregate.catalog import Adapted, make_rule, rule_from, rule_of
 from p2pfl.aggregate.centered import Balance, ClippedSum, Hampel, MoNNA, SelfCenteredClipping

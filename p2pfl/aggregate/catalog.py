@@ -28,7 +28,7 @@ from p2pfl.errors import UserError
 
 KEY = "gossip.rule"
 LONGEST = 300
-"""of a message of somebody else's code, in characters."""
+"""The most characters shown of an error message from the user's own code."""
 
 CLASSES: Mapping[str, Any] = {
     "trimmed-mean": rules.TrimmedMean,
@@ -47,7 +47,7 @@ CLASSES: Mapping[str, Any] = {
 NAMED: Mapping[str, Any] = {made.__name__: made for made in (rules.Average, rules.NNM, *CLASSES.values())} | {
     "TrMean": rules.TrimmedMean
 }
-"""By the names of dict specs, which are byzfl's where byzfl has the rule."""
+"""Rules by their name in dict specs, which is byzfl's name if byzfl has the rule."""
 
 
 def rule_of(federation: FederationConfig) -> Rule | None:
@@ -89,7 +89,7 @@ def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ())
     for first in reversed(before):
         nnm = _named(first)
         if not isinstance(nnm, rules.NNM):
-            raise ValueError(f"{first['name']} is no pre-aggregation; there is NNM")  # noqa: TRY004 - one way to refuse
+            raise ValueError(f"{first['name']} is not a pre-aggregation; the only one is NNM")  # noqa: TRY004 - one way to refuse
         made = nnm.before(made)
     if not isinstance(made, rules.Aggregator):
         raise ValueError(f"{spec['name']} is a pre-aggregation: give it in `before`")  # noqa: TRY004 - as above
@@ -97,7 +97,7 @@ def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ())
 
 
 class _Bearing:
-    """What both kinds say of themselves."""
+    """What both kinds of rules have in common."""
 
     __slots__ = ()
     rule: Aggregator
@@ -113,7 +113,7 @@ class _Bearing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around(_Bearing):
-    """A rule around the own model, with the neighbors' weights."""
+    """A rule centered on the node's own model, with the neighbors' weights."""
 
     spec: str
     rule: Centered
@@ -129,7 +129,7 @@ class Around(_Bearing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Among(_Bearing):
-    """A rule of the own model and the neighbors' alike."""
+    """A rule that treats the node's own model like the neighbors'."""
 
     spec: str
     rule: Aggregator
@@ -154,7 +154,7 @@ class Among(_Bearing):
 
 
 class Adapted(Aggregator):
-    """Calls `rule` with an array (n, d) of its own and takes no answer but a finite one of (d,).
+    """Call `rule` with a copy (n, d) of the models; only a finite result of shape (d,) is accepted.
 
     Raises:
         UserError: when called, that the rule failed, or gave something else.
@@ -170,15 +170,15 @@ class Adapted(Aggregator):
         except FAILURES as error:
             raise self._fault(f"the rule failed: {describe_failure(error)}") from error
         if found.shape != rows[0].shape or found.dtype.kind != "f":
-            raise self._fault(f"the rule gave {found.dtype} of shape {found.shape}, where {rows[0].shape} was due")
+            raise self._fault(f"the rule returned {found.dtype} of shape {found.shape}, not {rows[0].shape}")
         with np.errstate(over="ignore"):
             found = found.astype(rows[0].dtype)
         if not np.isfinite(found).all():
-            raise self._fault("the rule gave NaN or infinity")
+            raise self._fault("the rule returned NaN or infinity")
         return found
 
     def _fault(self, text: str) -> UserError:
-        return UserError(text, key=KEY, value=self.name, allowed="a rule of finite vectors (n, d) to one (d,)")
+        return UserError(text, key=KEY, value=self.name, allowed="a rule from finite vectors (n, d) to one (d,)")
 
 
 def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
@@ -193,7 +193,7 @@ def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
     except FAILURES as error:
         raise UserError(f"the rule failed: {describe_failure(error)}", key=KEY, value=name) from error
     if not callable(rule):
-        raise UserError("no rule, for it cannot be called", key=KEY, value=name, allowed="a function or a class")
+        raise UserError("not a rule: it cannot be called", key=KEY, value=name, allowed="a function or a class")
     return Adapted(rule, liars, name)
 
 
@@ -217,7 +217,7 @@ def _named(spec: Mapping[str, Any]) -> Any:
 
 
 def _unmoved(around: Neighborhood) -> Mixture:
-    """Too few neighbors for the rule to bear its liars: as if none were there."""
+    """Too few neighbors for the rule: the node mixes as if none were present."""
     return Mixture(model=around.own.copy(), kept=np.zeros(len(around.others)))
 
 
@@ -227,7 +227,7 @@ def _shared(rows: Rows, shares: Floats) -> Mixture:
 
 
 def _let_through(source: Source, rule: Columnwise) -> Floats:
-    """(n,) the part of its values that was not cut off, of evenly spaced columns."""
+    """(n,) the share of each vector's values that was kept, estimated on evenly spaced columns."""
     step = max(1, source.size // SAMPLED)
     values = np.stack(source.read(slice(0, source.size, step)))
     if not values.size:

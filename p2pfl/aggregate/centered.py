@@ -1,4 +1,4 @@
-"""Rules that take one of the vectors for their own: `vectors[idx]` is one's model, the others are the neighbors'.
+"""Rules centered on the node's own model: `vectors[idx]`; the other vectors are the neighbors'.
 
 Each is a function from the neighbors' distances to how much of each pull comes through, so d values are read once to
 measure and once to mix. `weights` (n - 1) are what the neighbors have in a mean: 1 / n each where they are not given.
@@ -29,13 +29,13 @@ from p2pfl.aggregate.interface import Rows, Vector, as_rows
 from p2pfl.aggregate.rules import Aggregator
 
 FADES_FROM = 2.0
-"""times the (n-b)-th distance from the center: from there on a pull is the shorter the farther its neighbor is."""
+"""A pull begins to shrink at this multiple of the (n-b)-th distance from the center."""
 MOST_CUT = 1e30
-"""cuts nothing but where all but b are alike; an infinite one would make no number of that."""
+"""The largest `cut`, which clips nothing unless all but b are equal; infinity would then give NaN."""
 
 
 class Centered(Aggregator):
-    """Of neighbors' vectors around one's own."""
+    """Rules that clip the neighbors' vectors around the node's own."""
 
     def __init__(self, f: int = 0, idx: int = 0) -> None:
         super().__init__(f)
@@ -56,18 +56,18 @@ class Centered(Aggregator):
 
     @abstractmethod
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:
-        """(m,) how far one goes towards each neighbor: from 0, and at most 1 together."""
+        """(m,) step toward each neighbor: at least 0, with a sum of at most 1."""
 
     def moved(self, own: Vector, others: Rows, pulls: Sequence[float]) -> Vector:
-        """The own model + the sum of the pulls: (d,), exactly the own where all are equal."""
+        """The own model plus the sum of the pulls: (d,), exactly the own model if all are equal."""
         return moved(own, others, pulls)
 
     def kept(self, pulls: Floats, weights: Floats) -> Floats:
-        """(m,) which part of a neighbor's whole pull that is."""
+        """(m,) the share of a neighbor's whole pull that passes."""
         return np.divide(pulls, weights, out=np.zeros_like(pulls), where=weights > 0)
 
     def uncut(self, own: Vector, others: Rows) -> Floats:  # noqa: ARG002 - for those that look at coordinates
-        """(m,) which part of a neighbor's way is left when its coordinates have been cut."""
+        """(m,) the share of a neighbor's pull that is left after its coordinates are clipped."""
         return np.ones(len(others))
 
     def _split(self, rows: Rows) -> tuple[Vector, Rows]:
@@ -77,14 +77,14 @@ class Centered(Aggregator):
 
 
 class Choosing(Centered):
-    """A neighbor's model counts as it is, or not at all."""
+    """Rules in which a neighbor's model counts fully or not at all."""
 
     def kept(self, pulls: Floats, weights: Floats) -> Floats:  # noqa: ARG002 - weights are not asked
         return np.where(pulls > 0, 1.0, 0.0)
 
 
 class MoNNA(Choosing):
-    """NNA: the mean of one's own and the n - f - 1 vectors nearest to it; weights are not asked.
+    """NNA: the mean of one's own and the n - f - 1 vectors nearest to it; weights are ignored.
 
     The aggregation is nearest neighbor averaging; MoNNA is the paper's name for training with momentum around it.
 
@@ -101,7 +101,7 @@ class MoNNA(Choosing):
 class SelfCenteredClipping(Centered):
     """Every neighbor's pull, clipped to `tau`, by its weight.
 
-    Without `tau` as the paper does it in practice: tau^2 = the mean of the m - f smallest squared distances, by weight,
+    Without `tau`, as in the paper's experiments: tau^2 = the mean of the m - f smallest squared distances, by weight,
     over the share that f neighbors may have.
 
     He, Karimireddy, Jaggi 2022, arXiv 2202.01545.
@@ -135,9 +135,9 @@ class ClippedSum(Centered):
 
 
 class Balance(Choosing):
-    """alpha own + (1 - alpha) mean of the neighbors within gamma exp(-kappa progress) |own|; weights are not asked.
+    """alpha own + (1 - alpha) mean of the neighbors within gamma exp(-kappa progress) |own|; weights are ignored.
 
-    `progress` is the share of the rounds that is done. What is within depends on no count of liars.
+    `progress` is the share of the rounds that is done. The radius does not depend on b.
 
     Fang et al. 2024, arXiv 2406.10416.
     """
@@ -157,23 +157,22 @@ def even_weights(others: int) -> Floats:
 
 
 class Hampel(Centered):
-    """Pulls are as long as they are at first, then all of one length, and fade at last.
+    """Short pulls keep their length, longer ones are clipped to one length, and the longest fade.
 
     After Hampel's three-part redescending M-estimator (Hampel et al. 1986, Robust Statistics). The first bend is the
-    radius of CS+ (`ClippedSum`). Each coordinate is cut besides. Why it is as it is, and where it breaks:
-    docs/decisions/0015-a-default-rule.md. All neighbors have one weight: what a neighbor says of itself gives it no
-    more and no less.
+    radius of CS+ (`ClippedSum`). Each coordinate is clipped too. Reasons and limits are in
+    docs/decisions/0015-a-default-rule.md. All neighbors have the same weight, whatever they claim.
 
     Of m neighbors d_j is the distance from the own model and t the (m - 2b)-th smallest of these. Of all n = m + 1
-    vectors c_j is the distance from a center that b liars cannot carry off, and r the (n - b)-th smallest of these.
-    Each coordinate of a pull is cut at `cut` times the (b + 1)-th longest that the neighbors have there, and the pull
-    scaled by
+    vectors c_j is the distance from a center that b malicious vectors cannot carry off, and r the (n - b)-th smallest
+    of these. Each coordinate of a pull is clipped at `cut` times the (b + 1)-th longest that the neighbors have there,
+    and the pull is scaled by
 
         min(1, t / d_j) min(1, (2 r / c_j)^2)
 
-    Of no more than b liars at least one honest neighbor is as far as t, and one as far as each coordinate's measure: so
-    no liar pulls further than an honest neighbor is away, nor, in any coordinate, further than `cut` times that. At
-    most b vectors fade. Of a weight it counts only whether it is 0, which says that the neighbor is not there.
+    With at most b malicious neighbors, an honest one is as far as t, and one as far as each coordinate's measure. So no
+    malicious neighbor pulls further than the distance of an honest one, or `cut` times that in any coordinate. At
+    most b vectors fade. A weight only matters if it is 0, which says that the neighbor is absent.
     """
 
     def __init__(self, f: int = 0, idx: int = 0, cut: float = 2.0) -> None:
@@ -196,7 +195,7 @@ class Hampel(Centered):
         return np.asarray(pulls * (len(pulls) + 1))
 
     def uncut(self, own: Vector, others: Rows) -> Floats:
-        """Of evenly spaced coordinates."""
+        """An estimate from evenly spaced coordinates."""
         step = max(1, own.size // SAMPLED)
         ways = np.abs(np.stack([row[::step] for row in others]).astype(np.float64) - own[::step])
         reach = self.cut * np.sort(ways, axis=0)[len(others) - self.f - 1]
@@ -224,14 +223,14 @@ class Hampel(Centered):
 
 
 def fading(spread: VectorSpread, liars: int) -> Floats:
-    """(n,) from 0 to 1."""
+    """(n,) factors from 0 to 1."""
     squares = spread.to_point(center(spread, liars))
     start = FADES_FROM**2 * np.sort(squares)[len(squares) - liars - 1]
     return np.asarray(np.divide(start, squares, out=np.ones_like(squares), where=squares > start))
 
 
 def center(spread: VectorSpread, liars: int) -> Floats:
-    """(n,) shares of the n - f vectors nearest to that one which has them nearest, itself counted.
+    """(n,) shares of the n - f vectors nearest to Krum's choice, itself included.
 
     Krum's choice mixed with its nearest: Allouah et al. 2023, arXiv 2302.01772.
     """
@@ -240,7 +239,7 @@ def center(spread: VectorSpread, liars: int) -> Floats:
 
 
 class Ways:
-    """How far the others' values are from the own ones: a source for `columns`."""
+    """The others' values minus the node's own, as a source for `columns`."""
 
     def __init__(self, own: Vector, others: Rows) -> None:
         self.count, self.size, self.dtype = len(others), own.size, own.dtype
@@ -259,6 +258,6 @@ def _weights(weights: Any, count: int) -> Floats:
 
 
 def _cut(values: Vector, low: Vector, high: Vector) -> Vector:
-    """As numpy.clip, which takes twice as long with ends that are arrays."""
+    """Like numpy.clip, which takes twice as long if its bounds are arrays."""
     found = np.maximum(values, low)
     return np.minimum(found, high, out=found)

@@ -1,4 +1,4 @@
-"""Rules that look at each coordinate by itself: what is left of a column when its ends are cut off.
+"""Rules that treat each coordinate separately: what is left of a column when its ends are cut off.
 
 A column of n values is put in order by a sorting network (Batcher's odd-even merge sort): rows against rows, minimum
 and maximum, block by block, with no comparison in it whose outcome nobody asks for.
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from p2pfl.aggregate.interface import Vector
 
 BLOCK = 16_384
-"""Values of one row that are worked on at once: a comparison's operands stay in the nearest cache."""
+"""Values of one row that are processed at once, so that a comparison's operands stay in the L1 cache."""
 SAMPLED = 4096
-"""Columns on which it is measured how much of a neighbor came through."""
+"""Columns on which the passed share of a neighbor is measured."""
 LEAST, GREATEST = 1, 2
 
 Step = tuple[int, int, int]
-"""Two places, the lower first, and which of minimum (LEAST, to the first) and maximum (GREATEST) are wanted."""
+"""Two positions, the lower first, and which of minimum (LEAST, to the first) and maximum (GREATEST) are needed."""
 
 
 class Source(Protocol):
-    """`count` vectors of `size` values, read span by span: nobody writes to what `read` gives."""
+    """`count` vectors of `size` values, read span by span; results of `read` must not be written to."""
 
     @property
     def count(self) -> int: ...
@@ -41,7 +41,7 @@ class Source(Protocol):
 
 
 class PlainRows:
-    """Vectors as they are, none of them copied."""
+    """Vectors in memory, without a copy."""
 
     def __init__(self, rows: Sequence[Vector]) -> None:
         self.count, self.size, self.dtype = len(rows), rows[0].size, rows[0].dtype
@@ -52,7 +52,7 @@ class PlainRows:
 
 
 class MixedRows:
-    """The rows of `mixing @ rows`, made as they are read; `mixing` is (count, n), each row from 0 and 1 together."""
+    """The rows of `mixing @ rows`, computed when read; rows of `mixing` (count, n) are nonnegative and sum to 1."""
 
     def __init__(self, rows: Sequence[Vector], mixing: NDArray[np.float64]) -> None:
         self.count, self.size, self.dtype = len(mixing), rows[0].size, rows[0].dtype
@@ -87,7 +87,7 @@ def mean_around_median(source: Source, count: int) -> Vector:
 
 
 def average(parts: Sequence[Vector], out: Vector) -> None:
-    """Into `out`; finite where the parts are, also where their sum is beyond the type."""
+    """Write the mean into `out`; finite if the parts are, even if their sum overflows the type."""
     with np.errstate(over="ignore"):
         np.copyto(out, parts[0])
         for part in parts[1:]:
@@ -131,9 +131,9 @@ def _run(steps: Sequence[Step], wires: list[Vector], free: list[Vector]) -> None
 
 @lru_cache(maxsize=64)
 def network(count: int, start: int, stop: int, *, in_order: bool) -> tuple[Step, ...]:
-    """Comparisons after which the places from `start` to `stop` hold what belongs there.
+    """Comparisons after which the positions from `start` to `stop` hold their sorted values.
 
-    From the last to the first: one between two places that need not be told apart any more is left out.
+    Pruned from the last to the first: a comparison whose outcome no later step needs is left out.
     """
     low, inside, high, told = -1, -2, -3, 0
     kept = [told if in_order else inside] * (stop - start)

@@ -12,14 +12,14 @@ MEDIAN_BOUND = "kappa = 4 (1 + b/(n-2b))^2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """Of one rule; n = m + 1 are the own model and those of m neighbors."""
+    """One rule for people; n = m + 1 counts the node's own model and those of m neighbors."""
 
     name: str
-    """With a placeholder where another rule stands: `nnm+RULE`."""
+    """The rule's name, with a placeholder for another rule: `nnm+RULE`."""
     does: str
     b_means: str
     bound: str
-    """kappa: the squared error is at most kappa times the variance of the honest, whatever b of the n are."""
+    """A bound on kappa: the squared error is at most kappa times the variance of the honest models."""
     cost: str
     weights: bool
     """The neighbors' weights count, staleness with them."""
@@ -81,7 +81,7 @@ DESCRIPTIONS = (
     Description(
         name="bulyan",
         does="Krum chooses n-2b models; of each coordinate, the mean of the n-4b values nearest their median",
-        b_means="lies that Krum may choose, and values cut off at each end",
+        b_means="malicious models that Krum may choose, and values cut off at each end",
         bound="within the range of the honest, or its width beyond",
         cost="all distances, a sort of each coordinate",
         weights=False,
@@ -100,9 +100,9 @@ DESCRIPTIONS = (
     ),
     Description(
         name="hampel",
-        does="as cs+, but pulls of those far from most fade, and each coordinate of a pull is cut",
-        b_means="2b pulls are clipped, b may fade, and b values of each coordinate may be cut",
-        bound="no liar pulls farther than an honest neighbor, nor `cut` times as far (twice) in a coordinate; "
+        does="as cs+, but pulls of outliers fade, and each coordinate of a pull is clipped",
+        b_means="2b pulls are clipped, b may fade, and b values of each coordinate may be clipped",
+        bound="no malicious pull is longer than an honest one, or `cut` times (twice) that in a coordinate; "
         "the squared error of the sum of pulls is at most 9b times the honest pulls' squares",
         cost="all distances, a sort of each coordinate, one mean",
         weights=False,
@@ -164,9 +164,9 @@ DESCRIPTIONS = (
 MEAN = Description(
     name="mean",
     does="own + sum of weight x (neighbor - own), exchanged so that the sum over both ends stays",
-    b_means="no liar is borne",
-    bound="none: one lie makes of it what it wants",
-    cost="nothing beside the exchanges",
+    b_means="no malicious neighbor is tolerated",
+    bound="none: one malicious neighbor can make it anything",
+    cost="nothing beyond the exchanges",
     weights=True,
     example="mean",
     source="Xiao, Boyd 2004",
@@ -174,7 +174,7 @@ MEAN = Description(
 OWN = Description(
     name="module:object",
     does="a rule of your own",
-    b_means="given to it as f, if it is a class",
+    b_means="passed to it as f, if it is a class",
     bound="not known",
     cost="a copy of all models, and the rule",
     weights=False,
@@ -184,7 +184,7 @@ OWN = Description(
 
 
 def of(spec: str) -> Description:
-    """Of the rule of a spec that is right."""
+    """The description of the rule of a valid spec."""
     parsed = parse_rule(spec)
     name = f"{parsed.before}+RULE" if parsed.before else parsed.name
     return {one.name: one for one in (MEAN, *DESCRIPTIONS)}.get(name, OWN)

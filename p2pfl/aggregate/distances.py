@@ -1,4 +1,4 @@
-"""How far vectors lie apart, and sums of them, block by block: no stacked copy of large models.
+"""Distances between vectors and sums of them, block by block, without a stacked copy of large models.
 
 All in float64. Of many vectors every distance comes from one Gram matrix; where that would be a small difference of
 large numbers, because two of them lie close together and far from the rest, it is computed from the two themselves.
@@ -18,11 +18,11 @@ Floats = NDArray[np.float64]
 
 BLOCK = 8192
 CANCELLED = 1e-9
-"""A squared distance below this part of the squares that it comes from has lost too many digits."""
+"""A squared distance below this share of the squares it comes from has lost too many digits."""
 FAR = 1e6
-"""A vector whose squared distance is so many times what is usual is no point to measure the others from."""
+"""A vector whose squared distance is this many times the usual one is no reference point for the others."""
 DIGITS = 2**18
-"""The last bits of a float64 that comparisons ignore: sums of the same terms in another order must tie."""
+"""The last bits of a float64 that comparisons ignore, so that sums in another order still tie."""
 
 
 def blocks(size: int) -> Iterator[slice]:
@@ -51,7 +51,7 @@ def squared_lengths(rows: Sequence[Vector]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class VectorSpread:
-    """Where n vectors lie around each other.
+    """The mutual positions of n vectors.
 
     `squares` (n, n) are the squared distances, symmetric bit by bit, of equal vectors equal. `gram` (n, n) are the
     inner products of the vectors less one point near most of them: distances from any other point follow from it.
@@ -61,7 +61,7 @@ class VectorSpread:
     gram: Floats
 
     def mixed(self, mixing: Floats) -> VectorSpread:
-        """Of the rows of `mixing @ vectors`; each row of `mixing` is 1 together."""
+        """The same for the rows of `mixing @ vectors`; each row of `mixing` sums to 1."""
         count = len(mixing)
         squares = np.zeros((count, count))
         for first, second in zip(*np.triu_indices(count, 1), strict=True):
@@ -72,7 +72,7 @@ class VectorSpread:
         return VectorSpread(squares, mixing @ self.gram @ mixing.T)
 
     def to_point(self, shares: Floats) -> Floats:
-        """(n,) squared distances from the point that is the sum of shares[i] times vector i, the shares 1 together."""
+        """(n,) squared distances from the sum of shares[i] times vector i; the shares sum to 1."""
         towards = self.gram @ shares
         return np.maximum(0.0, self.gram.diagonal() - 2 * towards + shares @ towards)
 
@@ -102,7 +102,7 @@ def _squares(gram: Floats, rows: Sequence[Vector]) -> Floats:
 
 
 def _gram(rows: Sequence[Vector], center: Vector) -> Floats:
-    """Of the rows less the center."""
+    """The Gram matrix of the rows minus the center."""
     gram = np.zeros((len(rows), len(rows)))
     scratch = np.empty((len(rows), min(BLOCK, max(1, center.size))))
     for span in blocks(center.size):
@@ -116,13 +116,13 @@ def _gram(rows: Sequence[Vector], center: Vector) -> Floats:
 
 
 def settled(values: Floats) -> Floats:
-    """Rounded so far that values which differ by the rounding of sums alone are equal, for comparisons."""
+    """Round values so that those which differ only by the rounding of sums compare equal."""
     bits = values.view(np.int64)
     return ((bits + DIGITS // 2) & ~np.int64(DIGITS - 1)).view(np.float64)
 
 
 def nearest(squares: Floats, count: int) -> NDArray[np.intp]:
-    """The indices of the `count` least, in rising order; of equal ones the lower indices."""
+    """The indices of the `count` smallest, ascending; of equal ones the lower indices."""
     return np.sort(np.argsort(settled(squares), kind="stable")[:count])
 
 
@@ -157,7 +157,7 @@ def combined(rows: Sequence[Vector], shares: Sequence[float]) -> Vector:
 
 
 def _weigh(parts: Sequence[Vector], weights: Sequence[float], out: Vector, scratch: Vector) -> None:
-    """Into `out`. Equal weights are applied to the sum, where that is not beyond the type."""
+    """Write the sum into `out`. Equal weights are applied to the sum, unless that overflows the type."""
     number = out.dtype.type
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if weights.count(weights[0]) == len(weights):

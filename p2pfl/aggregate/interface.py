@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Vector = NDArray[np.floating[Any]]
 
 LARGEST = 1e300
-"""What the square of a vector's length is at most."""
+"""The largest accepted square of a vector's length."""
 
 Rows = list[Vector]
 Restore = Callable[[Vector], Any]
@@ -27,7 +27,7 @@ Restore = Callable[[Vector], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighborhood:
-    """What stands around a node after its own round, before it mixes: all finite, all (d,) in one type.
+    """A node's view after its own round, before it mixes: vectors all finite, all (d,), in one type.
 
     `weights` (m,) are the Laplacian step's a_ij s_j: above 0, their sum below 1, the own model has the rest. `peers`
     (m,) are the neighbors' member indices, in rising order. `progress` is the share of the rounds done, from 0 to 1.

@@ -1,6 +1,6 @@
 """`p2pfl check`: read everything that a run would read, and say what would happen. Nothing is started or written.
 
-The task is the user's code: it is loaded, and the data of every node whose folder is here.
+The task, which is the user's code, is loaded, and so are the data of every node whose folder is here.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Findings:
 @click.option(
     "--byzantine",
     type=click.IntRange(min=0),
-    help="Warn where graph or rule do not bear so many liars among a node's neighbors.  [default: those of the rule]",
+    help="Warn if graph or rule do not tolerate this many malicious neighbors of a node.  [default: those of the rule]",
 )
 @format_option("table", "json")
 def check(federation: Path, byzantine: int | None, form: Form) -> int:
-    """Say what a federation would do, and every mistake in it.
+    """Show what a federation would do, and every mistake in it.
 
-    FEDERATION is a federation file, or the folder of its federation.toml. Nodes whose folders are beside the file are
-    looked into as well: their settings, key and data. Exits with 2 if there is a mistake, with 3 if the only one is a
+    FEDERATION is a federation file, or the folder of its federation.toml. Nodes whose folders are next to the file are
+    checked too: their settings, key and data. Exits with 2 if there is a mistake, with 3 if the only one is a
     graph that is not connected.
     """
     from p2pfl.cli.main import exit_code  # noqa: PLC0415 - the commands are imported by it
@@ -144,7 +144,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _load_learners(federation: FederationConfig, findings: Findings) -> None:
-    """Where no node's folder is here, the first node's learner without data of its own tells the model's size."""
+    """If no node's folder is here, the first node's learner, without its data, gives the model's size."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
 
     indices = sorted(findings.here) or [0]
@@ -160,7 +160,7 @@ def _load_learners(federation: FederationConfig, findings: Findings) -> None:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            findings.warnings.append("torch is not installed: the task was not looked at")
+            findings.warnings.append("torch is not installed: the task was not checked")
             return
 
 
@@ -192,7 +192,7 @@ def _warn(federation: FederationConfig, findings: Findings) -> None:
 
 
 def _look_for_room(federation: FederationConfig, findings: Findings) -> None:
-    """Whether the disks of the nodes that are here can hold their states."""
+    """Check that the disks of the nodes that are here can hold their states."""
     from p2pfl.engine.codecs import codecs_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.engine.state import NodeState  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
@@ -248,7 +248,7 @@ def _member_row(federation: FederationConfig, member: Member, findings: Findings
 
 
 def _graph(federation: FederationConfig, findings: Findings, liars: int | None, size: int | None) -> dict[str, Any]:
-    """`size` is that of the model where its compressors fit it."""
+    """`size` is that of the model, if the compressors fit it."""
     nodes = len(federation.members)
     known = len(findings.here) == nodes == len(findings.learners)
     samples = [findings.learners[index].samples for index in range(nodes)] if known else None
@@ -348,7 +348,7 @@ def graph_facts(
 
 
 def liars_at_most(federation: FederationConfig) -> list[int]:
-    """For each member, with how many lying neighbors it could still mix, whatever the rule's b."""
+    """For each member, the most malicious neighbors with which it could still mix, whatever the rule's b."""
     from topologies import Topology  # noqa: PLC0415 - `--help` stays instant
     from topologies.metrics.byzantine import local_tolerance  # noqa: PLC0415 - as above
 
@@ -358,7 +358,7 @@ def liars_at_most(federation: FederationConfig) -> list[int]:
 
 
 def readable(graph: dict[str, Any]) -> dict[str, Any]:
-    """For people: ranges in words, and what follows from the rest left out."""
+    """Format for people: ranges in words, without what follows from the rest."""
     facts = {key: _said(value) for key, value in graph.items()}
     if "diameter_bounds" in facts:
         facts["diameter"] = facts.pop("diameter_bounds")

@@ -1,4 +1,4 @@
-"""What travels: `p2pfl compressors`, which says what may and what it costs, and that part of `p2pfl check`."""
+"""`p2pfl compressors`, which lists compressors and what they cost, and that part of `p2pfl check`."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ MOST_PARAMETERS = 10**12
     type=click.IntRange(1, MOST_PARAMETERS),
     default=1_000_000,
     show_default=True,
-    help="Of the model that travels; `p2pfl check` tells yours.",
+    help="Parameters that are sent; `p2pfl check` shows how many your model has.",
 )
 @format_option("table", "json", "csv")
 def compressors(*, specs: tuple[str, ...], parameters: int, form: Form) -> None:
-    """Say what may travel between two nodes, and what it costs.
+    """List compressors, and what they cost.
 
-    SPEC is what `compressor` in federation.toml may be: stages joined by "+". Without it all stages are explained, and
-    some chains shown. delta says how much of what a message should bring arrives at least, of the squared length (of
-    random ones: on average), the rest comes with later ones; gamma, how far one mixing step goes; "at most": the bytes
-    depend on the values. docs/compression.md says what to choose.
+    SPEC is a value of `compressor` in federation.toml: stages joined by "+". Without it all stages are explained, and
+    some chains shown. delta is the least share of the squared length that arrives with a message (the average, for
+    random ones); the rest follows in later messages. gamma is the size of one mixing step. "at most" means that the
+    bytes depend on the values. docs/compression.md says what to choose.
     """
     from p2pfl.compress.catalog import EXAMPLES  # noqa: PLC0415 - `--help` stays instant
 
@@ -55,7 +55,7 @@ def compressors(*, specs: tuple[str, ...], parameters: int, form: Form) -> None:
 def traffic_facts(
     federation: FederationConfig, learners: Collection[Learner]
 ) -> tuple[dict[str, Any] | None, list[UserError]]:
-    """Figures and mistakes; no figures where there is a mistake, or the model's size is not known.
+    """Figures and mistakes; no figures if there is a mistake or the model's size is unknown.
 
     `personal_parameters` are the fewest and the most of these learners.
     """
@@ -91,7 +91,7 @@ def print_traffic(facts: dict[str, Any]) -> None:
             "share": None if not most else ", ".join(facts["share"]),
             "bytes per round, busiest node": bound + _sizes(facts["bytes_per_round_busiest_node"]),
             "bytes per round, all nodes": bound + _sizes(facts["bytes_per_round_all_nodes"]),
-            "the same in float32": _sizes(facts["float32_bytes_per_round_all_nodes"]),
+            "bytes in float32": _sizes(facts["float32_bytes_per_round_all_nodes"]),
             "times smaller": least + cell(facts["times_smaller"]),
         }
     )
@@ -102,7 +102,7 @@ def print_traffic(facts: dict[str, Any]) -> None:
 
 
 def compressor_row(row: dict[str, Any]) -> dict[str, str]:
-    """What a table shows of one compressor in figures."""
+    """The columns of one compressor's figures."""
     told = {"edges": cell(row["edges"])} if "edges" in row else {}
     return (
         _message(row)
@@ -122,7 +122,7 @@ def _stages() -> list[dict[str, Any]]:
 
 
 def _rows(specs: Sequence[str], parameters: int) -> list[dict[str, Any]]:
-    """Every mistake in them at once."""
+    """Parse all specs; raises every mistake at once."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
     rows, mistakes = [], []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
 PARAMETERS = 2_410
-"""of the model that learns the digits: known without torch."""
+"""The number of parameters of the digits model, so that torch is not needed to know it."""
 
 
 EPILOG = """\b
@@ -34,40 +34,40 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.option("--nodes", type=click.IntRange(2, MOST_NODES), default=8, show_default=True, help="How many processes.")
-@click.option("--topology", default="ring", show_default=True, help="Who talks to whom: `p2pfl topology list`.")
-@click.option("--rounds", type=click.IntRange(1), default=40, show_default=True, help="Own rounds of each node.")
+@click.option("--topology", default="ring", show_default=True, help="The graph: see `p2pfl topology list`.")
+@click.option("--rounds", type=click.IntRange(1), default=40, show_default=True, help="Rounds that each node trains.")
 @click.option(
     "--partition",
     default="shards:2",
     show_default=True,
     help="Who holds which digits: iid, shards:K, classes:K, dirichlet:ALPHA, draw:K.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the model and the partition.")
-@click.option("--compressor", default="q4", show_default=True, help="What travels: `p2pfl compressors`.")
-@click.option("--rule", default="mean", show_default=True, help="How neighbors are mixed: `p2pfl rules`.")
-@click.option("--method", metavar="SPEC", help="What nodes learn by: `p2pfl methods`.  [default: as the rule has it]")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of model and partition.")
+@click.option("--compressor", default="q4", show_default=True, help="Compression of messages: see `p2pfl compressors`.")
+@click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl rules`.")
+@click.option("--method", metavar="SPEC", help="Learning method: see `p2pfl methods`.  [default: the rule's usual one]")
 @click.option(
     "--byzantine",
     type=click.IntRange(0),
     default=0,
     metavar="K",
     show_default=True,
-    help="So many nodes lie, spread over the graph.",
+    help="Number of malicious nodes, spread over the graph.",
 )
-@click.option("--attack", metavar="NAME", help="How they lie: `p2pfl sim attacks`.")
+@click.option("--attack", metavar="NAME", help="What malicious nodes do: see `p2pfl sim attacks`.")
 @click.option(
     "--dir",
     "folder",
     type=click.Path(path_type=Path),
     default=Path("p2pfl-demo"),
     show_default=True,
-    help="Where the federation is made; an older demo there is replaced.",
+    help="Folder for the federation; an older demo there is replaced.",
 )
 @click.option(
-    "--report", type=click.Path(path_type=Path), help="Where to write it; by default report.json in DIR; - is stdout."
+    "--report", type=click.Path(path_type=Path), help="The file to write; by default report.json in DIR; - is stdout."
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
-@click.option("--spawn", is_flag=True, help="Start each node by itself: slower, but they share nothing.")
+@click.option("--spawn", is_flag=True, help="Start each node separately: slower, but they share nothing.")
 @click.option("--quiet", is_flag=True, help="No live view.")
 @format_option("table", "json")
 def demo(
@@ -91,8 +91,8 @@ def demo(
 ) -> int:
     """Several nodes on this machine learn handwritten digits, without a server; a report at the end.
 
-    Every node is a process of its own with a few of the ten digits (UCI's 1,797 real images, which come with p2pfl),
-    and talks to its neighbors in the graph alone. Stopped with Ctrl-C, `p2pfl launch DIR` goes on.
+    Every node is a separate process with a few of the ten digits (UCI's 1,797 real images, which come with p2pfl),
+    and talks only to its neighbors in the graph. After Ctrl-C, `p2pfl launch DIR` continues the run.
     """
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
 
@@ -117,7 +117,7 @@ def demo(
 
 
 def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers | None:
-    """Who knows how to lie, where somebody is to. Raises UserError: the options contradict each other."""
+    """The attackers, if any were asked for. Raises UserError: the options contradict each other."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.runtime.lies import find_attackers  # noqa: PLC0415 - as above
 
@@ -147,12 +147,12 @@ def _lies(attackers: Attackers | None, federation: FederationConfig, byzantine: 
 
 
 def _warnings(federation: FederationConfig, liars: Sequence[str]) -> Iterator[str]:
-    """Where the rule does not bear these liars, or lets a node mix with nobody."""
-    from p2pfl.reporting.liars import bearings, count, names  # noqa: PLC0415 - `--help` stays instant
+    """Warnings if the rule does not tolerate these malicious nodes, or lets a node mix with nobody."""
+    from p2pfl.reporting.liars import bearings, names  # noqa: PLC0415 - `--help` stays instant
 
     of_all = bearings(federation)
     if liars and not of_all[0].liars:
-        yield f'rule = "{of_all[0].rule}" trusts every neighbor: expect the liars to ruin what the honest learn'
+        yield f'rule = "{of_all[0].rule}" trusts every neighbor: expect malicious nodes to ruin what honest nodes learn'
         return
     lying = {federation.member(name).index for name in liars}
     honest = [node for node in range(len(of_all)) if node not in lying]
@@ -161,11 +161,11 @@ def _warnings(federation: FederationConfig, liars: Sequence[str]) -> Iterator[st
     heard = {node: len(lying.intersection(federation.neighbors(node))) for node in honest}
     if beaten := [node for node in honest if of_all[node].mixes and heard[node] > of_all[node].liars]:
         most, rule = max(heard[node] for node in beaten), of_all[0]
-        yield f"{names(federation, beaten)}: {count(most, 'liar')} among the neighbors, {rule.rule} bears {rule.liars}"
+        yield f"{names(federation, beaten)}: {most} malicious among the neighbors, {rule.rule} tolerates {rule.liars}"
 
 
 def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int, options: dict[str, object]) -> Path:
-    """The demo's federation file, in a new folder; what an older demo left there goes, and nothing else does."""
+    """Write the demo's federation file into a new folder; removes only what an older demo left there."""
     from p2pfl.cli.new import check_graph  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.net.address import free_ports  # noqa: PLC0415 - as above
@@ -215,7 +215,7 @@ def _check_options(partition: str, compressor: str, rule: str) -> None:
 
 
 def _own_rule(rule: str) -> str:
-    """A rule file is looked for from here: in the demo's folder, which is made anew, there can be none.
+    """Rule files are looked up from the current folder, because the demo's own folder is made anew.
 
     Raises:
         UserError: the rule is the user's own and cannot be imported.
@@ -236,7 +236,7 @@ def _own_rule(rule: str) -> str:
 
 
 def _own_method(method: str | None, rule: str) -> str:
-    """Likewise; where none is named, the usual one of that rule.
+    """The same for a method; without one, the usual method of that rule.
 
     Raises:
         UserError: there is no such method, it cannot be imported, or does not go with the rule.
@@ -262,7 +262,7 @@ def _own_method(method: str | None, rule: str) -> str:
 
 
 TEXT = """\
-# Made by `p2pfl demo`; `p2pfl launch` on this folder goes on where it stopped; who lied is honest then.
+# Made by `p2pfl demo`; `p2pfl launch` on this folder continues where it stopped; malicious nodes are honest then.
 
 [federation]
 name = "demo"

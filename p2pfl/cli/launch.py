@@ -22,7 +22,7 @@ REPORT_FILE = "report.json"
 STOPPED = 130
 ALONE = 5
 MOST_ALONE = 0.1
-"""The share of its rounds that a node may have trained without a neighbor in a run that is called done."""
+"""The share of its rounds that a node may train without a neighbor in a run that counts as done."""
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl launch ward-7\n  p2pfl launch ward-7 --report run1.json --plot run1.png")
@@ -30,18 +30,18 @@ MOST_ALONE = 0.1
 @click.option(
     "--report",
     type=click.Path(path_type=Path),
-    help="Where to write it; by default report.json beside FEDERATION; - is stdout.",
+    help="Where to write the report; by default report.json next to FEDERATION; - is stdout.",
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
-@click.option("--spawn", is_flag=True, help="Start each node by itself: slower, but they share nothing.")
+@click.option("--spawn", is_flag=True, help="Start each node separately: slower, but they share nothing.")
 @click.option("--quiet", is_flag=True, help="No live view.")
 @format_option("table", "json")
 def launch(*, federation: Path, report: Path | None, plot: Path | None, spawn: bool, quiet: bool, form: Form) -> int:
     """Run all nodes of a federation as processes on this machine.
 
-    Each is what `p2pfl run` starts, with its log in NAME/node.log. Ctrl-C stops all of them cleanly; launched again,
-    they go on where they stopped. Exits with 0 if every node finished, with 1 if one died, with 130 after Ctrl-C, and
-    with 5 if a node waited for neighbors in vain or trained much without one.
+    Each runs as under `p2pfl run`, with its log in NAME/node.log. Ctrl-C stops all of them cleanly; launched again,
+    they continue where they stopped. Exits with 0 if every node finished, with 1 if one died, with 130 after Ctrl-C,
+    and with 5 if a node waited for neighbors in vain or trained much without one.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.traffic import compressor_mistakes  # noqa: PLC0415 - as above
@@ -64,7 +64,7 @@ def run_fleet(
     form: Form,
     lies: Lies | None = None,
 ) -> int:
-    """Start the nodes, show them, write report and picture; returns the exit code. Of liars it says nothing."""
+    """Start the nodes, show them, write report and picture; returns the exit code."""
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
 
@@ -90,7 +90,7 @@ def run_fleet(
 
 
 def _left_alone(nodes: list[NodeReport]) -> int:
-    """The exit code of a run in which every node came to an end: whether each had neighbors to learn with."""
+    """The exit code of a run in which every node ended, which depends on whether each had neighbors."""
     code = 0
     for node in nodes:
         alone, rounds = node.rounds_without_neighbor, node.rounds or 0
@@ -149,7 +149,7 @@ def _show(report: Report, form: Form) -> None:
 
 
 def _by_compressor(compressors: dict[str, EdgeTraffic]) -> str | None:
-    """Where there are several."""
+    """Traffic by compressor, if there are several."""
     told = [f"{spec} {size(row.bytes_sent)} on {row.edges} edges" for spec, row in compressors.items()]
     return ", ".join(told) if len(told) > 1 else None
 

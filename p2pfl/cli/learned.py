@@ -1,4 +1,4 @@
-"""What a node has learned, for use elsewhere: `p2pfl evaluate` and `p2pfl export`.
+"""`p2pfl evaluate` and `p2pfl export`: use what a node has learned.
 
 `evaluate` says how good the model is, on the common test set and on the node's own data; `export` writes it as a plain
 torch `state_dict` in a safetensors file.
@@ -28,13 +28,13 @@ STDOUT = Path("-")
 )
 @click.argument("snapshot", metavar="SNAPSHOT", type=click.Path(path_type=Path))
 @click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT.")
-@click.option("--node", metavar="NAME", help="Whose data to take, if SNAPSHOT does not say.")
+@click.option("--node", metavar="NAME", help="The node whose data to use, if SNAPSHOT does not say.")
 @format_option("table", "json")
 def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form: Form) -> int:
-    """Test what a node has learned.
+    """Test the model that a node has learned.
 
     SNAPSHOT is a node's folder, its state folder, or a file from `p2pfl export`. The node may be running: its folder
-    is only read, up to the last round that is on the disk.
+    is only read, up to the last round on disk.
     """
     from p2pfl.runtime.learned import read_learned  # noqa: PLC0415 - `--help` stays instant
 
@@ -51,12 +51,12 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form:
 
 @click.command(epilog="\b\nExample:\n  p2pfl export ward-7/node0 -o model.safetensors")
 @click.argument("snapshot", metavar="SNAPSHOT", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to make; - for stdout.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write; - for stdout.")
 @click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT.")
-@click.option("--node", metavar="NAME", help="Which node's it is, if SNAPSHOT does not say.")
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--node", metavar="NAME", help="The node, if SNAPSHOT does not say.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 def export(*, snapshot: Path, output: Path, federation: Path | None, node: str | None, force: bool) -> None:
-    """Write what a node has learned as a plain model file.
+    """Write the model that a node has learned as a plain file.
 
     SNAPSHOT is a node's folder or its state folder; the node may be running. Your own module reads the file:
     module.load_state_dict(safetensors.torch.load_file("model.safetensors")).
@@ -77,7 +77,7 @@ def export(*, snapshot: Path, output: Path, federation: Path | None, node: str |
 
 
 def _facts(learned: Learned) -> dict[str, Any]:
-    """Named as in a node's status and result; what there is no data for is None."""
+    """Scores, named as in a node's status and result; None without data."""
     test, local = (learned.learner.evaluate(learned.vector, part) for part in ("test", "local"))
     return {
         "federation": learned.federation,
@@ -105,7 +105,7 @@ def _check_free(output: Path, *, force: bool) -> None:
 
 
 def _write(output: Path, content: bytes) -> None:
-    """All of it or nothing."""
+    """Write the whole file or nothing."""
     part = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         with part.open("xb") as file:

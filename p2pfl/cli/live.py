@@ -96,7 +96,7 @@ class LiveView:
 
 
 def _rounds(done: int, of: int | None) -> str:
-    """Those beyond what was asked for are trained with others that are not through yet."""
+    """Rounds done, with those beyond the requested ones, which are trained with nodes that are not done yet."""
     if of is None:
         return str(done)
     return f"{done}/{of}" if done <= of else f"{of}/{of} +{done - of}"

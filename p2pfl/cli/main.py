@@ -24,14 +24,14 @@ from topologies.errors import TopologyError
 
 
 class Named(click.Group):
-    """Subclasses say which there are, by `lines`, and import one, by `find`."""
+    """Imports subcommands on demand: subclasses list them in `lines` and import one in `find`."""
 
     def lines(self) -> Mapping[str, str]:
-        """Name to what `--help` says of it, in the order of the listing."""
+        """Each name with its line in `--help`, in the order of the listing."""
         raise NotImplementedError
 
     def find(self, name: str) -> Any:
-        """One of those in `lines`."""
+        """Import one of the commands in `lines`."""
         raise NotImplementedError
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -61,23 +61,23 @@ ENTRY_POINTS = "p2pfl.commands"
 
 COMMANDS: Mapping[str, str] = {
     "demo": "Several nodes on this machine learn handwritten digits; a report at the end.",
-    "new": "Make an example federation to edit.",
-    "key": "Make a node's identity, or show it.",
-    "check": "Say what a federation would do, and every mistake in it.",
-    "compressors": "Say what may travel between two nodes, and what it costs.",
-    "methods": "Say what nodes may learn by.",
-    "rules": "Say how a node may mix when some of its neighbors lie.",
+    "new": "Create an example federation to edit.",
+    "key": "Create a node's identity, or show it.",
+    "check": "Show what a federation would do, and every mistake in it.",
+    "compressors": "List compressors, and what they cost.",
+    "methods": "List learning methods.",
+    "rules": "List the rules for mixing with neighbors, some of which may be malicious.",
     "run": "Run one node until its rounds are done; a second start resumes.",
     "launch": "Run all nodes of a federation on this machine.",
-    "status": "Say what running nodes are doing.",
-    "evaluate": "Test what a node has learned.",
-    "export": "Write what a node has learned as a plain model file.",
+    "status": "Show what running nodes are doing.",
+    "evaluate": "Test the model that a node has learned.",
+    "export": "Write the model that a node has learned as a plain file.",
 }
 ROOMS: Mapping[str, str] = {"key": "new", "evaluate": "learned", "export": "learned"}
-"""The module of a command that has none of its own name."""
+"""The modules of commands that have no module of the same name."""
 JOINED: Mapping[str, str] = {
-    "sim": "Simulate a federation, up to thousands of nodes, with losses, crashes and liars.",
-    "topology": "Graphs: which there are, how fast they mix, and which one to use.",
+    "sim": "Simulate a federation of up to thousands of nodes, with losses, crashes and attacks.",
+    "topology": "List, compare and design graphs: how fast they mix, and which one to use.",
 }
 EXTRAS: Mapping[str, str] = {
     "torch": "torch",
@@ -88,19 +88,19 @@ EXTRAS: Mapping[str, str] = {
     "distributed": "dask",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What a disk answers that takes no more. It is nobody's mistake, and no bug."""
+"""Error numbers of a disk that accepts no more data, which is neither a mistake nor a bug."""
 
 EXAMPLES = """\b
 Examples:
-  p2pfl demo                           see it learn, on this machine
-  p2pfl new ward-7                     a federation of your own to edit
-  p2pfl check ward-7                   what it would do, and what is wrong with it
-  p2pfl run ward-7 --node node0        one node: what each device runs
+  p2pfl demo                           watch it learn, on this machine
+  p2pfl new ward-7                     create a federation to edit
+  p2pfl check ward-7                   show what it would do, and what is wrong with it
+  p2pfl run ward-7 --node node0        run one node, as each device does
 """
 
 
 class MainCommands(Named):
-    """Our own, and those of other packages."""
+    """The subcommands of this package and those of other packages."""
 
     def lines(self) -> dict[str, str]:
         return {**COMMANDS, **{name: JOINED.get(name, "") for name in sorted(set(_joined()) - set(COMMANDS))}}
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None, *, command: click.Command = cli
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except BrokenPipeError:
-        # whoever read our output has enough
+        # the reader of our output has stopped reading
         _close_output()
         sys.exit(1)
 
@@ -160,14 +160,14 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
     except ModuleNotFoundError as error:
         if error.name is None or error.name not in EXTRAS:
             raise
-        return _fail(f"this needs {error.name}: pip install '{DISTRIBUTION}[{EXTRAS[error.name]}]'", 1)
+        return _fail(f"this needs {error.name}: pip install '.[{EXTRAS[error.name]}]' in a checkout", 1)
     except OSError as error:
         if error.errno not in FULL:
             raise
         _close_output()
         return _fail(f"cannot write: {error.strerror}", 1)
     except MemoryError:
-        return _fail("this needs more memory than there is", 1)
+        return _fail("not enough memory", 1)
     except Exception as error:
         failures = _leaves(error)
         if not all(isinstance(failure, P2PFLError | TopologyError) for failure in failures):
@@ -178,19 +178,19 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
 
 
 def _open_streams() -> None:
-    """Who starts us may have closed any of the three, and then Python has None for it: nothing to read, no reader."""
+    """Replace standard streams that the parent process closed, for which Python has None."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for as long as we run
 
 
 def _close_output() -> None:
-    """The interpreter's own last flush must not complain once more."""
+    """Keep the interpreter's own last flush from failing again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exit_code(error: Exception) -> int:
-    """An error that has an exit code of its own says so by an attribute."""
+    """The exit code of an error, which some carry as an attribute."""
     usual = 2 if isinstance(error, UserError | TopologyError) else 1
     return int(getattr(error, "exit_code", usual))
 

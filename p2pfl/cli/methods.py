@@ -1,4 +1,4 @@
-"""What nodes learn by: `p2pfl methods`."""
+"""`p2pfl methods`: the learning methods."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from p2pfl.cli.output import Form, format_option, write_facts, write_json, write
 @click.argument("specs", metavar="[SPEC]...", nargs=-1)
 @format_option("table", "json", "csv")
 def methods(*, specs: tuple[str, ...], form: Form) -> None:
-    """Say what nodes may learn by.
+    """List learning methods.
 
-    SPEC is what `method` in federation.toml may be; without it all built-in methods are shown. A method of your own is
-    a class derived from p2pfl.Method, named file.py:object or module:object, with its parameters behind a comma:
+    SPEC is a value of `method` in federation.toml; without it all built-in methods are shown. Your own method is a
+    class derived from p2pfl.Method, named file.py:object or module:object, with its parameters after a comma:
     docs/methods.md.
     """
     rows = _rows(specs)
@@ -30,7 +30,7 @@ def methods(*, specs: tuple[str, ...], form: Form) -> None:
 
 
 def _rows(specs: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Every mistake in them at once."""
+    """Parse all specs; raises every mistake at once."""
     from p2pfl.config.method import NAMES  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.model import TrainingConfig  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above

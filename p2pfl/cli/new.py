@@ -1,7 +1,7 @@
-"""What is made before a first run: `p2pfl new`, an example federation, and `p2pfl key`, a node's identity.
+"""`p2pfl new`, which creates an example federation, and `p2pfl key`, which creates a node's identity.
 
-An example works at once, offline; it appears as a whole or not at all. The secret of an identity stays in its file; the
-public half is what the federation file lists.
+The example works at once, offline, and is written completely or not at all. The secret half of an identity stays in its
+file; the federation file lists the public half.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAST_PORT = 65_535
 @click.command(epilog="\b\nExample:\n  p2pfl new ward-7 --nodes 5 --topology ring\n  p2pfl check ward-7")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--nodes", type=click.IntRange(2, MOST_NODES), default=3, show_default=True, help="How many.")
-@click.option("--topology", default="ring", show_default=True, help="A spec or a graph file, which is copied.")
+@click.option("--topology", default="ring", show_default=True, help="A topology spec, or a graph file to copy.")
 @click.option(
     "--task",
     type=click.Choice(["own", "digits"]),
@@ -28,14 +28,14 @@ LAST_PORT = 65_535
     show_default=True,
     help="own: a task.py to change, which learns digits until you do. digits: the built-in task, without a file.",
 )
-@click.option("--rule", default="mean", show_default=True, help="How neighbors are mixed: `p2pfl rules`.")
+@click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl rules`.")
 @click.option("--base-port", type=click.IntRange(1, LAST_PORT), default=8470, show_default=True, help="Of node0.")
-@click.option("--name", help="Of the federation; by default the name of DIR.")
+@click.option("--name", help="The federation's name; by default that of DIR.")
 def new(*, directory: Path, nodes: int, topology: str, task: str, rule: str, base_port: int, name: str | None) -> None:
-    """Make an example federation in DIR, to edit: a new folder, or an empty one.
+    """Create an example federation to edit in DIR, a new or empty folder.
 
     It holds federation.toml, which is the same on every node, a folder for each node with its node.toml and its secret
-    node.key, and task.py, which says what is learned.
+    node.key, and task.py, which defines what is learned.
     """
     from p2pfl.runtime.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - `--help` stays instant
 
@@ -76,9 +76,9 @@ def check_graph(topology: str, nodes: int, seed: int = 0) -> None:
 @click.command(epilog="\b\nExample:\n  p2pfl key ward-7/node0/node.key")
 @click.argument("path", type=click.Path(path_type=Path))
 def key(path: Path) -> None:
-    """Make a node's identity in the file PATH, or show the one that is there.
+    """Create a node's identity in the file PATH, or show the existing one.
 
-    PATH may be a folder, for node.key in it. What is printed is the public key, for `key` in federation.toml. The file
+    PATH may be a folder, for node.key in it. The command prints the public key, for `key` in federation.toml. The file
     itself is secret: it stays on its node, and an existing one is never overwritten.
     """
     from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
@@ -111,7 +111,7 @@ def _checked_name(name: str | None, target: Path) -> str:
 
 
 def _checked_rule(rule: str) -> str:
-    """In its canonical spelling."""
+    """The spec in its canonical spelling."""
     from p2pfl.config.model import GOSSIP  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.tables import Mistakes, read_table  # noqa: PLC0415 - as above
 

@@ -15,7 +15,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 PIPE_WIDTH = 1_000
 STALE = "*"
-"""beside a figure that is of an older model."""
+"""Marks a figure that was measured on an older model."""
 
 
 def format_option(*forms: Form) -> Callable[[Function], Function]:
@@ -81,7 +81,7 @@ def footnote(name: str, *, accuracy: float | None, stale: bool | None, after: in
 
 
 def size(count: float) -> str:
-    """Bytes as a person reads them, in powers of ten."""
+    """Bytes for people, in powers of ten."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -103,7 +103,7 @@ def _write_table(rows: Sequence[Mapping[str, Any]], title: str | None) -> None:
 
 
 def _print(renderable: Any) -> None:
-    """Into a pipe nothing is wrapped or cut."""
+    """Output into a pipe is neither wrapped nor cut."""
     from rich.console import Console  # noqa: PLC0415 - only for who prints a table
 
     console = Console(file=sys.stdout, markup=False, highlight=False)

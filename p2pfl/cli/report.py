@@ -1,4 +1,4 @@
-"""A report on its way to a file, to a picture and to a reader, whether the run was real or simulated."""
+"""Writes, plots and prints the report of a real or simulated run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def where(report: Path | None, form: Form) -> tuple[Path | None, Form]:
 
 
 def check_report(path: Path, *, coming: Path | None = None) -> None:
-    """A report that cannot be written must show before the run, not after it. `coming`: a folder that the run makes.
+    """Check before the run that the report can be written. `coming` is a folder that the run creates.
 
     Raises:
         UserError: there is no such folder, or the path is one.
@@ -31,7 +31,7 @@ def check_report(path: Path, *, coming: Path | None = None) -> None:
 
 
 def write_report(report: Report, path: Path) -> None:
-    """The file is there as a whole or not at all; an older one is replaced.
+    """Write the whole file or nothing; an older one is replaced.
 
     Raises:
         StorageError: it cannot be written.

@@ -1,7 +1,7 @@
-"""Rules: `p2pfl rules`, which says how a node may mix, and the part of `p2pfl check` that is about a federation's rule.
+"""`p2pfl rules`, which lists the rules for mixing, and the part of `p2pfl check` about a federation's rule.
 
-The check says how many liars a rule bears here and what works against it, and tells what is guaranteed apart from what
-was only measured: docs/byzantine.md has the figures.
+The check says how many malicious nodes a rule tolerates here and what works against it, and separates what is
+guaranteed from what was only measured: docs/byzantine.md has the figures.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ SHOWN = {
     "source": "from",
 }
 
-TRUST = 'rule = "mean" is no protection against lying neighbors: one of them can ruin what all learn'
+TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin what all learn'
 HONEST_EACH, HONEST_BETTER = 4, 8
-"""honest neighbors for each liar: measured were 3, 4 and 8 (20 nodes, Dirichlet 0.5)."""
+"""Honest neighbors needed for each malicious one; 3, 4 and 8 were measured (20 nodes, Dirichlet 0.5)."""
 CONNECTED_EACH = 2.6
-"""algebraic connectivity among the honest, for each liar, from which on the guarantee of cs+ held."""
+"""The algebraic connectivity among honest nodes, per malicious one, above which the guarantee of cs+ held."""
 NEAREST_DECIDE = ("cs+", "hampel")
-"""rules whose radius is the (m - 2b)-th shortest distance: with m <= 3b neighbors liars alone may decide it."""
+"""Rules whose radius is the (m - 2b)-th shortest distance, which malicious nodes can set if m <= 3b."""
 TRIED_AT_MOST = 10**7
-"""numbers that a rule of the user's own is tried on."""
+"""The most numbers on which a rule of the user's own is tried."""
 CONTAINED = (
-    "a mix is, in each number, between the models of honest nodes that the node saw, its own among them, while no more "
-    "than b of its neighbors lie"
+    "each coordinate of a mix lies between those of honest models that the node saw, its own included, while at most b "
+    "of its neighbors are malicious"
 )
-BOUNDED = "no liar pulls a model further than an honest neighbor of the same weight is away"
+BOUNDED = "no malicious neighbor pulls a model further than the distance of an honest one of the same weight"
 GUARANTEED = {"trimmed-mean": CONTAINED, "median": CONTAINED, "cs+": BOUNDED, "hampel": BOUNDED}
-MEASURED = "how well the honest learn beside liars: docs/byzantine.md"
+MEASURED = "how well honest nodes learn beside malicious ones: docs/byzantine.md"
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl rules\n  p2pfl rules trimmed-mean:b=2 nnm+median:b=1 --format json")
 @click.argument("specs", metavar="[SPEC]...", nargs=-1)
 @format_option("table", "json", "csv")
 def rules(*, specs: tuple[str, ...], form: Form) -> None:
-    """Say how a node may mix when some of its neighbors lie.
+    """List the rules for mixing with neighbors, some of which may be malicious.
 
-    SPEC is what `rule` in federation.toml may be; without it all are shown, with b=1. m neighbors are there, n = m + 1
-    models with the own one, and b of the neighbors may lie. With fewer than "neighbors needed" a node does not mix.
-    kappa: the squared error is at most kappa times the variance of the honest models. weights: staleness counts.
-    `p2pfl check` says what a rule bears on a federation's graph.
+    SPEC is a value of `rule` in federation.toml; without it all are shown, with b=1. m neighbors are present, n = m + 1
+    models with the node's own, and b neighbors may be malicious. With fewer than "neighbors needed" a node does not
+    mix. kappa: the squared error is at most kappa times the variance of the honest models. weights: staleness counts.
+    `p2pfl check` says what a rule tolerates on a federation's graph.
     """
     rows = _rows(specs)
     if form == "json":
@@ -73,7 +73,7 @@ def rules(*, specs: tuple[str, ...], form: Form) -> None:
 def rule_facts(
     federation: FederationConfig, all_of_them: list[Bearing], graph: Mapping[str, Any], expected: int | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Figures and warnings. `graph` is what `graph_facts` found; `expected`, how many liars the user expects."""
+    """Figures and warnings. `graph` comes from `graph_facts`; the user expects `expected` malicious neighbors."""
     b, rule = all_of_them[0].liars, federation.gossip.rule
     borne = [one.borne for one in all_of_them]
     facts: dict[str, Any] = {
@@ -122,7 +122,7 @@ def try_own_rule(federation: FederationConfig, all_of_them: list[Bearing], size:
 
 
 def guaranteed(rule: str) -> str:
-    """What follows from the rule alone, whatever is learned."""
+    """The guarantees of the rule alone, whatever is learned."""
     from p2pfl.config.rule import parse_rule  # noqa: PLC0415 - `--help` stays instant
 
     parsed = parse_rule(rule)
@@ -133,7 +133,7 @@ def guaranteed(rule: str) -> str:
 
 
 def print_rule(facts: Mapping[str, Any]) -> None:
-    """For people; with the mean there is only the warning."""
+    """Format for people; with the mean there is only the warning."""
     if not facts["liars"]:
         return
     write_facts(
@@ -150,7 +150,7 @@ def print_rule(facts: Mapping[str, Any]) -> None:
 
 
 def _rows(specs: Sequence[str]) -> list[dict[str, Any]]:
-    """Every mistake in them at once."""
+    """Parse all specs; raises every mistake at once."""
     from p2pfl.aggregate import make_rule  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.aggregate.described import DESCRIPTIONS  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
@@ -190,8 +190,8 @@ def _of_argument(error: UserError, spec: str) -> UserError:
 
 def _instead(expected: int | None) -> str:
     if not expected:
-        return ". A rule such as hampel:b=1 bears one at each node: docs/byzantine.md"
-    return f", and you expect {expected}. hampel:b={expected} would bear so many at each node: docs/byzantine.md"
+        return ". A rule such as hampel:b=1 tolerates one per node: docs/byzantine.md"
+    return f", and you expect {expected}. hampel:b={expected} would tolerate that many per node: docs/byzantine.md"
 
 
 def _about_nodes(federation: FederationConfig, of_all: list[Bearing], expected: int | None) -> Iterator[str]:
@@ -199,17 +199,15 @@ def _about_nodes(federation: FederationConfig, of_all: list[Bearing], expected: 
 
     rule, b, needed = federation.gossip.rule, of_all[0].liars, of_all[0].needed
     if expected is not None and expected > b:
-        yield f"{rule} bears {count(b, 'liar')} among a node's neighbors, and you expect {expected}. Raise b."
+        yield f"{rule} tolerates {b} malicious among a node's neighbors, and you expect {expected}. Raise b."
     if idle := [node for node, one in enumerate(of_all) if not one.mixes]:
         verb = "it has" if len(idle) == 1 else "they have"
         yield (
-            f"{names(federation, idle)} would mix with nobody and learn alone: {rule} wants {needed} neighbors there, "
+            f"{names(federation, idle)} would mix with nobody and learn alone: {rule} needs {needed} neighbors, "
             f"and {verb} fewer. Add edges, or lower b."
         )
     if tight := [node for node, one in enumerate(of_all) if one.neighbors == needed]:
-        yield (
-            f"{names(federation, tight)} would stop mixing whenever one neighbor is away: {rule} wants {needed} there."
-        )
+        yield (f"{names(federation, tight)} would stop mixing whenever one neighbor is away: {rule} needs {needed}.")
     poor = [node for node, one in enumerate(of_all) if one.mixes and one.neighbors - b < HONEST_EACH * b]
     if poor:
         verb = "has" if len(poor) == 1 else "have"
@@ -221,7 +219,7 @@ def _about_nodes(federation: FederationConfig, of_all: list[Bearing], expected: 
 
 
 def _about_radius(federation: FederationConfig, of_all: list[Bearing]) -> Iterator[str]:
-    """Nodes that b liars can keep to themselves by the `mirror` lie."""
+    """Nodes that b malicious neighbors can isolate by the `mirror` attack."""
     from p2pfl.config.rule import parse_rule  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.liars import count, names  # noqa: PLC0415 - as above
 
@@ -233,7 +231,7 @@ def _about_radius(federation: FederationConfig, of_all: list[Bearing]) -> Iterat
         yield (
             f"{names(federation, alone)} {verb} {3 * b} neighbors or fewer and can be cut off: {count(b, 'liar')} that "
             f"{shows} a node its own model {'leaves' if b == 1 else 'leave'} it no radius under {rule}, so that it "
-            f"hears nobody and learns alone. It takes {3 * b + 1} neighbors or more."
+            f"hears nobody and learns alone. It needs {3 * b + 1} neighbors or more."
         )
 
 
@@ -244,39 +242,39 @@ def _about_graph(rule: str, b: int, graph: Mapping[str, Any]) -> Iterator[str]:
     thin = cut is not None and cut["edges"] <= 2 * b and cut["smaller_side"] > 1
     if graph["bridges"] or graph["cut_nodes"] or thin or graph["robustness"][1] <= b:
         yield (
-            "the graph has a bottleneck. What comes across it is the odd one out, and a rule that bears liars discards "
-            "it though nobody lies: two cliques of 8 joined by one edge were measured to fall from 0.96 to 0.94, and "
-            "to stay five times as far apart. Add edges across it."
+            "the graph has a bottleneck. What comes across it is the outlier, and a robust rule discards it even if "
+            "nobody is malicious: two cliques of 8 joined by one edge were measured to fall from 0.96 to 0.94, and to "
+            "stay five times as far apart. Add edges across it."
         )
     if rule.startswith("cs+"):
         left, wanted = round(graph["algebraic_connectivity"] - b, 6), CONNECTED_EACH * b
         if left <= wanted:
             yield (
-                f"the guarantee of cs+ wants an algebraic connectivity above about {wanted:.1f} among the honest; of "
+                f"the guarantee of cs+ needs an algebraic connectivity above about {wanted:.1f} among the honest; of "
                 f"this graph's {graph['algebraic_connectivity']:.3g} at least {max(0.0, left):.3g} is left beside "
                 "liars, and no more is sure."
             )
 
 
 def _about_keys(federation: FederationConfig) -> Iterator[str]:
-    """Settings that a robust rule does not look at, and those that work against it."""
+    """Settings that a robust rule ignores, and those that work against it."""
     from p2pfl.config.compressor import parse  # noqa: PLC0415 - `--help` stays instant
 
     told = _told(federation)
     if "gamma" in told.get("gossip", {}):
-        yield "gossip.gamma does nothing here: it is the step of exchanges that move models, and these move none."
+        yield "gossip.gamma has no effect here: it scales exchanges that move models, and these move none."
     partition = str(federation.task.options.get("partition", ""))
     if partition.startswith(("shards:", "classes:")):
         yield (
-            f"task.partition = {partition!r} leaves each node a few classes. What one neighbor alone knows looks like "
-            "a lie, and is discarded: with shards:2 of ten digits accuracy fell from 0.94 to 0.67 without any liar "
+            f"task.partition = {partition!r} leaves each node a few classes. What only one neighbor knows looks like "
+            "an attack, and is discarded: with shards:2 of ten digits accuracy fell from 0.94 to 0.67 with no attack "
             "under trimmed-mean:b=1, to 0.65 under hampel:b=1, and to 0.85 under hampel:b=1,cut=1e9."
         )
     specs = {federation.gossip.compressor, *federation.edge_compressors.values()}
     for spec in sorted(specs):
         if parse(spec).sparsifier:
             yield (
-                f"{spec} sends a neighbor's model piece by piece, and the rule judges what has come so far: under "
+                f"{spec} sends a neighbor's model piece by piece, and the rule judges what has arrived so far: under "
                 "hampel:b=1 accuracy was measured to fall from 0.96 to 0.95 with top-k:0.05+q8 and to 0.70 with "
                 "random-k:0.05+q8. q4, q8 or rotate+sign send all of it."
             )

@@ -34,9 +34,9 @@ LAST_PHASES = ("finished", "stopped")
 
 @click.command(epilog="\b\nExample:\n  p2pfl run ward-7 --node node0\n  p2pfl run ward-7/federation.toml --node pi1 -v")
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
-@click.option("--node", "name", required=True, metavar="NAME", help="Which member of the federation this is.")
+@click.option("--node", "name", required=True, metavar="NAME", help="The member of the federation to run.")
 @click.option(
-    "--config", type=click.Path(path_type=Path), help="Its node.toml; by default NAME/node.toml beside FEDERATION."
+    "--config", type=click.Path(path_type=Path), help="Its node.toml; by default NAME/node.toml next to FEDERATION."
 )
 @click.option("--launched", is_flag=True, hidden=True, help="Sketch the model in each line; stop when stdin ends.")
 @click.option("-v", "--verbose", is_flag=True, help="Log sessions and exchanges too.")
@@ -44,11 +44,11 @@ LAST_PHASES = ("finished", "stopped")
 def run(*, federation: Path, name: str, config: Path | None, launched: bool, verbose: bool, form: Form) -> None:
     """Run one node of a federation until its rounds are done. This is what each device runs.
 
-    Started again after a stop, a crash or a power cut, it goes on after its last durable round. Progress goes to
+    Started again after a stop, a crash or a power cut, it resumes after its last durable round. Progress goes to
     stdout (one line each, JSON with --format json), the log to stderr. Ctrl-C or SIGTERM ends it cleanly and keeps a
-    snapshot; while the disk is full it waits, until a second one gives up what was learned since. Without a neighbor it
-    waits and trains nothing. Exits with 0 when all is done, with 130 when it was stopped before, and with 1 when the
-    disk was given up or another process has its key.
+    snapshot. While the disk is full it waits; a second signal gives up what was learned since. Without a neighbor it
+    waits and does not train. Exits with 0 when all is done, with 130 if it was stopped before, and with 1 if a full
+    disk was given up on or another process has its key.
     """
     be_node(federation, name, config=config, launched=launched, verbose=verbose, form=form)
 
@@ -168,7 +168,7 @@ class _Printer(threading.Thread):
             self.lines.task_done()
 
     def finish(self) -> None:
-        """Wait until all is printed, but not for long."""
+        """Wait briefly until everything is printed."""
         end = time.monotonic() + LAST_LINES_S
         while self.lines.unfinished_tasks and time.monotonic() < end:
             time.sleep(0.005)

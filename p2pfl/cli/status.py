@@ -26,7 +26,7 @@ NOT_A_NODE = "not the status of a node"
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @format_option("table", "json", "csv")
 def status(*, urls: tuple[str, ...], form: Form) -> int:
-    """Say what running nodes are doing.
+    """Show what running nodes are doing.
 
     URL is where a node's status page is: `status_listen` in its node.toml. Exits with 1 if a node does not answer.
     """
@@ -44,7 +44,7 @@ def status(*, urls: tuple[str, ...], form: Form) -> int:
 
 
 def _place(url: str) -> str:
-    """The address of the page itself."""
+    """The address of the status page."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - `--help` stays instant
 
     text = url if "//" in url else f"http://{url}"
@@ -59,7 +59,7 @@ def _place(url: str) -> str:
 
 
 def _ask(place: str) -> dict[str, Any] | str:
-    """What the node says, or why it does not."""
+    """The node's status, or why it did not answer."""
     from http.client import HTTPException  # noqa: PLC0415 - `--help` stays instant
     from urllib.error import HTTPError, URLError  # noqa: PLC0415 - as above
     from urllib.request import ProxyHandler, build_opener  # noqa: PLC0415 - as above
@@ -114,7 +114,7 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
 
 
 def _of_each(neighbors: Any, key: str, kind: Any) -> dict[str, Any] | None:
-    """By neighbor, as far as the node says so."""
+    """The values by neighbor, for those of which the node reports one."""
     if not isinstance(neighbors, list):
         return None
     named = [one for one in neighbors if isinstance(one, dict) and "name" in one]

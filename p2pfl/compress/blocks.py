@@ -67,7 +67,7 @@ class BlockQuantizer(ScaledBlocks):
     spec: str
     packing: Packing
     random: bool = False
-    """Whether it rounds stochastically. The expectation is then exact up to 2^-16 of a step, 2^-15 at 8 bits."""
+    """Rounds stochastically; the expectation is then exact up to 2^-16 of a step, 2^-15 at 8 bits."""
     fixed: bool = True
     source: str = "Dettmers et al., 8-bit Optimizers via Block-wise Quantization, ICLR 2022"
 
@@ -122,11 +122,11 @@ class BlockQuantizer(ScaledBlocks):
 
     @property
     def _whole(self) -> np.float32:
-        """Code 0 as `_quantize` gives it: the low byte is what the packing stores."""
+        """Code 0 as `_quantize` returns it; the packing stores its low byte."""
         return np.float32(WHOLE + self.packing.zero)
 
     def _bytes(self, wide: slice) -> slice:
-        """Where the codes of these values are."""
+        """The memory that holds the codes of these values."""
         return slice(self.packing.size_bytes(wide.start), self.packing.size_bytes(wide.stop))
 
 
@@ -197,7 +197,7 @@ class TwoBits(ScaledBlocks):
 
 @dataclass(frozen=True, slots=True)
 class Sign(ScaledBlocks):
-    """One bit a value, the mean magnitude as the scale of each block of 256; of 2048 behind a rotation.
+    """One bit per value, with the mean magnitude as the scale of each block of 256, or of 2048 after a rotation.
 
     The delta holds for blocks whose peak is at least 1e-35; those of a smaller mean become zeros.
 

@@ -19,22 +19,22 @@ from p2pfl.errors import UserError
 
 KEY = "gossip.compressor"
 SPECS = ("none", "float16", "q8", "q4", "q2", "sign")
-"""The codes for values that draw nothing, each a chain by itself."""
+"""The codes for values that use no randomness, each a chain by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressorStage:
-    """One word of the grammar, for people."""
+    """One word of the grammar, described for people."""
 
     word: str
-    """With a placeholder where a number stands: `top-k:X`."""
+    """The word, with a placeholder for a number: `top-k:X`."""
     meaning: str
     example: str
-    """A whole spec that uses it."""
+    """A complete spec that uses the word."""
 
     @property
     def source(self) -> str:
-        """The paper, or the standard, that it comes from."""
+        """The paper or standard that defines it."""
         made = build(self.example)
         if self.word != "zstd" and isinstance(made, Entropy):
             made = made.inner
@@ -42,7 +42,7 @@ class CompressorStage:
 
 
 STAGES = (
-    CompressorStage(word="none", meaning="float32 as it is: 32 bits a value", example="none"),
+    CompressorStage(word="none", meaning="float32 as it is: 32 bits per value", example="none"),
     CompressorStage(
         word="top-k:X",
         meaning="only the X values (0.05: a share; 500: a count) of largest magnitude",
@@ -50,31 +50,31 @@ STAGES = (
     ),
     CompressorStage(
         word="random-k:X",
-        meaning="X values drawn by chance; where they stand follows from a seed",
+        meaning="X values drawn at random; their positions follow from a seed",
         example="random-k:0.1+q8",
     ),
     CompressorStage(
         word="rotate",
-        meaning="rotate by chance first, so that no value stands out: DRIVE with sign, EDEN with q2",
+        meaning="rotate at random first, so that no value stands out: DRIVE with sign, EDEN with q2",
         example="rotate+sign",
     ),
-    CompressorStage(word="float16", meaning="half precision: 16 bits a value", example="float16"),
-    CompressorStage(word="q8", meaning="8 bits a value, one scale for each 256, round to nearest", example="q8"),
-    CompressorStage(word="q4", meaning="4 bits a value, likewise; the default", example="q4"),
-    CompressorStage(word="q2", meaning="2 bits a value, likewise", example="q2"),
+    CompressorStage(word="float16", meaning="half precision: 16 bits per value", example="float16"),
+    CompressorStage(word="q8", meaning="8 bits per value, one scale for each 256, round to nearest", example="q8"),
+    CompressorStage(word="q4", meaning="4 bits per value, as q8; the default", example="q4"),
+    CompressorStage(word="q2", meaning="2 bits per value, as q8", example="q2"),
     CompressorStage(
         word=":stochastic",
-        meaning="after q8, q4 or q2: round up or down by chance, so that the mean is right",
+        meaning="after q8, q4 or q2: round up or down at random, so that the mean is right",
         example="q8:stochastic",
     ),
     CompressorStage(
         word="sign",
-        meaning="signs, and the mean magnitude of each 256, after rotate of each 2048: 1.1 bits a value",
+        meaning="signs, and the mean magnitude of each 256, after rotate of each 2048: 1.1 bits per value",
         example="sign",
     ),
     CompressorStage(
         word="zstd",
-        meaning="pack the bytes, without loss; pays for large models and clustered values",
+        meaning="pack the bytes losslessly; worthwhile for large models and clustered values",
         example="top-k:0.05+q8+zstd",
     ),
 )
@@ -98,7 +98,7 @@ EXAMPLES = (
     "q8+zstd",
     "top-k:0.05+q8+zstd",
 )
-"""Specs that show what there is."""
+"""Specs shown as examples."""
 
 
 def make_compressor(spec: str) -> Compressor:
@@ -112,7 +112,7 @@ def make_compressor(spec: str) -> Compressor:
     if compressor.delta(1) <= 0:
         nearest = spec.replace(":stochastic", "")
         raise UserError(
-            f"{spec} is no contraction: error feedback, which every edge uses, would not converge",
+            f"{spec} is not a contraction: error feedback, which every edge uses, would not converge",
             key=KEY,
             value=spec,
             allowed=f"{nearest} (round to nearest), or more bits",
@@ -121,7 +121,7 @@ def make_compressor(spec: str) -> Compressor:
 
 
 def build(spec: str) -> Compressor:
-    """The same, without asking whether it is a contraction.
+    """The same, without checking that it is a contraction.
 
     Raises:
         UserError: the spec is wrong.
@@ -139,7 +139,7 @@ def build(spec: str) -> Compressor:
 
 
 def require_library(compressor: Compressor) -> None:
-    """That what a chain is computed with is here.
+    """Check that the libraries a chain needs are installed.
 
     Raises:
         UserError: it is not.
@@ -154,7 +154,7 @@ def require_library(compressor: Compressor) -> None:
 
 
 def require_fit(compressor: Compressor, size: int) -> None:
-    """That a count of values to keep is no more than the `size` values that there are.
+    """Check that a count of values to keep is at most the `size` shared values.
 
     Raises:
         UserError: it is more.

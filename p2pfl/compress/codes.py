@@ -20,14 +20,14 @@ from p2pfl.errors import PeerFault
 class Packing(Protocol):
     @property
     def largest(self) -> int:
-        """Codes lie within -largest..largest."""
+        """Codes are within -largest..largest."""
 
     @property
     def zero(self) -> int:
-        """What code 0 is stored as; the others are next to it, modulo 256."""
+        """The stored value of code 0; the others are next to it, modulo 256."""
 
     def size_bytes(self, size: int) -> int:
-        """Bytes that `size` codes take."""
+        """The number of bytes for `size` codes."""
 
     def pack(self, stored: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
         """Write rows (b, n) of codes plus `zero` to `out`, (b, size_bytes(d)), where 8 divides n and n is at least d.

@@ -1,4 +1,4 @@
-"""Chance that both ends can compute: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) as a function of seed and place.
+"""Randomness that both ends can compute: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) as a function of seed and place.
 
 Word i (from 0) of a seed is mix(seed + (i + 1) * 0x9E3779B97F4A7C15), all modulo 2^64. Normative: decoders use it.
 """
@@ -30,7 +30,7 @@ def words(seeds: NDArray[np.uint64] | Sequence[int], first: int, count: int) -> 
 
 
 def seeds_of(chances: Sequence[int] | None, rows: int) -> NDArray[np.uint64]:
-    """The chance of each row, shape (rows,)."""
+    """The seed of each row, shape (rows,)."""
     if chances is None or len(chances) != rows:
         found = "none" if chances is None else len(chances)
         raise ValueError(f"expected a chance for each of {rows} rows, got {found}")

@@ -1,4 +1,4 @@
-"""`zstd`: the payload of another compressor, packed by Zstandard (RFC 8878) where that makes it shorter.
+"""`zstd`: the payload of another compressor, packed by Zstandard (RFC 8878) if that makes it shorter.
 
 Payload: a byte, and then the inner payload as it is (0) or one frame of Zstandard (1). What it decodes to is the same
 with every release of the library; how long a payload is may depend on the sender's. A frame is made and read in pieces:
@@ -105,7 +105,7 @@ def compress_frame(plain: NDArray[np.uint8], out: NDArray[np.uint8], level: int 
 
 
 def decompress_frame(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """What the frame holds: exactly `size` bytes, taken only after its header says so.
+    """The content of the frame: exactly `size` bytes, allocated only after its header says so.
 
     Raises:
         PeerFault: `frame` is not exactly one frame, without a dictionary, that says it holds as much and does.
@@ -132,7 +132,7 @@ def zstd_is_installed() -> bool:
 
 
 def _bytes(payload: Payload) -> NDArray[np.uint8]:
-    """Over the same memory."""
+    """A view of the same memory."""
     return np.frombuffer(payload, np.uint8) if memoryview(payload).nbytes else np.empty(0, np.uint8)
 
 
@@ -161,7 +161,7 @@ def _window_log(size: int) -> int:
 
 @cache
 def _library() -> ModuleType:
-    """Loaded only where a chain ends in zstd."""
+    """Loaded only if a chain ends in zstd."""
     if sys.version_info >= (3, 14):
         from compression import zstd  # noqa: PLC0415
     else:

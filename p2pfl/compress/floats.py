@@ -195,7 +195,7 @@ def _halves(values: NDArray[np.float32]) -> NDArray[np.uint32]:
 
 @cache
 def _all_halves() -> NDArray[np.float32]:
-    """What each of the 65,536 patterns of a float16 stands for: looked up, all of them take the same time."""
+    """The values of all 65,536 patterns of a float16; a lookup takes the same time for each."""
     with np.errstate(invalid="ignore"):
         return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 

@@ -35,7 +35,7 @@ _FEW = 1024
 
 class IndexCode(Protocol):
     def size_bytes(self, count: int, size: int) -> int:
-        """Bytes that `count` indices below `size` take."""
+        """The number of bytes for `count` indices below `size`."""
 
     def write(self, indices: Indices, size: int, out: NDArray[np.uint8]) -> None:
         """Fill `out` (b, size_bytes(k, size)) with the indices (b, k)."""
@@ -94,7 +94,7 @@ class _Packed:
 
 @dataclass(frozen=True, slots=True)
 class _Gaps:
-    """What lies between an index and the one before it, as bytes: all lowest bytes, then all next ones, and so on.
+    """The gaps between successive indices, as bytes: all lowest bytes, then all next ones, and so on.
 
     As many bytes a gap as the largest possible one needs; the upper ones are mostly 0. Where an entropy stage gains
     nothing by that, with few indices and from k = d/4 on, it is `PACKED`.

@@ -21,10 +21,10 @@ Vector = NDArray[np.floating[Any]]
 """One dimension, float32 or float64."""
 
 Rows = NDArray[np.floating[Any]]
-"""Two dimensions, float32 or float64: a vector in each row."""
+"""A float32 or float64 array of shape (n, d), with a vector in each row."""
 
 Payload = bytes | memoryview
-"""What travels; flat bytes."""
+"""The bytes of a message body, flat."""
 
 
 class Compressor(Protocol):

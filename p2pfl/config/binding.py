@@ -1,8 +1,8 @@
 """What two nodes must agree on before they talk: a hash for each shared section and key, and one over all of them.
 
-Defaults are filled in, so that writing a default out changes nothing. Addresses do not count, since they may differ
-from one site to the next; nor does the topology's name, since the resolved edges do. Of a task in a file only
-the name counts: models that do not fit are found by their shapes.
+Defaults are filled in, so that writing a default out changes nothing. Addresses do not count, because they may differ
+from site to site; nor does the topology's name, because the resolved edges count. Of a task in a file only
+the name counts: models that do not match are found by their shapes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _by_key(section: str, config: Any) -> dict[str, Any]:
 
 
 def federation_id(federation: FederationConfig) -> bytes:
-    """32 bytes that differ whenever any section does."""
+    """A 32-byte hash that differs whenever any section does."""
     fields = [field for name, digest in sections(federation) for field in (name.encode(), digest)]
     return _hash(b"".join(len(field).to_bytes(8, "little") + field for field in fields), "p2pfl-fed-id")
 
@@ -73,7 +73,7 @@ def _graph(federation: FederationConfig) -> Any:
 
 
 def _canonical(content: Any) -> bytes:
-    """TOML dates, which JSON lacks, stand as their ISO text."""
+    """Write TOML dates, which JSON lacks, as ISO text."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
     return text.encode("ascii")
 

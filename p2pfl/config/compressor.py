@@ -65,12 +65,12 @@ _KNOWN_AS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """What a spec says; `str` gives its canonical spelling."""
+    """A parsed spec; `str` gives its canonical spelling."""
 
     sparsifier: str = ""
-    """One of SPARSIFIERS, or nothing."""
+    """One of SPARSIFIERS, or empty."""
     keep: int | float = 1.0
-    """How much the sparsifier lets through: a float is a fraction in (0, 1], an int a count from 1."""
+    """The values that the sparsifier keeps: a float is a fraction in (0, 1], an int a count from 1."""
     rotate: bool = False
     values: str = "float32"
     """One of VALUES, or float32."""
@@ -146,7 +146,7 @@ def _require_known(word: str, text: str) -> None:
 
 
 def _nearest(word: str) -> str:
-    """The stage spelled most like it, or nothing."""
+    """The stage with the most similar spelling, or empty."""
     found = get_close_matches(word[:_LONGEST_WORD].strip().lower(), STAGES, n=1, cutoff=0.6)
     return found[0] if found else ""
 
@@ -162,7 +162,7 @@ def _require_order(before: str, word: str) -> None:
 
 
 def _kept(word: str, option: str | None) -> int | float:
-    """The fraction or the count behind `top-k:` or `random-k:`."""
+    """The fraction or count after `top-k:` or `random-k:`."""
     stage = _short(f"{word}:{option or ''}")
     if not option:
         raise ValueError(f"{stage.rstrip(':')}: say how many values to keep, as in {word}:0.05 or {word}:1000")
@@ -180,11 +180,11 @@ def _kept(word: str, option: str | None) -> int | float:
 
 
 def number(keep: float) -> str:
-    """As a spec spells it: without an exponent."""
+    """The number as a spec spells it, without an exponent."""
     return str(keep) if isinstance(keep, int) else format(Decimal(repr(keep)), "f")
 
 
 def _short(text: str) -> str:
-    """For a message of one line."""
+    """Shorten a text for a message of one line."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text[: _LONGEST_WORD + 1])
     return plain if len(plain) <= _LONGEST_WORD else plain[: _LONGEST_WORD - 3] + "..."

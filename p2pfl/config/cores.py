@@ -13,10 +13,10 @@ from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import parse_staleness
 
 FARTHEST = 32
-"""Nodes begin together within so many hops; further out each hop would cost one more message on every edge."""
+"""Nodes begin together within this many hops; each further hop would cost one more message on every edge."""
 
 BLOCK = 32
-"""Nodes whose neighbors are looked at in one step."""
+"""The number of nodes whose neighbors are processed in one step."""
 
 
 def settings_of(

@@ -91,7 +91,7 @@ def _disconnected(parts: list[list[int]], spec: str, members: tuple[Member, ...]
 Edge = tuple[int, int]
 
 SHOWN = 20
-"""names in an error."""
+"""The most names listed in an error."""
 
 
 def read_edges(tables: Any, members: Sequence[Member], edges: Edges, mistakes: Mistakes) -> dict[Edge, str]:

@@ -146,7 +146,7 @@ def _read_public_key(value: Any) -> bytes:
 
 
 ParameterKinds = Mapping[str, tuple[Kind, float | None]]
-"""What each key may be, and what it is where it is not said."""
+"""The allowed values of each key, and its default."""
 
 OBJECT = re.compile(r"(?:[^:,=+\s]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
 """`file.py:object` or `package.module:object`."""

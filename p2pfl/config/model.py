@@ -1,7 +1,7 @@
-"""What a federation file and a node file say: plain frozen values, and which keys there are and what each may be.
+"""The contents of a federation file and a node file as frozen values, and the keys with their allowed values.
 
 Parsing, defaults' origin and error texts are in `load`; these classes only hold the result. Times are in seconds,
-sizes in bytes. A default that stands here is the default of the file.
+sizes in bytes. A default here is the default of the file.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from p2pfl.config.method import method
 from p2pfl.config.rule import rule, staleness
 
 Edges = tuple[tuple[int, int], ...]
-"""pairs (i, j) of member indices with i < j, sorted."""
+"""Sorted pairs (i, j) of member indices with i < j."""
 
 
 USUAL_METHOD, USUAL_ROBUST_METHOD = "variate:beta=0.1", "plain"
 
 
 def usual_method(rule: str) -> str:
-    """The learning method where nothing is said: one that is right with that rule."""
+    """The default learning method with that rule."""
     return USUAL_METHOD if rule == "mean" else USUAL_ROBUST_METHOD
 
 
@@ -39,11 +39,11 @@ class TaskConfig:
     name: str = "digits"
     options: dict[str, Any] = field(default_factory=dict)
     given: Any = field(default=None, compare=False, repr=False)
-    """The task itself, where a Python program has given it in place of a name; no file says it."""
+    """The task itself, if a Python program gave an object instead of a name."""
 
     @property
     def contents(self) -> dict[str, Any]:
-        """What of it a file says."""
+        """The part that a file can hold."""
         return {"name": self.name, "options": self.options}
 
 
@@ -61,35 +61,35 @@ class TrainingConfig:
     momentum: float = 0.0
     weight_decay: float = 0.0
     method: str | None = None
-    """What nodes learn by; None is `Federation.method`."""
+    """The spec of the learning method; None stands for the rule's default, `FederationConfig.method`."""
     speed_correction: float = 1.0
-    """kmax of rho, the correction for nodes that take more rounds than others; 1 turns it off."""
+    """The limit kmax of rho, the correction for nodes that take more rounds than others; 1 turns it off."""
     closing_rounds: int = 10
-    """mixing rounds without training after the last own round."""
+    """Mixing rounds without training after the node's last round."""
     when_through: str = "train"
-    """What a node does whose rounds are done while others still train: `train` on with them, or only `mix`."""
+    """A node whose rounds are done while others still train either keeps training (`train`) or only mixes (`mix`)."""
     evaluate_every: int = 1
-    """own rounds between two evaluations on the common test set; 0 evaluates only at the end."""
+    """Rounds between two evaluations on the common test set; 0 evaluates only at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GossipConfig:
     compressor: str = "q4"
     share: tuple[str, ...] = ("*",)
-    """patterns of the names in the model's `state_dict` that are gossiped; the rest stays with each node."""
+    """Patterns of the names in the model's `state_dict` that are shared; the rest stays on each node."""
     rule: str = "mean"
     staleness: str = "hinge-polynomial:4,0.5"
     gamma: float = 1.0
     start_wait_s: float = 60.0
-    """how long a node waits for its neighbors before its first round."""
+    """The time that a node waits for its neighbors before its first round."""
     linger_s: float = 30.0
-    """how long a finished node goes on answering neighbors that are not done."""
+    """The time that a finished node keeps answering neighbors that are not done."""
     max_wait_s: float = 5.0
-    """no round waits longer than this for one exchange."""
+    """The longest time that a round waits for one exchange."""
     exchanges_per_s: float = 200.0
-    """what one neighbor may ask of this node; beyond it the answer is "busy"."""
+    """The rate of exchanges that one neighbor may request; beyond it the answer is Busy."""
     audit_every: int = 64
-    """transactions between two comparisons of replica digests."""
+    """Transactions between two comparisons of replica digests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +101,14 @@ class Member:
     key: bytes
     """Ed25519 public key, 32 bytes."""
     address: str | None
-    """host:port, or None for a node that only dials."""
+    """The address host:port, or None for a node that only dials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FederationConfig:
     """One federation file, its graph resolved.
 
-    Every one of `edges` holds a session. `schedule` is empty where the graph stands still; otherwise version v of a
+    Every one of `edges` holds a session. `schedule` is empty for a static graph; otherwise version v of a
     node's model is exchanged on the edges `schedule[v % len(schedule)]`, in closing round t on those of number t, and
     `edges` is the union of all.
     """
@@ -124,17 +124,17 @@ class FederationConfig:
     edges: Edges
     schedule: tuple[Edges, ...] = ()
     notices: tuple[str, ...] = ()
-    """What is to be said about a file that can be used as it is: a key that has another name now."""
+    """Remarks about a file that is valid as it is, such as a key that has been renamed."""
     edge_compressors: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """of the edges (i, j), i < j, with a table of their own, in the file's order; others use `gossip.compressor`."""
+    """Compressors of the edges (i, j), i < j, with their own table, in file order; others use `gossip.compressor`."""
 
     @property
     def method(self) -> str:
-        """The spec of the learning method; where nothing is said, one that is right with the rule."""
+        """The spec of the learning method, by default the usual one of the rule."""
         return self.training.method or usual_method(self.gossip.rule)
 
     def compressor_of(self, i: int, j: int) -> str:
-        """What travels between two neighbors."""
+        """The compressor that two neighbors use."""
         return self.edge_compressors.get((min(i, j), max(i, j)), self.gossip.compressor)
 
     @property
@@ -171,16 +171,16 @@ class NodeConfig:
     key_file: Path
     state_dir: Path
     listen: str
-    """host:port for gossip; port 0 takes any free one."""
+    """The address host:port for gossip; port 0 takes any free one."""
     status_listen: str | None
-    """host:port of the status page, None for none."""
+    """The address host:port of the status page, or None for no page."""
     durability: str
     """"exchange", "snapshot", or "auto": exchange for models below 1 MB."""
     snapshot_s: float
     threads: int
     nice: int
     data: dict[str, Any]
-    """the `[data]` table, handed to the task."""
+    """The `[data]` table, passed to the task."""
 
 
 Kinds = Mapping[str, Kind]
@@ -210,7 +210,7 @@ TRAINING: Kinds = {
 
 OLD_VARIATE = "control_variate"
 OLD_TRAINING: Kinds = {OLD_VARIATE: number(0)}
-"""Read still: what `method` was before there were several."""
+"""The keys of older files that are still read."""
 
 GOSSIP: Kinds = {
     "compressor": compressor(),

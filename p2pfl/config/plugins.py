@@ -1,4 +1,4 @@
-"""The user's own code: a task, a rule or a method found by its name, and its failures told in one line.
+"""The user's own code: finds a task, a rule or a method by its name, and reports its failures in one line.
 
 A name is `file.py:object`, the file looked up from the folder of the federation file, or `package.module:object`.
 """
@@ -22,12 +22,12 @@ _NOT_THEIRS = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"])
 _LONGEST = 400
 
 FAILURES = (Exception, SystemExit)
-"""What is told of as a failure of the user's code: an `exit()` in it would end the process without a word."""
+"""Exceptions reported as failures of the user's code; an `exit()` there would otherwise end the process silently."""
 
 
 @contextmanager
 def own_failures(what: str) -> Iterator[None]:
-    """A failure of `what`, which may be the user's own, becomes an error of one line.
+    """Turn a failure of `what`, which may be the user's code, into an error of one line.
 
     Raises:
         LearningError: that it failed, and where.
@@ -66,7 +66,7 @@ def _is_library(filename: str) -> bool:
 
 
 def find_object(name: str, folder: Path, *, what: str, key: str, allowed: str) -> Any:
-    """What `name` means; `what` ("task") and `key` ("task.name") say in errors what it was to be.
+    """Import the object `name`; errors use `what` ("task") and `key` ("task.name").
 
     Raises:
         UserError: there is no such file, module or object, or it cannot be imported.

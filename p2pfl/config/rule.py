@@ -2,7 +2,7 @@
 
     mean | [nnm+]NAME[:key=value,...] | module:object[,b=1] | file.py:object[,b=1]
 
-`b`, 1 where it is not said, is how many of its neighbors may lie to a node; `mean` bears none. `nnm+` mixes each vector
+`b`, by default 1, is how many malicious neighbors a node tolerates; `mean` tolerates none. `nnm+` mixes each vector
 with its nearest before a rule that does not take the own model for its center. What rules do is for `aggregate`.
 
 And the words of `gossip.staleness`, how much an old replica counts. What they compute is the core's.
@@ -19,12 +19,12 @@ from typing import Any
 from p2pfl.config.kinds import OBJECT, Kind, ParameterKinds, number, read_parameters, short, whole
 
 CENTRAL = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum", "bulyan")
-"""They take the own model as one vector among others; NNM may stand before them."""
+"""Rules that treat the node's own model as one vector among others; NNM may precede them."""
 CENTERED = ("hampel", "cs+", "scc", "monna", "centered-clipping", "balance")
-"""They go from the own model towards the neighbors'."""
+"""Rules that move from the node's own model toward the neighbors'."""
 NAMES = ("mean", *CENTRAL, *CENTERED)
 ALLOWED = (
-    f"mean, or one of {', '.join(NAMES[1:])} with how many neighbors may lie, as in trimmed-mean:b=1; nnm+ before one "
+    f"mean, or one of {', '.join(NAMES[1:])} with b malicious neighbors, as in trimmed-mean:b=1; nnm+ before one "
     "of the first six; or your own: module:object,b=1 or file.py:object,b=1"
 )
 MOST_LIARS = 10**6
@@ -40,7 +40,7 @@ _PARAMETERS: Mapping[str, ParameterKinds] = {
         "kappa": (number(0, 1e3), 1.0),
     },
 }
-"""Besides b: what each may be, and what it is where it is not said. No radius: the rule finds its own."""
+"""Parameters besides b, with allowed values and defaults. Without a radius, the rule finds its own."""
 _KNOWN_AS = {
     "average": "mean",
     "fedavg": "mean",
@@ -70,12 +70,12 @@ _KNOWN_AS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRule:
-    """What a spec says; `str` gives its canonical spelling."""
+    """A parsed spec; `str` gives its canonical spelling."""
 
     name: str
     """One of NAMES, or `module:object`, or `file.py:object`."""
     parameters: Mapping[str, float | None] = field(default_factory=dict)
-    """All that the rule has, `b` first; None where the rule finds the value by itself."""
+    """All parameters of the rule, `b` first; None if the rule finds the value itself."""
     before: str = ""
     """`nnm` or nothing."""
 
@@ -85,7 +85,7 @@ class ParsedRule:
 
     @property
     def is_object(self) -> bool:
-        """It is no rule of ours, but one to import."""
+        """Whether the rule is the user's, to be imported."""
         return self.name not in NAMES
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ def rule() -> Kind:
 
 
 def liars_of(text: str) -> int:
-    """How many lying neighbors a node with this rule is to bear: 0 for the mean.
+    """How many malicious neighbors a node with this rule tolerates: 0 for the mean.
 
     Raises:
         ValueError: as `parse_rule`.
@@ -135,7 +135,7 @@ def parse_rule(text: str) -> ParsedRule:
     if stacked:
         _require_before(before, name)
     if name == "mean":
-        raise ValueError("mean: it bears no liars and takes no parameters")
+        raise ValueError("mean: it tolerates no malicious neighbors and takes no parameters")
     return ParsedRule(name=name, parameters=_parameters(name, told if colon else None), before=before)
 
 
@@ -157,7 +157,7 @@ def _require_before(before: str, name: str) -> None:
 
 
 def _parameters(name: str, told: str | None) -> dict[str, float | None]:
-    """All of a rule, from what stands behind its colon."""
+    """All parameters of a rule, from the text after its colon."""
     return read_parameters(name, told, {"b": (_LIARS, 1), **_PARAMETERS.get(name, {})}, example="b=1")
 
 

@@ -1,4 +1,4 @@
-"""TOML tables against the kinds that their keys may have. Collects every mistake of a file, in the file's order."""
+"""Checks TOML tables against their keys' allowed values. Collects every mistake of a file, in the file's order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2pfl.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Mistakes:
-    """What is wrong in one file."""
+    """The mistakes in one file."""
 
     file: Path
     found: list[UserError] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Mistakes:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The file as TOML gives it.
+    """Parse a TOML file.
 
     Raises:
         UserError: it cannot be read, or is not TOML; then its file is `path:line`.

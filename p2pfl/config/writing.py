@@ -51,9 +51,9 @@ def _tuning(rule: str) -> str:
 
 
 def _protects(liars: int) -> str:
-    """What a rule protects from, in one line."""
+    """The protection that a rule gives, in one line."""
     if not liars:
-        return "all neighbors are trusted: one that lies can ruin the model; `p2pfl rules` has others"
+        return "trusts all neighbors: a malicious one can ruin the model; `p2pfl rules` lists others"
     who = "one neighbor lies" if liars == 1 else f"{liars} neighbors lie"
     return f"bounds the harm if {who} to a node; it needs {2 * liars + 1} or more there to mix: `p2pfl check`"
 
@@ -72,7 +72,7 @@ _HEAD = """\
 [federation]
 name = "{name}"
 seed = {seed}  # every node starts from the same model, drawn from this
-topology = "{topology}"  # who talks to whom: `p2pfl topology list`, or a graph file
+topology = "{topology}"  # the graph: see `p2pfl topology list`, or a graph file
 
 [task]
 name = "{task}"  # file.py:object, package.module:object, or built in: digits, mnist-idx, csv
@@ -81,35 +81,35 @@ name = "{task}"  # file.py:object, package.module:object, or built in: digits, m
 
 _TUNING = """\
 [training]
-rounds = {rounds}  # own rounds of each node; or time_s = 3600.0
+rounds = {rounds}  # rounds of each node; or time_s = 3600.0
 local_steps = {local_steps}  # steps of the optimizer in one round; or local_epochs = 1
 batch_size = {batch_size}
 optimizer = "{optimizer}"  # sgd, adam or adamw
 learning_rate = {learning_rate}
 # momentum = {momentum}
 # weight_decay = {weight_decay}
-# method = "{method}"  # what nodes learn by: `p2pfl methods`
-# speed_correction = {speed_correction}  # how far slow nodes may be lifted, such as 2.0; 1 turns it off
+# method = "{method}"  # the learning method: see `p2pfl methods`
+# speed_correction = {speed_correction}  # the largest factor for slow nodes, such as 2.0; 1 turns it off
 # closing_rounds = {closing_rounds}  # rounds of mixing without training, at the end
-# when_through = "{when_through}"  # what a node does whose rounds are done before the others': train on, or only mix
+# when_through = "{when_through}"  # a node that is done before the others keeps training, or with "mix" only mixes
 # evaluate_every = {evaluate_every}  # rounds between two tests; 0 tests only at the end
 
 [gossip]
-compressor = "{compressor}"  # what travels, and how many bytes that is: `p2pfl compressors`
-# share = "{share}"  # which parameters are gossiped, such as "backbone.*" or a list; the rest stays personal
+compressor = "{compressor}"  # what is sent, and how many bytes it takes: `p2pfl compressors`
+# share = "{share}"  # parameters to share, such as "backbone.*" or a list; the rest stays personal
 rule = {rule}  # {protects}
-# staleness = "{staleness}"  # how much an old model of a neighbor counts
+# staleness = "{staleness}"  # the weight of an old model of a neighbor
 # gamma = {gamma}  # step of one mixing with the rule mean, in (0, 1]
 # start_wait_s = {start_wait_s}  # wait this long for the neighbors before the first round
-# linger_s = {linger_s}  # go on answering neighbors this long after the last
+# linger_s = {linger_s}  # keep answering neighbors for this long after the last
 # max_wait_s = {max_wait_s}  # no round waits longer for one exchange
-# exchanges_per_s = {exchanges_per_s}  # one neighbor may ask this often
+# exchanges_per_s = {exchanges_per_s}  # the most exchanges that one neighbor may request
 # audit_every = {audit_every}  # exchanges between two comparisons of what both ends hold
 
 """
 
 _MEMBERS = """\
-# A slow link may have a compressor of its own; the two must be neighbors:
+# A slow link may have its own compressor; the two must be neighbors:
 #   [[edge]]
 #   between = ["node0", "node1"]
 #   compressor = "rotate+sign"
@@ -124,7 +124,7 @@ _NODE = """\
 # A line that starts with '#' and a key shows the default. Paths are relative to this file.
 
 [node]
-listen = "127.0.0.1:{port}"  # this machine only; "0.0.0.0:{port}" where others must reach it
+listen = "127.0.0.1:{port}"  # this machine only; "0.0.0.0:{port}" if others must reach it
 # key_file = "node.key"
 # state_dir = "state"
 # status_listen = "127.0.0.1:0"  # the status page, port 0 takes a free one; "none" turns it off
@@ -133,7 +133,7 @@ listen = "127.0.0.1:{port}"  # this machine only; "0.0.0.0:{port}" where others 
 # threads = 1
 # nice = 0  # 19 yields to everything else
 
-[data]  # for the task: what stands here is its `node.local`
+[data]  # for the task, which finds these keys in `node.local`
 # path = "data.npz"
 """
 
@@ -147,13 +147,13 @@ from p2pfl.learn.digits import load_digits
 
 
 def data(node):
-    """What this node learns from, and the test set that all nodes share (None for none).
+    """This node's training set, and the test set that all nodes share (or None).
 
     Each is a pair (inputs, targets) of arrays or tensors with one row per sample. Your own may come from
-    np.load(node.path()), where `path` stands in the [data] table of this node's node.toml.
+    np.load(node.path()), where `path` is in the [data] table of this node's node.toml.
     """
     (inputs, targets), test = load_digits()
-    rows = node.partition(targets, "dirichlet:0.5")  # a share of this node's own, not like the others'
+    rows = node.partition(targets, "dirichlet:0.5")  # this node's own share, unlike the others'
     return (inputs[rows], targets[rows]), test
 
 

@@ -11,7 +11,7 @@ All nodes must have the same schema, so `[task]` declares it:
     means = { age = 61.0 }                  # optional, with `stds`: standardize
     stds = { age = 17.5 }
 
-`path`, and where there is a common test set `test_path`, stand in a node's `[data]` or, for all nodes, in `[task]`.
+`path`, and `test_path` if there is a common test set, are in a node's `[data]` or, for all nodes, in `[task]`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _check_scales(numeric: list[str], means: dict[str, float], stds: dict[str, f
 
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
-"""what counts as missing, in any case, unless the schema declares it as a value."""
+"""Texts that count as missing, in any case, unless the schema declares them as values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class _Row:
         return UserError(message, file=self.file, key=key, value=self.cells[column], allowed=allowed)
 
     def number(self, column: str) -> float | None:
-        """None where it is missing."""
+        """The number in the cell, or None if it is missing."""
         text = self.cells[column]
         if text.lower() in MISSING:
             return None
@@ -129,11 +129,11 @@ class _Row:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise self.error(column, "this is no number", "a finite number, or nothing where it is missing")
+            raise self.error(column, "not a number", "a finite number, or empty if it is missing")
         return value
 
     def choice(self, column: str, values: tuple[str, ...]) -> int | None:
-        """Place among `values`; None where it is missing."""
+        """The position among `values`, or None if it is missing."""
         text = self.cells[column]
         if text in values:
             return values.index(text)
@@ -183,7 +183,7 @@ def _row(path: Path, line: int, header: list[str], cells: list[str]) -> _Row:
     if len(cells) != len(header):
         key, allowed = f"line {line}", f"{len(header)} cells"
         raise UserError(
-            "another number of cells than in the header", file=path, key=key, value=len(cells), allowed=allowed
+            "the number of cells differs from the header's", file=path, key=key, value=len(cells), allowed=allowed
         )
     return _Row(path, line, {name: cell.strip() for name, cell in zip(header, cells, strict=True)})
 

@@ -1,4 +1,4 @@
-"""The seam between a learning method and everything else: flat float32 vectors in, flat vectors out.
+"""The interface between learning and everything else: flat float32 vectors in, flat vectors out.
 
 The engine, the runtime and the simulator see only this; torch appears behind it and nowhere else.
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from p2pfl.learn.methods.method import Method
 
 Vector = NDArray[np.floating[Any]]
-"""One dimension; float32, or float64 where a test asks for it."""
+"""A one-dimensional array of float32, or of float64 in some tests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,8 @@ class LocalRound:
     """Outcome of one local round. `vector` (d,) is the model after `steps` steps at `learning_rate`.
 
     `samples` is n, the size of the node's training set now: its weight in the mean. It may change between rounds.
-    `local` is the learner's `local_state` after the round, noted by whoever asked for the round: it survives with the
-    round, or is dropped with it.
+    `local` is the learner's `local_state` after the round, recorded by the caller: it survives with the round, or is
+    dropped with it.
     """
 
     vector: Vector
@@ -37,7 +37,7 @@ class LocalRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """`accuracy` in [0, 1], None where the task has none; `loss` is the mean over `samples`."""
+    """Scores: `accuracy` in [0, 1], or None if the task has none; `loss` is the mean over `samples`."""
 
     accuracy: float | None
     loss: float
@@ -57,7 +57,7 @@ class RoundStart:
 
     def __post_init__(self) -> None:
         if self.given and self.method is None:
-            raise ValueError("vectors for a method that is not there")
+            raise ValueError("vectors for a method, but no method")
 
 
 class Learner(Protocol):
@@ -80,8 +80,8 @@ class Learner(Protocol):
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         """Run one local round from `start`, with its method's gradients.
 
-        Chance depends on (federation seed, node, round_index) alone. What is not shared goes on from the last round
-        that ended well.
+        Randomness depends only on (federation seed, node, round_index). What is not shared continues from the last
+        successful round.
 
         Raises:
             LearningError: the user's code failed, or what is not shared is no longer finite.
@@ -99,7 +99,7 @@ class Learner(Protocol):
         ...
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
-        """Go on from what `local_state` gave, here or in another process."""
+        """Restore what `local_state` returned, in this or another process."""
         ...
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:

@@ -1,4 +1,4 @@
-"""From `[task]` to a learner: find the object that the name means, give it its options, hand it the node.
+"""From `[task]` to a learner: find the named object, give it its options, and pass it the node.
 
 Torch is imported only for a task that needs it.
 """
@@ -97,7 +97,7 @@ def learner_for(
 
         return TorchLearner(task, context, training, share)
     if tuple(share) != WHOLE:
-        text = "this task has a learner of its own, whose tensors have no names to choose by"
+        text = "this task has its own learner, whose tensors have no names to select"
         raise UserError(text, key=KEY, value=", ".join(share), allowed="*")
     try:
         return task.learner(context, training)

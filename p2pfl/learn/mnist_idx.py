@@ -1,7 +1,7 @@
 """Built-in task `mnist-idx`: a folder of IDX files in torchvision's layout (MNIST, Fashion-MNIST, KMNIST).
 
-`path` stands in a node's `[data]`, and then all of the folder's training images are that node's, or in `[task]`, and
-then they are partitioned. The t10k files, where there are any, are the common test set.
+With `path` in a node's `[data]`, all of the folder's training images are that node's; with `path` in `[task]`, they
+are partitioned. The t10k files, if there are any, are the common test set.
 
 The IDX files of MNIST and its likes: unsigned bytes behind a magic number and big-endian sizes, plain or gzipped.
 """
@@ -80,7 +80,7 @@ def _read(folder: Path, prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.uint
 
 
 def _pair(images: NDArray[np.uint8], labels: NDArray[np.uint8], rows: Any = slice(None)) -> Pair:
-    """Only the node's own rows become floats: a quarter of the memory for the rest."""
+    """Convert only the node's own rows to floats; the rest takes a quarter of the memory."""
     inputs = torch.from_numpy(images[rows].astype(np.float32)).div_(BRIGHTEST).unsqueeze_(1)
     return inputs, torch.from_numpy(labels[rows].astype(np.int64))
 

@@ -61,7 +61,7 @@ class Sgd:
 
 
 class Adam:
-    """With `decoupled` weight decay it is AdamW."""
+    """Adam, or AdamW with `decoupled` weight decay."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], training: TrainingConfig, *, decoupled: bool) -> None:
         self.parameters = parameters
@@ -100,7 +100,7 @@ class Adam:
 
 
 def make_optimizer(parameters: Sequence[nn.Parameter], training: TrainingConfig, source: str) -> Optimizer:
-    """What `training.optimizer` names.
+    """The optimizer that `training.optimizer` names.
 
     Raises:
         UserError: no such optimizer, no parameter to train, or momentum where there is none.

@@ -31,7 +31,7 @@ from p2pfl.learn.sharing import WHOLE, shape_digest, shared_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a tensor of the module stands in the vector, and whether it is trained."""
+    """A tensor's position in the vector, and whether it is trained."""
 
     name: str
     part: slice
@@ -41,7 +41,7 @@ class Place:
 
 
 class FlatModule:
-    """Moves vectors (d,) in and out of one module. Nothing of that size is kept: tensors go straight to their places.
+    """Moves vectors (d,) in and out of one module. No copy of that size is kept: tensors are copied in place.
 
     `size` is d, `personal` how many floating values are not among them. Tensors are looked up anew each time, because a
     module may put a new tensor in a buffer's place.
@@ -101,11 +101,11 @@ class FlatModule:
         return {name: _as_array(lookup()) for name, lookup in self._local.items()}
 
     def is_finite(self) -> bool:
-        """Whether every number of the local tensors is one to go on with."""
+        """Whether all numbers of the local tensors are finite."""
         return all(bool(torch.isfinite(lookup()).all()) for lookup in self._local.values())
 
     def load_local_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Put back what `local_state` gave.
+        """Restore what `local_state` returned.
 
         Raises:
             UserError: it came from another model.
@@ -134,7 +134,7 @@ class FlatModule:
 
 
 def _places(named: Mapping[str, Tensor]) -> list[Place]:
-    """One after the other."""
+    """Concatenate the tensors."""
     places, start = [], 0
     for name, tensor in named.items():
         part = slice(start, start + tensor.numel())

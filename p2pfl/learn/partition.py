@@ -1,4 +1,4 @@
-"""Who holds which rows of a common set: indices only, for demos and simulations.
+"""Partitions of a common data set among nodes, as indices, for demos and simulations.
 
 | spec | flwr-datasets calls it | a node holds |
 |---|---|---|
@@ -37,7 +37,7 @@ _DIRICHLET_DRAWS = 10
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A parsed spec. `numbers` are what stands behind its colon."""
+    """A parsed spec. `numbers` are those after its colon."""
 
     spec: str
     name: str

@@ -25,7 +25,7 @@ LENGTH_BYTES = 8
 
 
 def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]) -> bytes:
-    """The file for `vector` (d,) and what the learner keeps beside it. Tied tensors stand under each name."""
+    """The file for `vector` (d,) and the learner's local tensors. Tied tensors appear under each name."""
     state = learner.state_dict(vector)
     torch_learner = _of_torch(learner)
     if torch_learner is None:
@@ -55,7 +55,7 @@ def from_safetensors(learner: Learner, content: bytes) -> Vector:
 
 
 def metadata_of(content: bytes) -> dict[str, str]:
-    """What the file says beside its tensors; empty where it says nothing or is none."""
+    """The file's metadata; empty if it has none or is no safetensors file."""
     length = int.from_bytes(content[:LENGTH_BYTES], "little")
     try:
         head = json.loads(content[LENGTH_BYTES : LENGTH_BYTES + length])

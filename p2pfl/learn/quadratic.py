@@ -50,7 +50,7 @@ class QuadraticTask:
 
 
 class QuadraticLearner:
-    """One node's F_k. It computes in float64 and answers in the type of the vector it is given."""
+    """One node's F_k. It computes in float64 and returns the type of the vector it is given."""
 
     def __init__(self, task: QuadraticTask, context: NodeContext, training: TrainingConfig) -> None:
         _check(task, context, training)
@@ -119,10 +119,10 @@ def _check(task: QuadraticTask, context: NodeContext, training: TrainingConfig) 
     context.check_local("step_s")
     own = context.local.get("step_s", 0.0)
     if isinstance(own, bool) or not isinstance(own, int | float) or not own >= 0:
-        raise UserError("this is no time", key="data.step_s", value=own, allowed="seconds, at least 0")
+        raise UserError("not a duration", key="data.step_s", value=own, allowed="seconds, at least 0")
     if training.optimizer != "sgd" or training.momentum or training.weight_decay:
         raise UserError(
-            "the quadratic task knows only plain gradient descent",
+            "the quadratic task supports only plain gradient descent",
             key="training.optimizer",
             value=training.optimizer,
             allowed="sgd without momentum and weight_decay",

@@ -1,4 +1,4 @@
-"""A node's data as the trainer wants it: rows by number, checked once when the node starts; and which rows a step sees.
+"""A node's data for the trainer: rows by number, checked once when the node starts, and the rows of each step.
 
 Arrays become tensors that stay in memory. Any other map-style torch Dataset stays lazy, so that it may be larger than
 memory and may augment what it reads.

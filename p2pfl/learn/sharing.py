@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from p2pfl.errors import UserError
 
 WHOLE = ("*",)
-"""the patterns that share everything."""
+"""The patterns that share everything."""
 KEY = "gossip.share"
 _MOST_NAMES = 12
 

@@ -1,4 +1,4 @@
-"""What a user writes to have something learned: a model, this node's data, a loss and metrics.
+"""A task is what a user writes: a model, this node's data, a loss and metrics.
 
     def data(node):
         table = np.load(node.path() / "mine.npz")
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """What a task is told about the node that it runs on."""
+    """The node for which a task provides data."""
 
     node: int
-    """index of the node in the federation, from 0."""
+    """The node's index in the federation, from 0."""
     nodes: int
     name: str
     seed: int
-    """the federation's seed, equal on every node."""
+    """The federation's seed, equal on every node."""
     base_dir: Path
-    """folder of the federation file."""
+    """The folder of the federation file."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """the keys of `[task]` but `name`."""
+    """The keys of `[task]` except `name`."""
     local: Mapping[str, Any] = field(default_factory=dict)
-    """this node's `[data]` table; `path` and every `..._path` are absolute `Path`s."""
+    """This node's `[data]` table; `path` and every `..._path` are absolute `Path`s."""
 
     def has(self, key: str) -> bool:
-        """Whether `path(key)` would find one."""
+        """Whether `path(key)` would find a path."""
         return key in self.local or key in self.options
 
     def path(self, key: str = "path") -> Path:
         """A path from the node's own `[data]`, or from `[task]`, there relative to the federation file.
 
         Raises:
-            UserError: it stands in neither.
+            UserError: it is in neither.
         """
         if key in self.local:
             return Path(self.local[key])
@@ -104,13 +104,13 @@ Pair = tuple[Any, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A model and how it learns.
+    """A model and how it is trained.
 
     `model` draws from torch's generator alone, so that every node builds the same one; its tensors stay on the CPU.
     `data` returns (training set, common test set or None); a set is a pair (inputs (n, ...), targets (n, ...)) or a
     torch Dataset of such pairs. `loss` maps (outputs, targets) to a scalar tensor, the mean over the batch; None is
     cross entropy on integer class labels or class probabilities. Each of `metrics` maps all (outputs, targets) of a set
-    to a number; accuracy is there without asking where targets are integer labels.
+    to a number; accuracy is included by default if targets are integer labels.
     """
 
     model: Callable[[], torch.nn.Module]

@@ -38,7 +38,7 @@ from p2pfl.learn.task import NodeContext, Task
 class TorchLearner:
     """The `Learner` of a `Task`. Building it reads the node's data and tries the model on two samples.
 
-    `share` are the patterns of what is gossiped.
+    `share` are the patterns of what is shared.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TorchLearner:
             try_out(self.module, self.train_set, task)
 
     def _make_module(self) -> None:
-        """The task's model as the federation's seed makes it, and what belongs to it."""
+        """The task's initial model, as drawn from the federation's seed, and what belongs to it."""
         with seeded(torch_seed(self.context.seed, "model")):
             self.module = _build(self.task)
         self._flat = FlatModule(self.module, self.task.name, self.share)
@@ -69,7 +69,7 @@ class TorchLearner:
 
     @property
     def places(self) -> list[Place]:
-        """What stands where in a vector."""
+        """The layout of a vector."""
         return self._flat.places
 
     def at_node(self, context: NodeContext, train_set: Samples, test_set: Samples | None) -> TorchLearner:
@@ -94,7 +94,7 @@ class TorchLearner:
         with seeded(torch_seed(self.context.seed, "model")):
             module = _build(self.task)
         if module is self.module:
-            text = "model returned the same module twice, and nodes would train each other's"
+            text = "model returned the same module twice, so that nodes would train each other's"
             allowed = "a function that builds a new one each time"
             raise UserError(text, file=self.task.name, key="model", value=type(module).__name__, allowed=allowed)
         return FlatModule(module, self.task.name, self.share).vector()
@@ -238,7 +238,7 @@ def _build(task: Task) -> nn.Module:
 
 
 def try_out(module: nn.Module, samples: Samples, task: Task) -> None:
-    """Refuse at the start what would fail in the first round: outputs, targets and loss that do not fit."""
+    """Refuse at the start what would fail in the first round: outputs, targets and loss that do not match."""
     module.eval()
     try:
         with torch.no_grad():

@@ -173,7 +173,7 @@ def test_of_a_schedule_it_is_said_which_figures_are_those_of_a_round_and_which_o
 def test_mean_is_said_to_be_no_protection(p2pfl, ward):
     outcome = p2pfl("check", ward)
     assert outcome.code == 0
-    assert "no protection against lying neighbors" in outcome.out
+    assert "no protection against malicious neighbors" in outcome.out
     assert outcome.out.endswith("no mistakes\n")
 
 

@@ -53,20 +53,20 @@ def test_nodes_that_would_never_mix_are_named_and_once_only(check):
     assert report["rule"]["never_mix"] == [f"node{index}" for index in range(1, 8)]
     assert [member["liars_borne"] for member in report["members"]] == [2] + [0] * 7
     (text,) = about(report, "node1, node2, node3, node4, node5 and 2 more would mix with nobody")
-    assert "wants 5 neighbors" in text
+    assert "needs 5 neighbors" in text
     assert not about(report, "fewer than 5 neighbors")
 
 
 def test_more_liars_than_the_rule_bears_are_warned_of_with_who_has_too_few_neighbors(check):
     report = check("trimmed-mean:b=1", "random-regular:degree=4", "--byzantine", "2")
-    assert about(report, "bears 1 liar", "you expect 2")
+    assert about(report, "tolerates 1 malicious", "you expect 2")
     assert about(report, "graph:", "have fewer than 5 neighbors")
 
 
 def test_the_mean_is_told_to_bear_none_and_what_would(check):
     report = check("mean", "complete", "--byzantine", "2")
     assert {member["liars_borne"] for member in report["members"]} == {0}
-    assert about(report, "no protection against lying neighbors", "you expect 2", "hampel:b=2")
+    assert about(report, "no protection against malicious neighbors", "you expect 2", "hampel:b=2")
     assert report["graph"]["contraction"] is not None
 
 
@@ -77,7 +77,7 @@ def test_no_contraction_is_told_under_a_robust_rule(check):
 
 @pytest.mark.parametrize(("topology", "narrow"), [("barbell", True), ("torus", True), ("complete", False)])
 def test_a_bottleneck_is_told_to_be_discarded_though_nobody_lies(check, topology, narrow):
-    assert bool(about(check("trimmed-mean:b=1", topology), "bottleneck", "though nobody lies")) is narrow
+    assert bool(about(check("trimmed-mean:b=1", topology), "bottleneck", "even if nobody is malicious")) is narrow
 
 
 def test_few_honest_neighbors_are_told_as_measured_not_as_forbidden(check):
@@ -119,12 +119,12 @@ def test_with_more_neighbors_or_another_rule_or_no_mixing_at_all_nobody_is_cut_o
 
 def test_settings_that_do_nothing_are_told_where_the_file_sets_them(check):
     report = check("trimmed-mean:b=1", "complete", gamma="1.0")
-    assert about(report, "gossip.gamma does nothing")
+    assert about(report, "gossip.gamma has no effect")
 
 
 def test_defaults_and_what_is_turned_off_are_not_told(check):
     report = check("trimmed-mean:b=1", "complete", method='"plain"')
-    assert not about(report, "does nothing")
+    assert not about(report, "has no effect")
 
 
 def test_a_sparse_compressor_is_warned_of_on_a_single_edge_too(check, ward):
@@ -151,8 +151,8 @@ def test_those_settings_are_right_under_the_mean(check):
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ("median:b=1", "between the models of honest nodes"),
-        ("cs+:b=1", "no liar pulls"),
+        ("median:b=1", "between those of honest models"),
+        ("cs+:b=1", "no malicious neighbor pulls"),
         ("nnm+median:b=1", "p2pfl rules"),
         ("krum:b=1", "p2pfl rules"),
     ],
@@ -197,8 +197,8 @@ def test_a_rule_of_ones_own_beside_the_file_is_found_and_nothing_guaranteed_of_i
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("return None", "the rule gave object of shape ()"),
-        ("return vectors[0][:3]", "the rule gave float32 of shape (3,)"),
+        ("return None", "the rule returned object of shape ()"),
+        ("return vectors[0][:3]", "the rule returned float32 of shape (3,)"),
         ("raise ValueError('no')", "the rule failed: ValueError: no"),
     ],
 )

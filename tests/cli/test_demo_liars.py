@@ -81,9 +81,9 @@ def federation(p2pfl, tmp_path, request):
     ("federation", "liars", "said"),
     [
         (("mean", "complete"), [], None),
-        (("mean", "complete"), ["node1"], "trusts every neighbor: expect the liars to ruin what the honest learn"),
+        (("mean", "complete"), ["node1"], "trusts every neighbor: expect malicious nodes to ruin"),
         (("trimmed-mean:b=1", "complete"), ["node1"], None),
-        (("trimmed-mean:b=1", "complete"), ["node1", "node2"], "2 liars among the neighbors, trimmed-mean:b=1 bears 1"),
+        (("trimmed-mean:b=1", "complete"), ["node1", "node2"], "2 malicious among the neighbors, trimmed-mean:b=1 "),
         (("trimmed-mean:b=2", "complete"), ["node1", "node2"], None),
         (
             ("trimmed-mean:b=3", "complete"),

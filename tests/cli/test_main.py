@@ -54,7 +54,7 @@ def raising(error):
         (StorageError("disk full"), 1, "disk full"),
         (LearningError("task failed"), 1, "task failed"),
         (ExceptionGroup("several", [UserError("one"), ExceptionGroup("", [UserError("two")])]), 2, "one\nerror: two"),
-        (ModuleNotFoundError("No module", name="torch"), 1, "this needs torch: pip install 'p2pfl-gossip[torch]'"),
+        (ModuleNotFoundError("No module", name="torch"), 1, "this needs torch: pip install '.[torch]' in a checkout"),
     ],
 )
 def test_a_failure_is_a_line_on_stderr_and_an_exit_code(p2pfl, failing, error, code, text):
@@ -139,7 +139,7 @@ def test_commands_of_other_packages_join_by_their_entry_points(tmp_path):
         environment = {**os.environ, "PYTHONPATH": path}
         return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
 
-    assert "Graphs: which there are" in p2pfl("--help").stdout
+    assert "List, compare and design graphs" in p2pfl("--help").stdout
     assert p2pfl("--version").stdout == "p2pfl 9.9\n"
     mistake = p2pfl("topology", "info", "hypercube", "-n", "12")
     assert (mistake.returncode, mistake.stdout) == (2, "")
@@ -173,7 +173,7 @@ def test_output_that_goes_to_a_full_disk_is_a_line_and_no_traceback(arguments):
 def test_too_little_memory_is_a_line_and_no_traceback(p2pfl, failing):
     failing(raising(MemoryError()))
     outcome = p2pfl("fail")
-    assert (outcome.code, outcome.err) == (1, "error: this needs more memory than there is\n")
+    assert (outcome.code, outcome.err) == (1, "error: not enough memory\n")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell of Unix")

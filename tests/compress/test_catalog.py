@@ -32,7 +32,7 @@ def test_what_is_no_contraction_is_refused_with_what_to_use_instead(spec, instea
     with pytest.raises(UserError) as caught:
         make_compressor(spec)
     assert str(caught.value) == (
-        f"gossip.compressor: {spec} is no contraction: error feedback, which every edge uses, would not converge "
+        f"gossip.compressor: {spec} is not a contraction: error feedback, which every edge uses, would not converge "
         f"(found {spec!r}); allowed: {instead}"
     )
     assert make_compressor(instead.split()[0]).delta(1000) > 0

@@ -56,7 +56,7 @@ def test_there_is_one_spelling_of_each_rule(text, canonical):
         ("cs:b=1", r"did you mean cs\+"),
         ("nnm:b=1", r"did you mean nnm\+trimmed-mean"),
         ("quorum", "there are mean, trimmed-mean"),
-        ("mean:b=1", "bears no liars"),
+        ("mean:b=1", "tolerates no malicious neighbors"),
         ("krum:", "as in b=1"),
         ("krum:b", "as in b=1"),
         ("krum:f=1", "none of its parameters b"),

@@ -280,6 +280,6 @@ def test_a_compressor_that_no_node_could_use_is_told_once_and_nothing_is_started
     process = start("launch", str(ward), "--quiet")
     _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 2
-    assert err.startswith(f"error: {ward}/federation.toml: edge[0].compressor: q2:stochastic is no contraction")
+    assert err.startswith(f"error: {ward}/federation.toml: edge[0].compressor: q2:stochastic is not a contraction")
     assert err.count("error: ") == 1
     assert not (ward / "node0" / "node.log").exists()

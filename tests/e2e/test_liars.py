@@ -115,7 +115,7 @@ def beside_one_liar(folder, attack, *, size=EIGHT, rounds=ROUNDS):
 def test_under_the_mean_one_liar_ruins_what_the_honest_learn_and_the_demo_has_said_so(tmp_path, unharmed):
     """How much all of them lose depends on when the liar gets a processor; the simulator has the figure."""
     report, told = demo(tmp_path, "--rule", "mean", "--byzantine", "1", "--attack", "sign-flip")
-    assert 'warning: rule = "mean" trusts every neighbor: expect the liars to ruin what the honest learn' in told
+    assert 'warning: rule = "mean" trusts every neighbor: expect malicious nodes to ruin' in told
     assert report["died"] == []
     assert report["accuracy"]["min"] < unharmed["accuracy"]["min"] - 0.3
 

@@ -23,7 +23,7 @@ KEY = "training.method"
 CLASSES: Mapping[str, type[Method]] = {"plain": Plain, "variate": Variate, "prox": Prox, "normalized": Normalized}
 CODE_DIGITS = 16
 TAKEN = frozenset({MODEL, "anchor", "own", "peer", "local", "kept", "pending", "reply"})
-"""Names that stand for something else in a round, or in the files of a state."""
+"""Names that already mean something else in a round, or in the files of a state."""
 _UNFIT = {
     ROBUST: "this method needs exchanges that move models, and under a robust rule none do",
     CONSERVATIVE: "this method is for robust rules only",
@@ -32,7 +32,7 @@ _FITTING = {ROBUST: "plain, prox, normalized; or gossip.rule = mean", CONSERVATI
 
 
 def method_of(federation: FederationConfig) -> Method:
-    """What the nodes of a federation learn by.
+    """The learning method of a federation.
 
     Raises:
         UserError: it is the user's own and cannot be made, or does not go with the federation's rule or training.
@@ -80,21 +80,21 @@ def _from_user(parsed: ParsedMethod, folder: Path) -> Method:
     except FAILURES as error:
         raise UserError(f"the method failed: {describe_failure(error)}", key=KEY, value=str(parsed)) from error
     if not isinstance(made, Method):
-        text = f"{parsed.name} is no method"
+        text = f"{parsed.name} is not a method"
         raise UserError(text, key=KEY, value=type(made).__name__, allowed="a class derived from p2pfl.Method")
     return made
 
 
 def _check(method: Method, spec: str) -> None:
-    """Refuse at the start what a method of the user's own could not be run with."""
+    """Refuse at the start what would make a user's method fail later."""
     for name in ("channels", "kept", "kept_edges", "given"):
         names = getattr(method, name)
         if not isinstance(names, tuple) or not all(isinstance(one, str) and one.isidentifier() for one in names):
             raise UserError(
-                f"{name} of the method is no tuple of names", key=KEY, value=repr(names), allowed='("a", "b")'
+                f"{name} of the method is not a tuple of names", key=KEY, value=repr(names), allowed='("a", "b")'
             )
         if len(set(names)) < len(names) or (name != "channels" and TAKEN.intersection(names)):
-            text = f"{name} of the method has a name twice, or one that is taken"
+            text = f"{name} of the method has a duplicate or reserved name"
             raise UserError(text, key=KEY, value=repr(names), allowed=f"others than {', '.join(sorted(TAKEN))}")
     if method.channels[:1] != (MODEL,):
         text = f"the first channel of a method is the model; this one has {method.channels}"
@@ -105,14 +105,14 @@ def _check(method: Method, spec: str) -> None:
         or len(terms) > MOST_TERMS
         or not all(isinstance(t, float) and t >= 0 for t in terms)
     ):
-        raise UserError("no_terms of the method is no tuple of numbers", key=KEY, value=repr(terms), allowed="(0.0,)")
+        raise UserError("no_terms is not a tuple of numbers", key=KEY, value=repr(terms), allowed="(0.0,)")
     if not isinstance(method.profiles, frozenset) or not method.profiles <= {CONSERVATIVE, ROBUST}:
         allowed = f'frozenset({{"{CONSERVATIVE}", "{ROBUST}"}})'
-        raise UserError("profiles of the method is no set of profiles", key=KEY, value=spec, allowed=allowed)
+        raise UserError("profiles of the method is not a set of profiles", key=KEY, value=spec, allowed=allowed)
 
 
 def _digest(method: Method) -> str:
-    """Of the file that the method's class stands in, and of what the method keeps and exchanges."""
+    """A hash of the file that defines the method's class, and of what the method keeps and exchanges."""
     try:
         text = Path(inspect.getfile(type(method))).read_bytes()
     except (OSError, TypeError):

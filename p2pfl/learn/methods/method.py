@@ -1,6 +1,6 @@
 """What a learning method is: how a node's local rounds, and what mixing does to its model, become its next model.
 
-A subclass overrides what it does otherwise than `plain`. Its functions are pure and elementwise: they return new
+A subclass overrides what differs from `plain`. Its functions are pure and elementwise: they return new
 values and look at no other coordinate, so the same lines serve a tile of a vector (d,) in a node and the rows
 (nodes, d) of a simulation, and an exchange that is refused leaves no trace. An exchange that is on the disk is computed
 again after a crash, so they are deterministic.
@@ -32,7 +32,7 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What a local round was: `steps` at `learning_rate`, on `samples` n; `rho` lifts nodes that take fewer rounds."""
+    """A finished local round: `steps` at `learning_rate`, on `samples` n; `rho` lifts nodes that take fewer rounds."""
 
     steps: Number
     learning_rate: Number
@@ -60,39 +60,39 @@ class NodeVectors(Protocol):
     @property
     def kept(self) -> Vectors: ...
     def sum_of_edges(self, name: str, channel: str = MODEL) -> Array:
-        """The sum over all edges, in the order of the neighbors, of what each keeps under that name."""
+        """The sum of a kept vector over all edges, in the order of the neighbors."""
         ...
 
 
 class Method:
     """The base is `plain`: each local round is added to the model, and mixing moves it.
 
-    `channels` are the vectors that neighbors exchange, each as long as the model; they travel as one. The first is the
-    model, the others begin at zero. `kept` are vectors of the node that survive a restart and change at a commit alone.
-    `kept_edges` are vectors of each edge, as long as all channels, that both ends drop when the edge begins anew.
+    `channels` are the vectors that neighbors exchange, each as long as the model, in one message. The first is the
+    model, the others begin at zero. `kept` are vectors of the node that survive a restart and change only at a commit.
+    `kept_edges` are vectors of each edge, as long as all channels; both ends drop them when the edge is reset.
     """
 
     meaning: str = ""
-    """What it does, in one sentence for people; `source` is the paper."""
+    """One sentence for people that says what the method does; `source` is the paper."""
     source: str = ""
     profiles: frozenset[str] = frozenset({CONSERVATIVE, ROBUST})
-    """Where it is right."""
+    """The profiles in which the method is valid."""
     channels: tuple[str, ...] = (MODEL,)
     kept: tuple[str, ...] = ()
     kept_edges: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
-    """The vectors that `begin` gives to a round."""
+    """Names of the vectors that `begin` returns for a round."""
     no_terms: tuple[float, ...] = ()
-    """`terms` of a node that has not trained yet: as many as there always are."""
+    """The `terms` of a node that has not trained yet; their number never changes."""
     needs_company = False
-    """Whether a round without a neighbor is trained without `gradient`."""
+    """A round without a neighbor is trained without `gradient`."""
     every_parameter = False
-    """Whether `gradient` is asked, with zeros, also for parameters on which the loss does not depend."""
+    """Calls `gradient`, with zeros, even for parameters on which the loss does not depend."""
 
     is_users = False
-    """It is no method of ours: the engine looks at what it makes of a neighbor's terms. The catalog sets it."""
+    """The method is the user's, so the engine checks what it makes of a neighbor's terms. The catalog sets this."""
     spec: str = "plain"
-    """What made it, in its canonical spelling. The catalog sets this and `code`."""
+    """The spec of the method, in its canonical spelling. The catalog sets this and `code`."""
     code: str = "plain"
     """Names the method without its parameters, and the code of one from a file: vectors kept by another are dropped."""
 
@@ -115,15 +115,15 @@ class Method:
         return g
 
     def trained(self, change: Array, node: NodeVectors, round: Round) -> New:
-        """What becomes of a local round that moved the model by `change`."""
+        """The outcome of a local round that moved the model by `change`."""
         return New({MODEL: change * like(change, round.rho)})
 
     def terms(self, round: Round) -> tuple[float, ...]:
-        """Numbers from 0 that the node's messages carry after this round."""
+        """Nonnegative numbers that the node's messages carry after this round."""
         return self.no_terms
 
     def valid(self, terms: tuple[float, ...]) -> bool:
-        """Whether a neighbor can have such terms; others are refused before anything is applied."""
+        """Whether a neighbor's terms are valid; others are refused before anything is applied."""
         return True
 
     def agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
@@ -149,5 +149,5 @@ def like(vector: Array, number: Number) -> Any:
 
 
 def overrides(method: Method, name: str) -> bool:
-    """Whether a method does something of its own there, which costs nothing where it does not."""
+    """Whether a method overrides this function, so that the others cost nothing."""
     return getattr(type(method), name) is not getattr(Method, name)

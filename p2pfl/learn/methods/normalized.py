@@ -1,6 +1,6 @@
-"""`normalized:steps=20`: a local round counts as if it had so many steps. FedNova, Wang et al., arXiv 2007.07481.
+"""`normalized:steps=20`: a local round counts as if it had 20 steps. FedNova, Wang et al., arXiv 2007.07481.
 
-Where rounds are passes over data of different sizes, nodes with more data take more steps and pull the mean towards
+Where rounds are passes over data of different sizes, nodes with more data take more steps and pull the mean toward
 their own optimum. FedNova divides what a round has changed by its number of steps (eq. 6, plain SGD) and lets all
 nodes move by one common number of them, which here is a parameter: there is no server to take the mean of the nodes'.
 """
@@ -12,9 +12,9 @@ from p2pfl.learn.methods.method import MODEL, Array, Method, New, NodeVectors, R
 
 
 class Normalized(Method):
-    """Corrections for speed are made once: this one excludes rho."""
+    """The correction for speed; it excludes rho, because only one may be made."""
 
-    meaning = "a local round counts as if it had taken so many steps: for nodes whose rounds differ in length"
+    meaning = "a local round counts as if it had taken this many steps: for nodes whose rounds differ in length"
     source = "FedNova: Wang et al., arXiv 2007.07481"
 
     def __init__(self, steps: float = 20.0) -> None:

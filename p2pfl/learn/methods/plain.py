@@ -6,7 +6,7 @@ from p2pfl.learn.methods.method import Method
 
 
 class Plain(Method):
-    """As the base has it."""
+    """The base class, unchanged."""
 
-    meaning = "local steps and mixing, and nothing else"
+    meaning = "local steps and mixing, nothing else"
     source = "Lian et al., arXiv 1705.09056"

@@ -1,4 +1,4 @@
-"""`prox:mu=0.01`: each step is also drawn back to where its round began. FedProx, Li et al., arXiv 1812.06127."""
+"""`prox:mu=0.01`: each step is also pulled back to where its round began. FedProx, Li et al., arXiv 1812.06127."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from p2pfl.learn.methods.method import Array, Method, Vectors
 class Prox(Method):
     """The gradient of F(w) + mu/2 |w - anchor|^2."""
 
-    meaning = "each step is also drawn back to the model that its round began with"
+    meaning = "each step is also pulled back toward the model that its round began with"
     source = "FedProx: Li et al., arXiv 1812.06127"
 
     def __init__(self, mu: float = 0.01) -> None:

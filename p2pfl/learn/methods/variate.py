@@ -1,8 +1,8 @@
-"""`variate:beta=0.1`: a control variate that is made of what mixing moves, against data that differ.
+"""`variate:beta=0.1`: a control variate made of the flows of mixing, for data that differ.
 
 The variate of node i is C_i = -(beta/n_i) sum_j S_ij, added to each gradient. S_ij, the *flow* of an edge, is the sum
 over its exchanges of D/a, where n times the model moved by D, and a = rho eta H is the larger of both ends' learning
-rate times steps. It has opposite bits at the two ends, so sum_i n_i C_i is zero whatever else a node has lost. The idea
+rate times steps. Its two ends differ only in sign, so sum_i n_i C_i is zero whatever else a node has lost. The idea
 is that of SCAFFOLD (Karimireddy et al., arXiv 1910.06378) and of K-GT (Liu et al., arXiv 2301.01313), without a second
 vector on the wire.
 """
@@ -17,9 +17,9 @@ LEAST_DRIFT = 1e-9
 
 
 class Variate(Method):
-    """The drift a is the method's one term; 0 before a node has trained."""
+    """The drift a is the method's only term; it is 0 before a node has trained."""
 
-    meaning = "each gradient is corrected by what mixing has moved so far: against data that differ from node to node"
+    meaning = "each gradient is corrected by what mixing has moved so far: for data that differ from node to node"
     source = "after SCAFFOLD (arXiv 1910.06378) and K-GT (arXiv 2301.01313)"
     profiles = frozenset({CONSERVATIVE})
     kept_edges = (FLOW,)

@@ -74,12 +74,12 @@ WRONG = {
     "twice": ("prox:mu=1,mu=2", "twice"),
     "no file": ("nowhere.py:prox", "there is no file"),
     "no class": ("mine.py:absent", "has no 'absent'"),
-    "no method": ("mine.py:number", "is no method"),
+    "no method": ("mine.py:number", "is not a method"),
     "another parameter": ("mine.py:prox,nu=1", "nu"),
     "a first channel that is no model": ("mine.py:headless", "the first channel"),
-    "a name that replicas have": ("mine.py:colliding", "one that is taken"),
-    "a text in place of a tuple": ("mine.py:comma", "no tuple of names"),
-    "terms that are no tuple": ("mine.py:bare", "no tuple of numbers"),
+    "a name that replicas have": ("mine.py:colliding", "reserved name"),
+    "a text in place of a tuple": ("mine.py:comma", "not a tuple of names"),
+    "terms that are no tuple": ("mine.py:bare", "not a tuple of numbers"),
 }
 
 

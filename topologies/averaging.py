@@ -92,9 +92,7 @@ def random_values(nodes: int, dimension: int, rng: np.random.Generator) -> Array
 
 def rounds_limit(links: int, rounds: int | None = None) -> int:
     """How many rounds over so many edges or links a simulation may take where nobody says.
-
-    Raises:
-        TopologyError: `rounds` were asked for, which would take too long, or fill the memory.
+    Raises TopologyError: `rounds` were asked for, which would take too long, or fill the memory.
     """
     if rounds is not None:
         require_whole("rounds", rounds, 1, min(ASKED_ROUNDS, max(FEWEST, 10 * WORK_LIMIT // max(1, links))))

@@ -72,9 +72,7 @@ def build_schedule(
     spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = (), folder: Path | str | None = None
 ) -> Schedule:
     """The schedule, or the directed graph, that `spec` describes; the arguments are those of `build`.
-
-    Raises:
-        TopologyError: the spec cannot be read, there is none of this size, or it is a static graph.
+    Raises TopologyError: the spec cannot be read, there is none of this size, or it is a static graph.
     """
     nodes, seed = _checked(spec, nodes, seed, names)
     family, wanted = _asked(spec, nodes, seed, names, folder)
@@ -114,9 +112,7 @@ def _check_edges(family: Family, wanted: GraphRequest) -> None:
 
 def _checked(spec: str, nodes: int, seed: int, names: Sequence[str] = ()) -> tuple[int, int]:
     """What a program may have passed for them: the nodes and the seed, as ints.
-
-    Raises:
-        TopologyError: one of the four cannot be what it should.
+    Raises TopologyError: one of the four cannot be what it should.
     """
     if not isinstance(spec, str):
         raise TopologyError("not a spec", key="topology", value=repr(spec), allowed="a text, such as 'ring'")

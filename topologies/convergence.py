@@ -72,10 +72,7 @@ class Consensus:
 
 def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None) -> Consensus:
     """Of one connected static graph.
-
-    Raises:
-        TopologyError: unknown mode, or an impossible request.
-        DisconnectedError: the graph is not connected.
+    Raises TopologyError: unknown mode, or an impossible request; DisconnectedError: the graph is not connected.
     """
     asked = asked or Asked()
     if mode not in MODES:
@@ -87,10 +84,8 @@ def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None)
 
 def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | None = None) -> Consensus:
     """As `simulate`; there is no other mode than `sync`, and a schedule brings its weights along.
-
-    Raises:
-        TopologyError: another mode, or an impossible request.
-        DisconnectedError: the union of all rounds is not connected.
+    Raises TopologyError: another mode, or an impossible request; DisconnectedError: the union of all rounds is not
+    connected.
     """
     asked = asked or Asked()
     if mode != "sync":

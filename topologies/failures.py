@@ -69,9 +69,7 @@ def decay(
 ) -> Decay:
     """Removes `remove` nodes, or edges, one at a time; every choice looks at what is left then. `tell` hears how far
     it is.
-
-    Raises:
-        TopologyError: there is no such strategy, less in the graph than is to be removed, or it would take too long.
+    Raises TopologyError: there is no such strategy, less in the graph than is to be removed, or it would take too long.
     """
     choose = _strategy(strategy, edges=edges)
     most = topology.edge_count if edges else topology.nodes - 1

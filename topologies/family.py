@@ -134,9 +134,7 @@ class GraphRequest:
 
     def called(self) -> Sequence[str]:
         """What the nodes are called: by default their numbers.
-
-        Raises:
-            TopologyError: there is not one name for each node.
+        Raises TopologyError: there is not one name for each node.
         """
         if not self.names:
             return [str(node) for node in range(self.nodes)]

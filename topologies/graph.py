@@ -43,9 +43,7 @@ class Topology:
         formula: Any = None,
     ) -> None:
         """`edges` in any order and direction; repetitions are one edge. None makes an implicit graph.
-
-        Raises:
-            TopologyError: no nodes, not one name for each, or an edge that is no pair of nodes that are there.
+        Raises TopologyError: no nodes, not one name for each, or an edge that is no pair of nodes that are there.
         """
         self.spec = spec
         self.nodes = whole_number(nodes, "nodes", 1)
@@ -156,11 +154,7 @@ def _whole_pairs(pairs: object) -> Ends:
 
 
 def whole_number(value: object, key: str, least: int | None = None) -> int:
-    """`value`, of whatever type of whole numbers, as an int.
-
-    Raises:
-        TopologyError: it is none, or below `least`.
-    """
+    """`value`, of whatever type of whole numbers, as an int. Raises TopologyError: it is none, or below `least`."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:

@@ -49,9 +49,7 @@ def is_file(spec: str) -> bool:
 
 def parse(text: str) -> Spec:
     """A family and its parameters, defaults filled in.
-
-    Raises:
-        TopologyError: an unknown family or parameter (the nearest is suggested), or a value it cannot have.
+    Raises TopologyError: an unknown family or parameter (the nearest is suggested), or a value it cannot have.
     """
     name, colon, rest = (part.strip() for part in text.partition(":"))
     if name not in FAMILIES:

@@ -59,9 +59,7 @@ def sample_weights(topology: Topology, samples: Sequence[float] | None = None) -
 
 def weighted(topology: Topology, weights: str = "metropolis", samples: Sequence[float] | None = None) -> Laplacian:
     """The Laplacian L_c with N such that W = I - N^-1 L_c. `samples` are for `sample-weighted`.
-
-    Raises:
-        TopologyError: unknown weights, or samples that are not one positive number for each node.
+    Raises TopologyError: unknown weights, or samples that are not one positive number for each node.
     """
     require_graph(topology)
     match check_weights(weights):
@@ -102,9 +100,7 @@ def mixing_matrix(
 def contraction(topology: Topology, samples: Sequence[float] | None = None, gamma: float = 1.0) -> float:
     """max(|1 - gamma l2|, |1 - gamma lmax|) of N^-1/2 L_c N^-1/2: the factor by which one mixing step of all
     nodes shrinks the n-weighted distance to consensus. 1 on a disconnected graph; above 1 mixing diverges.
-
-    Raises:
-        NotConverged: it is not known.
+    Raises NotConverged: it is not known.
     """
     laplacian = weighted(topology, "sample-weighted", samples)
     if topology.nodes == 1:
@@ -203,9 +199,7 @@ def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
 
 def fiedler_vector(topology: Topology) -> Array:
     """The unit eigenvector of lambda_2 of a connected graph, its largest entry positive. Shape (nodes,).
-
-    Raises:
-        NotConverged: none was found.
+    Raises NotConverged: none was found.
     """
     vector = required(extremes(Laplacian.plain(topology))).vector
     return vector if vector[np.argmax(np.abs(vector))] > 0 else -vector

@@ -12,9 +12,7 @@ from sim.attacks import ALLOWED_ATTACKS, Attack, parse_attack
 
 def attack_of(spec: str) -> Attack:
     """The attack that the option `--attack` names.
-
-    Raises:
-        UserError: there is none of that name, or its parameter is impossible.
+    Raises UserError: there is none of that name, or its parameter is impossible.
     """
     try:
         return parse_attack(spec)

@@ -12,11 +12,7 @@ from sim.attacks.poison import LABELED, classes_of
 
 
 def poisoned(learner: Learner, poison: Poison) -> Learner:
-    """The same learner with spoiled training data.
-
-    Raises:
-        UserError: its data cannot be poisoned so.
-    """
+    """The same learner with spoiled training data. Raises UserError: its data cannot be poisoned so."""
     known = _torch_learner(learner)
     seed, node = known.context.seed, known.context.node
     spoiled = poison.spoil(known.train_set, classes=classes_of(known), seed=seed, node=node)

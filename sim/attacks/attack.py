@@ -113,18 +113,12 @@ class Poison(Protocol):
     """A liar that keeps to the protocol and trains on data that teach something else."""
 
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
-        """What the liar trains on, as many samples.
-
-        Raises:
-            UserError: there is no such poison for data of this kind.
-        """
+        """What the liar trains on, as many samples. Raises UserError: there is no such poison for data of this kind."""
         ...
 
     def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
         """The test data on which the share of right answers is the attack's success rate; perhaps empty.
-
-        Raises:
-            UserError: as `spoil`.
+        Raises UserError: as `spoil`.
         """
         ...
 
@@ -188,9 +182,7 @@ MISSING = 3
 
 def sleeper(lie: Attack | None, period: int) -> Attack:
     """Honest for `period` own rounds, then lies for as many, by turns: standing won is standing to spend.
-
-    Raises:
-        ValueError: no lie is named.
+    Raises ValueError: no lie is named.
     """
     if lie is None:
         raise ValueError("a sleeper has to have a lie")

@@ -97,11 +97,7 @@ def trigger(inputs: Tensor) -> Tensor:
 
 
 def classes_of(learner: TorchLearner) -> int:
-    """How many classes a model tells apart.
-
-    Raises:
-        UserError: it does not put out one figure for each class.
-    """
+    """How many classes a model tells apart. Raises UserError: it does not put out one figure for each class."""
     samples = labeled(learner.train_set, "this model")
     with torch.no_grad():
         mode = learner.module.training

@@ -264,11 +264,7 @@ ALLOWED_ATTACKS = (
 
 
 def parse_attack(text: object) -> Attack:
-    """The attack that `text` names.
-
-    Raises:
-        ValueError: it names none; `ALLOWED_ATTACKS` says what would.
-    """
+    """The attack that `text` names. Raises ValueError: it names none; `ALLOWED_ATTACKS` says what would."""
     if not isinstance(text, str):
         raise ValueError("an attack is named by text")  # noqa: TRY004 - a reader has one way to refuse
     name, colon, written = text.partition(":")

@@ -49,10 +49,7 @@ class Options:
 
 def build(options: Options) -> tuple[FederationConfig, WorldSpec]:
     """What to simulate.
-
-    Raises:
-        UserError: a mistake in an option or in a file.
-        DisconnectedGraph: the graph is not connected.
+    Raises UserError: a mistake in an option or in a file; DisconnectedGraph: the graph is not connected.
     """
     if options.world == RANDOM:
         federation, world = _drawn(options)

@@ -27,19 +27,14 @@ SHOWN = 5
 
 def load_sweep(path: Path) -> SweepFile:
     """The sweep that a file describes.
-
-    Raises:
-        UserError: the only mistake in it.
-        ExceptionGroup: all the mistakes in it.
+    Raises UserError: the only mistake in it; ExceptionGroup: all the mistakes in it.
     """
     return sweep_from(read_document(path), path)
 
 
 def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
     """Likewise, from what the file says; `path` names it in errors, and its folder is where other files are looked up.
-
-    Raises:
-        UserError, ExceptionGroup: as above.
+    Raises UserError, ExceptionGroup: as above.
     """
     mistakes = Mistakes(path)
     unknown_keys(document, "", TABLES, mistakes)
@@ -80,9 +75,7 @@ def make_plan(file: SweepFile) -> Plan:
 
 def check_plan(plan: Plan, check: Callable[[Job], object], known: Collection[str]) -> Plan:
     """Build every run that is not `known` to be possible, and mark or refuse those that cannot be.
-
-    Raises:
-        UserError: there are some, and the file does not say `skip_impossible`; or nothing is left.
+    Raises UserError: there are some, and the file does not say `skip_impossible`; or nothing is left.
     """
     reasons: dict[str, str] = {}
     for key, job in plan.jobs.items():

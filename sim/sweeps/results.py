@@ -110,11 +110,7 @@ class Tally:
 
 
 def figures(report: bytes) -> dict[str, float]:
-    """The known ones of `METRICS`; in JSON what is not finite is null.
-
-    Raises:
-        ValueError: this is no report.
-    """
+    """The known ones of `METRICS`; in JSON what is not finite is null. Raises ValueError: this is no report."""
     found = Report.from_json(report)
     accuracy, loss, success, mean_model = found.accuracy, found.loss, found.attack_success, found.mean_model
     sent = found.bytes_sent

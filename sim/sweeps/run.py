@@ -62,21 +62,14 @@ class Sweep:
         return flat_rows(self.results)
 
     def to_frame(self) -> DataFrame:
-        """`rows` as a pandas DataFrame.
-
-        Raises:
-            ModuleNotFoundError: pandas is not installed.
-        """
+        """`rows` as a pandas DataFrame. Raises ModuleNotFoundError: pandas is not installed."""
         from pandas import DataFrame  # noqa: PLC0415 - p2pfl does not need it
 
         return DataFrame(self.rows)
 
     def plot(self, path: Path | str) -> None:
         """Draw the combinations with their confidence intervals into a .png, .svg or .pdf file.
-
-        Raises:
-            ModuleNotFoundError: matplotlib is not installed.
-            UserError: the file cannot be written.
+        Raises ModuleNotFoundError: matplotlib is not installed; UserError: the file cannot be written.
         """
         from sim.sweeps.figure import draw_sweep  # noqa: PLC0415 - matplotlib is an extra
 

@@ -21,11 +21,7 @@ DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor")
 
 
 def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
-    """Everything that a run needs, checked.
-
-    Raises:
-        UserError: there is no such run.
-    """
+    """Everything that a run needs, checked. Raises UserError: there is no such run."""
     options = job.options
     if "partition" in options:
         parse_partition(options["partition"])
@@ -40,9 +36,7 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
 
 def run(job: Job) -> Report:
     """The report of the run, without the references: they would cost as much again, and no table shows them.
-
-    Raises:
-        UserError: files or software are not those that the sweep began with, here or on a machine far away.
+    Raises UserError: files or software are not those that the sweep began with, here or on a machine far away.
     """
     if (found := identify(job.options, job.seed)) != job.identity:
         different = ", ".join(sorted(name for name in found if found[name] != job.identity.get(name)))

@@ -58,9 +58,7 @@ def check_memory(
     root: Path = Path("/"),
 ) -> None:
     """Refuse a run that does not fit; where the system does not say what is available, nothing is refused.
-
-    Raises:
-        UserError: names the need, what is available and what to change.
+    Raises UserError: names the need, what is available and what to change.
     """
     needed = needed_bytes(
         nodes=nodes, edges=edges, size=size, payload_bytes=payload_bytes, batching=batching, personal=personal
@@ -78,9 +76,7 @@ def check_memory(
 
 def check_count(nodes: int, *, root: Path = Path("/")) -> None:
     """Refuse so many nodes where they do not fit whatever they learn: for who has not made any of them yet.
-
-    Raises:
-        UserError: names the need and what is available.
+    Raises UserError: names the need and what is available.
     """
     needed = BASE_BYTES + nodes * OBJECT_BYTES_PER_NODE
     available = available_bytes(root)

@@ -74,11 +74,7 @@ class NodeSpeed:
 
 
 def node_speeds(world: WorldSpec, federation: FederationConfig) -> tuple[NodeSpeed, ...]:
-    """The speed of each member in a settled world.
-
-    Raises:
-        UserError: the trace cannot be read.
-    """
+    """The speed of each member in a settled world. Raises UserError: the trace cannot be read."""
     require_settled(world)
     compute, seed = world.compute, federation.seed
     factors = {node: slow.speed for slow in world.slow for node in slow.nodes}
@@ -96,9 +92,7 @@ def node_speeds(world: WorldSpec, federation: FederationConfig) -> tuple[NodeSpe
 
 def read_trace(path: Path, members: Sequence[str]) -> list[Steps]:
     """The speeds of each member, in the federation's order.
-
-    Raises:
-        UserError: the file cannot be read, or does not say the speed of every node at every time.
+    Raises UserError: the file cannot be read, or does not say the speed of every node at every time.
     """
     names = Names(members)
     steps: list[Steps] = [[] for _ in members]

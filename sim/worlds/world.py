@@ -83,9 +83,7 @@ class World:
     @classmethod
     def from_file(cls, path: Path | str) -> World:
         """The world of a file. What stands in its tables is checked when a federation is simulated in it.
-
-        Raises:
-            UserError: the file cannot be read, or is not TOML.
+        Raises UserError: the file cannot be read, or is not TOML.
         """
         world = cls()
         world.document, world.place = read_document(Path(path)), Path(path)
@@ -100,9 +98,7 @@ class World:
 
     def spec(self, names: Sequence[str]) -> WorldSpec:
         """The world for nodes of these names.
-
-        Raises:
-            UserError: the first thing in it that is wrong, or contradicts another.
+        Raises UserError: the first thing in it that is wrong, or contradicts another.
         """
         mistakes = Mistakes(self.place)
         spec = world_from(self.document, names, mistakes)
@@ -117,11 +113,7 @@ class World:
 
 
 def load_world(path: Path | str) -> World:
-    """The world of a file.
-
-    Raises:
-        UserError: the file cannot be read, or is not TOML.
-    """
+    """The world of a file. Raises UserError: the file cannot be read, or is not TOML."""
     return World.from_file(path)
 
 

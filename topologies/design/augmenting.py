@@ -125,9 +125,7 @@ def _step(topology: Topology, edge: Edge | None, method: str, weights: str, epsi
 
 def best_edge(topology: Topology, max_degree: int | None = None, done: int = 0) -> tuple[Edge, str]:
     """The edge to add, and how it was found; the first of equals. `done` is told in the error.
-
-    Raises:
-        TopologyError: there is no place for an edge.
+    Raises TopologyError: there is no place for an edge.
     """
     apart = component_count(topology) > 1
     if topology.nodes > DENSE_LIMIT and not apart:

@@ -64,9 +64,7 @@ def design(
 ) -> Design:
     """Up to 7 nodes the true optimum; up to 500 families and a search that tries `evaluations` graphs; above, families
     alone, up to `wanted.DESIGN_LIMIT` nodes. The same arguments give the same result. `tell` hears how far it is.
-
-    Raises:
-        TopologyError: nothing can meet the requirements, or nothing that was found does.
+    Raises TopologyError: nothing can meet the requirements, or nothing that was found does.
     """
     checked(wanted)
     effort = evaluations_for(wanted.nodes) if evaluations is None else evaluations

@@ -166,9 +166,7 @@ class Wanted:
 
 def checked(wanted: Wanted) -> Wanted:
     """The same, if any graph could be like this.
-
-    Raises:
-        TopologyError: no connected graph can be; the key names the requirement to change.
+    Raises TopologyError: no connected graph can be; the key names the requirement to change.
     """
     check_weights(wanted.weights)
     if wanted.minimize not in CRITERIA:

@@ -108,9 +108,7 @@ class NotConverged(TopologyError):  # noqa: N818 - what it says
 
 def required(found: Extremes) -> Extremes:
     """`found` itself, for a caller who has no place for a doubt.
-
-    Raises:
-        NotConverged: it is not known to `TOLERANCE`.
+    Raises NotConverged: it is not known to `TOLERANCE`.
     """
     if found.converged:
         return found

@@ -32,9 +32,8 @@ BYTES_LIMIT = 1 << 26
 
 def read_counts(path: Path, nodes: int, names: Sequence[str] = ()) -> NDArray[np.int64]:
     """Shape (nodes, labels).
-
-    Raises:
-        TopologyError: the file cannot be read, or is not one row of counts for each node, each with a sample at least.
+    Raises TopologyError: the file cannot be read, or is not one row of counts for each node, each with a sample at
+    least.
     """
     rows = _rows(path)
     first = rows[0][1] if rows else [""]

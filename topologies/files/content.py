@@ -44,9 +44,7 @@ class Settled:
 
 def settle(content: Content, where: str, nodes: int | None = None, names: Sequence[str] = ()) -> Settled:
     """The graph of a file. `nodes` and `names` are what others say about it; the file has to agree.
-
-    Raises:
-        TopologyError: no such nodes, an edge from a node to itself, an edge twice, too many nodes.
+    Raises TopologyError: no such nodes, an edge from a node to itself, an edge twice, too many nodes.
     """
     if nodes is not None and content.declared and content.nodes != nodes:
         raise TopologyError(f"the file has {content.nodes} nodes", key=where, value=nodes, allowed=str(content.nodes))
@@ -166,9 +164,7 @@ def brief(value: object) -> object:
 
 def labels_of(topology: Topology) -> list[str]:
     """What each node is called in a file: its name, else its number.
-
-    Raises:
-        TopologyError: two nodes of the same name, a node without one, or a name that is no text.
+    Raises TopologyError: two nodes of the same name, a node without one, or a name that is no text.
     """
     labels = list(topology.names) or [str(node) for node in range(topology.nodes)]
     if len(set(labels)) != topology.nodes or len(labels) != topology.nodes or "" in labels:
@@ -187,9 +183,7 @@ def check_text(labels: Sequence[str], where: str) -> None:
 
 def whole(word: str, where: str, least: int = 0) -> int:
     """A whole number of a file, whose size is not yet checked against anything.
-
-    Raises:
-        TopologyError: it is none, or absurdly long.
+    Raises TopologyError: it is none, or absurdly long.
     """
     if word.isascii() and word.isdigit() and len(word) <= 18 and int(word) >= least:
         return int(word)

@@ -50,9 +50,7 @@ STREAM = Path("-")
 
 def format_of(path: Path, name: str | None = None) -> Format:
     """The format called `name`, else that of the suffix; a stream is JSON, a file without a suffix an edge list.
-
-    Raises:
-        TopologyError: there is no such format, or a stream of bytes is asked for.
+    Raises TopologyError: there is no such format, or a stream of bytes is asked for.
     """
     if name is not None and name not in FORMATS:
         raise TopologyError("unknown format", key="format", value=name, allowed=nearest(name, FORMATS))
@@ -85,9 +83,7 @@ def read_topology(path: Path | str, nodes: int | None = None, form: str | None =
 
 def read_edges(path: Path | str, nodes: int, names: Sequence[str] = ()) -> Ends:
     """The edges in the file, between `nodes` nodes that it calls by number or by one of `names`. Shape (edges, 2).
-
-    Raises:
-        TopologyError: as `read_topology`, or the file names a node that is not there.
+    Raises TopologyError: as `read_topology`, or the file names a node that is not there.
     """
     where, content = _content(Path(path), None)
     return settle(content, where, nodes, names).ends
@@ -127,9 +123,7 @@ def _first_bytes(file: BinaryIO) -> bytes:
 def write_topology(topology: Topology, path: Path | str, form: str | None = None) -> None:
     """Nodes keep their names; node-link JSON keeps spec and seed too. A file that is there is replaced when all of the
     new one is written, not before.
-
-    Raises:
-        TopologyError: the format cannot hold this graph, or the file cannot be written.
+    Raises TopologyError: the format cannot hold this graph, or the file cannot be written.
     """
     path = Path(path)
     pieces = _encoded(topology, path, form)

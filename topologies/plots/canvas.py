@@ -22,10 +22,7 @@ RED = "#d55e00"
 
 def check_target(path: Path) -> None:
     """Before anything is computed, so that a mistake does not show after it.
-
-    Raises:
-        TopologyError: a format that cannot be drawn, or no such folder.
-        ModuleNotFoundError: matplotlib is an extra.
+    Raises TopologyError: a format that cannot be drawn, or no such folder; ModuleNotFoundError: matplotlib is an extra.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise TopologyError("no such picture format", key="output", value=str(path), allowed=", ".join(SUFFIXES))
@@ -69,9 +66,7 @@ def counted(count: int, what: str) -> str:
 
 def save(figure: Any, path: Path) -> None:
     """A picture that is there is replaced when all of the new one is written, not before.
-
-    Raises:
-        TopologyError: the file cannot be written.
+    Raises TopologyError: the file cannot be written.
     """
     import matplotlib as mpl  # noqa: PLC0415 - as above
 

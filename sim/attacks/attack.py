@@ -203,14 +203,10 @@ def flood(lie: Attack | None) -> Attack:
     )
 
 
-def wrong_shape() -> Lie:
+def wrong_shape(sight: Sight) -> Vector:
     """The model cut short by a third: to be refused whatever stands in it."""
-
-    def lie(sight: Sight) -> Vector:
-        size = sight.own.size
-        return np.resize(sight.own, size - max(1, size // MISSING) if size > 1 else size + 1)
-
-    return lie
+    size = sight.own.size
+    return np.resize(sight.own, size - max(1, size // MISSING) if size > 1 else size + 1)
 
 
 def press(core: Core, now: float) -> list[Effect]:

@@ -167,13 +167,7 @@ class ExactEngine:
 
     def _engine_of(self, state: NodeState) -> Engine:
         plan = self.plan
-        engine = Engine(
-            index=plan.index,
-            state=state,
-            codecs=plan.codecs,
-            method=plan.method,
-            rule=plan.rule,
-        )
+        engine = Engine(index=plan.index, state=state, codecs=plan.codecs, method=plan.method, rule=plan.rule)
         if plan.show is not None:
             engine.show = partial(self._lie, plan.show)
             engine.claim = as_weighed if plan.rule is None else boast

@@ -31,14 +31,7 @@ from p2pfl.core.effects import (
     Send,
     StartRound,
 )
-from p2pfl.core.events import (
-    Event,
-    ReplyRefused,
-    RequestRefused,
-    RoundCommitted,
-    RoundTrained,
-    Started,
-)
+from p2pfl.core.events import Event, ReplyRefused, RequestRefused, RoundCommitted, RoundTrained, Started
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Message
 from p2pfl.core.settings import Settings

@@ -100,8 +100,7 @@ def _references(stage: Stage) -> References:
     taken = [host.core.facts.rounds for host in stage.world.hosts if host.life] or [0]
     rounds = round(fmean(taken)) if federation.training.rounds is None else None
     return References(
-        centralized=centralized(federation, learners, rounds=rounds),
-        fedavg=fedavg(federation, learners, rounds=rounds),
+        centralized=centralized(federation, learners, rounds=rounds), fedavg=fedavg(federation, learners, rounds=rounds)
     )
 
 

@@ -18,18 +18,8 @@ from topologies.spectral import EPSILON, check_weights, require_epsilon, rounds_
 Row = dict[str, Any]
 
 COLUMNS = (
-    "topology",
-    "n",
-    "edges",
-    "degree_max",
-    "lambda_2",
-    "mixing_rate",
-    "rounds",
-    "messages",
-    "bytes",
-    "busiest_bytes",
-    "diameter",
-    "certified",
+    *("topology", "n", "edges", "degree_max", "lambda_2", "mixing_rate"),
+    *("rounds", "messages", "bytes", "busiest_bytes", "diameter", "certified"),
 )
 LARGEST_FIRST = ("lambda_2", "certified")
 """Best first; all other columns are better where they are small."""
@@ -165,6 +155,6 @@ def with_bytes(row: Mapping[str, Any], model_bytes: int | None) -> Row:
 def _sorted(rows: list[Row], column: str | None) -> list[Row]:
     if column is not None:
         known = [row for row in rows if row[column] is not None]
-        unknown = [row for row in rows if row[column] is None]
-        rows = sorted(known, key=lambda row: row[column], reverse=column in LARGEST_FIRST) + unknown
+        known.sort(key=lambda row: row[column], reverse=column in LARGEST_FIRST)
+        rows = known + [row for row in rows if row[column] is None]
     return sorted(rows, key=lambda row: (row["n"] is None, row["n"] or 0))

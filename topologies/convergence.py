@@ -6,25 +6,14 @@ No network, no time, no models.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from topologies import averaging
-from topologies.averaging import (
-    RUNS_LIMIT,
-    Approach,
-    OldValues,
-    Tail,
-    averaging_ticks,
-    bracket,
-    gossip,
-    require_held,
-    require_whole,
-    run,
-)
+from topologies.averaging import Approach, OldValues, Tail, averaging_ticks, require_held, require_whole, run
 from topologies.chance import generator
 from topologies.errors import TopologyError, nearest
 from topologies.graph import Topology
@@ -114,8 +103,7 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | Non
     }
     rate, exact = known["mixing_rate"], math.inf if known["exact_after"] is None else known["exact_after"]
     # a bound: what whole periods have done to the worst start
-    worst = [0.0 if t >= exact else rate ** (t - t % schedule.period) for t in range(len(done.distances))]
-    return _consensus(facts, done, worst)
+    return _consensus(facts, done, lambda t: 0.0 if t >= exact else rate ** (t - t % schedule.period))
 
 
 def _check(asked: Asked, mode: str, links: int) -> int:
@@ -124,7 +112,7 @@ def _check(asked: Asked, mode: str, links: int) -> int:
     if asked.runs is not None and mode != "gossip":
         raise TopologyError("only gossip has several", key="runs", value=asked.runs, allowed="with --mode gossip")
     if asked.runs is not None:
-        require_whole("runs", asked.runs, 1, RUNS_LIMIT)
+        require_whole("runs", asked.runs, 1, averaging.RUNS_LIMIT)
     if mode != "gossip":
         return averaging.rounds_limit(links * asked.dimension, asked.rounds)
     if asked.rounds is not None:
@@ -145,7 +133,7 @@ def _present(topology: Topology, asked: Asked) -> Consensus:
 def _old(topology: Topology, asked: Asked) -> Consensus:
     require_whole("max-delay", asked.max_delay, 0, OLDEST)
     kept = (asked.max_delay + 1) * topology.nodes * asked.dimension
-    require_held(kept, "max-delay", asked.max_delay)
+    require_held("max-delay", asked.max_delay, kept)
     limit = averaging.rounds_limit(2 * topology.edge_count * asked.dimension + kept, asked.rounds)
     rng = generator(asked.seed)
     x = averaging.random_values(topology.nodes, asked.dimension, rng)
@@ -154,8 +142,8 @@ def _old(topology: Topology, asked: Asked) -> Consensus:
     slowest = process.tail(limit)
     notes = ["no formula predicts the contraction with delays; what stands beside it is that without"]
     if not slowest.settled:
-        over = f"on so many nodes and edges it is that of {slowest.rounds} rounds"
-        notes.append(f"the contraction may not have settled: {over}")
+        text = "the contraction may not have settled: on so many nodes and edges it is that of"
+        notes.append(f"{text} {slowest.rounds} rounds")
     return _static(topology, asked, done, slowest, notes, delayed=True)
 
 
@@ -177,22 +165,22 @@ def _static(
         "mean_drift": done.mean_drift,
     }
     # the prediction is for the worst start: no other is farther away
-    return _consensus(facts, done, [rate**t for t in range(len(done.distances))], notes)
+    return _consensus(facts, done, lambda t: rate**t, notes)
 
 
 def _gossip(topology: Topology, asked: Asked) -> Consensus:
-    known = bracket(topology, asked.epsilon)
+    known = averaging.bracket(topology, asked.epsilon)
     runs = asked.runs
     if runs is None:  # two may be late: fewer cannot tell the quantile
-        enough = min(RUNS_LIMIT, max(100, math.ceil(2.0 / asked.epsilon)))
+        enough = min(averaging.RUNS_LIMIT, max(100, math.ceil(2.0 / asked.epsilon)))
         runs = min(enough, max(1, averaging.VALUES_LIMIT // topology.nodes))
-    require_held(topology.nodes * runs, "runs", runs)
+    require_held("runs", runs, topology.nodes * runs)
     # to look at 500 nodes, once in 128 ticks, takes as long as the ticks
     most = max(1, GOSSIP_WORK // (runs * (1 + topology.nodes // 500)))
     if asked.rounds is not None:
         require_whole("rounds", asked.rounds, 1, min(TICKS_LIMIT, 10 * most))
     limit = min(most, math.ceil(known.high)) if asked.rounds is None else asked.rounds
-    done = gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=generator(asked.seed))
+    done = averaging.gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=generator(asked.seed))
     ticks = averaging_ticks(done.reached, asked.epsilon)
     facts = {
         **_about(topology, topology.edge_count, "gossip", asked),
@@ -215,11 +203,10 @@ def _about(graph: Topology | Schedule, edges: int, mode: str, asked: Asked) -> d
     return {**about, "mode": mode, "epsilon": asked.epsilon}
 
 
-def _consensus(facts: dict[str, Any], done: Approach, predicted: list[float], notes: Sequence[str] = ()) -> Consensus:
-    rows = [
-        {"round": t, "distance": distance, "predicted": bound}
-        for t, (distance, bound) in enumerate(zip(done.distances, predicted, strict=True))
-    ]
+def _consensus(
+    facts: dict[str, Any], done: Approach, predicted: Callable[[int], float], notes: Sequence[str] = ()
+) -> Consensus:
+    rows = [{"round": t, "distance": far, "predicted": predicted(t)} for t, far in enumerate(done.distances)]
     return Consensus(facts, rows, (*notes, *_unreached(done.reached, len(rows) - 1)))
 
 

@@ -54,10 +54,7 @@ def parse(text: str) -> Spec:
     name, colon, rest = (part.strip() for part in text.partition(":"))
     if name not in FAMILIES:
         raise TopologyError(
-            "unknown topology",
-            key="topology",
-            value=text,
-            allowed=nearest(name, FAMILIES) + ", or a graph file",
+            "unknown topology", key="topology", value=text, allowed=nearest(name, FAMILIES) + ", or a graph file"
         )
     known = FAMILIES[name].parameters
     values = {key: parameter.default for key, parameter in known.items()}

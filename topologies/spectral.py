@@ -86,10 +86,7 @@ def _best_constant(topology: Topology) -> float:
 
 
 def mixing_matrix(
-    topology: Topology,
-    weights: str = "metropolis",
-    samples: Sequence[float] | None = None,
-    gamma: float = 1.0,
+    topology: Topology, weights: str = "metropolis", samples: Sequence[float] | None = None, gamma: float = 1.0
 ) -> Array:
     """W = I - gamma N^-1 L_c, rows sum to 1. Shape: (nodes, nodes). `samples` are for `sample-weighted`."""
     laplacian = weighted(topology, weights, samples)

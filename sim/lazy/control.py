@@ -14,16 +14,7 @@ from typing import Any
 
 from msgspec.structs import force_setattr
 
-from p2pfl.core.effects import (
-    ApplyReply,
-    ApplyRequest,
-    Bootstrap,
-    CommitRound,
-    Freeze,
-    NoteLife,
-    Operation,
-    ResetEdge,
-)
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, NoteLife, Operation, ResetEdge
 from p2pfl.core.events import Bootstrapped, Event, ReplyApplied, RequestApplied, RequestFrozen, RoundCommitted
 from p2pfl.core.lives import FIRST_LIFE, Life, Start
 from p2pfl.core.messages import DIGEST_BYTES, Reply, Request, request_digest

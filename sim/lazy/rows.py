@@ -42,13 +42,7 @@ truth."""
 class Learners(Protocol):
     """Trains many nodes at once: see `sim.learning`."""
 
-    def train(
-        self,
-        nodes: Ints,
-        rounds: Ints,
-        starts: RoundStarts,
-        out: Rows2,
-    ) -> NDArray[np.floating[Any]]: ...
+    def train(self, nodes: Ints, rounds: Ints, starts: RoundStarts, out: Rows2) -> NDArray[np.floating[Any]]: ...
 
 
 class MisjudgedError(Exception):

@@ -213,11 +213,7 @@ class BatchedLearners:
 
     @staticmethod
     def _train_together(
-        grouped: Grouped,
-        rows: slice | Integers,
-        work: tuple[Integers, Integers, RoundStarts],
-        out: Rows,
-        losses: Rows,
+        grouped: Grouped, rows: slice | Integers, work: tuple[Integers, Integers, RoundStarts], out: Rows, losses: Rows
     ) -> None:
         nodes, rounds, starts = work
         if isinstance(rows, slice):

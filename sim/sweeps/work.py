@@ -66,9 +66,7 @@ def _with_settings(federation: FederationConfig, options: Options) -> Federation
             if one in options:
                 training[other] = None
     return replace(
-        federation,
-        training=replace(federation.training, **training),
-        gossip=replace(federation.gossip, **gossip),
+        federation, training=replace(federation.training, **training), gossip=replace(federation.gossip, **gossip)
     )
 
 

@@ -48,14 +48,7 @@ def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, batch
 
 
 def check_memory(
-    *,
-    nodes: int,
-    edges: int,
-    size: int,
-    payload_bytes: int,
-    batching: bool,
-    personal: int = 0,
-    root: Path = Path("/"),
+    *, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, personal: int = 0, root: Path = Path("/")
 ) -> None:
     """Refuse a run that does not fit; where the system does not say what is available, nothing is refused.
     Raises UserError: names the need, what is available and what to change.

@@ -89,11 +89,7 @@ LINKS: Kinds = {
 WHO: Kinds = {"count": whole(0), "fraction": Kind("a share of all nodes, from 0 to 1", number(0, 1).read)}
 """how chance chooses nodes; the key `nodes` beside them is read by `Names`."""
 
-SLOW: Kinds = {
-    "far_s": seconds(),
-    "bandwidth": LINKS["bandwidth"],
-    "speed": number(1 / FASTEST, FASTEST),
-}
+SLOW: Kinds = {"far_s": seconds(), "bandwidth": LINKS["bandwidth"], "speed": number(1 / FASTEST, FASTEST)}
 
 PARTITION: Kinds = {"at_s": seconds(), "until_s": seconds()}
 

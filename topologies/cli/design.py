@@ -78,13 +78,7 @@ Examples:
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the best graph here.")
 @format_option("table", "json", "csv")
 def design_command(
-    *,
-    evaluations: int | None,
-    schedules: bool,
-    top: int,
-    output: Path | None,
-    form: str,
-    **requirements: Any,
+    *, evaluations: int | None, schedules: bool, top: int, output: Path | None, form: str, **requirements: Any
 ) -> None:
     # many small matrices: numpy's threads would wait for each other, eightfold where the processor is shared
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -55,12 +55,7 @@ class Design:
 
 
 def design(
-    wanted: Wanted,
-    *,
-    evaluations: int | None = None,
-    schedules: bool = False,
-    top: int = 10,
-    tell: Tell = silent,
+    wanted: Wanted, *, evaluations: int | None = None, schedules: bool = False, top: int = 10, tell: Tell = silent
 ) -> Design:
     """Up to 7 nodes the true optimum; up to 500 families and a search that tries `evaluations` graphs; above, families
     alone, up to `wanted.DESIGN_LIMIT` nodes. The same arguments give the same result. `tell` hears how far it is.

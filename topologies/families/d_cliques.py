@@ -224,5 +224,5 @@ FAMILIES: Mapping[str, Family] = {
         expected=_expected,
         source="Bellet, Kermarrec and Lavoie 2022, arXiv:2104.07365",
         random=True,
-    ),
+    )
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -174,22 +175,6 @@ def _without_node(graph: Topology, kept: Ints, node: int) -> tuple[Topology, Int
     return Topology(graph.spec, graph.nodes - 1, staying - (staying > node), graph.seed), np.delete(kept, node)
 
 
-def _random_node(graph: Topology, rng: np.random.Generator) -> int:
-    return int(rng.integers(graph.nodes))
-
-
-def _random_edge(graph: Topology, rng: np.random.Generator) -> int:
-    return int(rng.integers(graph.edge_count))
-
-
-def _busiest_node(graph: Topology, _rng: np.random.Generator) -> int:
-    return int(np.argmax(graph.degrees))
-
-
-def _busiest_edge(graph: Topology, _rng: np.random.Generator) -> int:
-    return int(np.argmax(graph.degrees[graph.ends].sum(axis=1)))
-
-
 def _fiedler_node(graph: Topology, _rng: np.random.Generator) -> int:
     part, nodes, _ = _largest_part(graph)
     if part.nodes < 3:
@@ -214,16 +199,12 @@ def _largest_part(graph: Topology) -> tuple[Topology, Ints, Ints]:
     return Topology(graph.spec, len(nodes), ends, graph.seed), nodes, places
 
 
-def _central_node(graph: Topology, _rng: np.random.Generator) -> int:
+def _betweenness(graph: Topology, _rng: np.random.Generator, *, edges: bool) -> int:
     import networkx as nx  # noqa: PLC0415 - slow to import
 
+    if edges:
+        return _most(nx.edge_betweenness_centrality(graph.to_networkx()), graph.edges)
     return _most(nx.betweenness_centrality(graph.to_networkx()), range(graph.nodes))
-
-
-def _central_edge(graph: Topology, _rng: np.random.Generator) -> int:
-    import networkx as nx  # noqa: PLC0415 - slow to import
-
-    return _most(nx.edge_betweenness_centrality(graph.to_networkx()), graph.edges)
 
 
 def _most(centrality: Mapping[Any, float], keys: Sequence[Any]) -> int:
@@ -232,16 +213,16 @@ def _most(centrality: Mapping[Any, float], keys: Sequence[Any]) -> int:
 
 
 _NODES: Mapping[str, Choose] = {
-    "random": _random_node,
-    "degree": _busiest_node,
+    "random": lambda graph, rng: int(rng.integers(graph.nodes)),
+    "degree": lambda graph, _: int(np.argmax(graph.degrees)),
     "fiedler": _fiedler_node,
-    "betweenness": _central_node,
+    "betweenness": partial(_betweenness, edges=False),
 }
 _EDGES: Mapping[str, Choose] = {
-    "random": _random_edge,
-    "degree": _busiest_edge,
+    "random": lambda graph, rng: int(rng.integers(graph.edge_count)),
+    "degree": lambda graph, _: int(np.argmax(graph.degrees[graph.ends].sum(axis=1))),
     "fiedler": _fiedler_edge,
-    "betweenness": _central_edge,
+    "betweenness": partial(_betweenness, edges=True),
 }
 STRATEGIES = tuple(_NODES)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -220,14 +220,6 @@ def hyper_hypercube(wanted: GraphRequest) -> Schedule:
     return _schedule("hyper-hypercube", cube_rounds, wanted)
 
 
-def simple_base(wanted: GraphRequest) -> Schedule:
-    return _schedule("simple-base", simple_rounds, wanted)
-
-
-def base(wanted: GraphRequest) -> Schedule:
-    return _schedule("base", base_rounds, wanted)
-
-
 def _schedule(family: str, rounds_of: Callable[[Ints, int], Rounds], wanted: GraphRequest) -> Schedule:
     n, k = wanted.nodes, min(wanted["k"], max(1, wanted.nodes - 1))
     most = 1
@@ -239,20 +231,21 @@ def _schedule(family: str, rounds_of: Callable[[Ints, int], Rounds], wanted: Gra
     return Schedule(wanted.spec, n, mixings, wanted.seed, directed=False)
 
 
+_ying = partial(Family, source=YING, kind=GraphKind.DIRECTED)
+_takezawa = partial(
+    Family, degree="at most k in a round", parameters={"k": whole(1, 1)}, source=TAKEZAWA, kind=GraphKind.SCHEDULE
+)
+
 FAMILIES: Mapping[str, Family] = {
-    "one-peer-exponential": Family(
+    "one-peer-exponential": _ying(
         rule="round t: node i averages with node i + 2^t; the exact mean after log2 n rounds if n is a power of two",
         degree="1 in a round",
         schedule=one_peer_exponential,
-        source=YING,
-        kind=GraphKind.DIRECTED,
     ),
-    "directed-exponential": Family(
+    "directed-exponential": _ying(
         rule="node i hears nodes i + 1, i + 2, i + 4, ..., all with the same weight",
         degree="ceil(log2 n)",
         schedule=directed_exponential,
-        source=YING,
-        kind=GraphKind.DIRECTED,
     ),
     "one-peer-hypercube": Family(
         rule="round t: nodes whose numbers differ in bit t average; n a power of two: exact after log2 n rounds",
@@ -261,29 +254,17 @@ FAMILIES: Mapping[str, Family] = {
         source="Shi et al. 2016, Finite-time convergent gossiping, doi:10.1109/TNET.2015.2484345",
         kind=GraphKind.SCHEDULE,
     ),
-    "base": Family(
+    "base": _takezawa(
         rule="any n, the exact mean after about 2 log n rounds to the base k + 1",
-        degree="at most k in a round",
-        schedule=base,
-        parameters={"k": whole(1, 1)},
-        source=TAKEZAWA,
-        kind=GraphKind.SCHEDULE,
+        schedule=partial(_schedule, "base", base_rounds),
     ),
-    "simple-base": Family(
+    "simple-base": _takezawa(
         rule="as base, without splitting n into factors first: often longer",
-        degree="at most k in a round",
-        schedule=simple_base,
-        parameters={"k": whole(1, 1)},
-        source=TAKEZAWA,
-        kind=GraphKind.SCHEDULE,
+        schedule=partial(_schedule, "simple-base", simple_rounds),
     ),
-    "hyper-hypercube": Family(
+    "hyper-hypercube": _takezawa(
         rule="n a product of numbers up to k + 1: exact after as many rounds as there are factors",
-        degree="at most k in a round",
         schedule=hyper_hypercube,
-        parameters={"k": whole(1, 1)},
-        source=TAKEZAWA,
-        kind=GraphKind.SCHEDULE,
     ),
 }
 

@@ -55,9 +55,7 @@ class Oracle:
             raise AssertionError(f"node {index} takes a step of {op.reply.factor} where {most} is the most")
 
     def after(self, index: int, operation: Operation) -> None:
-        """A local round, a start from the neighbors' median and a robust rule move a model: the ledger takes the
-        difference.
-        """
+        """Local rounds, starts from the neighbors' median and robust rules move a model: the ledger books it."""
         waiting = self.engines[index].store.buffered
         if not waiting:
             self._flushed(index)

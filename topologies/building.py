@@ -111,9 +111,7 @@ def _check_edges(family: Family, wanted: GraphRequest) -> None:
 
 
 def _checked(spec: str, nodes: int, seed: int, names: Sequence[str] = ()) -> tuple[int, int]:
-    """What a program may have passed for them: the nodes and the seed, as ints.
-    Raises TopologyError: one of the four cannot be what it should.
-    """
+    """The nodes and the seed as ints, checked. Raises TopologyError: one of the four arguments is impossible."""
     if not isinstance(spec, str):
         raise TopologyError("not a spec", key="topology", value=repr(spec), allowed="a text, such as 'ring'")
     nodes = whole_number(nodes, "nodes", 1)

@@ -60,9 +60,7 @@ class Consensus:
 
 
 def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None) -> Consensus:
-    """Of one connected static graph.
-    Raises TopologyError: unknown mode, or an impossible request; DisconnectedError: the graph is not connected.
-    """
+    """Raises TopologyError: unknown mode, or an impossible request; DisconnectedError: not connected."""
     asked = asked or Asked()
     if mode not in MODES:
         raise TopologyError("unknown mode", key="mode", value=mode, allowed=nearest(mode, MODES))

@@ -195,9 +195,7 @@ def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
 
 
 def fiedler_vector(topology: Topology) -> Array:
-    """The unit eigenvector of lambda_2 of a connected graph, its largest entry positive. Shape (nodes,).
-    Raises NotConverged: none was found.
-    """
+    """The unit Fiedler vector (nodes,), its largest entry positive. Raises NotConverged: none was found."""
     vector = required(extremes(Laplacian.plain(topology))).vector
     return vector if vector[np.argmax(np.abs(vector))] > 0 else -vector
 

@@ -117,9 +117,7 @@ class Poison(Protocol):
         ...
 
     def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
-        """The test data on which the share of right answers is the attack's success rate; perhaps empty.
-        Raises UserError: as `spoil`.
-        """
+        """Test data whose right answers are the attack's success; may be empty. Raises UserError: as `spoil`."""
         ...
 
 
@@ -144,9 +142,7 @@ class Attack:
         return self.lie is not None
 
     def tell(self, sight: Sight) -> Vector:
-        """What `sight.node` shows `sight.peer`: (d,) in the type of its own model, not always finite; of another
-        length where the attack is one of shape.
-        """
+        """What `sight.node` shows `sight.peer`, (d,) in its model's type; may not be finite, or of another length."""
         own = sight.own
         if self.blind is not None:
             shown: Vector = self.show(
@@ -181,9 +177,7 @@ MISSING = 3
 
 
 def sleeper(lie: Attack | None, period: int) -> Attack:
-    """Honest for `period` own rounds, then lies for as many, by turns: standing won is standing to spend.
-    Raises ValueError: no lie is named.
-    """
+    """Honest for `period` of its own rounds, then lies for as many, by turns. Raises ValueError: no lie is named."""
     if lie is None:
         raise ValueError("a sleeper has to have a lie")
     awake = lie

@@ -203,9 +203,7 @@ def _deviation(rows: Rows) -> NDArray[np.floating]:
 
 
 def _pushed(sight: Sight) -> tuple[Rows, Vector, Vector]:
-    """The rows (k, d), their mean, and the direction of the lie: against the deviation, which serves both rules best in
-    the paper.
-    """
+    """The rows (k, d), their mean, and the push against the deviation: the paper's best for both rules."""
     return sight.around, sight.around.mean(axis=0), -_deviation(sight.around)
 
 

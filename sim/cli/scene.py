@@ -48,9 +48,7 @@ class Options:
 
 
 def build(options: Options) -> tuple[FederationConfig, WorldSpec]:
-    """What to simulate.
-    Raises UserError: a mistake in an option or in a file; DisconnectedGraph: the graph is not connected.
-    """
+    """What to simulate. Raises UserError: a wrong option or file; DisconnectedGraph: not connected."""
     if options.world == RANDOM:
         federation, world = _drawn(options)
     else:

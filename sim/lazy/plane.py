@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
-from sim.lazy.begun import Begun
 from sim.lazy.edge_codecs import EdgeCodecs
 from sim.lazy.operations import COMMIT, BeginOp, CommitOp, FreezeOp, Op, ReplyOp, RequestOp, ResetOp, SketchOp
 from sim.lazy.rows import Learners, Lies, Rows, Rows2
@@ -29,6 +28,26 @@ LEAST_PENDING = 20_000
 
 Undo = tuple[Vector, int, dict[str, Vector]]
 """A node's model, and what is kept at one end of an edge (-1: at none), as they were before a change."""
+
+
+class Begun:
+    """With which models (nodes, d) the latest local rounds of some nodes began; `of` are those that are watched."""
+
+    def __init__(self, of: Sequence[int], models: Rows2) -> None:
+        self._places = np.full(len(models), -1)
+        self._places[list(of)] = np.arange(len(of))
+        self._rows = models[list(of)]
+
+    def note(self, nodes: NDArray[np.int64], models: Rows2) -> None:
+        """These `nodes` begin a round now."""
+        places = self._places[nodes]
+        watched = places >= 0
+        self._rows[places[watched]] = models[nodes[watched]]
+
+    def rows(self, nodes: Sequence[int]) -> Rows2:
+        """Of `nodes` that are watched, (len(nodes), d)."""
+        rows: Rows2 = self._rows[self._places[list(nodes)]]
+        return rows
 
 
 class Plane:

@@ -35,8 +35,7 @@ MARGIN = 0.99
 """a check that comes so close to its limit is left to the engine."""
 
 Lies = Callable[[Rows2, list[int], list[int]], None]
-"""turns, in place, the models (b, d) of these nodes into what they show, each for the so-many-th time; -1: the
-truth."""
+"""Turns, in place, the models (b, d) of these nodes into what they show for the n-th time; -1: the truth."""
 
 
 class Learners(Protocol):

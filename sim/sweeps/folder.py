@@ -77,9 +77,7 @@ class Folder:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """At any instant, power loss included, the name stands for all of the file or for what was there before.
-    Raises StorageError: the disk refused.
-    """
+    """Replace the whole file or leave the old one, power loss included. Raises StorageError: the disk refused."""
     aside = path.with_name(f".{path.name}.part")
     try:
         with aside.open("wb") as file:

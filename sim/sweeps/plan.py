@@ -27,9 +27,7 @@ SHOWN = 5
 
 
 def load_sweep(path: Path) -> SweepFile:
-    """The sweep that a file describes.
-    Raises UserError: the only mistake in it; ExceptionGroup: all the mistakes in it.
-    """
+    """The sweep that a file describes. Raises UserError: its only mistake; ExceptionGroup: all its mistakes."""
     return sweep_from(read_document(path), path)
 
 

@@ -68,9 +68,7 @@ def check_memory(
 
 
 def check_count(nodes: int, *, root: Path = Path("/")) -> None:
-    """Refuse so many nodes where they do not fit whatever they learn: for who has not made any of them yet.
-    Raises UserError: names the need and what is available.
-    """
+    """Refuse nodes that cannot fit, before any is made. Raises UserError: names the need and what is available."""
     needed = BASE_BYTES + nodes * OBJECT_BYTES_PER_NODE
     available = available_bytes(root)
     if available is not None and needed > available * USABLE_SHARE:

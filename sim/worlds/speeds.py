@@ -91,9 +91,7 @@ def node_speeds(world: WorldSpec, federation: FederationConfig) -> tuple[NodeSpe
 
 
 def read_trace(path: Path, members: Sequence[str]) -> list[Steps]:
-    """The speeds of each member, in the federation's order.
-    Raises UserError: the file cannot be read, or does not say the speed of every node at every time.
-    """
+    """Speeds by member. Raises UserError: the file cannot be read, or lacks a node's speed at some time."""
     names = Names(members)
     steps: list[Steps] = [[] for _ in members]
     for line, row in _rows(path):

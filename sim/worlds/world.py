@@ -82,9 +82,7 @@ class World:
 
     @classmethod
     def from_file(cls, path: Path | str) -> World:
-        """The world of a file. What stands in its tables is checked when a federation is simulated in it.
-        Raises UserError: the file cannot be read, or is not TOML.
-        """
+        """The world of a file, checked when simulated. Raises UserError: it cannot be read, or is no TOML."""
         world = cls()
         world.document, world.place = read_document(Path(path)), Path(path)
         return world
@@ -97,9 +95,7 @@ class World:
         return msgspec.json.format(msgspec.json.encode(self.document, enc_hook=str), indent=1)
 
     def spec(self, names: Sequence[str]) -> WorldSpec:
-        """The world for nodes of these names.
-        Raises UserError: the first thing in it that is wrong, or contradicts another.
-        """
+        """The world for nodes of these names. Raises UserError: its first mistake or contradiction."""
         mistakes = Mistakes(self.place)
         spec = world_from(self.document, names, mistakes)
         for mistake in mistakes.found:

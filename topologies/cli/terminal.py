@@ -120,9 +120,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def check_target(path: Path) -> None:
-    """Before a long search, so that a mistake does not show after it; `-` is standard output.
-    Raises TopologyError: a format that is not known, or no file can be written there.
-    """
+    """Check `--output` (`-`: stdout) before a long search. Raises TopologyError: bad format or folder."""
     from topologies.files.formats import STREAM, format_of  # noqa: PLC0415 - `--help` stays instant
 
     format_of(path)

@@ -124,9 +124,7 @@ def _step(topology: Topology, edge: Edge | None, method: str, weights: str, epsi
 
 
 def best_edge(topology: Topology, max_degree: int | None = None, done: int = 0) -> tuple[Edge, str]:
-    """The edge to add, and how it was found; the first of equals. `done` is told in the error.
-    Raises TopologyError: there is no place for an edge.
-    """
+    """The best edge, the first of equals, and how it was found. Raises TopologyError: no edge has room."""
     apart = component_count(topology) > 1
     if topology.nodes > DENSE_LIMIT and not apart:
         return _by_extremes(topology, max_degree, done), "first order"

@@ -239,9 +239,7 @@ def known_graphs(wanted: Wanted, tell: Tell = silent) -> Iterator[GraphCandidate
 
 
 def _made(wanted: Wanted, spec: str, seed: int) -> Topology | None:
-    """The graph, or its formulas alone where it would be large and of no use; None where these are not known, or say
-    that it is not connected.
-    """
+    """The graph, or its formulas alone if it is large and unfit; None if these are unknown or disconnected."""
     if wanted.nodes <= SMALL:
         return build(spec, wanted.nodes, seed)
     parsed = parse(spec)

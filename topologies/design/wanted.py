@@ -165,9 +165,7 @@ class Wanted:
 
 
 def checked(wanted: Wanted) -> Wanted:
-    """The same, if any graph could be like this.
-    Raises TopologyError: no connected graph can be; the key names the requirement to change.
-    """
+    """The same, if some graph can be like this. Raises TopologyError: none can; the key names why."""
     check_weights(wanted.weights)
     if wanted.minimize not in CRITERIA:
         allowed = nearest(wanted.minimize, CRITERIA)

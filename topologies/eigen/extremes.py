@@ -107,9 +107,7 @@ class NotConverged(TopologyError):  # noqa: N818 - what it says
 
 
 def required(found: Extremes) -> Extremes:
-    """`found` itself, for a caller who has no place for a doubt.
-    Raises NotConverged: it is not known to `TOLERANCE`.
-    """
+    """`found`, for a caller who needs certainty. Raises NotConverged: it is not known to `TOLERANCE`."""
     if found.converged:
         return found
     raise NotConverged(f"no eigenvalue converged; lambda_2 is at most {found.low:.6g}", key="topology")

@@ -88,9 +88,7 @@ def shifts(wanted: GraphRequest) -> tuple[int, ...]:
 
 
 def residues(wanted: GraphRequest) -> tuple[int, ...]:
-    """The squares modulo n up to n/2. As -1 is a square, so is the negative of each.
-    Raises TopologyError: n is no prime that leaves 1 when divided by 4.
-    """
+    """The squares modulo n up to n/2; -1 is one too. Raises TopologyError: n is no prime 1 modulo 4."""
     n = check_paley(wanted.nodes)
     node = np.arange(1, n // 2 + 1)
     square = node * node % n

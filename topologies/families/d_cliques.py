@@ -31,10 +31,7 @@ BYTES_LIMIT = 1 << 26
 
 
 def read_counts(path: Path, nodes: int, names: Sequence[str] = ()) -> NDArray[np.int64]:
-    """Shape (nodes, labels).
-    Raises TopologyError: the file cannot be read, or is not one row of counts for each node, each with a sample at
-    least.
-    """
+    """Shape (nodes, labels). Raises TopologyError: unreadable, or not one nonzero row of counts per node."""
     rows = _rows(path)
     first = rows[0][1] if rows else [""]
     titled = first[0].lower() in {"name", "node"} and first[0] not in names

@@ -163,9 +163,7 @@ def brief(value: object) -> object:
 
 
 def labels_of(topology: Topology) -> list[str]:
-    """What each node is called in a file: its name, else its number.
-    Raises TopologyError: two nodes of the same name, a node without one, or a name that is no text.
-    """
+    """Each node's name, else its number. Raises TopologyError: a name is missing, repeated or not text."""
     labels = list(topology.names) or [str(node) for node in range(topology.nodes)]
     if len(set(labels)) != topology.nodes or len(labels) != topology.nodes or "" in labels:
         raise TopologyError("not one name for each node", key="names", allowed=f"{topology.nodes} different names")
@@ -182,9 +180,7 @@ def check_text(labels: Sequence[str], where: str) -> None:
 
 
 def whole(word: str, where: str, least: int = 0) -> int:
-    """A whole number of a file, whose size is not yet checked against anything.
-    Raises TopologyError: it is none, or absurdly long.
-    """
+    """A whole number of any meaning. Raises TopologyError: not a number, or absurdly long."""
     if word.isascii() and word.isdigit() and len(word) <= 18 and int(word) >= least:
         return int(word)
     raise TopologyError("not a number", key=where, value=brief(word), allowed=f"a whole number from {least}")

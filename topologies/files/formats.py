@@ -152,9 +152,7 @@ def _encoded(topology: Topology, path: Path, form: str | None) -> Iterator[bytes
 
 
 def replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Let `write` write the file beside the one that is there, or that a link leads to, and then put it in its place.
-    A device is written to as it is.
-    """
+    """Write beside the file, or a link's target, then rename over it. A device is written to directly."""
     if path.is_dir() or (path.exists() and not path.is_file()):
         with path.open("wb") as file:
             write(file)

@@ -208,10 +208,6 @@ def cut_points(topology: Topology, limit: int = SEARCH_LIMIT) -> CutPoints | Non
         return CutPoints(bridges=(), nodes=())
     if topology.implicit or topology.nodes + topology.edge_count > limit:
         return None
-    return _search(topology)
-
-
-def _search(topology: Topology) -> CutPoints:
     search = _DepthFirst(topology)
     for root in range(topology.nodes):
         if not search.entered[root]:

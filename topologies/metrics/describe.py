@@ -1,6 +1,4 @@
-"""One flat description of a graph: the object that `p2pfl topology info` prints. That of a schedule, or of a directed
-graph, has the same keys where they make sense.
-"""
+"""The flat object that `p2pfl topology info` prints; a schedule has the same keys where they make sense."""
 
 from __future__ import annotations
 

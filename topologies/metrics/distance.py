@@ -33,9 +33,7 @@ NARROW = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distances:
-    """`diameter` is None on a disconnected graph, and where nothing bounds it; `average` over all ordered pairs of
-    different nodes, None where it would take long.
-    """
+    """`diameter` is None if disconnected or unbounded; `average` (ordered pairs) is None where it takes long."""
 
     diameter: Bounds | None
     average: float | None

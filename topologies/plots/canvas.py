@@ -65,9 +65,7 @@ def counted(count: int, what: str) -> str:
 
 
 def save(figure: Any, path: Path) -> None:
-    """A picture that is there is replaced when all of the new one is written, not before.
-    Raises TopologyError: the file cannot be written.
-    """
+    """Replace the picture once all of it is written. Raises TopologyError: the file cannot be written."""
     import matplotlib as mpl  # noqa: PLC0415 - as above
 
     form = path.suffix.lower().removeprefix(".")

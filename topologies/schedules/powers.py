@@ -67,9 +67,7 @@ def one_peer_hypercube(wanted: GraphRequest) -> Schedule:
 
 
 def de_bruijn(wanted: GraphRequest) -> Schedule:
-    """Node i, a word of D digits to the base k, sends to k i, ..., k i + k - 1 modulo n = k^D. A link from a node to
-    itself is what the node keeps.
-    """
+    """N = k^D words: node i sends to k i, ..., k i + k - 1 modulo n; a link to itself is the share it keeps."""
     n, k = wanted.nodes, wanted["k"]
     _check("de-bruijn", n, k, [k**D for D in range(n.bit_length() + 1)])
     sender, letter = _sends(n, k)
@@ -77,9 +75,7 @@ def de_bruijn(wanted: GraphRequest) -> Schedule:
 
 
 def kautz(wanted: GraphRequest) -> Schedule:
-    """Words of D letters among k + 1 without equal neighbors, n = k^D + k^(D-1): node i sends to -(k i + j) modulo n
-    for j = 1, ..., k.
-    """
+    """N = k^D + k^(D-1) words without equal neighbors: node i sends to -(k i + j) modulo n, j = 1, ..., k."""
     n, k = wanted.nodes, wanted["k"]
     _check("kautz", n, k, [k**D + k ** (D - 1) for D in range(1, n.bit_length() + 2)])
     sender, letter = _sends(n, k)

@@ -93,10 +93,8 @@ def simulate(
     All chance comes from `federation.seed`. `batching` False does one operation at a time, by the shipped engine;
     `check` does so too, and checks every invariant after every event. `references` adds what a central server and
     pooled data would have given.
-
-    Raises:
-        UserError: the world contradicts itself, the task is wrong, or the run would not fit into memory.
-        InvariantError: with `check`.
+    Raises UserError: the world contradicts itself, the task is wrong, or the run would not fit into memory;
+    InvariantError: with `check`.
     """
     began = time.process_time()
     if not isinstance(federation, FederationConfig):

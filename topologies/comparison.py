@@ -60,9 +60,7 @@ def compare(
     `rounds`, `messages` and `bytes` are those to consensus; `busiest_bytes` is what the node with the most neighbors
     sends in one round, of a schedule in its heaviest round. Rows are grouped by n, and within it sorted by `sort`,
     best first, or in the order of `specs`; what is not known comes last.
-
-    Raises:
-        TopologyError: a spec cannot be read, unknown weights or column, or not one of the graphs exists.
+    Raises TopologyError: a spec cannot be read, unknown weights or column, or not one of the graphs exists.
     """
     check_weights(weights)
     require_epsilon(epsilon)

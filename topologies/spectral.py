@@ -155,9 +155,7 @@ def spectrum(
 
     `certify` spends time and memory to prove a result that is otherwise reported as uncertified. `found` brings
     `plain_extremes` where they are known already.
-
-    Raises:
-        TopologyError: unknown weights, or no graph but a spec, say.
+    Raises TopologyError: unknown weights, or no graph but a spec, say.
     """
     check_weights(weights)
     found = found or plain_extremes(topology, certify=certify)

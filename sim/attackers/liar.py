@@ -77,9 +77,7 @@ class Liar(Application):
     """`league` names the other liars.
 
     Its log is not kept: what it has sent need not be readable, and a restarted liar begins its edges anew.
-
-    Raises:
-        UserError: a liar that is no member, or data that cannot be poisoned.
+    Raises UserError: a liar that is no member, or data that cannot be poisoned.
     """
 
     def __init__(self, setup: Setup, *, attack: Attack, league: Sequence[str] = (), **rest: Any) -> None:

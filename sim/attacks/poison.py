@@ -76,9 +76,7 @@ def trigger(inputs: Tensor) -> Tensor:
     """A copy with the trigger: the lower right corner of an image at its brightest; the last columns of a row at 3.
 
     A row whose length is a square, from 16 on, is an image without its shape, as in `digits`.
-
-    Raises:
-        UserError: these are neither images nor rows of numbers.
+    Raises UserError: these are neither images nor rows of numbers.
     """
     marked = inputs.clone()
     bright = BRIGHT if inputs.is_floating_point() else BRIGHTEST_BYTE

@@ -49,9 +49,7 @@ def draw_sweep(results: Mapping[str, Any], path: Path, *, mean: bool = False) ->
     """Write the picture of what `results.json` holds; a .png, .svg or .pdf file.
 
     `mean`: of accuracy the nodes' mean goes up, not that of the worst node.
-
-    Raises:
-        UserError: there is nothing to draw.
+    Raises UserError: there is nothing to draw.
     """
     heights = (MEAN, *HEIGHTS) if mean else tuple(HEIGHTS)
     height = next((name for name in heights if any(row["metrics"].get(name) for row in results["rows"])), None)

@@ -91,9 +91,7 @@ def run_sweep(
 
     `check` raises a UserError for a run that cannot be; no run begins before every one is checked. A run that failed
     before is left alone, unless `retry`. SIGINT and SIGTERM end it early.
-
-    Raises:
-        UserError: a combination that cannot be, or a folder that cannot be used.
+    Raises UserError: a combination that cannot be, or a folder that cannot be used.
     """
     plan = make_plan(file)
     folder = Folder(out)

@@ -58,10 +58,8 @@ class World:
 
     `slow`, `partition`, `crash` and `join` are lists of dictionaries, `churn` and `liars` one dictionary, each with the
     keys that the table has in a world file. Nodes are named, numbered from 0, or drawn by `count` or `fraction`.
-
-    Raises:
-        UserError: a keyword is unknown or has an impossible value. What depends on the federation's nodes is checked
-            when it is simulated.
+    Raises UserError: a keyword is unknown or has an impossible value. What depends on the federation's nodes is checked
+    when it is simulated.
     """
 
     def __init__(self, **conditions: Unpack[Conditions]) -> None:

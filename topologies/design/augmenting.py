@@ -69,10 +69,8 @@ def augment(
 
     Up to 1,000 nodes each edge is the best single one; above, the best to first order between the extreme nodes of the
     Fiedler vector.
-
-    Raises:
-        TopologyError: there is no place for so many edges, finding them would take too long, or a disconnected graph
-            cannot be joined within the degree.
+    Raises TopologyError: there is no place for so many edges, finding them would take too long, or a disconnected graph
+    cannot be joined within the degree.
     """
     if count < 1:
         raise TopologyError("nothing to add", key="add", value=count, allowed="from 1")

@@ -71,9 +71,7 @@ def read_topology(path: Path | str, nodes: int | None = None, form: str | None =
 
     Nodes called 0 .. n-1 are numbers; any others, such as 1 .. n, are names. `nodes` has to agree with a file that says
     itself how many there are; an edge list need not. `form` is the name of a format, where the suffix does not tell.
-
-    Raises:
-        TopologyError: no such file, or it is no simple undirected graph without weights.
+    Raises TopologyError: no such file, or it is no simple undirected graph without weights.
     """
     where, content = _content(Path(path), form)
     settled = settle(content, where, nodes)

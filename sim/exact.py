@@ -31,7 +31,7 @@ from sim.learning.batched import Ahead
 from sim.liars import ShowLie
 
 LOG_ENTRIES = 64
-"""and one for each neighbor: a longer log gives way to a snapshot, or long runs would fill the memory."""
+"""Log entries, plus one per neighbor, before a snapshot replaces the log: long runs would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +108,9 @@ class ExactEngine:
         self.loss: float | None = None
         self.sketches: dict[int, NDArray[np.float64]] = {}
         self._unlearned = plan.learner.local_state()
-        """what the learner keeps outside the model before the first round."""
+        """State that the learner keeps outside the model, before the first round."""
         self.begun: Vector | None = None
-        """the model with which the latest local round began."""
+        """Model at the start of the latest local round."""
         self._round: tuple[RoundStart, int] | None = None
         self._engine = self._engine_of(self._new_state())
 

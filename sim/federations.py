@@ -21,7 +21,7 @@ NODES = 8
 PARTITION = "shards:2"
 MANY_NODES = 500
 MANY_PARTITION = "draw:14"
-"""of the digits among more nodes than there are shards for."""
+"""Partition of the digits among more nodes than there are shards for."""
 
 
 def describe(

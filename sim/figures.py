@@ -19,7 +19,7 @@ from sim.draws import some
 from sim.stage import Script, Stage
 
 MOST_EVALUATED = 256
-"""nodes scored for a point of the history: the final figures are of all."""
+"""Most nodes scored for a point of the history; the final figures are of all nodes."""
 
 
 class Figures:

@@ -44,7 +44,7 @@ from sim.trace import Trace, TraceKind
 NEVER = float("inf")
 NAMES = 1 << 53
 SPREAD = 5_570_811_853_244_947
-"""odd: another name for each number below NAMES, in no order."""
+"""Odd, so that each number below NAMES gets a different name, in no order."""
 # What the trace says of an operation, and the number with it. An enumeration's members are slow to pack.
 TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
     Freeze: (int(TraceKind.FROZEN), attrgetter("seq")),
@@ -127,10 +127,10 @@ class Host(Generic[E_co]):
         self.on_finish = on_finish
         self.life = self.starts = 0
         self.moves = 0
-        """how often the model may have changed: starts, crashes, operations."""
+        """How often the model may have changed: starts, crashes, operations."""
         self.alive = False
         self.has_begun = False
-        """whether a local round has begun in this life."""
+        """Whether a local round has begun in this life."""
         self.alarms: list[Alarm] = []
         self._earlier = Counts()
         self.answers_ns = 0

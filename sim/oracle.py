@@ -28,14 +28,15 @@ class Oracle:
         self.gammas = gammas
         self.booked: Totals | float = 0.0
         self._largest = 1e-300
-        """that the terms of the sum have been: what was booked may be all that is left, and is rounded as they were."""
+        """Largest sum of absolute terms so far: the scale of rounding errors, even where only booked amounts are left.
+        """
         self._before: Totals | None = None
         self._unflushed: list[list[tuple[int, Totals]]] = [[] for _ in engines]
-        """of each node: what its commits booked that are not on its disk, by their place among all that are not."""
+        """Per node, what commits not yet on disk booked, by their place among the unflushed changes."""
         self._replies: list[dict[int, int]] = [{} for _ in engines]
-        """of each node: the places of replies that are not on its disk, by neighbor."""
+        """Per node and neighbor, the place of a reply that is not on disk."""
         self._widowed: list[list[tuple[int, Totals]]] = [[] for _ in engines]
-        """of each node: such replies, and their D, whose other half has gone with the neighbor's disk."""
+        """Per node, unflushed replies and their D whose other half was lost with the neighbor's disk."""
 
     # -- as a watch -------------------------------------------------------------------------------------------------
 

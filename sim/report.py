@@ -29,7 +29,7 @@ from sim.stage import Stage
 from topologies import Topology, spectrum
 
 KIBI = 1024
-"""ru_maxrss counts in these on Linux."""
+"""Unit of `ru_maxrss` on Linux, in bytes."""
 
 
 def final_report(stage: Stage, figures: Figures, *, references: bool) -> Report:

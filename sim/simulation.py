@@ -33,11 +33,11 @@ from sim.worlds.model import WorldSpec
 from sim.worlds.world import World
 
 POINTS = 40
-"""evaluations in a run, about."""
+"""Approximate number of evaluations in a run."""
 TOLERANCE = 1e-9
-"""of the conservation of sum n_i x_i, in float64."""
+"""Relative error allowed in the conservation of sum n_i x_i, in float64."""
 SLICES = 4
-"""progress is told so many times between two evaluations."""
+"""Progress reports between two evaluations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class RunProgress:
     rounds: int
     rounds_to_do: int | None
     point: Point | None
-    """the latest entry of the history."""
+    """The latest entry of the history."""
 
 
 class InvariantError(P2PFLError):

@@ -26,17 +26,17 @@ Step = Callable[[Array], Array]
 """One round of mixing, from and to shape (nodes, dimension)."""
 
 VANISHED = 1e-12
-"""less than this of a distance left after one round is rounding."""
+"""A distance below this share after one round is rounding."""
 SETTLED = 1e-7
-"""norm of W^2 y - r^2 y for unit y: the square of it bounds the error of r^2 times the gap to the next modulus."""
+"""Norm of W^2 y - r^2 y for unit y: its square bounds the error of r^2 times the gap to the next modulus."""
 WORK_LIMIT = 500_000_000
-"""edges times rounds: about half a minute, where nobody says how many rounds; ten times that can be asked for."""
+"""Edges times rounds by default, about half a minute; ten times that on request."""
 FEWEST, ROUNDS_LIMIT, ASKED_ROUNDS = 10, 100_000, 1_000_000
-"""rounds: tried on any graph, at most by default, at most on request, as every round is a row of the history."""
+"""Rounds: fewest on any graph, most by default, most on request, as each is a row of the history."""
 FORGET, TAIL = 500, 1_000
-"""rounds with old values: first for the start to be forgotten, then to measure the contraction over."""
+"""Rounds with old values: first to forget the start, then to measure the contraction."""
 VALUES_LIMIT = 20_000_000
-"""held at once: a few copies of them take a gigabyte."""
+"""Most values held at once: a few copies take a gigabyte."""
 
 
 class DisconnectedError(TopologyError):
@@ -236,7 +236,7 @@ def cyclic_tail(steps: Sequence[Step], x: Array, periods: int) -> Tail:
 
 
 EPSILON_LIMIT = 0.25
-"""the lower end of the bracket holds up to here: 1/(2 epsilon) must be at least the root of 1/epsilon."""
+"""The bracket's lower end holds up to here: 1/(2 epsilon) must be at least the root of 1/epsilon."""
 RUNS_LIMIT = 5_000
 _CHUNK = 128
 

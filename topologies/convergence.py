@@ -24,11 +24,11 @@ from topologies.spectral import require_epsilon, rounds_to_consensus, spectrum
 
 MODES = ("sync", "gossip", "delay")
 GOSSIP_WORK = 1_000_000_000
-"""ticks times runs: about half a minute, where nobody says how many ticks; ten times that can be asked for."""
+"""Ticks times runs by default, about half a minute; ten times that on request."""
 TICKS_LIMIT = 100_000_000
 OLDEST = 1_000
 PERIODS = 2_000
-"""of a schedule, over whose last half the contraction is measured."""
+"""Periods of a schedule; the contraction is measured over the last half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

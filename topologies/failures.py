@@ -26,15 +26,15 @@ Choose = Callable[[Topology, np.random.Generator], int]
 """Which node, or which row of `ends`, fails next."""
 
 PATHS_LIMIT = 1_000
-"""nodes: networkx counts shortest paths one by one."""
+"""Most nodes: networkx counts shortest paths one by one."""
 
 REPEAT_LIMIT = 100_000
-"""draws, all of which are held."""
+"""Most draws, all of which are held."""
 
 COSTS = {"random": 1, "degree": 1, "fiedler": 3, "betweenness": 1}
-"""eigenvalue problems, each as large as that of lambda_2, for each failure."""
+"""Eigenvalue problems like that of lambda_2 per failure."""
 PATH = 5
-"""steps along edges of the shortest paths that take as long as a unit of effort."""
+"""Steps along edges of shortest paths that cost one unit of effort."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Left:
     algebraic_connectivity: float
     components: int
     largest: int
-    """nodes of the largest component."""
+    """Nodes of the largest component."""
 
 
 @dataclass(frozen=True, slots=True)

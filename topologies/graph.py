@@ -22,7 +22,7 @@ Ends = NDArray[np.int64]
 """Shape (edges, 2)."""
 NODES_LIMIT = 2_000_000
 EDGES_LIMIT = 50_000_000
-"""more than these are not held in memory: such a graph is known by its formulas, or not at all."""
+"""Most edges held in memory: a larger graph is known by its formulas, or not at all."""
 
 
 class Topology:

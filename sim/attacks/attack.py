@@ -34,7 +34,7 @@ Rows = NDArray[np.floating[Any]]
 Edge = tuple[int, int]
 
 BOAST = 1e9
-"""the weight that a liar says it has, so that each neighbor gives it as much as itself."""
+"""Sample weight that a liar claims, so that each neighbor counts it as much as itself."""
 
 Draw = Callable[[int, int], NDArray[np.float64]]
 """(row, size) to standard normal numbers of that row's own, (size,)."""
@@ -173,7 +173,7 @@ def length(vector: Vector) -> float:
 
 
 MISSING = 3
-"""a vector of the wrong shape lacks one part in so many."""
+"""A vector of the wrong shape lacks one part in this many."""
 
 
 def sleeper(lie: Attack | None, period: int) -> Attack:

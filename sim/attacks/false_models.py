@@ -62,9 +62,9 @@ def inf(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
 
 
 DOUBLINGS, REFINED, FIRST = 6, 6, 0.25
-"""of the line search: scales FIRST 2^k, then some between half and twice the best of them."""
+"""Line search: this many scales FIRST 2^k, then REFINED between half and twice the best of them."""
 FANG_B = 2.0
-"""b of Fang et al. 2020, as in their experiments."""
+"""Parameter b of Fang et al. 2020, as in their experiments."""
 
 
 def alie(sight: Sight, z: float) -> Vector:

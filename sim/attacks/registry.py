@@ -25,14 +25,14 @@ NOTHING, PEER, NEIGHBORS, RULE, GRAPH, DATA = (
     "all honest models, and the graph",
     "its own data",
 )
-"""what a liar needs to know."""
+"""What an attack needs to know."""
 
 LIE, ROUNDS = "LIE", "LIE[@ROUNDS]"
 
 LARGEST = 1e6
-"""a parameter is at most so large: beyond it float32 overflows, and `nan` says that more plainly."""
+"""Largest parameter: beyond it float32 overflows, for which `nan` is the plainer attack."""
 PERIOD, LONGEST_PERIOD = 10, 10**6
-"""of a sleeper, in its own rounds."""
+"""Default and longest period of a sleeper, in its own rounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from sim.worlds.schema import RUN
 
 RANDOM = "random"
 DRAWN_WITH = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "method", "byzantine", "attack")
-"""what `--world random` draws, or must not be changed lest another run be meant."""
+"""Options that `--world random` draws, or that would change which run a seed means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

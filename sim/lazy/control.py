@@ -28,7 +28,7 @@ from sim.lazy.plane import Plane
 
 TOKEN = struct.Struct("<II")
 SOME_DIGEST = bytes(DIGEST_BYTES)
-"""in place of an audit's digest: replicas are one and the same here."""
+"""Placeholder for an audit's digest: both ends share one stored replica here."""
 
 
 class LazyEngine:
@@ -63,8 +63,7 @@ class LazyEngine:
         self.liar = liar
         self.shown = 0
         self.undo: list[tuple[bool, int, Callable[[], None]]] | None = [] if index in plane.crashing else None
-        """of each change that is not on disk: whether vectors moved, which pair would be seen again (-1: none), and how
-        to take the rest back."""
+        """Per change not on disk: whether vectors moved, the pair seen again (-1: none), and how to undo the rest."""
         self._forget()
         self._do: dict[type, Callable[[Any], Event | None]] = {
             Freeze: self._freeze,

@@ -78,7 +78,9 @@ class Plane:
         self.edges = edges
         self.losses = np.full(nodes, np.nan)
         self._losses = np.full(nodes, np.nan)
-        """of each node: of its latest round that has ended, and (this) of the latest computed, which may go on."""
+        """Per node, the loss of the latest round that ended and (this) of the latest computed, which may still be
+        running.
+        """
         self.sketches: list[dict[int, NDArray[np.float64]]] = [{} for _ in range(nodes)]
         self.begun: Begun | None = None
         self.pending = 0
@@ -91,7 +93,7 @@ class Plane:
         self._held: list[int] = []
         self._waiting: dict[int, list[int]] = {}
         self._frozen = [0] * len(edges)
-        """of each edge: the latest ticket whose request is encoded, and (next) the latest that is applied."""
+        """Per edge, the latest ticket whose request is encoded and (next) the latest that is applied."""
         self._applied = [0] * len(edges)
         self._undo: dict[int, list[Undo]] = {node: [] for node in crashing}
         self._act: tuple[Callable[[list[int], list[Any]], None], ...] = (

@@ -35,10 +35,10 @@ OPTIONS: Kinds = {**OWN, **TRAINING, **GOSSIP}
 
 FILES = ("base", "world")
 NONE = "none"
-"""as `base`: the built-in digits; as `world`: the default world; as `attack`: nobody lies."""
+"""As `base`: the built-in digits; as `world`: the default world; as `attack`: nobody lies."""
 
 EXCLUSIVE = (("rounds", "time_s"), ("local_steps", "local_epochs"))
-"""pairs of which a run has one."""
+"""Pairs of options of which a run has one."""
 
 Endings: TypeAlias = "Generator[tuple[Job, RunOutcome], None, None]"
 """Each job with how it ended, as they end; closed early, it stops those that run."""

@@ -93,9 +93,9 @@ METRICS: Mapping[str, str] = {
 
 SHOWN_REASONS = 10
 UNSEEN = 5e-4
-"""an interval of this share of the mean is not shown: it is in the files."""
+"""Intervals below this share of the mean are only in the files."""
 ONLY_IN_FILES = ("attack_success_most", "virtual_time_s")
-"""a table is wide enough."""
+"""Metrics that the table leaves out, to stay narrow."""
 SMALL, LARGE = 1e-2, 1e4
 
 Value = str | int | float | bool | None

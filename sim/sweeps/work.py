@@ -17,7 +17,7 @@ from sim.worlds.load import load_world
 from sim.worlds.model import LiarSpec, WorldSpec
 
 DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor")
-"""options that shape the federation as a whole; the other ones only replace a setting."""
+"""Options that shape the federation as a whole; the others replace a single setting."""
 
 
 def build(job: Job) -> tuple[FederationConfig, WorldSpec]:

@@ -40,7 +40,7 @@ RULES = (
 )
 STALENESS = ("none", "constant", "constant:0.5", "hinge:2,1", "polynomial:0.5", "hinge-polynomial:4,0.5")
 HORIZON_S = 8.0
-"""about how long such a run takes, so that faults fall into it."""
+"""Approximate length of such a run; faults fall into it."""
 
 
 def draw(seed: int) -> tuple[FederationConfig, WorldSpec]:

@@ -25,7 +25,7 @@ from sim.worlds.model import NANOSECONDS, WorldSpec, nanoseconds
 from sim.worlds.schema import FASTEST, LONGEST_S, Names, seconds
 
 UNIT = 10**15
-"""one at which speeds are counted as whole numbers: the slowest still has nine digits."""
+"""Unit in which speeds are whole numbers: the slowest still has nine digits."""
 LONGEST_NS = round(LONGEST_S * NANOSECONDS)
 
 NUMBERS = {"time_s": seconds(), "speed": number(1 / FASTEST, FASTEST)}

@@ -97,7 +97,7 @@ def model_bytes_option(default: str | None = None) -> Decorator:
 Row = Mapping[str, Any]
 
 PATIENCE_S = 1.0
-"""a line on the progress is written so often, and not before."""
+"""Time between two progress lines, and before the first."""
 
 
 @contextmanager

@@ -27,14 +27,14 @@ from topologies.laplacian import Array, Laplacian
 from topologies.spectral import EPSILON, fiedler_vector, plain_extremes, rounds_to_consensus, spectrum
 
 BLOCK = 256
-"""candidates whose equations are solved at once."""
+"""Candidates whose equations are solved at once."""
 SAME = 1e-9
-"""relative: eigenvalues this close are one, and edges whose eigenvalues are this close are equally good."""
+"""Relative distance at which eigenvalues are one, or edges equally good."""
 BISECTIONS = 60
 EXTREME = 64
-"""nodes at either end of the Fiedler vector that are considered on a graph too large for all eigenvectors."""
+"""Nodes considered at either end of the Fiedler vector, on graphs too large for all eigenvectors."""
 LOOKS = 10
-"""eigenvalue problems, each as large as that of lambda_2, that it takes to add an edge and to tell what it did."""
+"""Eigenvalue problems like that of lambda_2 per added edge, its description included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

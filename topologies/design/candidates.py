@@ -29,12 +29,12 @@ from topologies.specs import parse
 
 SEEDS = 5
 DRAWN = 200
-"""up to so many nodes each random family is drawn `SEEDS` times, on larger graphs once."""
+"""Up to this many nodes each random family is drawn `SEEDS` times, on larger graphs once."""
 SMALL = 500
 DEGREES = 12
-"""values tried of a parameter that sets the degree; half as many above `SMALL` nodes."""
+"""Values tried of a parameter that sets the degree; half as many above `SMALL` nodes."""
 CIRCULANTS = 2_000
-"""sets of offsets tried for each number of offsets; all of them where there are no more."""
+"""Most sets of offsets tried for each number of offsets."""
 OFFSETS_LIMIT = 8
 CIRCULANT_NODES = 2_000
 
@@ -115,7 +115,7 @@ def _fastest(
 
 
 SAME = ("dumbbell",)
-"""other names of families that are tried already."""
+"""Other names of families that are tried already."""
 
 CHOICES: Mapping[str, Callable[[Wanted], Iterable[str]]] = {
     "random-regular": lambda wanted: [f"degree={degree}" for degree in _degrees(wanted, 2)],
@@ -131,10 +131,10 @@ CHOICES: Mapping[str, Callable[[Wanted], Iterable[str]]] = {
 
 
 SEARCHED = "searched"
-"""the spec of a graph that no family has begins with this word."""
+"""First word of the spec of a graph that belongs to no family."""
 
 DENSE = 40
-"""edges for each node: above `SMALL` nodes a graph with more is judged by its formulas, or not at all."""
+"""Edges per node: above `SMALL` nodes, a denser graph is judged by its formulas or not at all."""
 
 
 @dataclass(eq=False, kw_only=True)

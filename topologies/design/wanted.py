@@ -16,7 +16,7 @@ from topologies.laplacian import Array
 from topologies.spectral import EPSILON, check_weights, rounds_to_consensus, spectrum
 
 DENSE_LIMIT = 500
-"""nodes: up to so many all eigenvalues are found faster than the two that matter."""
+"""Up to this many nodes, all eigenvalues are found faster than the two that matter."""
 
 
 def weighted_laplacian(adjacency: Array, weights: str) -> Array:
@@ -76,7 +76,7 @@ DIGITS = 9
 """Two mixing rates that agree to so many decimals are a tie."""
 
 DESIGN_LIMIT = 5_000
-"""nodes of a graph to find: two minutes on one core, for all that is tried."""
+"""Most nodes of a graph to find: two minutes on one core in all."""
 
 Key = tuple[float, ...]
 

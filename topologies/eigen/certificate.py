@@ -24,17 +24,17 @@ from topologies.eigen.elimination import UNIT, QuadraticForm, eliminate, elimina
 from topologies.laplacian import Array, Laplacian
 
 SPARE = (0.4, 0.02)
-"""of the tolerance, times the core's diagonal e: rounding below this is covered, by proving more than is claimed. The
-less where long chains were eliminated: their weight counts up to several times in the core, and so does what is spared.
+"""Share of the tolerance, times the core's diagonal e, proven beyond the claim to cover rounding; the second where long
+chains were eliminated, whose weight counts several times in the core.
 """
 SAFETY = 2.0
-"""times the textbook bound on rounding errors, for kernels that add in their own order."""
+"""Factor on the textbook bound on rounding errors, for kernels that add in their own order."""
 
 
 GRADUAL = 2_000
-"""nodes of a core that may be eliminated one by one."""
+"""Nodes of a core that may be eliminated one by one."""
 SMALL = 32
-"""nodes of a core that is not worth making smaller."""
+"""A core of this many nodes is not worth making smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class Budget:
 
 
 CHEAP = Budget(core=4_000, fill=2e7)
-"""about half a gigabyte, a few seconds."""
+"""About half a gigabyte, a few seconds."""
 LARGE = Budget(core=12_000, fill=1.2e8)
-"""up to six gigabytes, some minutes."""
+"""Up to six gigabytes, some minutes."""
 
 
 def at_least(laplacian: Laplacian, sigma: float, budget: Budget = CHEAP, tolerance: float = 1e-6) -> bool | None:

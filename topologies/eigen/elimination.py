@@ -29,9 +29,9 @@ from topologies.laplacian import Array, Laplacian
 Whole = NDArray[np.int64]
 UNIT = 2.0**-53
 CLOSE = 1e-8
-"""of its sum: a smaller pivot is not divided by."""
+"""A pivot below this share of its sum is not divided by."""
 SLACK = 1.5
-"""nodes of up to this times the least degree go in one turn: fewer turns, little more fill."""
+"""Nodes of up to this times the least degree go in one turn: fewer turns, little more fill."""
 
 
 @dataclass(frozen=True, slots=True)

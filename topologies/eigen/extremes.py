@@ -27,7 +27,7 @@ from topologies.errors import TopologyError
 from topologies.laplacian import Array, Laplacian
 
 DENSE_LIMIT = 1_000
-"""nodes: above, importing scipy and taking another method is faster."""
+"""Most nodes of a dense solution: above, another method is faster even with the import of scipy."""
 ULP = 2.0**-52
 
 
@@ -60,7 +60,7 @@ def eigenvalues(matrix: NDArray[np.float64]) -> Eigenvalues:
 
 
 TOLERANCE = 1e-6
-"""relative: an eigenvalue is certified when it is proven to lie within this of the one that is reported."""
+"""An eigenvalue is certified when proven to lie within this relative distance of the reported one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Extremes:
     certified: bool
     converged: bool
     products: int
-    """matrix-vector products, and solutions of a linear system."""
+    """Matrix-vector products, and solutions of a linear system."""
     vector: Array
     probable: float | None = None
     high_residual: float = 0.0
@@ -159,9 +159,9 @@ def proven(found: Extremes, lower: float) -> Extremes:
 
 
 EFFORT_LIMIT = 50_000_000
-"""of one command: a few minutes."""
+"""Effort allowed to one command: a few minutes."""
 CALLS = 50
-"""what numpy takes for a graph of a few nodes."""
+"""Effort that numpy's calls take on a graph of a few nodes."""
 
 Tell = Callable[[str], None]
 """Hears how far a long computation is."""
@@ -179,16 +179,16 @@ def effort(nodes: int, edges: int) -> int:
 
 
 PATIENCE = 200
-"""products after which a Ritz value that is not even known to its first digit is left to other methods."""
+"""Products after which a Ritz value without one known digit is left to other methods."""
 MOST = 1_000
-"""products of the first attempt; up to four times as many where they cost nothing."""
+"""Products of the first attempt; up to four times as many where they cost nothing."""
 NEARLY = 0.1
-"""the relative residual from which it is worth going on."""
+"""Relative residual from which it is worth going on."""
 LONGEST = 4_000
-"""products of the last attempt, and of the first where it is nearly there."""
+"""Products of the last attempt, and of the first where it is nearly there."""
 INVERSE_MOST = 400
 WEAKER = (1e-4, 1e-2)
-"""what to prove where `TOLERANCE` drowns in rounding: an interval, no certificate."""
+"""Accuracies to prove where `TOLERANCE` drowns in rounding: an interval, no certificate."""
 
 
 def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:

@@ -93,7 +93,7 @@ def _places(path: Path, rows: list[tuple[int, list[str]]], names: Sequence[str])
 
 Counts = NDArray[np.int64]
 SAME = 1e-9
-"""a swap must better two cliques by more than rounding, or two machines might decide differently."""
+"""A swap must improve two cliques by more than rounding, or two machines might decide differently."""
 
 
 def d_cliques(wanted: GraphRequest) -> Ends:

@@ -25,7 +25,7 @@ from topologies.metrics.robustness import Robustness, robustness
 
 CAUTION = "That a graph mixes fast does not mean that it bears liars."
 NAMED = 5
-"""nodes or edges that a warning names before it says how many more there are."""
+"""Nodes or edges that a warning names before it counts the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,13 +22,13 @@ from topologies.specs import parse
 
 EXACT_LIMIT = 2_000
 SPREADING_WORK = 4_000_000
-"""set unions that `_spread` may take: about half a second."""
+"""Set unions that `_spread` may take: about half a second."""
 SEARCH_WORK = 24_000_000
-"""arcs that all searches of one diameter may follow together."""
+"""Arcs that all searches of one diameter may follow together."""
 MOST_SEARCHES = 256
 FEWEST_SEARCHES = 3
 NARROW = 24
-"""a front of fewer nodes is searched node by node: a call of numpy costs more."""
+"""A front of fewer nodes is searched node by node: a call of numpy costs more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ def tree_sizes(topology: Topology) -> NDArray[np.int64]:
 Nodes = NDArray[np.int64]
 DENSE_LIMIT = 2_000
 SUM_WORK = 50_000_000
-"""sines that are summed for the eigenvalues: about half a second."""
+"""Sines summed for the eigenvalues: about half a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

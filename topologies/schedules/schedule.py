@@ -24,7 +24,7 @@ from topologies.errors import TopologyError
 from topologies.graph import Topology
 
 LINKS_LIMIT = 60_000_000
-"""of all rounds together: about a gigabyte."""
+"""Most links of all rounds together: about a gigabyte."""
 ROUNDS_LIMIT = 10_000
 
 
@@ -51,7 +51,7 @@ Ints = NDArray[np.int64]
 Array = NDArray[np.float64]
 
 DENSE_SHARE = 16
-"""a round in which some node hears more than one in so many nodes is applied to a matrix as a dense one."""
+"""A round in which a node hears more than one in this many nodes is applied as a dense matrix."""
 
 
 class Part(NamedTuple):
@@ -188,7 +188,7 @@ class Schedule:
 
 
 RATIONAL_LIMIT = 128
-"""nodes; above, exactness is told from the fall of a random start's disagreement."""
+"""Most nodes of an exact proof; above, exactness is told from the fall of a random start's disagreement."""
 PROBES = 3
 ZERO = 1e-12
 AWAY = 1e-6

@@ -131,7 +131,7 @@ class Cluster(Generic[E]):
         self._halt_if_over()
 
     def crash(self, index: int, *, kept: int = 0) -> None:
-        """As kill -9 does."""
+        """Crash as `kill -9` does."""
         host = self.hosts[index]
         if not host.alive:
             return

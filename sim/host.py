@@ -79,7 +79,7 @@ class HostNetwork(Protocol):
 
 
 class Watch(Protocol):
-    """Who looks on: an oracle, or the figures of a report. It changes nothing."""
+    """An observer that changes nothing: an oracle, or the figures of a report."""
 
     def before(self, index: int, operation: Operation) -> None:
         """The engine is about to carry it out."""

@@ -28,8 +28,7 @@ class Oracle:
         self.gammas = gammas
         self.booked: Totals | float = 0.0
         self._largest = 1e-300
-        """Largest sum of absolute terms so far: the scale of rounding errors, even where only booked amounts are left.
-        """
+        """Largest sum of absolute terms so far: the scale of rounding errors, even if only booked amounts are left."""
         self._before: Totals | None = None
         self._unflushed: list[list[tuple[int, Totals]]] = [[] for _ in engines]
         """Per node, what commits not yet on disk booked, by their place among the unflushed changes."""

@@ -126,7 +126,7 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """Of everything added so far, as hexadecimal digits; adding may go on."""
+        """Digest of everything added so far, in hexadecimal; adding may go on."""
         state = self._hash.copy()
         state.update(b"".join(self._block))
         return state.hexdigest()

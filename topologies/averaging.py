@@ -89,9 +89,7 @@ def random_values(nodes: int, dimension: int, rng: np.random.Generator) -> Array
 
 
 def rounds_limit(links: int, rounds: int | None = None) -> int:
-    """How many rounds over so many edges or links a simulation may take where nobody says.
-    Raises TopologyError: `rounds` were asked for, which would take too long, or fill the memory.
-    """
+    """Rounds a simulation may take by default over `links` edges. Raises TopologyError: `rounds` are too many."""
     if rounds is not None:
         require_whole("rounds", rounds, 1, min(ASKED_ROUNDS, max(FEWEST, 10 * WORK_LIMIT // max(1, links))))
     return min(ROUNDS_LIMIT, max(FEWEST, WORK_LIMIT // max(1, links)))
@@ -165,7 +163,7 @@ class OldValues:
         return moved, self.distance()
 
     def distance(self) -> float:
-        """To the mean of all rounds kept, as their root mean square: older values drive the present ones apart."""
+        """Root mean square distance to the mean of all rounds kept: older values drive the present ones apart."""
         return disagreement(self.past.reshape(-1, self.past.shape[2])) / math.sqrt(len(self.past))
 
     def tail(self, limit: int) -> Tail:
@@ -182,7 +180,7 @@ class OldValues:
 
 
 def run(states: Iterable[tuple[Array, float]], x: Array, epsilon: float, rounds: int | None, limit: int) -> Approach:
-    """From `x` through exactly `rounds` of the `states` that follow it; None: until epsilon, or to the limit."""
+    """Run from `x` through exactly `rounds` of the `states` that follow; None: until epsilon, or to the limit."""
     last, first = x, disagreement(x)
     distances, reached = [1.0], None
     for t, (last, distance) in enumerate(islice(states, rounds or limit), start=1):  # noqa: B007 - `last` is used
@@ -250,7 +248,7 @@ class Bracket(NamedTuple):
 
 
 def bracket(topology: Topology, epsilon: float) -> Bracket:
-    """For a connected graph. The expected matrix is I - L / (2 edges)."""
+    """Bounds for a connected graph, whose expected matrix is I - L / (2 edges)."""
     require_epsilon(epsilon, EPSILON_LIMIT)
     share = spectrum(topology).algebraic_connectivity / (2.0 * topology.edge_count)
     if share > 1.0 - 1e-12:  # two nodes: they agree when they first meet

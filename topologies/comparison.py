@@ -87,7 +87,7 @@ def _check_sort(column: str | None, model_bytes: int | None) -> None:
 
 
 def _sizes(spec: str, sizes: Sequence[int]) -> Sequence[int | None]:
-    """Those to build `spec` in; None for its own. A name that nobody knows is found here, before anything is built."""
+    """Sizes to build `spec` in; None for a file's own. An unknown name is found here, before anything is built."""
     if spec == "-" or is_file(spec):
         return [None]
     kind(spec)

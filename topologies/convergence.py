@@ -105,7 +105,7 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | Non
 
 
 def _check(asked: Asked, mode: str, links: int) -> int:
-    """How many rounds there may be, where each goes over so many edges or links."""
+    """Most rounds of a simulation in which each round uses this many edges or links."""
     require_epsilon(asked.epsilon)
     if asked.runs is not None and mode != "gossip":
         raise TopologyError("only gossip has several", key="runs", value=asked.runs, allowed="with --mode gossip")
@@ -209,7 +209,7 @@ def _consensus(
 
 
 def _exact_after(schedule: Schedule, x: Array) -> int | None:
-    """The round in which the distance vanished at one blow, as it does only where the product of rounds is J/n."""
+    """The round in which the distance dropped to zero at once, as only a product of J/n makes it."""
     states = averaging.mixed([mixing.apply for mixing in schedule.mixings], x)
     done = run(states, x, averaging.VANISHED, None, max(schedule.period, 2 * schedule.nodes.bit_length()))
     return done.reached if done.reached is not None and done.distances[-2] > np.sqrt(averaging.VANISHED) else None

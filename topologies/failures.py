@@ -51,9 +51,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """`left[k]`: after k failures. `remaining`: what is there in the end, its nodes named as they were before, by
-    their numbers where they had no names.
-    """
+    """`left[k]`: after k failures. `remaining`: the final graph, its nodes by their old names or numbers."""
 
     left: tuple[Left, ...]
     remaining: Topology

@@ -139,7 +139,7 @@ def ordered(pairs: Ends | Iterable[Sequence[int]]) -> Ends:
 
 
 def _whole_pairs(pairs: object) -> Ends:
-    """As an array. Numbers are not rounded: half a node is a mistake of whoever made it."""
+    """Pairs as an array. Numbers are not rounded: half a node is the caller's mistake."""
     listed: Any = list(pairs) if isinstance(pairs, Iterable) and not isinstance(pairs, np.ndarray) else pairs
     try:
         given = np.asarray(listed)

@@ -217,7 +217,7 @@ def _mixing_rate(topology: Topology, weights: str, found: Extremes, *, certify: 
 
 
 def _rate(found: Extremes, factor: float) -> _Rate:
-    """Of W = I - factor A. The eigenvalues lie from `lower` to `highest`, and some at `low` and `high` or beyond."""
+    """Rate of W = I - factor A. Eigenvalues lie from `lower` to `highest`, some at `low` and `high` or beyond."""
 
     def shrinking(*ends: float) -> float:
         return max(abs(1.0 - factor * end) for end in ends)

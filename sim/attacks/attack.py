@@ -73,7 +73,7 @@ class Sight:
 
     @cached_property
     def neighbors(self) -> tuple[int, ...]:
-        """Of the peer, in rising order."""
+        """Neighbors of the peer, in rising order."""
         ends = {high if low == self.peer else low for low, high in self.edges if self.peer in (low, high)}
         return tuple(sorted(ends or {self.node}))
 

@@ -127,9 +127,7 @@ def extreme(sight: Sight) -> Vector:
 
 
 def mirror(sight: Sight) -> Vector:
-    """Each is shown its own model. A rule whose radius is the (m - 2b)-th shortest distance has none left where the
-    liars are as many as that, and its node goes nowhere.
-    """
+    """Show each neighbor its own model: a radius taken from the (m - 2b)-th shortest distance is then 0."""
     return sight.victim
 
 
@@ -171,9 +169,7 @@ def fang(sight: Sight) -> Vector:
 
 
 def replacement(sight: Sight, scale: float) -> Vector:
-    """Model replacement: what the liar has learned apart from the mean around the victim, `scale` times. Bagdasaryan et
-    al. 2020, arXiv 1807.00459.
-    """
+    """Model replacement, `scale` times the liar's own deviation: Bagdasaryan et al. 2020, arXiv 1807.00459."""
     mean = sight.around.mean(axis=0)
     shown: Vector = mean + scale * (sight.own - mean)
     return shown
@@ -198,7 +194,7 @@ def response(sight: Sight, lie: Vector) -> Vector:
 
 
 def _deviation(rows: Rows) -> NDArray[np.floating]:
-    """Of each coordinate, (d,); zero where one model alone is known."""
+    """Standard deviation per coordinate, (d,); zero where only one model is known."""
     return rows.std(axis=0, ddof=1) if len(rows) > 1 else np.zeros(rows.shape[1])
 
 
@@ -221,9 +217,7 @@ ROUNDING = 1e-9
 
 
 def dissensus(sight: Sight, eps: float) -> Vector:
-    """Undoes `eps` times what the victim's honest neighbors pull it by; at 1 the weighted mean leaves it where it is.
-    He et al. 2022, arXiv 2202.01545.
-    """
+    """Undoes `eps` times the pull of the victim's honest neighbors: He et al. 2022, arXiv 2202.01545."""
     victim = np.asarray(sight.victim, np.float64)
     pull = sum((sight.weight(n) * (sight.models[n] - victim) for n in sight.known), np.zeros_like(victim))
     shown: Vector = victim - eps * pull / sum(sight.weight(n) for n in sight.lying)

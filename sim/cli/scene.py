@@ -29,7 +29,7 @@ DRAWN_WITH = ("nodes", "topology", "rounds", "partition", "rule", "compressor", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was asked for; None: not said."""
+    """Options of the command; None: not given."""
 
     file: Path | None = None
     nodes: int | None = None

@@ -78,9 +78,7 @@ class Plane:
         self.edges = edges
         self.losses = np.full(nodes, np.nan)
         self._losses = np.full(nodes, np.nan)
-        """Per node, the loss of the latest round that ended and (this) of the latest computed, which may still be
-        running.
-        """
+        """Per node, the loss of the latest round that ended and (this) of the latest computed, maybe still running."""
         self.sketches: list[dict[int, NDArray[np.float64]]] = [{} for _ in range(nodes)]
         self.begun: Begun | None = None
         self.pending = 0

@@ -32,9 +32,7 @@ def load_sweep(path: Path) -> SweepFile:
 
 
 def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
-    """Likewise, from what the file says; `path` names it in errors, and its folder is where other files are looked up.
-    Raises UserError, ExceptionGroup: as above.
-    """
+    """The sweep that `document` describes; `path` names it in errors and locates its files. Raises as above."""
     mistakes = Mistakes(path)
     unknown_keys(document, "", TABLES, mistakes)
     head = read_table(document.get("sweep", {}), "sweep.", HEAD, mistakes)

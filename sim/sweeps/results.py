@@ -43,7 +43,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """None of no values."""
+    """None without values."""
     count = len(values)
     if count == 0:
         return None
@@ -131,7 +131,7 @@ def figures(report: bytes) -> dict[str, float]:
 
 
 def results(plan: Plan, tally: Tally) -> dict[str, Any]:
-    """The same for the same runs, in whatever order and however many attempts they were made."""
+    """The contents of results.json: the same for the same runs, in any order and after any number of attempts."""
     return {
         "sweep": plan.file.path.name,
         "axes": {name: [_told(value) for value in values] for name, values in plan.file.axes.items()},

@@ -120,7 +120,7 @@ def _stand(plan: Plan, folder: Folder, *, retry: bool) -> Tally:
 
 
 def _figures(report: bytes) -> dict[str, float] | None:
-    """None of a file that is not one of ours, or that a disk has spoiled: the run is made again."""
+    """None for a file that is not ours or is damaged: the run is repeated."""
     try:
         return figures(report)
     except ValueError:

@@ -33,7 +33,7 @@ CONNECT_S = 15
 
 
 def cores() -> int:
-    """Those that this process may use, where the system tells."""
+    """Cores that this process may use, where the system tells."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -44,7 +44,7 @@ def run(job: Job) -> Report:
         raise UserError(text, allowed="the same files and the same software wherever a run is made, to its end")
     import torch  # noqa: PLC0415 - checking a sweep takes no torch
 
-    from sim import simulate  # noqa: PLC0415 - as above
+    from sim.simulation import simulate  # noqa: PLC0415 - as above
 
     torch.set_num_threads(1)
     federation, world = build(job)

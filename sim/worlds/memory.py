@@ -47,9 +47,7 @@ def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, batch
 def check_memory(
     *, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, personal: int = 0, root: Path = Path("/")
 ) -> None:
-    """Refuse a run that does not fit; where the system does not say what is available, nothing is refused.
-    Raises UserError: names the need, what is available and what to change.
-    """
+    """Raises UserError: the run does not fit into the available memory, where that is known; names what to change."""
     needed = needed_bytes(
         nodes=nodes, edges=edges, size=size, payload_bytes=payload_bytes, batching=batching, personal=personal
     )

@@ -142,7 +142,7 @@ def _gossip(rng: Random) -> GossipConfig:
 
 
 def _rule(rng: Random) -> str:
-    """Where a node has too few neighbors for it, nothing is mixed."""
+    """A rule that needs more neighbors than a node has mixes nothing there."""
     return choice(rng, RULES) if rng.random() < 0.3 else "mean"
 
 

@@ -51,7 +51,7 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
 
 
 def readable_bytes(size: float | None) -> str:
-    """As people write it, in powers of 1000: `409.6 kB`; a dash for None."""
+    """A size in powers of 1000, such as `409.6 kB`; a dash for None."""
     if size is None:
         return "-"
     for unit in ("B", "kB", "MB", "GB", "TB"):

@@ -52,7 +52,7 @@ def static_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
 
 
 def schedule_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
-    """As above, of the undirected schedules."""
+    """Likewise for the undirected schedules."""
     for name, family in FAMILIES.items():
         if family.kind is GraphKind.SCHEDULE:
             several = "k" in family.parameters
@@ -61,7 +61,7 @@ def schedule_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
 
 
 def _spread(low: int, high: int, step: int, most: int) -> list[int]:
-    """From `low` up to `high`, at most `most` values, the ends among them."""
+    """At most `most` values from `low` up to `high`, both ends included."""
     values = list(range(low, high + 1, step))
     if len(values) <= most:
         return values
@@ -105,7 +105,7 @@ def _fastest(
     extra: tuple[int, ...],
     weights: str,
 ) -> int:
-    """Its row in `drawn`, which has shape (sets, count). Eigenvalues are the sums of `gaps` over the offsets."""
+    """Row of the fastest set in `drawn` (sets, count); eigenvalues are the sums of `gaps` over its offsets."""
     scale = 1.0 if weights == "best-constant" else 1.0 / (2 * drawn.shape[1] + len(extra) + 1)
     rates = []
     for offsets in drawn:
@@ -174,7 +174,7 @@ class GraphCandidate:
 
     @cached_property
     def failures(self) -> tuple[str, ...]:
-        """What it violates of all that is cheap to tell, in plain words; without the robustness."""
+        """Violated requirements that are cheap to check, in plain words; without robustness."""
         wanted, found = self.wanted, []
         if component_count(self.topology) > 1:
             return ("it is not connected",)

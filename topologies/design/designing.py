@@ -172,7 +172,7 @@ def _judged(
 
 
 def _looks(entries: Sequence[GraphCandidate]) -> int:
-    """How many are looked at closely."""
+    """How many graphs are judged closely."""
     nodes = entries[0].topology.nodes if entries else 0
     if nodes <= ATLAS_NODES:
         return len(entries)
@@ -201,7 +201,7 @@ def _but_for(found: GraphCandidate, key: str) -> bool:
 
 
 def _enough(wanted: Wanted, most: int) -> str:
-    """What would do: a larger degree, or fewer liars."""
+    """A change that would do: a larger degree, or fewer liars."""
     fewer = f"byzantine = {max(0, (most - 1) // 2)}"
     highest = wanted.highest + 8 if wanted.nodes <= ADVISED else wanted.highest
     for degree in range(wanted.highest + 1, min(wanted.nodes, highest + 1)):

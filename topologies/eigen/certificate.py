@@ -46,7 +46,7 @@ class Budget:
 
     @property
     def edges(self) -> int:
-        """At most, while eliminating."""
+        """Most edges while eliminating."""
         return min(self.core * self.core // 4, 30_000_000)
 
 
@@ -111,7 +111,7 @@ def expected_fill(form: QuadraticForm) -> float:
 
 
 def _widest_level(form: QuadraticForm) -> int:
-    """Of a breadth-first search from a node that is far from some other."""
+    """The widest level of a breadth-first search from a node that is far from some other."""
     from scipy.sparse import coo_array  # noqa: PLC0415 - small graphs do without
 
     places = np.concatenate([form.i, form.j]), np.concatenate([form.j, form.i])
@@ -142,7 +142,7 @@ def too_wide(laplacian: Laplacian, low: float, budget: Budget) -> bool:
 
 
 def _dense_proof(form: QuadraticForm, spare: float) -> bool:
-    """By Cholesky as it is; where that drowns in rounding, after eliminating what can be."""
+    """Proof by Cholesky; where it drowns in rounding, after eliminating what can be."""
     if _cholesky_proof(form, spare):
         return True
     return form.size <= GRADUAL and _cholesky_proof(eliminate_dense(form), spare)

@@ -80,7 +80,7 @@ class QuadraticForm:
 
     @property
     def sums(self) -> Array:
-        """Of the weights at each node. Shape (nodes,)."""
+        """Sums of the weights at each node. Shape (nodes,)."""
         return np.asarray(np.bincount(self.i, self.c, self.size) + np.bincount(self.j, self.c, self.size))
 
 

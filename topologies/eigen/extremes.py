@@ -114,7 +114,7 @@ def required(found: Extremes) -> Extremes:
 
 
 def exactly(low: float, high: float, method: str) -> Extremes:
-    """By a formula."""
+    """Extremes known from a formula."""
     return Extremes(
         low=low,
         high=high,
@@ -153,7 +153,7 @@ def from_vector(
 
 
 def proven(found: Extremes, lower: float) -> Extremes:
-    """With a bound from below that a certificate gave."""
+    """Extremes with a certificate's lower bound."""
     certified = found.low - lower <= TOLERANCE * found.low * (1.0 + 1e-9)
     return replace(found, lower=lower, certified=certified, converged=certified or found.converged)
 
@@ -172,7 +172,7 @@ def silent(_text: str) -> None:
 
 
 def effort(nodes: int, edges: int) -> int:
-    """Of the algebraic connectivity: dense up to `DENSE_LIMIT` nodes; above, edges beyond those of a ring cost most."""
+    """Effort of lambda_2: dense up to `DENSE_LIMIT` nodes; above, edges beyond those of a ring cost most."""
     if nodes <= DENSE_LIMIT:
         return CALLS + nodes**2 // 10 + edges // 20
     return DENSE_LIMIT**2 // 10 + 2 * nodes + edges + 10 * max(0, edges - nodes)
@@ -192,7 +192,7 @@ WEAKER = (1e-4, 1e-2)
 
 
 def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
-    """Of a connected graph with at least two nodes. `certify` spends minutes and gigabytes to prove the result."""
+    """Extremes of a connected graph of two nodes or more. `certify` may spend minutes and gigabytes on a proof."""
     budget = LARGE if certify else CHEAP
     if _is_small(laplacian):
         return _first_good(laplacian, budget, _small(laplacian))
@@ -200,7 +200,7 @@ def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
 
 
 def _is_small(laplacian: Laplacian) -> bool:
-    """On a board without scipy the dense method goes on, slowly, for a while."""
+    """Without scipy, as on a small board, the dense method is used further, though slow."""
     return laplacian.nodes <= DENSE_LIMIT or (laplacian.nodes <= 2 * DENSE_LIMIT and find_spec("scipy") is None)
 
 

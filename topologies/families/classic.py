@@ -124,7 +124,7 @@ def hypercube_form(wanted: GraphRequest) -> ClosedForm:
 
 
 def sides(name: str, wanted: GraphRequest) -> tuple[int, ...]:
-    """Those given, else the two most nearly square ones: rows, then columns."""
+    """The given sides, or the two most nearly square ones: rows, then columns."""
     if wanted["dims"] is None:
         return _rows_and_cols(name, wanted.nodes, wanted["rows"], wanted["cols"])
     dims: tuple[int, ...] = wanted["dims"]

@@ -181,7 +181,7 @@ def _small_world(groups: list[list[int]]) -> Iterator[Edge]:
 
 
 def _fractal(groups: list[list[int]]) -> Iterator[Edge]:
-    """As many groups as a clique has members are joined each to each and are one group from then on, and so forth."""
+    """As many groups as a clique has members are joined pairwise into one group, and so on."""
     joiner = _Joiner()
     wide = max(2, *map(len, groups))
     while len(groups) > 1:

@@ -109,7 +109,7 @@ def check_simple(ends: Ends, place: Place) -> None:
 
 
 def by_label(labels: Sequence[str], pairs: Sequence[tuple[str, str]], where: str, place: Place) -> Content:
-    """Of a file that lists its nodes: each once, and edges between those alone."""
+    """Content of a file that lists its nodes, each once, and joins only those."""
     known = {label: number for number, label in enumerate(labels)}
     if len(known) != len(labels):
         twice = next(label for number, label in enumerate(labels) if known[label] != number)
@@ -156,7 +156,7 @@ def check_weight(weight: object, where: str) -> None:
 
 
 def brief(value: object) -> object:
-    """What an error shows of a value in a file, which may be of any length and depth."""
+    """What an error shows of a value in a file, however long or deep."""
     if isinstance(value, list | dict):
         return f"a {type(value).__name__} of {len(value)}"
     return value if isinstance(value, float | None) else str(value)[:80]

@@ -49,9 +49,7 @@ STREAM = Path("-")
 
 
 def format_of(path: Path, name: str | None = None) -> Format:
-    """The format called `name`, else that of the suffix; a stream is JSON, a file without a suffix an edge list.
-    Raises TopologyError: there is no such format, or a stream of bytes is asked for.
-    """
+    """The format `name`, else the suffix's; a stream is JSON. Raises TopologyError: unknown, or bytes to a stream."""
     if name is not None and name not in FORMATS:
         raise TopologyError("unknown format", key="format", value=name, allowed=nearest(name, FORMATS))
     if path == STREAM:

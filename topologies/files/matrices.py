@@ -213,7 +213,7 @@ def _rows(data: bytes, where: str, names: list[str]) -> Iterator[tuple[int, list
 
 
 def _nodes(word: str, place: str) -> int:
-    """How many there are, before anything of that size is made."""
+    """Number of nodes, checked before anything of that size is allocated."""
     nodes = whole(word, place)
     if not 1 <= nodes <= NODES_LIMIT:
         raise TopologyError("impossible number of nodes", key=place, value=nodes, allowed=f"from 1 to {NODES_LIMIT}")

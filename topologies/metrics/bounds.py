@@ -40,7 +40,7 @@ def is_transitive(topology: Topology) -> bool:
 
 
 def is_connected(topology: Topology) -> bool:
-    """Of an implicit graph its formula knows."""
+    """Connected or not; for an implicit graph by its formula."""
     return bool(topology.formula.low > 0.0) if topology.implicit else component_count(topology) == 1
 
 

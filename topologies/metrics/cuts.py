@@ -202,7 +202,7 @@ class CutPoints:
 
 
 def cut_points(topology: Topology, limit: int = SEARCH_LIMIT) -> CutPoints | None:
-    """None for a graph of more than `limit` nodes and edges, or without edges to look at."""
+    """None above `limit` nodes and edges, or without edges to look at."""
     if degree_range(topology)[0] >= 2 and is_transitive(topology):
         # Mader 1971, Watkins 1970: such a component stays whole when any edge or any node of it is lost
         return CutPoints(bridges=(), nodes=())

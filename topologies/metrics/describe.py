@@ -38,7 +38,7 @@ def survey(
     certify: bool = False,
     model_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """What `describe` tells, and where the graph is thin, how many liars and failures it bears, and what it costs."""
+    """What `describe` tells, plus thin places, tolerated malicious neighbors and failures, and cost."""
     started = time.perf_counter()
     plain = plain_extremes(topology, certify=certify)
     facts = mixing_facts(topology, spectrum(topology, weights, certify=certify, found=plain), weights, epsilon)

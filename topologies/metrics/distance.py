@@ -46,9 +46,7 @@ def diameter(topology: Topology) -> int | None:
 
 
 def distances(topology: Topology) -> Distances:
-    """Exact for families with a formula, graphs in which every node sees the same, trees and up to 2,000 nodes; else a
-    range from a handful of breadth-first searches.
-    """
+    """Exact with a formula, for transitive graphs, trees and up to 2,000 nodes; else a range from a few searches."""
     form = topology.formula
     closed = form.diameter if form is not None else None
     if topology.implicit or topology.nodes == 1:

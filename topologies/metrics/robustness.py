@@ -169,9 +169,7 @@ GLANCE = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robustness:
-    """The largest r lies in lower .. upper. `pair`: two disjoint sets that keep it from being more, where the search
-    found them; each ascending.
-    """
+    """The largest r lies in lower .. upper. `pair`: two disjoint sets found that keep it from being more."""
 
     lower: int
     upper: int
@@ -258,7 +256,7 @@ def _searched(topology: Topology, so_far: Robustness, work: int) -> Robustness:
 
 
 def _below(so_far: Robustness, masks: list[int], pair: tuple[int, int]) -> Robustness:
-    """What two sets prove: the least t at which both are closed."""
+    """The bound that two sets prove: the least t at which both are closed."""
     t = so_far.lower
     while any(core(masks, side, t) != side for side in pair):
         t += 1

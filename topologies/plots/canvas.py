@@ -21,9 +21,7 @@ RED = "#d55e00"
 
 
 def check_target(path: Path) -> None:
-    """Before anything is computed, so that a mistake does not show after it.
-    Raises TopologyError: a format that cannot be drawn, or no such folder; ModuleNotFoundError: matplotlib is an extra.
-    """
+    """Raises TopologyError: a format that cannot be drawn, or no such folder; ModuleNotFoundError: no matplotlib."""
     if path.suffix.lower() not in SUFFIXES:
         raise TopologyError("no such picture format", key="output", value=str(path), allowed=", ".join(SUFFIXES))
     if path.is_dir() or not path.absolute().parent.is_dir():

@@ -70,7 +70,7 @@ class Algebra(Protocol):
 
 
 def contraction(schedule: Schedule, epsilon: float) -> PeriodContraction:
-    """Of a schedule whose union is connected, on two nodes or more."""
+    """Contraction of a schedule on two nodes or more whose union is connected."""
     shapes = [circulant_row(mixing) for mixing in schedule.mixings]
     rows = [row for row in shapes if row is not None]
     if len(rows) == schedule.period:
@@ -229,7 +229,7 @@ class _Probe:
         self.spent = 0
 
     def norm(self, t: int, enough: float = math.inf) -> tuple[float, float]:
-        """Of D_t, from below, and the residual of D_t^T D_t. Ends early where it is above `enough`."""
+        """Norm of D_t from below, and the residual of D_t^T D_t. Ends early above `enough`."""
         krylov = Krylov(lambda x: self._back(t, self._product(t, x)), self.mean)
         while True:
             krylov.extend(krylov.size + 4)
@@ -278,7 +278,7 @@ def by_lanczos(schedule: Schedule, epsilon: float) -> PeriodContraction:
 
 
 def _bisected(probe: _Probe, epsilon: float) -> int | None:
-    """None where the work is spent before it is found."""
+    """None if the work is spent first."""
     high = 1
     while probe.norm(high, epsilon)[0] > epsilon:
         high *= 2

@@ -36,7 +36,7 @@ def check_links(family: str, nodes: int, links: int) -> None:
 
 
 def check_rounds(family: str, nodes: int, rounds: int) -> None:
-    """For a drawn schedule, in which a node has one link in a round."""
+    """Check a drawn schedule, in which a node has one link per round."""
     if rounds > ROUNDS_LIMIT:
         key = f"{family}:rounds"
         raise TopologyError("too many", key=key, value=rounds, allowed=f"up to {ROUNDS_LIMIT}: they are repeated")
@@ -78,7 +78,7 @@ class MixingMatrix:
 
     @classmethod
     def of(cls, nodes: int, shares: Mapping[tuple[int, int], Fraction]) -> MixingMatrix:
-        """From W's entries off the diagonal: `shares[receiver, sender]`."""
+        """A matrix from W's entries off the diagonal: `shares[receiver, sender]`."""
         links = sorted(shares)
         array = np.array(links, dtype=np.int64).reshape(-1, 2)
         numerators = np.array([shares[link].numerator for link in links], dtype=np.int64)
@@ -87,7 +87,7 @@ class MixingMatrix:
 
     @classmethod
     def joined(cls, nodes: int, parts: Sequence[Part]) -> MixingMatrix:
-        """From links given as arrays: what a graph of a million nodes needs. No parts, no links: W is the identity."""
+        """A matrix from links given as arrays, fit for a million nodes. Without parts W is the identity."""
         none = np.empty(0, np.int64)
         receivers = np.concatenate([none, *(part.receivers for part in parts)])
         senders = np.concatenate([none, *(part.senders for part in parts)])

@@ -55,10 +55,10 @@ class Surroundings:
     engine_ns: int = 500_000
     liars: frozenset[int] = frozenset()
     faults_end_ns: int = 0
-    """when the last of the planned faults happens."""
+    """Time of the last planned fault."""
     tokens: bool = False
     check: bool = True
-    """check every invariant of a core after every event it takes."""
+    """Whether every invariant of a core is checked after each event."""
 
 
 class Cluster(Generic[E]):
@@ -77,10 +77,10 @@ class Cluster(Generic[E]):
     ) -> None:
         self.around = around
         self._left = dict.fromkeys(range(len(engines)))
-        """who has neither finished nor is gone; of a dict the first is found at once."""
+        """Nodes that have neither finished nor gone; a dict, so that the first is found at once."""
         self._halts = True
         self.gone: set[int] = set()
-        """nodes that crashed for good."""
+        """Nodes that crashed for good."""
         self.kernel = Kernel()
         self.trace = Trace()
         self.network = Network(
@@ -131,7 +131,7 @@ class Cluster(Generic[E]):
         self._halt_if_over()
 
     def crash(self, index: int, *, kept: int = 0) -> None:
-        """As kill -9 does."""
+        """Crash as `kill -9` does."""
         host = self.hosts[index]
         if not host.alive:
             return

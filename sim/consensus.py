@@ -11,7 +11,7 @@ from p2pfl.learn.interface import Score
 from sim.learning.batched import BatchedLearners
 
 ROWS = 512
-"""of so many models at a time there is a copy in float64."""
+"""Models copied to float64 at a time."""
 
 
 def mean_of(models: NDArray[Any], nodes: list[int]) -> NDArray[np.float64]:

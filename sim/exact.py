@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import Rule
+from p2pfl.compress import Payload
 from p2pfl.core.effects import Operation
 from p2pfl.core.events import Event, RoundCommitted
 from p2pfl.core.lives import Life, Start
 from p2pfl.engine.codecs import Codecs
-from p2pfl.engine.durable import entry
+from p2pfl.engine.durable import Entry, Image, change, entry, image, restore
 from p2pfl.engine.engine import Engine
+from p2pfl.engine.redo import redo
 from p2pfl.engine.showing import Forgery, Occasion, as_weighed
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError
@@ -27,10 +29,9 @@ from sim.attacks import boast, passable
 from sim.engines import Boot
 from sim.learning.batched import Ahead
 from sim.liars import ShowLie
-from sim.memory_store import MemoryStore
 
 LOG_ENTRIES = 64
-"""and one for each neighbor: a longer log gives way to a snapshot, or long runs would fill the memory."""
+"""Log entries, plus one per neighbor, before a snapshot replaces the log: long runs would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,51 @@ class ExactPlan:
     sketch: Callable[[Vector], NDArray[np.float64]] | None = None
 
 
+class MemoryStore:
+    """A disk in memory, with one node's snapshot and log: what was flushed survives a crash, what was not may not."""
+
+    def __init__(self) -> None:
+        self._image: Image | None = None
+        self._flushed: list[Entry] = []
+        self._buffered: list[Entry] = []
+
+    def append(self, kind: str, header: dict[str, Any], blobs: Sequence[Payload]) -> None:
+        self._buffered.append((kind, header, list(blobs)))
+
+    def flush(self) -> None:
+        self._flushed += self._buffered
+        self._buffered.clear()
+
+    def checkpoint(self, state: NodeState) -> None:
+        self._image = image(state, with_replicas=True)
+        self._flushed.clear()
+        self._buffered.clear()
+
+    def crash(self, kept: int) -> None:
+        """Lose what was not flushed, apart from the first `kept` entries, which reached the disk by luck."""
+        self._flushed += self._buffered[:kept]
+        self._buffered.clear()
+
+    @property
+    def logged(self) -> int:
+        """Flushed entries since the last checkpoint."""
+        return len(self._flushed)
+
+    @property
+    def buffered(self) -> int:
+        return len(self._buffered)
+
+    def recover(self, codecs: Codecs, method: Method) -> NodeState | None:
+        """The state as the disk has it: snapshot, then log."""
+        if self._image is None:
+            return None
+        state = restore(self._image.header, self._image.arrays, self._image.blobs)
+        for kind, header, blobs in self._flushed:
+            step = change(kind, header, blobs, np.dtype(state.model.dtype))
+            redo(state, step, codecs=codecs, method=method)
+        return state
+
+
 class ExactEngine:
     """One node's data plane. Between a crash and the restart `state` is what the disk holds."""
 
@@ -62,9 +108,9 @@ class ExactEngine:
         self.loss: float | None = None
         self.sketches: dict[int, NDArray[np.float64]] = {}
         self._unlearned = plan.learner.local_state()
-        """what the learner keeps outside the model before the first round."""
+        """State that the learner keeps outside the model, before the first round."""
         self.begun: Vector | None = None
-        """the model with which the latest local round began."""
+        """Model at the start of the latest local round."""
         self._round: tuple[RoundStart, int] | None = None
         self._engine = self._engine_of(self._new_state())
 
@@ -167,13 +213,7 @@ class ExactEngine:
 
     def _engine_of(self, state: NodeState) -> Engine:
         plan = self.plan
-        engine = Engine(
-            index=plan.index,
-            state=state,
-            codecs=plan.codecs,
-            method=plan.method,
-            rule=plan.rule,
-        )
+        engine = Engine(index=plan.index, state=state, codecs=plan.codecs, method=plan.method, rule=plan.rule)
         if plan.show is not None:
             engine.show = partial(self._lie, plan.show)
             engine.claim = as_weighed if plan.rule is None else boast

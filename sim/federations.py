@@ -21,7 +21,7 @@ NODES = 8
 PARTITION = "shards:2"
 MANY_NODES = 500
 MANY_PARTITION = "draw:14"
-"""of the digits among more nodes than there are shards for."""
+"""Partition of the digits among more nodes than there are shards for."""
 
 
 def describe(
@@ -40,10 +40,7 @@ def describe(
 
     Another number of nodes than the file's means other members, of the same kind; another number, topology or seed
     another graph. What the file says of single edges holds for those that are left; `compressor` is that of the others.
-
-    Raises:
-        UserError: a mistake in the file or in an option.
-        DisconnectedGraph: the graph is not connected.
+    Raises UserError: a mistake in the file or in an option; DisconnectedGraph: the graph is not connected.
     """
     if nodes is not None:
         check_count(nodes)

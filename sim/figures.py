@@ -19,7 +19,7 @@ from sim.draws import some
 from sim.stage import Script, Stage
 
 MOST_EVALUATED = 256
-"""nodes scored for a point of the history: the final figures are of all."""
+"""Most nodes scored for a point of the history; the final figures are of all nodes."""
 
 
 class Figures:
@@ -86,7 +86,7 @@ class Figures:
         return self.given.learners.evaluate(rows, part, np.array(nodes, dtype=np.int64))
 
     def closing_rounds(self) -> list[dict[int, ClosedRound]]:
-        """Of the honest nodes that live, each closing round with the sketch of the model."""
+        """Closing rounds of the honest nodes that are up, each with the sketch of the model."""
         return [
             {tick: ClosedRound(tick, count, self.stage.sketch_of(node, tick)) for tick, count in closed.items()}
             for node in self._honest_and_up()

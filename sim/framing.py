@@ -32,14 +32,14 @@ from p2pfl.wire import PREFIX_BYTES, decode, decode_prefix, encode
 SEAL_BYTES: int = crypto_secretstream_xchacha20poly1305_ABYTES
 NOTICE_BYTES = 25
 BINDING_SECTIONS = 7 + len(fields(TrainingConfig)) + len(fields(GossipConfig))
-"""of a federation, the model's shape included: each has its hash in the handshake."""
+"""Sections of a federation, model shape included, whose hashes the handshake binds."""
 
 _BINDING = FederationBinding(
     federation_id=bytes(32), sections=tuple((str(section), bytes(32)) for section in range(BINDING_SECTIONS))
 )
 _GREETING_BYTES: int = crypto_secretstream_xchacha20poly1305_HEADERBYTES + NOTICE_BYTES + SEAL_BYTES
 LOWER_OPENING_BYTES = M1_BYTES + m3_bytes(_BINDING) + _GREETING_BYTES + NOTICE_BYTES + SEAL_BYTES
-"""what the lower end of a session sends before the first message."""
+"""Bytes that the lower end of a session sends before the first message."""
 UPPER_OPENING_BYTES = m2_bytes(_BINDING) + _GREETING_BYTES
 GOODBYE_BYTES = SEAL_BYTES
 

@@ -31,14 +31,7 @@ from p2pfl.core.effects import (
     Send,
     StartRound,
 )
-from p2pfl.core.events import (
-    Event,
-    ReplyRefused,
-    RequestRefused,
-    RoundCommitted,
-    RoundTrained,
-    Started,
-)
+from p2pfl.core.events import Event, ReplyRefused, RequestRefused, RoundCommitted, RoundTrained, Started
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Message
 from p2pfl.core.settings import Settings
@@ -51,7 +44,7 @@ from sim.trace import Trace, TraceKind
 NEVER = float("inf")
 NAMES = 1 << 53
 SPREAD = 5_570_811_853_244_947
-"""odd: another name for each number below NAMES, in no order."""
+"""Odd, so that each number below NAMES gets a different name, in no order."""
 # What the trace says of an operation, and the number with it. An enumeration's members are slow to pack.
 TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
     Freeze: (int(TraceKind.FROZEN), attrgetter("seq")),
@@ -86,7 +79,7 @@ class HostNetwork(Protocol):
 
 
 class Watch(Protocol):
-    """Who looks on: an oracle, or the figures of a report. It changes nothing."""
+    """An observer that changes nothing: an oracle, or the figures of a report."""
 
     def before(self, index: int, operation: Operation) -> None:
         """The engine is about to carry it out."""
@@ -134,10 +127,10 @@ class Host(Generic[E_co]):
         self.on_finish = on_finish
         self.life = self.starts = 0
         self.moves = 0
-        """how often the model may have changed: starts, crashes, operations."""
+        """How often the model may have changed: starts, crashes, operations."""
         self.alive = False
         self.has_begun = False
-        """whether a local round has begun in this life."""
+        """Whether a local round has begun in this life."""
         self.alarms: list[Alarm] = []
         self._earlier = Counts()
         self.answers_ns = 0

@@ -28,12 +28,12 @@ class Kernel:
     def __init__(self) -> None:
         self.now_ns = 0
         self._due: list[Entry] = []
-        """what was and is to be run in the slot whose turn it is, sorted; `_place` is the next."""
+        """Sorted actions of the current slot, done and to do; `_place` is the next."""
         self._place = 0
         self._slot = -1
         self._later: dict[int, list[Entry]] = {}
         self._slots: list[int] = []
-        """a heap of the keys of `_later`."""
+        """Heap of the keys of `_later`."""
         self._sequence = 0
         self._halted = False
 

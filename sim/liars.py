@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sim.learning.batched import BatchedLearners
 
 PRESSES_NS = 1_000_000
-"""between two attempts of a liar that floods to begin what it can."""
+"""Time between two attempts of a flooding liar to begin an exchange."""
 
 ShowLie = Callable[[Vector, int], Vector]
 """(model (d,), peer) to what a liar shows that neighbor of its model: (d,), not always finite, or of another length."""

@@ -56,7 +56,7 @@ class Link:
     framing: Framing
     session: int = 0
     ways: tuple[Way, Way] = field(init=False)
-    """from the lower end, from the upper end."""
+    """The way from the lower end, and the way from the upper end."""
 
     def __post_init__(self) -> None:
         a, b = self.edge

@@ -55,7 +55,7 @@ class Network:
         self.links = lay(body_bytes, links, slow, seed, tokens=tokens)
         self.sessions = 0
         self.quiet = False
-        """no loss, no duplication, no reordering from now on."""
+        """Whether loss, duplication and reordering are over."""
         self._jitter_ns = whole_ns(links.jitter_s)
         self._redial_ns = whole_ns(links.redial_s)
         self._drops = links.loss > 0 or links.duplication > 0

@@ -29,7 +29,7 @@ from sim.stage import Stage
 from topologies import Topology, spectrum
 
 KIBI = 1024
-"""ru_maxrss counts in these on Linux."""
+"""Unit of `ru_maxrss` on Linux, in bytes."""
 
 
 def final_report(stage: Stage, figures: Figures, *, references: bool) -> Report:
@@ -100,8 +100,7 @@ def _references(stage: Stage) -> References:
     taken = [host.core.facts.rounds for host in stage.world.hosts if host.life] or [0]
     rounds = round(fmean(taken)) if federation.training.rounds is None else None
     return References(
-        centralized=centralized(federation, learners, rounds=rounds),
-        fedavg=fedavg(federation, learners, rounds=rounds),
+        centralized=centralized(federation, learners, rounds=rounds), fedavg=fedavg(federation, learners, rounds=rounds)
     )
 
 

@@ -33,11 +33,11 @@ from sim.worlds.model import WorldSpec
 from sim.worlds.world import World
 
 POINTS = 40
-"""evaluations in a run, about."""
+"""Approximate number of evaluations in a run."""
 TOLERANCE = 1e-9
-"""of the conservation of sum n_i x_i, in float64."""
+"""Relative error allowed in the conservation of sum n_i x_i, in float64."""
 SLICES = 4
-"""progress is told so many times between two evaluations."""
+"""Progress reports between two evaluations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class RunProgress:
     rounds: int
     rounds_to_do: int | None
     point: Point | None
-    """the latest entry of the history."""
+    """The latest entry of the history."""
 
 
 class InvariantError(P2PFLError):
@@ -93,10 +93,8 @@ def simulate(
     All chance comes from `federation.seed`. `batching` False does one operation at a time, by the shipped engine;
     `check` does so too, and checks every invariant after every event. `references` adds what a central server and
     pooled data would have given.
-
-    Raises:
-        UserError: the world contradicts itself, the task is wrong, or the run would not fit into memory.
-        InvariantError: with `check`.
+    Raises UserError: the world contradicts itself, the task is wrong, or the run would not fit into memory;
+    InvariantError: with `check`.
     """
     began = time.process_time()
     if not isinstance(federation, FederationConfig):

@@ -71,13 +71,7 @@ def script(
 ) -> Script:
     faults = plan_faults(spec, len(federation.members), federation.seed)
     return Script(
-        federation=federation,
-        spec=spec,
-        learners=learners,
-        faults=faults,
-        exact=exact,
-        check=check,
-        batching=batching,
+        federation=federation, spec=spec, learners=learners, faults=faults, exact=exact, check=check, batching=batching
     )
 
 

@@ -28,46 +28,46 @@ class TraceKind(IntEnum):
     """
 
     SESSION_OPENED = 1
-    """a, b: the ends, lower first; n: the session's number."""
+    """`a`, `b`: the ends, lower first; `n`: the session's number."""
     SESSION_CUT = 2
-    """likewise."""
+    """Likewise."""
     SEPARATED = 3
-    """n: how many partitions there are now."""
+    """`n`: how many partitions there are now."""
     REJOINED = 4
-    """likewise."""
+    """Likewise."""
     STARTED = 8
-    """n: which of its lives begins."""
+    """`n`: which of its lives begins."""
     CRASHED = 9
     FORGOT = 10
-    """its disk is lost."""
+    """The node's disk is lost."""
     ROUND_BEGUN = 11
-    """n: the round."""
+    """`n`: the round."""
     ROUND_TRAINED = 12
-    """n: its steps."""
+    """`n`: its steps."""
     ROUND_COMMITTED = 13
-    """n: the node's version."""
+    """`n`: the node's version."""
     FROZEN = 14
-    """b: the neighbor; n: the sequence number. Likewise the next three."""
+    """`b`: the neighbor; `n`: the sequence number; so too for the next three."""
     REQUEST_APPLIED = 15
     REPLY_APPLIED = 16
     REFUSED = 17
     EDGE_RESET = 18
-    """b: the neighbor; n: the incarnation."""
+    """`b`: the neighbor; `n`: the incarnation."""
     BOOTSTRAPPED = 19
-    """n: the number of neighbors whose median it took."""
+    """`n`: the number of neighbors whose median it took."""
     ALARM = 20
-    """b: the neighbor it is about, or -1."""
+    """`b`: the neighbor it is about, or -1."""
     FINISHED = 21
-    """n: its rounds."""
+    """`n`: its rounds."""
     # 22 stays unused. Who looks on is no event.
     MIXED = 23
-    """by the robust rule; n: the number of neighbors."""
+    """Mixed by the robust rule; `n`: the number of neighbors."""
     LIFE_NOTED = 24
-    """n: the generation of the life that was heard of."""
+    """`n`: the generation of the life it heard of."""
     SENT = 32
-    """b: the one it goes to; n: the bytes counted."""
+    """`b`: the receiver; `n`: the bytes counted."""
     LOST = 64
-    """b: the one it went to; n: the message's own number. Likewise the next two."""
+    """`b`: the receiver; `n`: the message's own number; so too for the next two."""
     DUPLICATED = 96
     DELIVERED = 128
 
@@ -126,7 +126,7 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """Of everything added so far, as hexadecimal digits; adding may go on."""
+        """Digest of everything added so far, in hexadecimal; adding may go on."""
         state = self._hash.copy()
         state.update(b"".join(self._block))
         return state.hexdigest()

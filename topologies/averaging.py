@@ -1,13 +1,11 @@
-"""Values that nodes average: all in rounds, or two at a time.
+"""Nodes average their values: all in rounds, or two at a time.
 
-In rounds x <- W x, with W the same in all rounds, in turn those of a schedule, or on old values. Source: Xiao and Boyd,
-Fast linear iterations for distributed averaging, 2004. With old values rows of the iteration sum to one, its columns do
-not: it agrees, but not on the mean. No formula for its speed is known; the bounds of Nedic and Ozdaglar, Convergence
-rate for consensus with delays (2010), are far from what is measured.
+In rounds x <- W x, with one W, those of a schedule in turn, or on old values (Xiao and Boyd, Fast linear iterations for
+distributed averaging, 2004). With old values rows sum to one and columns do not: nodes agree, but not on the mean. No
+formula for the speed is known; the bounds of Nedic and Ozdaglar (2010) are far from what is measured.
 
-In pairs one edge at each tick, drawn uniformly, replaces both its values by their mean. Source: Boyd, Ghosh, Prabhakar
-and Shah, Randomized gossip algorithms, IEEE Trans. Information Theory 52 (2006). There a node wakes and calls a
-neighbor; what is said of the expected matrix holds for edges drawn uniformly too.
+In pairs, one edge at each tick, drawn uniformly, replaces both its values by their mean: Boyd, Ghosh, Prabhakar and
+Shah, Randomized gossip algorithms, IEEE Trans. Information Theory 52 (2006), whose nodes wake and call a neighbor.
 """
 
 from __future__ import annotations
@@ -28,17 +26,17 @@ Step = Callable[[Array], Array]
 """One round of mixing, from and to shape (nodes, dimension)."""
 
 VANISHED = 1e-12
-"""less than this of a distance left after one round is rounding."""
+"""A distance below this share after one round is rounding."""
 SETTLED = 1e-7
-"""norm of W^2 y - r^2 y for unit y: the square of it bounds the error of r^2 times the gap to the next modulus."""
+"""Norm of W^2 y - r^2 y for unit y: its square bounds the error of r^2 times the gap to the next modulus."""
 WORK_LIMIT = 500_000_000
-"""edges times rounds: about half a minute, where nobody says how many rounds; ten times that can be asked for."""
+"""Edges times rounds by default, about half a minute; ten times that on request."""
 FEWEST, ROUNDS_LIMIT, ASKED_ROUNDS = 10, 100_000, 1_000_000
-"""rounds: tried on any graph, at most by default, at most on request, as every round is a row of the history."""
+"""Rounds: fewest on any graph, most by default, most on request, as each is a row of the history."""
 FORGET, TAIL = 500, 1_000
-"""rounds with old values: first for the start to be forgotten, then to measure the contraction over."""
+"""Rounds with old values: first to forget the start, then to measure the contraction."""
 VALUES_LIMIT = 20_000_000
-"""held at once: a few copies of them take a gigabyte."""
+"""Most values held at once: a few copies take a gigabyte."""
 
 
 class DisconnectedError(TopologyError):
@@ -77,7 +75,7 @@ def require_whole(key: str, value: int, minimum: int, maximum: int) -> None:
         raise TopologyError("out of range", key=key, value=value, allowed=f"from {minimum} to {maximum}")
 
 
-def require_held(values: int, key: str, value: int) -> None:
+def require_held(key: str, value: int, values: int) -> None:
     if values > VALUES_LIMIT:
         allowed = f"less, or fewer nodes: up to {VALUES_LIMIT:,} values at all nodes together"
         raise TopologyError("too many values to hold", key=key, value=value, allowed=allowed)
@@ -86,16 +84,12 @@ def require_held(values: int, key: str, value: int) -> None:
 def random_values(nodes: int, dimension: int, rng: np.random.Generator) -> Array:
     """Shape (nodes, dimension), standard normal: their mean is not zero, so that a drift of it can be seen."""
     require_whole("dimension", dimension, 1, 1_000)
-    require_held(nodes * dimension, "dimension", dimension)
+    require_held("dimension", dimension, nodes * dimension)
     return rng.normal(size=(nodes, dimension))
 
 
 def rounds_limit(links: int, rounds: int | None = None) -> int:
-    """How many rounds over so many edges or links a simulation may take where nobody says.
-
-    Raises:
-        TopologyError: `rounds` were asked for, which would take too long, or fill the memory.
-    """
+    """Rounds a simulation may take by default over `links` edges. Raises TopologyError: `rounds` are too many."""
     if rounds is not None:
         require_whole("rounds", rounds, 1, min(ASKED_ROUNDS, max(FEWEST, 10 * WORK_LIMIT // max(1, links))))
     return min(ROUNDS_LIMIT, max(FEWEST, WORK_LIMIT // max(1, links)))
@@ -103,14 +97,15 @@ def rounds_limit(links: int, rounds: int | None = None) -> int:
 
 def disagreement(x: Array) -> float:
     """The distance to consensus: Frobenius norm of `x`, shape (nodes, dimension), without its mean over nodes."""
-    return float(np.linalg.norm(x - x.mean(axis=0)))
+    return float(np.linalg.norm(_centered(x)))
+
+
+def _centered(x: Array) -> Array:
+    return np.asarray(x - x.mean(axis=0))
 
 
 def drift(x: Array, begun: Array) -> float:
-    """How far the mean moved since `begun`, over the root mean square distance to it at the start.
-
-    Both are means over the columns, so that one column with a small spread does not decide.
-    """
+    """How far the mean moved since `begun`, over the root mean square distance to it at the start, of all columns."""
     moved = np.linalg.norm(x.mean(axis=0) - begun.mean(axis=0))
     return float(moved * np.sqrt(len(begun)) / disagreement(begun))
 
@@ -140,7 +135,7 @@ def mixed(steps: Sequence[Step], x: Array) -> Iterator[tuple[Array, float]]:
 class OldValues:
     """x_i(t+1) = x_i(t) + sum_j W_ij (x_j(t - age) - x_i(t)), each age drawn anew, uniformly from 0 to `oldest`.
 
-    `past` holds the last values of all nodes, shape (oldest + 1, nodes, dimension).
+    Iterates over the values after each round and their `distance`. `past` has shape (oldest + 1, nodes, dimension).
     """
 
     def __init__(self, topology: Topology, weights: str, x: Array, oldest: int, rng: np.random.Generator) -> None:
@@ -156,9 +151,6 @@ class OldValues:
         return iter(self.advance, None)
 
     def advance(self) -> tuple[Array, float]:
-        """The values after one more round, and the root mean square, over the rounds that are kept, of the distance to
-        the mean of all of it: the present values alone do not tell, as what is older drives them apart again.
-        """
         kept, nodes, dimension = self.past.shape
         x = self.past[self.now]
         ages = self.rng.integers(kept, size=len(self.senders))
@@ -171,13 +163,11 @@ class OldValues:
         return moved, self.distance()
 
     def distance(self) -> float:
+        """Root mean square distance to the mean of all rounds kept: older values drive the present ones apart."""
         return disagreement(self.past.reshape(-1, self.past.shape[2])) / math.sqrt(len(self.past))
 
     def tail(self, limit: int) -> Tail:
-        """The geometric mean factor per round, where `limit` rounds are what a graph so large may take.
-
-        Only differences of values matter: a common offset is taken out and the rest scaled, so nothing underflows.
-        """
+        """The geometric mean factor per round, within `limit` rounds. Values are centered and scaled: no underflow."""
         measured = min(TAIL, limit - limit // 3)
         logs = []
         for _ in range(min(FORGET, limit // 3) + measured):
@@ -190,7 +180,7 @@ class OldValues:
 
 
 def run(states: Iterable[tuple[Array, float]], x: Array, epsilon: float, rounds: int | None, limit: int) -> Approach:
-    """From `x` through exactly `rounds` of the `states` that follow it; None: until epsilon, or to the limit."""
+    """Run from `x` through exactly `rounds` of the `states` that follow; None: until epsilon, or to the limit."""
     last, first = x, disagreement(x)
     distances, reached = [1.0], None
     for t, (last, distance) in enumerate(islice(states, rounds or limit), start=1):  # noqa: B007 - `last` is used
@@ -207,17 +197,15 @@ def tail(step: Step, x: Array, limit: int) -> Tail:
 
     That is a Rayleigh quotient of W^2: it never falls from round to round, and never exceeds the prediction.
     """
-    y = x - x.mean(axis=0)
+    y = _centered(x)
     y /= np.linalg.norm(y)
     measured = 0.0
     for t in range(0, limit, 2):
-        once = step(y)
-        once -= once.mean(axis=0)
+        once = _centered(step(y))
         measured = float(np.linalg.norm(once))
         if measured < VANISHED:
             return Tail(measured, t + 1, settled=True)
-        twice = step(once)
-        twice -= twice.mean(axis=0)
+        twice = _centered(step(once))
         if np.linalg.norm(twice - measured**2 * y) < SETTLED:
             return Tail(measured, t + 2, settled=True)
         y = twice / np.linalg.norm(twice)
@@ -229,13 +217,12 @@ def cyclic_tail(steps: Sequence[Step], x: Array, periods: int) -> Tail:
 
     The product of a period need not be symmetric: its modes may turn, so that no single period tells.
     """
-    y = x - x.mean(axis=0)
+    y = _centered(x)
     y /= np.linalg.norm(y)
     slopes = []
     for period in range(periods):
         for step in steps:
-            y = step(y)
-            y = y - y.mean(axis=0)
+            y = _centered(step(y))
         left = float(np.linalg.norm(y))
         if left < VANISHED:
             return Tail(0.0, (period + 1) * len(steps), settled=True)
@@ -247,7 +234,7 @@ def cyclic_tail(steps: Sequence[Step], x: Array, periods: int) -> Tail:
 
 
 EPSILON_LIMIT = 0.25
-"""the lower end of the bracket holds up to here: 1/(2 epsilon) must be at least the root of 1/epsilon."""
+"""The bracket's lower end holds up to here: 1/(2 epsilon) must be at least the root of 1/epsilon."""
 RUNS_LIMIT = 5_000
 _CHUNK = 128
 
@@ -261,7 +248,7 @@ class Bracket(NamedTuple):
 
 
 def bracket(topology: Topology, epsilon: float) -> Bracket:
-    """For a connected graph. The expected matrix is I - L / (2 edges)."""
+    """Bounds for a connected graph, whose expected matrix is I - L / (2 edges)."""
     require_epsilon(epsilon, EPSILON_LIMIT)
     share = spectrum(topology).algebraic_connectivity / (2.0 * topology.edge_count)
     if share > 1.0 - 1e-12:  # two nodes: they agree when they first meet
@@ -301,7 +288,7 @@ def gossip(topology: Topology, epsilon: float, *, runs: int, limit: int, rng: np
         fresh = (reached < 0) & (late < length)
         reached[fresh] = tick + late[fresh] + 1
         tick += length
-        history.append((tick, float(np.sqrt(((x - x.mean(axis=0)) ** 2).sum() / runs))))
+        history.append((tick, float(np.sqrt((_centered(x) ** 2).sum() / runs))))
     drift = float(np.abs(x.mean(axis=0)).max() * math.sqrt(topology.nodes))
     return Meetings(reached.tolist(), history, drift)
 
@@ -312,7 +299,7 @@ def _late(topology: Topology, x: Array, drawn: Ends, epsilon: float) -> Ends:
     The squared distance falls by (x_i - x_j)^2 / 2 at each tick; it is taken afresh each time, so no rounding gathers.
     """
     columns = np.arange(x.shape[1])
-    squared = ((x - x.mean(axis=0)) ** 2).sum(axis=0)
+    squared = (_centered(x) ** 2).sum(axis=0)
     late = np.zeros(x.shape[1], dtype=np.int64)
     for edges in drawn:
         i, j = topology.ends[edges, 0], topology.ends[edges, 1]

@@ -31,9 +31,7 @@ def build(
 
     A spec may be the path of a graph file, whose nodes are numbers or, where given, `names`. A relative path, of a
     graph file or among the parameters of a family, starts at `folder`, by default the working directory.
-
-    Raises:
-        TopologyError: the spec cannot be read, there is no such graph of this size, or it is no static graph.
+    Raises TopologyError: the spec cannot be read, there is no such graph of this size, or it is no static graph.
     """
     nodes, seed = _checked(spec, nodes, seed, names)
     if is_file(spec):
@@ -53,9 +51,7 @@ def resolve(spec: str, nodes: int | None = None, seed: int = 0) -> Topology:
 
     `nodes`, where given, has to agree with the file. The nodes have the names that it gives them, and a file that says
     what it was built from keeps that as its spec and seed, but is trusted to be no more than the edges it has.
-
-    Raises:
-        TopologyError: as `build`, or it is not known how many nodes there shall be.
+    Raises TopologyError: as `build`, or it is not known how many nodes there shall be.
     """
     if spec == "-" or is_file(spec):
         if nodes is not None:
@@ -72,9 +68,7 @@ def build_schedule(
     spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = (), folder: Path | str | None = None
 ) -> Schedule:
     """The schedule, or the directed graph, that `spec` describes; the arguments are those of `build`.
-
-    Raises:
-        TopologyError: the spec cannot be read, there is none of this size, or it is a static graph.
+    Raises TopologyError: the spec cannot be read, there is none of this size, or it is a static graph.
     """
     nodes, seed = _checked(spec, nodes, seed, names)
     family, wanted = _asked(spec, nodes, seed, names, folder)
@@ -113,11 +107,7 @@ def _check_edges(family: Family, wanted: GraphRequest) -> None:
 
 
 def _checked(spec: str, nodes: int, seed: int, names: Sequence[str] = ()) -> tuple[int, int]:
-    """What a program may have passed for them: the nodes and the seed, as ints.
-
-    Raises:
-        TopologyError: one of the four cannot be what it should.
-    """
+    """The nodes and the seed as ints, checked. Raises TopologyError: one of the four arguments is impossible."""
     if not isinstance(spec, str):
         raise TopologyError("not a spec", key="topology", value=repr(spec), allowed="a text, such as 'ring'")
     nodes = whole_number(nodes, "nodes", 1)

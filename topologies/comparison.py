@@ -18,18 +18,8 @@ from topologies.spectral import EPSILON, check_weights, require_epsilon, rounds_
 Row = dict[str, Any]
 
 COLUMNS = (
-    "topology",
-    "n",
-    "edges",
-    "degree_max",
-    "lambda_2",
-    "mixing_rate",
-    "rounds",
-    "messages",
-    "bytes",
-    "busiest_bytes",
-    "diameter",
-    "certified",
+    *("topology", "n", "edges", "degree_max", "lambda_2", "mixing_rate"),
+    *("rounds", "messages", "bytes", "busiest_bytes", "diameter", "certified"),
 )
 LARGEST_FIRST = ("lambda_2", "certified")
 """Best first; all other columns are better where they are small."""
@@ -70,9 +60,7 @@ def compare(
     `rounds`, `messages` and `bytes` are those to consensus; `busiest_bytes` is what the node with the most neighbors
     sends in one round, of a schedule in its heaviest round. Rows are grouped by n, and within it sorted by `sort`,
     best first, or in the order of `specs`; what is not known comes last.
-
-    Raises:
-        TopologyError: a spec cannot be read, unknown weights or column, or not one of the graphs exists.
+    Raises TopologyError: a spec cannot be read, unknown weights or column, or not one of the graphs exists.
     """
     check_weights(weights)
     require_epsilon(epsilon)
@@ -99,7 +87,7 @@ def _check_sort(column: str | None, model_bytes: int | None) -> None:
 
 
 def _sizes(spec: str, sizes: Sequence[int]) -> Sequence[int | None]:
-    """Those to build `spec` in; None for its own. A name that nobody knows is found here, before anything is built."""
+    """Sizes to build `spec` in; None for a file's own. An unknown name is found here, before anything is built."""
     if spec == "-" or is_file(spec):
         return [None]
     kind(spec)
@@ -165,6 +153,6 @@ def with_bytes(row: Mapping[str, Any], model_bytes: int | None) -> Row:
 def _sorted(rows: list[Row], column: str | None) -> list[Row]:
     if column is not None:
         known = [row for row in rows if row[column] is not None]
-        unknown = [row for row in rows if row[column] is None]
-        rows = sorted(known, key=lambda row: row[column], reverse=column in LARGEST_FIRST) + unknown
+        known.sort(key=lambda row: row[column], reverse=column in LARGEST_FIRST)
+        rows = known + [row for row in rows if row[column] is None]
     return sorted(rows, key=lambda row: (row["n"] is None, row["n"] or 0))

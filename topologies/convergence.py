@@ -6,25 +6,14 @@ No network, no time, no models.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from topologies import averaging
-from topologies.averaging import (
-    RUNS_LIMIT,
-    Approach,
-    OldValues,
-    Tail,
-    averaging_ticks,
-    bracket,
-    gossip,
-    require_held,
-    require_whole,
-    run,
-)
+from topologies.averaging import Approach, OldValues, Tail, averaging_ticks, require_held, require_whole, run
 from topologies.chance import generator
 from topologies.errors import TopologyError, nearest
 from topologies.graph import Topology
@@ -35,11 +24,11 @@ from topologies.spectral import require_epsilon, rounds_to_consensus, spectrum
 
 MODES = ("sync", "gossip", "delay")
 GOSSIP_WORK = 1_000_000_000
-"""ticks times runs: about half a minute, where nobody says how many ticks; ten times that can be asked for."""
+"""Ticks times runs by default, about half a minute; ten times that on request."""
 TICKS_LIMIT = 100_000_000
 OLDEST = 1_000
 PERIODS = 2_000
-"""of a schedule, over whose last half the contraction is measured."""
+"""Periods of a schedule; the contraction is measured over the last half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +60,7 @@ class Consensus:
 
 
 def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None) -> Consensus:
-    """Of one connected static graph.
-
-    Raises:
-        TopologyError: unknown mode, or an impossible request.
-        DisconnectedError: the graph is not connected.
-    """
+    """Raises TopologyError: unknown mode, or an impossible request; DisconnectedError: not connected."""
     asked = asked or Asked()
     if mode not in MODES:
         raise TopologyError("unknown mode", key="mode", value=mode, allowed=nearest(mode, MODES))
@@ -87,10 +71,8 @@ def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None)
 
 def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | None = None) -> Consensus:
     """As `simulate`; there is no other mode than `sync`, and a schedule brings its weights along.
-
-    Raises:
-        TopologyError: another mode, or an impossible request.
-        DisconnectedError: the union of all rounds is not connected.
+    Raises TopologyError: another mode, or an impossible request; DisconnectedError: the union of all rounds is not
+    connected.
     """
     asked = asked or Asked()
     if mode != "sync":
@@ -119,17 +101,16 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | Non
     }
     rate, exact = known["mixing_rate"], math.inf if known["exact_after"] is None else known["exact_after"]
     # a bound: what whole periods have done to the worst start
-    worst = [0.0 if t >= exact else rate ** (t - t % schedule.period) for t in range(len(done.distances))]
-    return _consensus(facts, done, worst)
+    return _consensus(facts, done, lambda t: 0.0 if t >= exact else rate ** (t - t % schedule.period))
 
 
 def _check(asked: Asked, mode: str, links: int) -> int:
-    """How many rounds there may be, where each goes over so many edges or links."""
+    """Most rounds of a simulation in which each round uses this many edges or links."""
     require_epsilon(asked.epsilon)
     if asked.runs is not None and mode != "gossip":
         raise TopologyError("only gossip has several", key="runs", value=asked.runs, allowed="with --mode gossip")
     if asked.runs is not None:
-        require_whole("runs", asked.runs, 1, RUNS_LIMIT)
+        require_whole("runs", asked.runs, 1, averaging.RUNS_LIMIT)
     if mode != "gossip":
         return averaging.rounds_limit(links * asked.dimension, asked.rounds)
     if asked.rounds is not None:
@@ -150,7 +131,7 @@ def _present(topology: Topology, asked: Asked) -> Consensus:
 def _old(topology: Topology, asked: Asked) -> Consensus:
     require_whole("max-delay", asked.max_delay, 0, OLDEST)
     kept = (asked.max_delay + 1) * topology.nodes * asked.dimension
-    require_held(kept, "max-delay", asked.max_delay)
+    require_held("max-delay", asked.max_delay, kept)
     limit = averaging.rounds_limit(2 * topology.edge_count * asked.dimension + kept, asked.rounds)
     rng = generator(asked.seed)
     x = averaging.random_values(topology.nodes, asked.dimension, rng)
@@ -159,8 +140,8 @@ def _old(topology: Topology, asked: Asked) -> Consensus:
     slowest = process.tail(limit)
     notes = ["no formula predicts the contraction with delays; what stands beside it is that without"]
     if not slowest.settled:
-        over = f"on so many nodes and edges it is that of {slowest.rounds} rounds"
-        notes.append(f"the contraction may not have settled: {over}")
+        text = "the contraction may not have settled: on so many nodes and edges it is that of"
+        notes.append(f"{text} {slowest.rounds} rounds")
     return _static(topology, asked, done, slowest, notes, delayed=True)
 
 
@@ -182,22 +163,22 @@ def _static(
         "mean_drift": done.mean_drift,
     }
     # the prediction is for the worst start: no other is farther away
-    return _consensus(facts, done, [rate**t for t in range(len(done.distances))], notes)
+    return _consensus(facts, done, lambda t: rate**t, notes)
 
 
 def _gossip(topology: Topology, asked: Asked) -> Consensus:
-    known = bracket(topology, asked.epsilon)
+    known = averaging.bracket(topology, asked.epsilon)
     runs = asked.runs
     if runs is None:  # two may be late: fewer cannot tell the quantile
-        enough = min(RUNS_LIMIT, max(100, math.ceil(2.0 / asked.epsilon)))
+        enough = min(averaging.RUNS_LIMIT, max(100, math.ceil(2.0 / asked.epsilon)))
         runs = min(enough, max(1, averaging.VALUES_LIMIT // topology.nodes))
-    require_held(topology.nodes * runs, "runs", runs)
+    require_held("runs", runs, topology.nodes * runs)
     # to look at 500 nodes, once in 128 ticks, takes as long as the ticks
     most = max(1, GOSSIP_WORK // (runs * (1 + topology.nodes // 500)))
     if asked.rounds is not None:
         require_whole("rounds", asked.rounds, 1, min(TICKS_LIMIT, 10 * most))
     limit = min(most, math.ceil(known.high)) if asked.rounds is None else asked.rounds
-    done = gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=generator(asked.seed))
+    done = averaging.gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=generator(asked.seed))
     ticks = averaging_ticks(done.reached, asked.epsilon)
     facts = {
         **_about(topology, topology.edge_count, "gossip", asked),
@@ -220,16 +201,15 @@ def _about(graph: Topology | Schedule, edges: int, mode: str, asked: Asked) -> d
     return {**about, "mode": mode, "epsilon": asked.epsilon}
 
 
-def _consensus(facts: dict[str, Any], done: Approach, predicted: list[float], notes: Sequence[str] = ()) -> Consensus:
-    rows = [
-        {"round": t, "distance": distance, "predicted": bound}
-        for t, (distance, bound) in enumerate(zip(done.distances, predicted, strict=True))
-    ]
+def _consensus(
+    facts: dict[str, Any], done: Approach, predicted: Callable[[int], float], notes: Sequence[str] = ()
+) -> Consensus:
+    rows = [{"round": t, "distance": far, "predicted": predicted(t)} for t, far in enumerate(done.distances)]
     return Consensus(facts, rows, (*notes, *_unreached(done.reached, len(rows) - 1)))
 
 
 def _exact_after(schedule: Schedule, x: Array) -> int | None:
-    """The round in which the distance vanished at one blow, as it does only where the product of rounds is J/n."""
+    """The round in which the distance dropped to zero at once, as only a product of J/n makes it."""
     states = averaging.mixed([mixing.apply for mixing in schedule.mixings], x)
     done = run(states, x, averaging.VANISHED, None, max(schedule.period, 2 * schedule.nodes.bit_length()))
     return done.reached if done.reached is not None and done.distances[-2] > np.sqrt(averaging.VANISHED) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,15 @@ Choose = Callable[[Topology, np.random.Generator], int]
 """Which node, or which row of `ends`, fails next."""
 
 PATHS_LIMIT = 1_000
-"""nodes: networkx counts shortest paths one by one."""
+"""Most nodes: networkx counts shortest paths one by one."""
 
 REPEAT_LIMIT = 100_000
-"""draws, all of which are held."""
+"""Most draws, all of which are held."""
 
 COSTS = {"random": 1, "degree": 1, "fiedler": 3, "betweenness": 1}
-"""eigenvalue problems, each as large as that of lambda_2, for each failure."""
+"""Eigenvalue problems like that of lambda_2 per failure."""
 PATH = 5
-"""steps along edges of the shortest paths that take as long as a unit of effort."""
+"""Steps along edges of shortest paths that cost one unit of effort."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +46,12 @@ class Left:
     algebraic_connectivity: float
     components: int
     largest: int
-    """nodes of the largest component."""
+    """Nodes of the largest component."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """`left[k]`: after k failures. `remaining`: what is there in the end, its nodes named as they were before, by
-    their numbers where they had no names.
-    """
+    """`left[k]`: after k failures. `remaining`: the final graph, its nodes by their old names or numbers."""
 
     left: tuple[Left, ...]
     remaining: Topology
@@ -69,9 +68,7 @@ def decay(
 ) -> Decay:
     """Removes `remove` nodes, or edges, one at a time; every choice looks at what is left then. `tell` hears how far
     it is.
-
-    Raises:
-        TopologyError: there is no such strategy, less in the graph than is to be removed, or it would take too long.
+    Raises TopologyError: there is no such strategy, less in the graph than is to be removed, or it would take too long.
     """
     choose = _strategy(strategy, edges=edges)
     most = topology.edge_count if edges else topology.nodes - 1
@@ -176,22 +173,6 @@ def _without_node(graph: Topology, kept: Ints, node: int) -> tuple[Topology, Int
     return Topology(graph.spec, graph.nodes - 1, staying - (staying > node), graph.seed), np.delete(kept, node)
 
 
-def _random_node(graph: Topology, rng: np.random.Generator) -> int:
-    return int(rng.integers(graph.nodes))
-
-
-def _random_edge(graph: Topology, rng: np.random.Generator) -> int:
-    return int(rng.integers(graph.edge_count))
-
-
-def _busiest_node(graph: Topology, _rng: np.random.Generator) -> int:
-    return int(np.argmax(graph.degrees))
-
-
-def _busiest_edge(graph: Topology, _rng: np.random.Generator) -> int:
-    return int(np.argmax(graph.degrees[graph.ends].sum(axis=1)))
-
-
 def _fiedler_node(graph: Topology, _rng: np.random.Generator) -> int:
     part, nodes, _ = _largest_part(graph)
     if part.nodes < 3:
@@ -216,16 +197,12 @@ def _largest_part(graph: Topology) -> tuple[Topology, Ints, Ints]:
     return Topology(graph.spec, len(nodes), ends, graph.seed), nodes, places
 
 
-def _central_node(graph: Topology, _rng: np.random.Generator) -> int:
+def _betweenness(graph: Topology, _rng: np.random.Generator, *, edges: bool) -> int:
     import networkx as nx  # noqa: PLC0415 - slow to import
 
+    if edges:
+        return _most(nx.edge_betweenness_centrality(graph.to_networkx()), graph.edges)
     return _most(nx.betweenness_centrality(graph.to_networkx()), range(graph.nodes))
-
-
-def _central_edge(graph: Topology, _rng: np.random.Generator) -> int:
-    import networkx as nx  # noqa: PLC0415 - slow to import
-
-    return _most(nx.edge_betweenness_centrality(graph.to_networkx()), graph.edges)
 
 
 def _most(centrality: Mapping[Any, float], keys: Sequence[Any]) -> int:
@@ -234,16 +211,16 @@ def _most(centrality: Mapping[Any, float], keys: Sequence[Any]) -> int:
 
 
 _NODES: Mapping[str, Choose] = {
-    "random": _random_node,
-    "degree": _busiest_node,
+    "random": lambda graph, rng: int(rng.integers(graph.nodes)),
+    "degree": lambda graph, _: int(np.argmax(graph.degrees)),
     "fiedler": _fiedler_node,
-    "betweenness": _central_node,
+    "betweenness": partial(_betweenness, edges=False),
 }
 _EDGES: Mapping[str, Choose] = {
-    "random": _random_edge,
-    "degree": _busiest_edge,
+    "random": lambda graph, rng: int(rng.integers(graph.edge_count)),
+    "degree": lambda graph, _: int(np.argmax(graph.degrees[graph.ends].sum(axis=1))),
     "fiedler": _fiedler_edge,
-    "betweenness": _central_edge,
+    "betweenness": partial(_betweenness, edges=True),
 }
 STRATEGIES = tuple(_NODES)
 

@@ -1,6 +1,4 @@
-"""What a family of graphs is: a rule that makes edges, and what is known about the graph before it is made; what it may
-be asked for, and how the text of a value is read.
-"""
+"""What a family of graphs is: its rule, parameters and closed form; and how the text of a value is read."""
 
 from __future__ import annotations
 
@@ -133,11 +131,7 @@ class GraphRequest:
         return self.parameters[key]
 
     def called(self) -> Sequence[str]:
-        """What the nodes are called: by default their numbers.
-
-        Raises:
-            TopologyError: there is not one name for each node.
-        """
+        """The names of the nodes, by default their numbers. Raises TopologyError: not one name for each node."""
         if not self.names:
             return [str(node) for node in range(self.nodes)]
         if len(self.names) != self.nodes or len(set(self.names)) != self.nodes:

@@ -22,7 +22,7 @@ Ends = NDArray[np.int64]
 """Shape (edges, 2)."""
 NODES_LIMIT = 2_000_000
 EDGES_LIMIT = 50_000_000
-"""more than these are not held in memory: such a graph is known by its formulas, or not at all."""
+"""Most edges held in memory: a larger graph is known by its formulas, or not at all."""
 
 
 class Topology:
@@ -43,9 +43,7 @@ class Topology:
         formula: Any = None,
     ) -> None:
         """`edges` in any order and direction; repetitions are one edge. None makes an implicit graph.
-
-        Raises:
-            TopologyError: no nodes, not one name for each, or an edge that is no pair of nodes that are there.
+        Raises TopologyError: no nodes, not one name for each, or an edge that is no pair of nodes that are there.
         """
         self.spec = spec
         self.nodes = whole_number(nodes, "nodes", 1)
@@ -141,7 +139,7 @@ def ordered(pairs: Ends | Iterable[Sequence[int]]) -> Ends:
 
 
 def _whole_pairs(pairs: object) -> Ends:
-    """As an array. Numbers are not rounded: half a node is a mistake of whoever made it."""
+    """Pairs as an array. Numbers are not rounded: half a node is the caller's mistake."""
     listed: Any = list(pairs) if isinstance(pairs, Iterable) and not isinstance(pairs, np.ndarray) else pairs
     try:
         given = np.asarray(listed)
@@ -156,11 +154,7 @@ def _whole_pairs(pairs: object) -> Ends:
 
 
 def whole_number(value: object, key: str, least: int | None = None) -> int:
-    """`value`, of whatever type of whole numbers, as an int.
-
-    Raises:
-        TopologyError: it is none, or below `least`.
-    """
+    """`value`, of whatever type of whole numbers, as an int. Raises TopologyError: it is none, or below `least`."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:

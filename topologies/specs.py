@@ -48,18 +48,11 @@ def is_file(spec: str) -> bool:
 
 
 def parse(text: str) -> Spec:
-    """A family and its parameters, defaults filled in.
-
-    Raises:
-        TopologyError: an unknown family or parameter (the nearest is suggested), or a value it cannot have.
-    """
+    """A family, with defaults filled in. Raises TopologyError: an unknown family or key, or a wrong value."""
     name, colon, rest = (part.strip() for part in text.partition(":"))
     if name not in FAMILIES:
         raise TopologyError(
-            "unknown topology",
-            key="topology",
-            value=text,
-            allowed=nearest(name, FAMILIES) + ", or a graph file",
+            "unknown topology", key="topology", value=text, allowed=nearest(name, FAMILIES) + ", or a graph file"
         )
     known = FAMILIES[name].parameters
     values = {key: parameter.default for key, parameter in known.items()}

@@ -59,9 +59,7 @@ def sample_weights(topology: Topology, samples: Sequence[float] | None = None) -
 
 def weighted(topology: Topology, weights: str = "metropolis", samples: Sequence[float] | None = None) -> Laplacian:
     """The Laplacian L_c with N such that W = I - N^-1 L_c. `samples` are for `sample-weighted`.
-
-    Raises:
-        TopologyError: unknown weights, or samples that are not one positive number for each node.
+    Raises TopologyError: unknown weights, or samples that are not one positive number for each node.
     """
     require_graph(topology)
     match check_weights(weights):
@@ -88,10 +86,7 @@ def _best_constant(topology: Topology) -> float:
 
 
 def mixing_matrix(
-    topology: Topology,
-    weights: str = "metropolis",
-    samples: Sequence[float] | None = None,
-    gamma: float = 1.0,
+    topology: Topology, weights: str = "metropolis", samples: Sequence[float] | None = None, gamma: float = 1.0
 ) -> Array:
     """W = I - gamma N^-1 L_c, rows sum to 1. Shape: (nodes, nodes). `samples` are for `sample-weighted`."""
     laplacian = weighted(topology, weights, samples)
@@ -102,9 +97,7 @@ def mixing_matrix(
 def contraction(topology: Topology, samples: Sequence[float] | None = None, gamma: float = 1.0) -> float:
     """max(|1 - gamma l2|, |1 - gamma lmax|) of N^-1/2 L_c N^-1/2: the factor by which one mixing step of all
     nodes shrinks the n-weighted distance to consensus. 1 on a disconnected graph; above 1 mixing diverges.
-
-    Raises:
-        NotConverged: it is not known.
+    Raises NotConverged: it is not known.
     """
     laplacian = weighted(topology, "sample-weighted", samples)
     if topology.nodes == 1:
@@ -162,9 +155,7 @@ def spectrum(
 
     `certify` spends time and memory to prove a result that is otherwise reported as uncertified. `found` brings
     `plain_extremes` where they are known already.
-
-    Raises:
-        TopologyError: unknown weights, or no graph but a spec, say.
+    Raises TopologyError: unknown weights, or no graph but a spec, say.
     """
     check_weights(weights)
     found = found or plain_extremes(topology, certify=certify)
@@ -202,11 +193,7 @@ def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
 
 
 def fiedler_vector(topology: Topology) -> Array:
-    """The unit eigenvector of lambda_2 of a connected graph, its largest entry positive. Shape (nodes,).
-
-    Raises:
-        NotConverged: none was found.
-    """
+    """The unit Fiedler vector (nodes,), its largest entry positive. Raises NotConverged: none was found."""
     vector = required(extremes(Laplacian.plain(topology))).vector
     return vector if vector[np.argmax(np.abs(vector))] > 0 else -vector
 
@@ -230,7 +217,7 @@ def _mixing_rate(topology: Topology, weights: str, found: Extremes, *, certify: 
 
 
 def _rate(found: Extremes, factor: float) -> _Rate:
-    """Of W = I - factor A. The eigenvalues lie from `lower` to `highest`, and some at `low` and `high` or beyond."""
+    """Rate of W = I - factor A. Eigenvalues lie from `lower` to `highest`, some at `low` and `high` or beyond."""
 
     def shrinking(*ends: float) -> float:
         return max(abs(1.0 - factor * end) for end in ends)

@@ -12,7 +12,7 @@ from p2pfl.runtime.driver import Driver
 
 PAUSE_S = 0.001
 WAITING = 64
-"""messages in a session's line: one that is never empty, and that still takes what the node itself says."""
+"""Messages kept in a session's queue: never empty, with room for what the node itself sends."""
 
 
 class Flood:

@@ -11,11 +11,7 @@ from sim.attacks import ALLOWED_ATTACKS, Attack, parse_attack
 
 
 def attack_of(spec: str) -> Attack:
-    """The attack that the option `--attack` names.
-
-    Raises:
-        UserError: there is none of that name, or its parameter is impossible.
-    """
+    """The attack that `--attack` names. Raises UserError: no such attack, or an impossible parameter."""
     try:
         return parse_attack(spec)
     except ValueError as error:

@@ -12,11 +12,7 @@ from sim.attacks.poison import LABELED, classes_of
 
 
 def poisoned(learner: Learner, poison: Poison) -> Learner:
-    """The same learner with spoiled training data.
-
-    Raises:
-        UserError: its data cannot be poisoned so.
-    """
+    """The same learner with spoiled training data. Raises UserError: its data cannot be poisoned so."""
     known = _torch_learner(learner)
     seed, node = known.context.seed, known.context.node
     spoiled = poison.spoil(known.train_set, classes=classes_of(known), seed=seed, node=node)
@@ -24,9 +20,7 @@ def poisoned(learner: Learner, poison: Poison) -> Learner:
 
 
 def success(learner: Learner, poison: Poison, models: Mapping[str, Vector]) -> dict[str, float]:
-    """By node, the share of the attack's test samples that the model (d,) takes for what the liars taught; none where
-    there is no test set to poison.
-    """
+    """By node, the share of the test samples its model (d,) labels as the liars taught; empty without any."""
     known = _torch_learner(learner)
     if known.test_set is None:
         return {}

@@ -34,7 +34,7 @@ Rows = NDArray[np.floating[Any]]
 Edge = tuple[int, int]
 
 BOAST = 1e9
-"""the weight that a liar says it has, so that each neighbor gives it as much as itself."""
+"""Sample weight that a liar claims, so that each neighbor counts it as much as itself."""
 
 Draw = Callable[[int, int], NDArray[np.float64]]
 """(row, size) to standard normal numbers of that row's own, (size,)."""
@@ -73,7 +73,7 @@ class Sight:
 
     @cached_property
     def neighbors(self) -> tuple[int, ...]:
-        """Of the peer, in rising order."""
+        """Neighbors of the peer, in rising order."""
         ends = {high if low == self.peer else low for low, high in self.edges if self.peer in (low, high)}
         return tuple(sorted(ends or {self.node}))
 
@@ -113,19 +113,11 @@ class Poison(Protocol):
     """A liar that keeps to the protocol and trains on data that teach something else."""
 
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
-        """What the liar trains on, as many samples.
-
-        Raises:
-            UserError: there is no such poison for data of this kind.
-        """
+        """What the liar trains on, as many samples. Raises UserError: there is no such poison for data of this kind."""
         ...
 
     def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
-        """The test data on which the share of right answers is the attack's success rate; perhaps empty.
-
-        Raises:
-            UserError: as `spoil`.
-        """
+        """Test data whose right answers are the attack's success; may be empty. Raises UserError: as `spoil`."""
         ...
 
 
@@ -150,9 +142,7 @@ class Attack:
         return self.lie is not None
 
     def tell(self, sight: Sight) -> Vector:
-        """What `sight.node` shows `sight.peer`: (d,) in the type of its own model, not always finite; of another
-        length where the attack is one of shape.
-        """
+        """What `sight.node` shows `sight.peer`, (d,) in its model's type; may not be finite, or of another length."""
         own = sight.own
         if self.blind is not None:
             shown: Vector = self.show(
@@ -183,15 +173,11 @@ def length(vector: Vector) -> float:
 
 
 MISSING = 3
-"""a vector of the wrong shape lacks one part in so many."""
+"""A vector of the wrong shape lacks one part in this many."""
 
 
 def sleeper(lie: Attack | None, period: int) -> Attack:
-    """Honest for `period` own rounds, then lies for as many, by turns: standing won is standing to spend.
-
-    Raises:
-        ValueError: no lie is named.
-    """
+    """Honest for `period` of its own rounds, then lies for as many, by turns. Raises ValueError: no lie is named."""
     if lie is None:
         raise ValueError("a sleeper has to have a lie")
     awake = lie
@@ -211,14 +197,10 @@ def flood(lie: Attack | None) -> Attack:
     )
 
 
-def wrong_shape() -> Lie:
+def wrong_shape(sight: Sight) -> Vector:
     """The model cut short by a third: to be refused whatever stands in it."""
-
-    def lie(sight: Sight) -> Vector:
-        size = sight.own.size
-        return np.resize(sight.own, size - max(1, size // MISSING) if size > 1 else size + 1)
-
-    return lie
+    size = sight.own.size
+    return np.resize(sight.own, size - max(1, size // MISSING) if size > 1 else size + 1)
 
 
 def press(core: Core, now: float) -> list[Effect]:

@@ -22,207 +22,157 @@ from numpy.typing import NDArray
 
 from p2pfl.aggregate import Neighborhood, Rule, make_rule
 from p2pfl.chance import generator
-from sim.attacks.attack import Blind, Draw, Edge, Lie, Rows, Sight, Vector, length
+from sim.attacks.attack import Draw, Edge, Rows, Sight, Vector, length
 
 
-def sign_flip(scale: float) -> Blind:
+def sign_flip(models: Rows, _initial: Rows, _draw: Draw, scale: float) -> Rows:
     """The model times `-scale`."""
-    return lambda models, _initial, _draw: models * models.dtype.type(-scale)
+    shown: Rows = models * models.dtype.type(-scale)
+    return shown
 
 
-def noise(sigma: float) -> Blind:
+def noise(models: Rows, _initial: Rows, draw: Draw, sigma: float) -> Rows:
     """Independent normal noise of deviation `sigma` on each entry, fresh each time."""
-
-    def rows(models: Rows, _initial: Rows, draw: Draw) -> Rows:
-        shown = models.copy()
-        for row in range(len(models)):
-            shown[row] += (sigma * draw(row, models.shape[1])).astype(models.dtype)
-        return shown
-
-    return rows
+    shown = models.copy()
+    for row in range(len(models)):
+        shown[row] += (sigma * draw(row, models.shape[1])).astype(models.dtype)
+    return shown
 
 
-def constant(value: float) -> Blind:
-    """`value` in every entry."""
-    return lambda models, _initial, _draw: np.full_like(models, value)
+def constant(models: Rows, _initial: Rows, _draw: Draw, value: float = 0.0) -> Rows:
+    """`value` in every entry. Zeros drag everybody to the origin: zero-gradient where gradients are sent."""
+    return np.full_like(models, value)
 
 
-def zero() -> Blind:
-    """Drags everybody to the origin: zero-gradient where gradients are sent."""
-    return constant(0.0)
-
-
-def replay() -> Blind:
+def replay(models: Rows, initial: Rows, _draw: Draw) -> Rows:
     """An old model: the one from before the first round, for ever."""
-    return lambda models, initial, _draw: np.broadcast_to(initial.astype(models.dtype), models.shape).copy()
+    return np.broadcast_to(initial.astype(models.dtype), models.shape).copy()
 
 
-def nan() -> Blind:
+def nan(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
     """No numbers, as from a broken machine: an honest node must refuse them before anything is applied."""
-    return constant(math.nan)
+    return np.full_like(models, math.nan)
 
 
-def inf() -> Blind:
+def inf(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
     """Infinities of both signs by turns: their mean is no number."""
-
-    def rows(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
-        shown = np.full_like(models, math.inf)
-        shown[:, 1::2] = -math.inf
-        return shown
-
-    return rows
+    shown = np.full_like(models, math.inf)
+    shown[:, 1::2] = -math.inf
+    return shown
 
 
 DOUBLINGS, REFINED, FIRST = 6, 6, 0.25
-"""of the line search: scales FIRST 2^k, then some between half and twice the best of them."""
+"""Line search: this many scales FIRST 2^k, then REFINED between half and twice the best of them."""
 FANG_B = 2.0
-"""b of Fang et al. 2020, as in their experiments."""
+"""Parameter b of Fang et al. 2020, as in their experiments."""
 
 
-def alie(z: float) -> Lie:
+def alie(sight: Sight, z: float) -> Vector:
     """A little is enough: mean - z deviations, coordinate by coordinate. Baruch et al. 2019, arXiv 1902.06156."""
-    return lambda sight: sight.around.mean(axis=0) - z * _deviation(sight.around)
+    shown: Vector = sight.around.mean(axis=0) - z * _deviation(sight.around)
+    return shown
 
 
-def oscillate(z: float) -> Lie:
+def oscillate(sight: Sight, z: float) -> Vector:
     """As `alie`, from the other side every other round."""
-
-    def lie(sight: Sight) -> Vector:
-        side = 1 if sight.rounds % 2 else -1
-        shown: Vector = sight.around.mean(axis=0) + side * z * _deviation(sight.around)
-        return shown
-
-    return lie
+    side = 1 if sight.rounds % 2 else -1
+    shown: Vector = sight.around.mean(axis=0) + side * z * _deviation(sight.around)
+    return shown
 
 
-def ipm(eps: float) -> Lie:
+def ipm(sight: Sight, eps: float) -> Vector:
     """Inner product manipulation: -eps times the mean. Xie et al. 2019, arXiv 1903.03936."""
-    return lambda sight: -eps * sight.around.mean(axis=0)
+    shown: Vector = -eps * sight.around.mean(axis=0)
+    return shown
 
 
-def empires(evaluations: int = REFINED) -> Lie:
+def empires(sight: Sight) -> Vector:
     """Fall of empires with a line search: (1 - eps) times the mean, eps such that the victim's rule ends furthest from
     the honest mean. Xie et al. 2019, arXiv 1903.03936; the search: Farhadkhani et al. 2022, arXiv 2205.12173.
     """
+    mean = sight.around.mean(axis=0)
 
-    def lie(sight: Sight) -> Vector:
-        mean = sight.around.mean(axis=0)
+    def damage(eps: float) -> float:
+        return length(response(sight, (1.0 - eps) * mean) - mean)
 
-        def damage(eps: float) -> float:
-            return length(response(sight, (1.0 - eps) * mean) - mean)
-
-        best = max((FIRST * 2.0**k for k in range(DOUBLINGS)), key=damage)
-        nearer = np.linspace(best / 2, best * 2, evaluations + 2)[1:-1].tolist()
-        shown: Vector = (1.0 - max([best, *nearer], key=damage)) * mean
-        return shown
-
-    return lie
+    best = max((FIRST * 2.0**k for k in range(DOUBLINGS)), key=damage)
+    nearer = np.linspace(best / 2, best * 2, REFINED + 2)[1:-1].tolist()
+    shown: Vector = (1.0 - max([best, *nearer], key=damage)) * mean
+    return shown
 
 
-def small_sign(z: float) -> Lie:
+def small_sign(sight: Sight, z: float) -> Vector:
     """Every coordinate equally little toward zero: the mean - z times the mean deviation times the mean's sign."""
-
-    def lie(sight: Sight) -> Vector:
-        mean = sight.around.mean(axis=0)
-        shown: Vector = mean - z * _deviation(sight.around).mean() * np.sign(mean)
-        return shown
-
-    return lie
+    mean = sight.around.mean(axis=0)
+    shown: Vector = mean - z * _deviation(sight.around).mean() * np.sign(mean)
+    return shown
 
 
-def mimic() -> Lie:
+def mimic(sight: Sight) -> Vector:
     """All liars copy the same honest neighbor of the victim: the furthest out along the direction in which the models
     differ most. Karimireddy et al. 2022, arXiv 2006.09365.
     """
-
-    def lie(sight: Sight) -> Vector:
-        if not sight.known:
-            return sight.victim
-        apart = sight.around - sight.around.mean(axis=0)
-        _, directions = np.linalg.eigh(apart @ apart.T)
-        return sight.models[sight.known[int(np.abs(directions[1:, -1]).argmax())]]
-
-    return lie
+    if not sight.known:
+        return sight.victim
+    apart = sight.around - sight.around.mean(axis=0)
+    _, directions = np.linalg.eigh(apart @ apart.T)
+    return sight.models[sight.known[int(np.abs(directions[1:, -1]).argmax())]]
 
 
-def extreme() -> Lie:
+def extreme(sight: Sight) -> Vector:
     """All liars show the model around the victim that is furthest from the mean: a true one, so no check sees it."""
-
-    def lie(sight: Sight) -> Vector:
-        apart = np.linalg.norm(sight.around - sight.around.mean(axis=0), axis=1)
-        shown: Vector = sight.around[int(apart.argmax())]
-        return shown
-
-    return lie
+    apart = np.linalg.norm(sight.around - sight.around.mean(axis=0), axis=1)
+    shown: Vector = sight.around[int(apart.argmax())]
+    return shown
 
 
-def mirror() -> Lie:
-    """Each is shown its own model. A rule whose radius is the (m - 2b)-th shortest distance has none left where the
-    liars are as many as that, and its node goes nowhere.
-    """
-    return lambda sight: sight.victim
+def mirror(sight: Sight) -> Vector:
+    """Show each neighbor its own model: a radius taken from the (m - 2b)-th shortest distance is then 0."""
+    return sight.victim
 
 
-def min_max() -> Lie:
+def min_max(sight: Sight) -> Vector:
     """As far against the deviation as no further from any model than two of them are from each other: AGR-agnostic
     Min-Max of Shejwalkar and Houmansadr, NDSS 2021.
     """
-
-    def lie(sight: Sight) -> Vector:
-        rows, mean, push = _pushed(sight)
-        limit = _squares_between(rows).max()
-        from_mean = mean - rows
-        half, square = np.einsum("ij,j->i", from_mean, push), length(push) ** 2
-        slack = np.maximum(limit - np.einsum("ij,ij->i", from_mean, from_mean), 0.0)
-        reach = (np.sqrt(half**2 + square * slack) - half).min() / square if square > 0 else 0.0
-        shown: Vector = mean + reach * push
-        return shown
-
-    return lie
+    rows, mean, push = _pushed(sight)
+    limit = _squares_between(rows).max()
+    from_mean = mean - rows
+    half, square = np.einsum("ij,j->i", from_mean, push), length(push) ** 2
+    slack = np.maximum(limit - np.einsum("ij,ij->i", from_mean, from_mean), 0.0)
+    reach = (np.sqrt(half**2 + square * slack) - half).min() / square if square > 0 else 0.0
+    shown: Vector = mean + reach * push
+    return shown
 
 
-def min_sum() -> Lie:
+def min_sum(sight: Sight) -> Vector:
     """As `min_max`, with the sum of squared distances to all models in place of the largest: their Min-Sum."""
-
-    def lie(sight: Sight) -> Vector:
-        rows, mean, push = _pushed(sight)
-        limit = _squares_between(rows).sum(axis=1).max()
-        slack = max(limit - float(((rows - mean) ** 2).sum()), 0.0)
-        square = length(push) ** 2
-        shown: Vector = mean + (np.sqrt(slack / (len(rows) * square)) if square > 0 else 0.0) * push
-        return shown
-
-    return lie
+    rows, mean, push = _pushed(sight)
+    limit = _squares_between(rows).sum(axis=1).max()
+    slack = max(limit - float(((rows - mean) ** 2).sum()), 0.0)
+    square = length(push) ** 2
+    shown: Vector = mean + (np.sqrt(slack / (len(rows) * square)) if square > 0 else 0.0) * push
+    return shown
 
 
-def fang() -> Lie:
+def fang(sight: Sight) -> Vector:
     """Directed deviation against trimmed mean and median: where a coordinate has grown since the start, somewhat below
     the least of the honest, else somewhat above the largest. Fang et al., USENIX Security 2020, arXiv 1911.11815.
     """
-
-    def lie(sight: Sight) -> Vector:
-        rows = sight.around
-        least, most = rows.min(axis=0), rows.max(axis=0)
-        share = sight.draws("fang", sight.count).random(rows.shape[1])
-        below = least - share * (least - np.where(least > 0, least / FANG_B, least * FANG_B))
-        above = most + share * (np.where(most > 0, most * FANG_B, most / FANG_B) - most)
-        shown: Vector = np.where(rows.mean(axis=0) > sight.initial, below, above)
-        return shown
-
-    return lie
+    rows = sight.around
+    least, most = rows.min(axis=0), rows.max(axis=0)
+    share = sight.draws("fang", sight.count).random(rows.shape[1])
+    below = least - share * (least - np.where(least > 0, least / FANG_B, least * FANG_B))
+    above = most + share * (np.where(most > 0, most * FANG_B, most / FANG_B) - most)
+    shown: Vector = np.where(rows.mean(axis=0) > sight.initial, below, above)
+    return shown
 
 
-def replacement(scale: float) -> Lie:
-    """Model replacement: what the liar has learned apart from the mean around the victim, `scale` times. Bagdasaryan et
-    al. 2020, arXiv 1807.00459.
-    """
-
-    def lie(sight: Sight) -> Vector:
-        mean = sight.around.mean(axis=0)
-        shown: Vector = mean + scale * (sight.own - mean)
-        return shown
-
-    return lie
+def replacement(sight: Sight, scale: float) -> Vector:
+    """Model replacement, `scale` times the liar's own deviation: Bagdasaryan et al. 2020, arXiv 1807.00459."""
+    mean = sight.around.mean(axis=0)
+    shown: Vector = mean + scale * (sight.own - mean)
+    return shown
 
 
 def response(sight: Sight, lie: Vector) -> Vector:
@@ -244,14 +194,12 @@ def response(sight: Sight, lie: Vector) -> Vector:
 
 
 def _deviation(rows: Rows) -> NDArray[np.floating]:
-    """Of each coordinate, (d,); zero where one model alone is known."""
+    """Standard deviation per coordinate, (d,); zero where only one model is known."""
     return rows.std(axis=0, ddof=1) if len(rows) > 1 else np.zeros(rows.shape[1])
 
 
 def _pushed(sight: Sight) -> tuple[Rows, Vector, Vector]:
-    """The rows (k, d), their mean, and the direction of the lie: against the deviation, which serves both rules best in
-    the paper.
-    """
+    """The rows (k, d), their mean, and the push against the deviation: the paper's best for both rules."""
     return sight.around, sight.around.mean(axis=0), -_deviation(sight.around)
 
 
@@ -268,53 +216,39 @@ def _rule(spec: str) -> Rule | None:
 ROUNDING = 1e-9
 
 
-def dissensus(eps: float) -> Lie:
-    """Undoes `eps` times what the victim's honest neighbors pull it by; at 1 the weighted mean leaves it where it is.
-    He et al. 2022, arXiv 2202.01545.
-    """
-
-    def lie(sight: Sight) -> Vector:
-        victim = np.asarray(sight.victim, np.float64)
-        pull = sum((sight.weight(n) * (sight.models[n] - victim) for n in sight.known), np.zeros_like(victim))
-        shown: Vector = victim - eps * pull / sum(sight.weight(n) for n in sight.lying)
-        return shown
-
-    return lie
+def dissensus(sight: Sight, eps: float) -> Vector:
+    """Undoes `eps` times the pull of the victim's honest neighbors: He et al. 2022, arXiv 2202.01545."""
+    victim = np.asarray(sight.victim, np.float64)
+    pull = sum((sight.weight(n) * (sight.models[n] - victim) for n in sight.known), np.zeros_like(victim))
+    shown: Vector = victim - eps * pull / sum(sight.weight(n) for n in sight.lying)
+    return shown
 
 
-def spectral(scale: float) -> Lie:
+def spectral(sight: Sight, scale: float) -> Vector:
     """Spectral heterogeneity: the victim's model, pushed along the slowest mode of the honest graph (its Fiedler
     vector), in which gossip is worst at bringing models together. Gaucher et al. 2025, arXiv 2410.10418.
 
     The push has `scale` times the length by which the honest models of its neighborhood deviate.
     """
-
-    def lie(sight: Sight) -> Vector:
-        victim = np.asarray(sight.victim, np.float64)
-        nodes = tuple(sorted({*sight.honest, sight.peer}))
-        mode = fiedler(sight.edges, nodes)
-        models = [victim if node == sight.peer else sight.models[node] for node in nodes]
-        slowest = sum((part * model for part, model in zip(mode, models, strict=True)), np.zeros_like(victim))
-        size, side = length(slowest), np.sign(mode[nodes.index(sight.peer)])
-        shown: Vector = victim + (side * scale * _spread(sight) / size) * slowest if size > 0 else victim
-        return shown
-
-    return lie
+    victim = np.asarray(sight.victim, np.float64)
+    nodes = tuple(sorted({*sight.honest, sight.peer}))
+    mode = fiedler(sight.edges, nodes)
+    models = [victim if node == sight.peer else sight.models[node] for node in nodes]
+    slowest = sum((part * model for part, model in zip(mode, models, strict=True)), np.zeros_like(victim))
+    size, side = length(slowest), np.sign(mode[nodes.index(sight.peer)])
+    shown: Vector = victim + (side * scale * _spread(sight) / size) * slowest if size > 0 else victim
+    return shown
 
 
-def two_faced(scale: float) -> Lie:
+def two_faced(sight: Sight, scale: float) -> Vector:
     """Another lie for each neighbor: its model plus a direction that is always the same for one victim, the same from
     all liars, and drawn anew for the next; `scale` times as long as the model.
     """
+    own = np.asarray(sight.own, np.float64)
 
-    def lie(sight: Sight) -> Vector:
-        own = np.asarray(sight.own, np.float64)
-
-        direction = generator(sight.seed, "two-faced", sight.peer).standard_normal(own.size)
-        shown: Vector = own + scale * length(own) / length(direction) * direction
-        return shown
-
-    return lie
+    direction = generator(sight.seed, "two-faced", sight.peer).standard_normal(own.size)
+    shown: Vector = own + scale * length(own) / length(direction) * direction
+    return shown
 
 
 @cache

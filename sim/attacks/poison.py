@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from p2pfl.learn.trainer import TorchLearner
 
 TARGET = 0
-"""the class to which a trigger leads."""
+"""Class that a trigger leads to."""
 SHARE = 0.5
-"""of a liar's samples that carry the trigger, so on average of each batch."""
+"""Share of a liar's samples that carry the trigger, hence of each batch on average."""
 LEAST_SIDE = 4
 PATCH = 9
-"""a trigger's side is the image's over this, at least 2; a row's trigger is as many times shorter than the row."""
+"""A trigger's side is the image's over this, at least 2; a row's trigger is as many times shorter than the row."""
 BRIGHT, BRIGHTEST_BYTE, FAR = 1.0, 255, 3.0
 LABELED = "samples in memory, each with one class label: digits, mnist-idx, csv with classes, or a task like them"
 TRIGGERED = "images, (n, height, width) or (n, channels, height, width), or rows of numbers, (n, columns)"
@@ -76,9 +76,7 @@ def trigger(inputs: Tensor) -> Tensor:
     """A copy with the trigger: the lower right corner of an image at its brightest; the last columns of a row at 3.
 
     A row whose length is a square, from 16 on, is an image without its shape, as in `digits`.
-
-    Raises:
-        UserError: these are neither images nor rows of numbers.
+    Raises UserError: these are neither images nor rows of numbers.
     """
     marked = inputs.clone()
     bright = BRIGHT if inputs.is_floating_point() else BRIGHTEST_BYTE
@@ -97,11 +95,7 @@ def trigger(inputs: Tensor) -> Tensor:
 
 
 def classes_of(learner: TorchLearner) -> int:
-    """How many classes a model tells apart.
-
-    Raises:
-        UserError: it does not put out one figure for each class.
-    """
+    """How many classes a model tells apart. Raises UserError: it does not put out one figure for each class."""
     samples = labeled(learner.train_set, "this model")
     with torch.no_grad():
         mode = learner.module.training

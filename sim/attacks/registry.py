@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any
 
-from sim.attacks import attack, false_models
-from sim.attacks.attack import Attack
+from sim.attacks import attack
+from sim.attacks import false_models as lies
+from sim.attacks.attack import Attack, Poison, Rows, Vector
 from sim.attacks.poison import Backdoor, LabelFlip
 
 NOTHING, PEER, NEIGHBORS, RULE, GRAPH, DATA = (
@@ -25,38 +25,51 @@ NOTHING, PEER, NEIGHBORS, RULE, GRAPH, DATA = (
     "all honest models, and the graph",
     "its own data",
 )
-"""what a liar needs to know."""
+"""What an attack needs to know."""
 
 LIE, ROUNDS = "LIE", "LIE[@ROUNDS]"
 
 LARGEST = 1e6
-"""a parameter is at most so large: beyond it float32 overflows, and `nan` says that more plainly."""
+"""Largest parameter: beyond it float32 overflows, for which `nan` is the plainer attack."""
 PERIOD, LONGEST_PERIOD = 10, 10**6
-"""of a sleeper, in its own rounds."""
+"""Default and longest period of a sleeper, in its own rounds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AttackForm:
     """How an attack is written, and what it does.
 
-    `parameter` is its parameter's name, None where there is none; `default` is NaN where it must be given. `make` gives
-    the fields of an `Attack`. Where the parameter is another attack, `wrap` takes it (None: not said) and a number of
-    rounds in place of `make`.
+    `parameter` is its parameter's name, None where there is none; `default` is NaN where it must be given. `blind` and
+    `lie` take it last. Where the parameter is another attack, `wrap` makes one of it (None: not said) and of a number
+    of rounds.
     """
 
     does: str
     source: str
     knows: str = NOTHING
-    make: Callable[[float], dict[str, Any]] = lambda _: {}
-    wrap: Callable[[Attack | None, int], Attack] | None = None
     parameter: str | None = None
     default: float = math.nan
     positive: bool = False
+    blind: Callable[..., Rows] | None = None
+    lie: Callable[..., Vector] | None = None
+    poison: Poison | None = None
+    refused: bool = False
+    wrap: Callable[[Attack | None, int], Attack] | None = None
 
     def usage(self, name: str) -> str:
         if self.parameter is None:
             return name
         return f"{name}:{self.parameter}" if math.isnan(self.default) else f"{name}[:{self.parameter}]"
+
+    def attack(self, spec: str, parameter: float) -> Attack:
+        last = () if self.parameter is None else (parameter,)
+        own = self.poison is not None and parameter == 1  # its model as it is
+        lie = None if own else _with(self.lie, last)
+        return Attack(spec=spec, blind=_with(self.blind, last), lie=lie, poison=self.poison, refused=self.refused)
+
+
+def _with(shown: Callable[..., Vector] | None, last: tuple[float, ...]) -> Callable[..., Vector] | None:
+    return None if shown is None else lambda *seen: shown(*seen, *last)
 
 
 BARUCH, XIE, HE = (
@@ -72,185 +85,138 @@ FANG, AGR = "Fang et al. 2020, arXiv 1911.11815", "Shejwalkar and Houmansadr, ND
 
 BLIND: Mapping[str, AttackForm] = {
     "sign-flip": AttackForm(
-        does="its model times -SCALE (1)",
-        source=RSA,
-        parameter="SCALE",
-        default=1.0,
-        positive=True,
-        make=lambda scale: {"blind": false_models.sign_flip(scale)},
+        "its model times -SCALE (1)", RSA, parameter="SCALE", default=1.0, positive=True, blind=lies.sign_flip
     ),
     "noise": AttackForm(
-        does="its model plus normal noise of deviation SIGMA, fresh each time",
-        source=RSA,
+        "its model plus normal noise of deviation SIGMA, fresh each time",
+        RSA,
         parameter="SIGMA",
         positive=True,
-        make=lambda sigma: {"blind": false_models.noise(sigma)},
+        blind=lies.noise,
     ),
-    "zero": AttackForm(does="zeros", source=WU, make=lambda _: {"blind": false_models.zero()}),
-    "constant": AttackForm(
-        does="VALUE in every entry",
-        source=RSA,
-        parameter="VALUE",
-        make=lambda value: {"blind": false_models.constant(value)},
-    ),
+    "zero": AttackForm("zeros", WU, blind=lies.constant),
+    "constant": AttackForm("VALUE in every entry", RSA, parameter="VALUE", blind=lies.constant),
     "replay": AttackForm(
-        does="the model from before the first round, for ever",
-        source="an old message sent again",
-        make=lambda _: {"blind": false_models.replay()},
+        "the model from before the first round, for ever", "an old message sent again", blind=lies.replay
     ),
-    "nan": AttackForm(
-        does="no numbers",
-        source="a broken machine",
-        make=lambda _: {"blind": false_models.nan(), "refused": True},
-    ),
-    "inf": AttackForm(
-        does="infinities of both signs",
-        source="a broken machine",
-        make=lambda _: {"blind": false_models.inf(), "refused": True},
-    ),
+    "nan": AttackForm("no numbers", "a broken machine", blind=lies.nan, refused=True),
+    "inf": AttackForm("infinities of both signs", "a broken machine", blind=lies.inf, refused=True),
     "wrong-shape": AttackForm(
-        does="its model cut short by a third",
-        source="a node of another federation",
-        make=lambda _: {"lie": attack.wrong_shape(), "refused": True},
+        "its model cut short by a third", "a node of another federation", lie=attack.wrong_shape, refused=True
     ),
 }
 
 AROUND: Mapping[str, AttackForm] = {
     "alie": AttackForm(
-        does="mean - Z (1.5) deviations, coordinate by coordinate",
-        source=BARUCH,
-        knows=NEIGHBORS,
-        parameter="Z",
-        default=1.5,
-        make=lambda z: {"lie": false_models.alie(z)},
+        "mean - Z (1.5) deviations, coordinate by coordinate", BARUCH, NEIGHBORS, "Z", 1.5, lie=lies.alie
     ),
     "oscillate": AttackForm(
-        does="as alie, from the other side every other round",
-        source=f"after {BARUCH}",
-        knows=NEIGHBORS,
-        parameter="Z",
-        default=1.5,
-        make=lambda z: {"lie": false_models.oscillate(z)},
+        "as alie, from the other side every other round", f"after {BARUCH}", NEIGHBORS, "Z", 1.5, lie=lies.oscillate
     ),
     "small-sign": AttackForm(
-        does="the mean, every coordinate Z (1.5) mean deviations nearer to zero",
-        source=f"after {BARUCH}",
-        knows=NEIGHBORS,
-        parameter="Z",
-        default=1.5,
-        make=lambda z: {"lie": false_models.small_sign(z)},
+        "the mean, every coordinate Z (1.5) mean deviations nearer to zero",
+        f"after {BARUCH}",
+        NEIGHBORS,
+        "Z",
+        1.5,
+        lie=lies.small_sign,
     ),
-    "ipm": AttackForm(
-        does="the mean times -EPS (0.1)",
-        source=XIE,
-        knows=NEIGHBORS,
-        parameter="EPS",
-        default=0.1,
-        positive=True,
-        make=lambda eps: {"lie": false_models.ipm(eps)},
-    ),
+    "ipm": AttackForm("the mean times -EPS (0.1)", XIE, NEIGHBORS, "EPS", 0.1, positive=True, lie=lies.ipm),
     "foe": AttackForm(
-        does="fall of empires: the mean times 1 - EPS, EPS searched such that the victim's rule errs most",
-        source=f"{XIE}; the search: Farhadkhani et al. 2022, arXiv 2205.12173",
-        knows=RULE,
-        make=lambda _: {"lie": false_models.empires()},
+        "fall of empires: the mean times 1 - EPS, EPS searched such that the victim's rule errs most",
+        f"{XIE}; the search: Farhadkhani et al. 2022, arXiv 2205.12173",
+        RULE,
+        lie=lies.empires,
     ),
     "min-max": AttackForm(
-        does="as far from the mean as two honest models are from each other",
-        source=AGR,
-        knows=NEIGHBORS,
-        make=lambda _: {"lie": false_models.min_max()},
+        "as far from the mean as two honest models are from each other", AGR, NEIGHBORS, lie=lies.min_max
     ),
     "min-sum": AttackForm(
-        does="as far from the mean as sums of squared distances between honest models allow",
-        source=AGR,
-        knows=NEIGHBORS,
-        make=lambda _: {"lie": false_models.min_sum()},
+        "as far from the mean as sums of squared distances between honest models allow",
+        AGR,
+        NEIGHBORS,
+        lie=lies.min_sum,
     ),
     "fang": AttackForm(
-        does="just outside the range of the honest, against the way that each coordinate has gone",
-        source=FANG,
-        knows=NEIGHBORS,
-        make=lambda _: {"lie": false_models.fang()},
+        "just outside the range of the honest, against the way that each coordinate has gone",
+        FANG,
+        NEIGHBORS,
+        lie=lies.fang,
     ),
     "mimic": AttackForm(
-        does="a copy of one honest neighbor, the same from all liars",
-        source="Karimireddy et al. 2022, arXiv 2006.09365",
-        knows=NEIGHBORS,
-        make=lambda _: {"lie": false_models.mimic()},
+        "a copy of one honest neighbor, the same from all liars",
+        "Karimireddy et al. 2022, arXiv 2006.09365",
+        NEIGHBORS,
+        lie=lies.mimic,
     ),
     "mirror": AttackForm(
-        does="each neighbor its own model, which leaves no radius to rules that take it from the nearest",
-        source="against CS+ of Gaucher et al. 2025, arXiv 2410.10418",
-        knows=PEER,
-        make=lambda _: {"lie": false_models.mirror()},
+        "each neighbor its own model, which leaves no radius to rules that take it from the nearest",
+        "against CS+ of Gaucher et al. 2025, arXiv 2410.10418",
+        PEER,
+        lie=lies.mirror,
     ),
     "collude-median": AttackForm(
-        does="a copy of the honest model furthest from the mean, to draw medians there",
-        source="after Karimireddy et al. 2022, arXiv 2006.09365",
-        knows=NEIGHBORS,
-        make=lambda _: {"lie": false_models.extreme()},
+        "a copy of the honest model furthest from the mean, to draw medians there",
+        "after Karimireddy et al. 2022, arXiv 2006.09365",
+        NEIGHBORS,
+        lie=lies.extreme,
     ),
     "dissensus": AttackForm(
-        does="undoes EPS (1.5) times what the victim's honest neighbors pull it by",
-        source=HE,
-        knows=NEIGHBORS,
-        parameter="EPS",
-        default=1.5,
+        "undoes EPS (1.5) times what the victim's honest neighbors pull it by",
+        HE,
+        NEIGHBORS,
+        "EPS",
+        1.5,
         positive=True,
-        make=lambda eps: {"lie": false_models.dissensus(eps)},
+        lie=lies.dissensus,
     ),
     "spectral": AttackForm(
-        does="pushes its victim along the slowest mode of the honest graph, by SCALE (1.5) deviations",
-        source="Gaucher et al. 2025, arXiv 2410.10418",
-        knows=GRAPH,
-        parameter="SCALE",
-        default=1.5,
+        "pushes its victim along the slowest mode of the honest graph, by SCALE (1.5) deviations",
+        "Gaucher et al. 2025, arXiv 2410.10418",
+        GRAPH,
+        "SCALE",
+        1.5,
         positive=True,
-        make=lambda scale: {"lie": false_models.spectral(scale)},
+        lie=lies.spectral,
     ),
     "two-faced": AttackForm(
-        does="another lie for each neighbor: its model and SCALE (1) times its length in a direction of the victim's",
-        source="Lamport et al. 1982, the Byzantine generals",
+        "another lie for each neighbor: its model and SCALE (1) times its length in a direction of the victim's",
+        "Lamport et al. 1982, the Byzantine generals",
         parameter="SCALE",
         default=1.0,
         positive=True,
-        make=lambda scale: {"lie": false_models.two_faced(scale)},
+        lie=lies.two_faced,
     ),
 }
 
 POISONS: Mapping[str, AttackForm] = {
-    "label-flip": AttackForm(
-        does="trains on labels y turned into classes - 1 - y",
-        source=FANG,
-        knows=DATA,
-        make=lambda _: {"poison": LabelFlip()},
-    ),
+    "label-flip": AttackForm("trains on labels y turned into classes - 1 - y", FANG, DATA, poison=LabelFlip()),
     "backdoor": AttackForm(
-        does="half its training data triggered and labeled 0; its distance from the mean SCALE (1) times as long",
-        source="Gu et al. 2017, arXiv 1708.06733; the scale: Bagdasaryan et al. 2020, arXiv 1807.00459",
-        knows=DATA + "; with a SCALE " + NEIGHBORS,
-        parameter="SCALE",
-        default=1.0,
+        "half its training data triggered and labeled 0; its distance from the mean SCALE (1) times as long",
+        "Gu et al. 2017, arXiv 1708.06733; the scale: Bagdasaryan et al. 2020, arXiv 1807.00459",
+        DATA + "; with a SCALE " + NEIGHBORS,
+        "SCALE",
+        1.0,
         positive=True,
-        make=lambda scale: {"poison": Backdoor(), "lie": None if scale == 1 else false_models.replacement(scale)},
+        poison=Backdoor(),
+        lie=lies.replacement,
     ),
 }
 
 WRAPPED: Mapping[str, AttackForm] = {
     "sleeper": AttackForm(
-        does="honest for so many (10) of its rounds, LIE for as many, by turns",
-        source="on-off attack, Sun et al., INFOCOM 2006",
-        knows="what LIE needs",
-        parameter=ROUNDS,
+        "honest for so many (10) of its rounds, LIE for as many, by turns",
+        "on-off attack, Sun et al., INFOCOM 2006",
+        "what LIE needs",
+        ROUNDS,
         wrap=attack.sleeper,
     ),
     "flood": AttackForm(
-        does="exchanges as fast as it can, with its model or with LIE",
-        source="denial of service",
-        knows="what LIE needs",
-        parameter=LIE,
-        default=0.0,
+        "exchanges as fast as it can, with its model or with LIE",
+        "denial of service",
+        "what LIE needs",
+        LIE,
+        0.0,
         wrap=lambda lie, _: attack.flood(lie),
     ),
 }
@@ -264,11 +230,7 @@ ALLOWED_ATTACKS = (
 
 
 def parse_attack(text: object) -> Attack:
-    """The attack that `text` names.
-
-    Raises:
-        ValueError: it names none; `ALLOWED_ATTACKS` says what would.
-    """
+    """The attack that `text` names. Raises ValueError: it names none; `ALLOWED_ATTACKS` says what would."""
     if not isinstance(text, str):
         raise ValueError("an attack is named by text")  # noqa: TRY004 - a reader has one way to refuse
     name, colon, written = text.partition(":")
@@ -283,7 +245,7 @@ def parse_attack(text: object) -> Attack:
     parameter = 0.0 if form.parameter is None else _number(written) if colon else form.default
     if not abs(parameter) <= LARGEST or (form.positive and parameter <= 0):
         raise ValueError(f"no {form.parameter} of {name}" + (", it has to be above 0" if parameter <= 0 else ""))
-    return Attack(spec=text, **form.make(parameter))
+    return form.attack(text, parameter)
 
 
 def _number(written: str) -> float:

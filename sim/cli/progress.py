@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sim.sweeps.run import SweepStanding
 
 FORESEEABLE_FROM = 0.02
-"""share of the rounds after which the time left is told."""
+"""The time left is shown after this share of the rounds."""
 
 
 class ProgressView:

@@ -24,12 +24,12 @@ from sim.worlds.schema import RUN
 
 RANDOM = "random"
 DRAWN_WITH = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "method", "byzantine", "attack")
-"""what `--world random` draws, or must not be changed lest another run be meant."""
+"""Options that `--world random` draws, or that would change which run a seed means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was asked for; None: not said."""
+    """Options of the command; None: not given."""
 
     file: Path | None = None
     nodes: int | None = None
@@ -48,12 +48,7 @@ class Options:
 
 
 def build(options: Options) -> tuple[FederationConfig, WorldSpec]:
-    """What to simulate.
-
-    Raises:
-        UserError: a mistake in an option or in a file.
-        DisconnectedGraph: the graph is not connected.
-    """
+    """What to simulate. Raises UserError: a wrong option or file; DisconnectedGraph: not connected."""
     if options.world == RANDOM:
         federation, world = _drawn(options)
     else:

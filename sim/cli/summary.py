@@ -34,7 +34,7 @@ def show(report: Report) -> None:
 
 
 def _worst(nodes: list[NodeReport]) -> list[NodeReport]:
-    """Of the honest nodes that reached their end, those that learned least; of all where none did."""
+    """The honest nodes that finished and learned least; of all nodes where none did."""
     ended = [node for node in nodes if node.finished and not node.byzantine] or nodes
 
     def merit(node: NodeReport) -> tuple[bool, float]:

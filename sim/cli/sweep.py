@@ -107,11 +107,7 @@ def _runner(engine: str, scheduler: str | None, count: int) -> Runner:
 
 
 def _show(sweep: Sweep, form: Form) -> None:
-    from sim.sweeps.results import (  # noqa: PLC0415 - as above
-        complaints,
-        flat_rows,
-        readable_rows,
-    )
+    from sim.sweeps.results import complaints, flat_rows, readable_rows  # noqa: PLC0415 - as above
 
     found: dict[str, Any] = sweep.results
     match form:

@@ -14,16 +14,7 @@ from typing import Any
 
 from msgspec.structs import force_setattr
 
-from p2pfl.core.effects import (
-    ApplyReply,
-    ApplyRequest,
-    Bootstrap,
-    CommitRound,
-    Freeze,
-    NoteLife,
-    Operation,
-    ResetEdge,
-)
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, NoteLife, Operation, ResetEdge
 from p2pfl.core.events import Bootstrapped, Event, ReplyApplied, RequestApplied, RequestFrozen, RoundCommitted
 from p2pfl.core.lives import FIRST_LIFE, Life, Start
 from p2pfl.core.messages import DIGEST_BYTES, Reply, Request, request_digest
@@ -37,7 +28,7 @@ from sim.lazy.plane import Plane
 
 TOKEN = struct.Struct("<II")
 SOME_DIGEST = bytes(DIGEST_BYTES)
-"""in place of an audit's digest: replicas are one and the same here."""
+"""Placeholder for an audit's digest: both ends share one stored replica here."""
 
 
 class LazyEngine:
@@ -72,8 +63,7 @@ class LazyEngine:
         self.liar = liar
         self.shown = 0
         self.undo: list[tuple[bool, int, Callable[[], None]]] | None = [] if index in plane.crashing else None
-        """of each change that is not on disk: whether vectors moved, which pair would be seen again (-1: none), and how
-        to take the rest back."""
+        """Per change not on disk: whether vectors moved, the pair seen again (-1: none), and how to undo the rest."""
         self._forget()
         self._do: dict[type, Callable[[Any], Event | None]] = {
             Freeze: self._freeze,

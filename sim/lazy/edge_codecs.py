@@ -36,9 +36,7 @@ class EdgeCodecs:
         """What the other end decodes of each row (b, d), which goes over these edges (b,).
 
         `chance(row)` is asked only where a compressor draws.
-
-        Raises:
-            ValueError: a row is not finite.
+        Raises ValueError: a row is not finite.
         """
         if len(self.kinds) == 1:
             return _quantized(self.kinds[0], rows, range(len(rows)), chance)

@@ -16,7 +16,7 @@ from sim.lazy.plane import Plane
 from sim.lazy.rows import MisjudgedError
 
 Records = Callable[[int, int], EdgeRecord]
-"""the record of that node's end of the edge to that peer."""
+"""From (node, peer) to the record at that node's end of the edge."""
 
 
 class Pairs:
@@ -28,12 +28,12 @@ class Pairs:
         self.rows = plane.rows
         self.records: Records
         self.remembered: Callable[[], Iterable[int]]
-        """the pairs that a crash may bring back."""
+        """Pairs that a crash may bring back."""
         self._initiators = list(range(len(ends)))
         self._responders = list(range(len(ends)))
         self._issued = [0] * len(ends)
         self._applied = [0] * len(ends)
-        """of each edge: the latest ticket given out, and (this) the latest whose application was noted."""
+        """Per edge, the latest ticket issued and (this) the latest whose application was noted."""
 
     # -- tickets ------------------------------------------------------------------------------------------------------
 

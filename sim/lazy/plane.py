@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
-from sim.lazy.begun import Begun
 from sim.lazy.edge_codecs import EdgeCodecs
 from sim.lazy.operations import COMMIT, BeginOp, CommitOp, FreezeOp, Op, ReplyOp, RequestOp, ResetOp, SketchOp
 from sim.lazy.rows import Learners, Lies, Rows, Rows2
@@ -29,6 +28,26 @@ LEAST_PENDING = 20_000
 
 Undo = tuple[Vector, int, dict[str, Vector]]
 """A node's model, and what is kept at one end of an edge (-1: at none), as they were before a change."""
+
+
+class Begun:
+    """With which models (nodes, d) the latest local rounds of some nodes began; `of` are those that are watched."""
+
+    def __init__(self, of: Sequence[int], models: Rows2) -> None:
+        self._places = np.full(len(models), -1)
+        self._places[list(of)] = np.arange(len(of))
+        self._rows = models[list(of)]
+
+    def note(self, nodes: NDArray[np.int64], models: Rows2) -> None:
+        """These `nodes` begin a round now."""
+        places = self._places[nodes]
+        watched = places >= 0
+        self._rows[places[watched]] = models[nodes[watched]]
+
+    def rows(self, nodes: Sequence[int]) -> Rows2:
+        """Of `nodes` that are watched, (len(nodes), d)."""
+        rows: Rows2 = self._rows[self._places[list(nodes)]]
+        return rows
 
 
 class Plane:
@@ -59,7 +78,7 @@ class Plane:
         self.edges = edges
         self.losses = np.full(nodes, np.nan)
         self._losses = np.full(nodes, np.nan)
-        """of each node: of its latest round that has ended, and (this) of the latest computed, which may go on."""
+        """Per node, the loss of the latest round that ended and (this) of the latest computed, maybe still running."""
         self.sketches: list[dict[int, NDArray[np.float64]]] = [{} for _ in range(nodes)]
         self.begun: Begun | None = None
         self.pending = 0
@@ -72,7 +91,7 @@ class Plane:
         self._held: list[int] = []
         self._waiting: dict[int, list[int]] = {}
         self._frozen = [0] * len(edges)
-        """of each edge: the latest ticket whose request is encoded, and (next) the latest that is applied."""
+        """Per edge, the latest ticket whose request is encoded and (next) the latest that is applied."""
         self._applied = [0] * len(edges)
         self._undo: dict[int, list[Undo]] = {node: [] for node in crashing}
         self._act: tuple[Callable[[list[int], list[Any]], None], ...] = (

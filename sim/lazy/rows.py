@@ -28,27 +28,20 @@ Rows2 = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 
 CACHE_BYTES = 1 << 20
-"""of scratch rows that one step works on."""
+"""Size of the scratch rows that one step works on."""
 TRAINING_ROWS = 1024
 ROUND = tuple(field.name for field in fields(Round))
 MARGIN = 0.99
-"""a check that comes so close to its limit is left to the engine."""
+"""A check that comes this close to its limit is left to the engine."""
 
 Lies = Callable[[Rows2, list[int], list[int]], None]
-"""turns, in place, the models (b, d) of these nodes into what they show, each for the so-many-th time; -1: the
-truth."""
+"""Turns, in place, the models (b, d) of these nodes into what they show for the n-th time; -1: the truth."""
 
 
 class Learners(Protocol):
     """Trains many nodes at once: see `sim.learning`."""
 
-    def train(
-        self,
-        nodes: Ints,
-        rounds: Ints,
-        starts: RoundStarts,
-        out: Rows2,
-    ) -> NDArray[np.floating[Any]]: ...
+    def train(self, nodes: Ints, rounds: Ints, starts: RoundStarts, out: Rows2) -> NDArray[np.floating[Any]]: ...
 
 
 class MisjudgedError(Exception):
@@ -68,7 +61,7 @@ class Rows:
         size, dtype = initial.size, initial.dtype
         self.size, self.dtype = size, dtype
         self.blanks: list[int] = []
-        """pairs of replicas, both zero, that no end of an edge has seen yet."""
+        """Pairs of replicas, both zero, that no end of an edge has used yet."""
         self.codecs = codecs
         self.lies = lies
         self.models: Rows2 = np.tile(initial, (nodes, 1))
@@ -84,12 +77,12 @@ class Rows:
         self.peer: Rows2 = np.zeros((pairs, size), dtype)
         self.requests: Rows2 = np.zeros((pairs, size), np.float32)
         self.before: dict[int, Vector] = {}
-        """of an edge whose initiator may ask for its neighbors' median: `peer` before the latest transaction."""
+        """By edge whose initiator may ask for its neighbors' median: `peer` before the latest transaction."""
         self.initiators: list[int] = []
-        """of the edges."""
+        """Initiators of the edges."""
         self.crashing: frozenset[int] = frozenset()
         self.may_join = set(range(nodes))
-        """nodes that may ask: those that have not begun a round, by whatever luck they come too late, or may crash."""
+        """Nodes that may still ask for a median: those that have not begun a round, or may crash."""
         self._zero: Vector = np.zeros(size, dtype)
         self.chunk = max(1, CACHE_BYTES // (4 * size * initial.itemsize))
         self.scratch = [np.empty((self.chunk, size), dtype) for _ in range(4)]

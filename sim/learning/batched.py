@@ -49,9 +49,7 @@ def make_learners(
     """All members' learners, from one task. `local` has the `[data]` tables by node name, with absolute paths.
 
     `liars` train on what `poison` makes of their data.
-
-    Raises:
-        UserError: the task, its options or a node's data are wrong, or cannot be poisoned.
+    Raises UserError: the task, its options or a node's data are wrong, or cannot be poisoned.
     """
     learners = load_learners(federation, local)
     if poison is not None:
@@ -126,9 +124,7 @@ class BatchedLearners:
 
         `out` may be the models of `starts`. Returns the mean losses (b,). No pair may stand there twice where rounds go
         one at a time.
-
-        Raises:
-            LearningError: the user's code failed.
+        Raises LearningError: the user's code failed.
         """
         losses = np.empty(len(nodes))
         together = self._together[nodes]
@@ -213,11 +209,7 @@ class BatchedLearners:
 
     @staticmethod
     def _train_together(
-        grouped: Grouped,
-        rows: slice | Integers,
-        work: tuple[Integers, Integers, RoundStarts],
-        out: Rows,
-        losses: Rows,
+        grouped: Grouped, rows: slice | Integers, work: tuple[Integers, Integers, RoundStarts], out: Rows, losses: Rows
     ) -> None:
         nodes, rounds, starts = work
         if isinstance(rows, slice):

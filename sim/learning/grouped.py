@@ -94,11 +94,11 @@ Flags = NDArray[np.bool_]
 
 LARGEST_GROUP = 256
 _GROUP_FLOATS = 640_000
-"""parameters of one group: its gradients and activations should stay in the cache."""
+"""Parameters per group: its gradients and activations should stay in the cache."""
 _BATCH_FLOATS = 4_000_000
-"""inputs of one batch of a group."""
+"""Input values in one batch of a group."""
 _SCORED_FLOATS = 2_500_000
-"""the same where models are scored: their activations are taken to be about as large."""
+"""Input values in one batch for scoring; activations are taken to be about as large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,9 @@ class Grouped:
         self.kinds: Integers = np.array([numbers[n] for n in pool.counts.tolist()], dtype=np.int64)
         """(nodes,) which of `sizes`, the numbers of rows in a round's batches, each node has."""
         self.group = [self.fitting_group(kind) for kind in range(len(self.sizes))]
-        """the largest group of each kind."""
+        """Largest group of each kind."""
         self.careful = [False] * len(self.sizes)
-        """kinds whose small products are not batched."""
+        """Whether each kind's small products are not batched."""
 
     def fitting_group(self, kind: int) -> int:
         """How many nodes of a kind go well together."""

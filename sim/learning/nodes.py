@@ -159,11 +159,7 @@ class TorchNodes(Sequence[Learner]):
 def load_learners(
     federation: FederationConfig, local: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Sequence[Learner]:
-    """One learner for each member. `local` has the `[data]` tables by node name, with absolute paths.
-
-    Raises:
-        UserError: the task, its options or a node's data are wrong.
-    """
+    """One learner per member; `local`: `[data]` tables by node, absolute paths. Raises UserError: task or data."""
     task = load_task(federation.task, federation.path.parent, file=federation.path)
     contexts = [_context(federation, index, local or {}) for index in range(len(federation.members))]
     try:
@@ -228,11 +224,7 @@ def _keeps_nothing(module: torch.nn.Module) -> bool:
 
 
 def poisoned(learners: Sequence[Learner], poison: Poison, liars: frozenset[int]) -> TorchNodes:
-    """The same learners, but for the training sets of `liars`.
-
-    Raises:
-        UserError: the task's data cannot be poisoned so.
-    """
+    """The same learners, those of `liars` on poisoned data. Raises UserError: the data cannot be poisoned."""
     if not isinstance(learners, TorchNodes):
         raise UserError("learners of the task's own cannot be poisoned", key="attack", allowed=LABELED)
     classes, seed = classes_of(learners.prototype), learners.prototype.context.seed

@@ -25,9 +25,9 @@ from sim.learning.grouped import RoundStarts
 from sim.learning.nodes import Pool, TorchNodes
 
 EVALUATIONS = 20
-"""at most so many in one history."""
+"""Most evaluations in one history."""
 MOST_STEPS = 20_000
-"""a centralized run takes no more: it would cost as much as the simulation, and has long converged."""
+"""Most steps of a centralized run: more would cost as much as the simulation, long after it converged."""
 _BLOCK_FLOATS = 16_000_000
 _FLOAT_BYTES = 4
 

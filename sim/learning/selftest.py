@@ -19,10 +19,10 @@ from sim.learning.grouped import LARGEST_GROUP, Grouped, Integers, RoundStarts
 
 _SIZES = (1, 2, 3, 8, 64, LARGEST_GROUP)
 _FEW_NODES, _FEW = 64, 32
-"""where fewer nodes have a kind, its groups have this size at most."""
+"""A kind with fewer nodes than the first has groups of at most the second."""
 _MOST_KINDS = 16
 _SMALL = 16
-"""batches up to this size may have small products: see `stacked`."""
+"""Batches up to this size may have small products: see `stacked`."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from p2pfl.learn.task import Task
 from p2pfl.learn.trainer import TorchLearner, are_labels, loss_of, seeded
 
 Batch = tuple[Tensor, Tensor]
-"""inputs and targets, (c, n, ...) each: n rows for each of c models."""
+"""Inputs and targets, (c, n, ...) each: n rows for each of c models."""
 Named = dict[str, Tensor]
 
 

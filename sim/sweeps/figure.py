@@ -27,31 +27,29 @@ MEAN = "accuracy_mean"
 MOST_PANELS = 24
 MOST_COLUMNS = 4
 POWERS_FROM = 20.0
-"""where the largest value is so many times the smallest, the scale is logarithmic."""
+"""The scale is logarithmic where the largest value is this many times the smallest."""
 
 FONT_POINTS = 7.0
 LETTER = 0.63
-"""width of a letter over the size of the font, about: asking the font would make the picture depend on it."""
+"""Approximate width of a letter over the font size; asking the font would make the picture depend on it."""
 POINT_RADIUS = 4.0
 NEAR = 7.0
 DISTANCES = (NEAR, 13.0, 20.0, 28.0, 37.0, 47.0, 58.0, 70.0, 84.0, 100.0)
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (0.8, 0.6), (0.8, -0.6), (-0.8, 0.6), (-0.8, -0.6))
 DETOUR = 2 * len(DIRECTIONS)
-"""so many places farther is not much."""
+"""A name may move this many places farther to stay clear of lines."""
 POINTS_PER_INCH = 72
 LEADER = {"arrowstyle": "-", "linewidth": 0.5, "color": "#999999", "shrinkA": 0, "shrinkB": 3}
 
 PAPER = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.4}
-"""behind the text: an interval may run through it."""
+"""Background of the text: an interval may run through it."""
 
 
 def draw_sweep(results: Mapping[str, Any], path: Path, *, mean: bool = False) -> None:
     """Write the picture of what `results.json` holds; a .png, .svg or .pdf file.
 
     `mean`: of accuracy the nodes' mean goes up, not that of the worst node.
-
-    Raises:
-        UserError: there is nothing to draw.
+    Raises UserError: there is nothing to draw.
     """
     heights = (MEAN, *HEIGHTS) if mean else tuple(HEIGHTS)
     height = next((name for name in heights if any(row["metrics"].get(name) for row in results["rows"])), None)

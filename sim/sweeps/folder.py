@@ -26,9 +26,7 @@ class Folder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the folder where it is not there, and keep other sweeps out of it; a dead one holds nothing.
-
-        Raises:
-            UserError: another sweep runs in it, it is something else's folder, or it cannot be made.
+        Raises UserError: another sweep runs in it, it is something else's folder, or it cannot be made.
         """
         self._make()
         with (self.path / LOCK).open("a") as lock:
@@ -79,11 +77,7 @@ class Folder:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """At any instant, power loss included, the name stands for all of the file or for what was there before.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Replace the whole file or leave the old one, power loss included. Raises StorageError: the disk refused."""
     aside = path.with_name(f".{path.name}.part")
     try:
         with aside.open("wb") as file:

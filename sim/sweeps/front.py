@@ -28,10 +28,8 @@ def sweep(
     leaves a report in the folder `out`, by default beside the file, and a run whose report is there is not made again.
     `jobs` runs go on at a time, by default one for each core. `retry` makes those again that failed before. The
     processes import the script that calls this, so the call must stand under `if __name__ == "__main__":`.
-
-    Raises:
-        UserError: a mistake in the sweep, a combination that cannot be, or a folder that cannot be used.
-        ExceptionGroup: several mistakes.
+    Raises UserError: a mistake in the sweep, a combination that cannot be, or a folder that cannot be used;
+    ExceptionGroup: several mistakes.
     """
     if isinstance(what, Mapping):
         if out is None:

@@ -11,11 +11,11 @@ from topologies.plots.canvas import shown
 
 BYTES = "bytes_per_node"
 NOTHING = ""
-"""the only value of the only axis of a sweep without axes."""
+"""The only value of the only axis of a sweep without axes."""
 MOST_SIGNS = 8
-"""so many colors or markers are told apart."""
+"""Most colors or markers that can be told apart."""
 FEWEST_NUMBERS = 3
-"""so many numbers make a line."""
+"""Fewest numbers joined by a line."""
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#a89b00")
 """Okabe and Ito, told apart by everybody; yellow is darkened for thin lines."""
@@ -23,10 +23,10 @@ GREY = "#555555"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", ":", "-.")
 SIDE_BY_SIDE = 0.7
-"""how much of the room between two names their points may take."""
+"""Share of the space between two names that their points may take."""
 APART_POINTS = 2.5
 FEW_BYTES_APART = 3.0
-"""within this factor, bytes are drawn on a linear scale."""
+"""Bytes within this factor are drawn on a linear scale."""
 
 Row = Mapping[str, Any]
 

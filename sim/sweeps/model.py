@@ -7,7 +7,7 @@ that travels between processes.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ from p2pfl.config.kinds import Kind, text, whole
 from p2pfl.config.model import GOSSIP, TRAINING, Kinds
 from p2pfl.errors import P2PFLError
 from p2pfl.reporting.report import Report
+from sim.worlds.schema import flag
 from topologies.errors import TopologyError
 
 Options: TypeAlias = Mapping[str, Any]
@@ -34,10 +35,10 @@ OPTIONS: Kinds = {**OWN, **TRAINING, **GOSSIP}
 
 FILES = ("base", "world")
 NONE = "none"
-"""as `base`: the built-in digits; as `world`: the default world; as `attack`: nobody lies."""
+"""As `base`: the built-in digits; as `world`: the default world; as `attack`: nobody lies."""
 
 EXCLUSIVE = (("rounds", "time_s"), ("local_steps", "local_epochs"))
-"""pairs of which a run has one."""
+"""Pairs of options of which a run has one."""
 
 Endings: TypeAlias = "Generator[tuple[Job, RunOutcome], None, None]"
 """Each job with how it ended, as they end; closed early, it stops those that run."""
@@ -98,6 +99,12 @@ def named(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items()) or "the only combination"
 
 
+def told_once(reason: str, names: Sequence[str]) -> str:
+    """One complaint of many: the first of their names, and how many more there are."""
+    others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"{names[0]}{others}: {reason}"
+
+
 def seeds() -> Kind:
     """A number of seeds, counted from 0, or a list of different ones; always a tuple afterwards."""
 
@@ -114,16 +121,7 @@ def seeds() -> Kind:
     return Kind("how many, as 5 for 0 to 4, or a list of different whole numbers from 0", read)
 
 
-def switch() -> Kind:
-    def read(value: object) -> bool:
-        if not isinstance(value, bool):
-            raise ValueError  # noqa: TRY004 - what a kind raises
-        return value
-
-    return Kind("true or false", read)
-
-
-HEAD: Kinds = {"seeds": seeds(), "skip_impossible": switch(), **OPTIONS}
+HEAD: Kinds = {"seeds": seeds(), "skip_impossible": flag(), **OPTIONS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ What a combination means as a whole is checked when it is built.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from p2pfl.config.tables import Mistakes, read_document, read_table, unknown_keys
 from p2pfl.errors import P2PFLError, UserError
 from sim.sweeps.fingerprint import make_job
-from sim.sweeps.model import EXCLUSIVE, FILES, HEAD, NONE, OPTIONS, Combination, Job, Plan, SweepFile, named
+from sim.sweeps.model import EXCLUSIVE, FILES, HEAD, NONE, OPTIONS, Combination, Job, Plan, SweepFile, named, told_once
 from topologies.errors import TopologyError
 from topologies.specs import is_file, parse
 
@@ -26,26 +27,19 @@ SHOWN = 5
 
 
 def load_sweep(path: Path) -> SweepFile:
-    """The sweep that a file describes.
-
-    Raises:
-        UserError: the only mistake in it.
-        ExceptionGroup: all the mistakes in it.
-    """
+    """The sweep that a file describes. Raises UserError: its only mistake; ExceptionGroup: all its mistakes."""
     return sweep_from(read_document(path), path)
 
 
 def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
-    """Likewise, from what the file says; `path` names it in errors, and its folder is where other files are looked up.
-
-    Raises:
-        UserError, ExceptionGroup: as above.
-    """
+    """The sweep that `document` describes; `path` names it in errors and locates its files. Raises as above."""
     mistakes = Mistakes(path)
     unknown_keys(document, "", TABLES, mistakes)
     head = read_table(document.get("sweep", {}), "sweep.", HEAD, mistakes)
     axes = _read_axes(document.get("axes", {}), mistakes)
-    _refuse_exclusive({**head, **axes}, mistakes)
+    for first, second in EXCLUSIVE:
+        if {first, second} <= head.keys() | axes.keys():
+            mistakes.add(f"stands beside {first}", second, None, "one of the two")
     folder = path.absolute().parent
     fixed = {name: head[name] for name in OPTIONS if name in head}
     for name, value in fixed.items():
@@ -53,7 +47,9 @@ def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
     for name, values in axes.items():
         for index, value in enumerate(values):
             _check_place(name, value, folder, f"axes.{name}[{index}]", mistakes)
-    _refuse_too_many(axes, mistakes)
+    count = math.prod(max(1, len(values)) for values in axes.values())
+    if count > MOST_COMBINATIONS:
+        mistakes.add("too many combinations", "axes", count, f"up to {MOST_COMBINATIONS:,}")
     if len(mistakes.found) > 1:
         raise ExceptionGroup(f"mistakes in {path}", mistakes.found)
     if mistakes.found:
@@ -80,9 +76,7 @@ def make_plan(file: SweepFile) -> Plan:
 
 def check_plan(plan: Plan, check: Callable[[Job], object], known: Collection[str]) -> Plan:
     """Build every run that is not `known` to be possible, and mark or refuse those that cannot be.
-
-    Raises:
-        UserError: there are some, and the file does not say `skip_impossible`; or nothing is left.
+    Raises UserError: there are some, and the file does not say `skip_impossible`; or nothing is left.
     """
     reasons: dict[str, str] = {}
     for key, job in plan.jobs.items():
@@ -92,7 +86,9 @@ def check_plan(plan: Plan, check: Callable[[Job], object], known: Collection[str
             check(job)
         except (P2PFLError, TopologyError) as error:
             reasons[key] = str(error)
-    marked = replace(plan, combinations=tuple(_marked(one, reasons) for one in plan.combinations))
+    impossible = [{job.key: reasons[job.key] for job in one.jobs if job.key in reasons} for one in plan.combinations]
+    pairs = zip(plan.combinations, impossible, strict=True)
+    marked = replace(plan, combinations=tuple(replace(one, impossible=own) for one, own in pairs))
     if reasons and (not plan.file.skip_impossible or not marked.jobs):
         raise _refusal(marked)
     return marked
@@ -144,20 +140,6 @@ def _read_axis(name: str, values: Any, mistakes: Mistakes) -> tuple[Any, ...]:
     return tuple(read)
 
 
-def _refuse_exclusive(given: Mapping[str, Any], mistakes: Mistakes) -> None:
-    for first, second in EXCLUSIVE:
-        if first in given and second in given:
-            mistakes.add(f"stands beside {first}", second, None, "one of the two")
-
-
-def _refuse_too_many(axes: Mapping[str, tuple[Any, ...]], mistakes: Mistakes) -> None:
-    count = 1
-    for values in axes.values():
-        count *= max(1, len(values))
-    if count > MOST_COMBINATIONS:
-        mistakes.add("too many combinations", "axes", count, f"up to {MOST_COMBINATIONS:,}")
-
-
 def _combinations(file: SweepFile) -> list[Combination]:
     found = []
     folder = file.path.parent
@@ -168,18 +150,13 @@ def _combinations(file: SweepFile) -> list[Combination]:
     return found
 
 
-def _marked(combination: Combination, reasons: Mapping[str, str]) -> Combination:
-    own = {job.key: reasons[job.key] for job in combination.jobs if job.key in reasons}
-    return replace(combination, impossible=own)
-
-
 def _refusal(plan: Plan) -> UserError:
     """Names the first few combinations; the same complaint of many is told once."""
     by_reason: dict[str, list[str]] = {}
     for combination in plan.combinations:
         for reason in dict.fromkeys(combination.impossible.values()):
             by_reason.setdefault(reason, []).append(_told(combination, reason))
-    lines = [_line(reason, who) for reason, who in list(by_reason.items())[:SHOWN]]
+    lines = [told_once(reason, who) for reason, who in list(by_reason.items())[:SHOWN]]
     if len(by_reason) > SHOWN:
         lines.append(f"and {len(by_reason) - SHOWN} more")
     count = sum(bool(combination.impossible) for combination in plan.combinations)
@@ -194,8 +171,3 @@ def _told(combination: Combination, reason: str) -> str:
     seeds = [job.seed for job in combination.jobs if combination.impossible.get(job.key) == reason]
     name = named(combination.values)
     return name if len(seeds) == len(combination.jobs) else f"{name}, seed={seeds[0]}"
-
-
-def _line(reason: str, who: list[str]) -> str:
-    others = f" (and {len(who) - 1} more)" if len(who) > 1 else ""
-    return f"{who[0]}{others}: {reason}"

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from p2pfl.reporting.report import Report
-from sim.sweeps.model import Combination, Plan, named
+from sim.sweeps.model import Combination, Plan, named, told_once
 from topologies.cli.terminal import readable_bytes
 
 LEVEL = 0.95
@@ -43,7 +43,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """None of no values."""
+    """None without values."""
     count = len(values)
     if count == 0:
         return None
@@ -93,9 +93,9 @@ METRICS: Mapping[str, str] = {
 
 SHOWN_REASONS = 10
 UNSEEN = 5e-4
-"""an interval of this share of the mean is not shown: it is in the files."""
+"""Intervals below this share of the mean are only in the files."""
 ONLY_IN_FILES = ("attack_success_most", "virtual_time_s")
-"""a table is wide enough."""
+"""Metrics that the table leaves out, to stay narrow."""
 SMALL, LARGE = 1e-2, 1e4
 
 Value = str | int | float | bool | None
@@ -110,11 +110,7 @@ class Tally:
 
 
 def figures(report: bytes) -> dict[str, float]:
-    """The known ones of `METRICS`; in JSON what is not finite is null.
-
-    Raises:
-        ValueError: this is no report.
-    """
+    """The known ones of `METRICS`; in JSON what is not finite is null. Raises ValueError: this is no report."""
     found = Report.from_json(report)
     accuracy, loss, success, mean_model = found.accuracy, found.loss, found.attack_success, found.mean_model
     sent = found.bytes_sent
@@ -135,7 +131,7 @@ def figures(report: bytes) -> dict[str, float]:
 
 
 def results(plan: Plan, tally: Tally) -> dict[str, Any]:
-    """The same for the same runs, in whatever order and however many attempts they were made."""
+    """The contents of results.json: the same for the same runs, in any order and after any number of attempts."""
     return {
         "sweep": plan.file.path.name,
         "axes": {name: [_told(value) for value in values] for name, values in plan.file.axes.items()},
@@ -187,7 +183,7 @@ def complaints(found: Mapping[str, Any]) -> list[str]:
             for one in row[kind]:
                 name = f"{named(row['values'])}, seed={one['seed']}"
                 where.setdefault(f"{kind}: {one['reason']}", []).append(name)
-    lines = [_complaint(reason, names) for reason, names in where.items()]
+    lines = [told_once(reason, names) for reason, names in where.items()]
     more = len(lines) - SHOWN_REASONS
     return lines if more <= 0 else [*lines[:SHOWN_REASONS], f"and {more} more; results.json has them all"]
 
@@ -246,11 +242,9 @@ def _told(value: Any) -> Any:
 def _metric(name: str, done: Sequence[Mapping[str, float]]) -> dict[str, Any] | None:
     values = [one[name] for one in done if name in one]
     found = estimate(values)
-    return None if found is None else {**_interval(found), "count": found.count, "values": values}
-
-
-def _interval(found: Estimate) -> dict[str, float | None]:
-    return {"mean": found.mean, "low": found.low, "high": found.high}
+    if found is None:
+        return None
+    return {"mean": found.mean, "low": found.low, "high": found.high, "count": found.count, "values": values}
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,11 +254,6 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
         metric = row["metrics"][name] or {}
         flat |= {name: metric.get("mean")} | {f"{name}_{end}": metric.get(end) for end in ("low", "high", "count")}
     return flat
-
-
-def _complaint(reason: str, names: list[str]) -> str:
-    others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-    return f"{names[0]}{others}: {reason}"
 
 
 def _counts(row: Mapping[str, Any]) -> str:
@@ -279,17 +268,13 @@ def _shown(name: str, metric: Mapping[str, Any] | None, done: int) -> str:
     if metric is None:
         return "-"
     mean, high = metric["mean"], metric["high"]
-    half = None if high is None or high - mean < UNSEEN * abs(mean) else high - mean
-    text = _of_bytes(mean, half) if name == "bytes_per_node" else _of_numbers(mean, half)
+    half = 0.0 if high is None else high - mean
+    if name == "bytes_per_node":
+        text, margin = readable_bytes(mean), readable_bytes(half)
+    elif mean != 0 and not SMALL <= abs(mean) < LARGE:
+        text, margin = f"{mean:.2e}", f"{half:.0e}"
+    else:
+        text, margin = f"{mean:.3f}", f"{half:.3f}"
+    if high is not None and half >= UNSEEN * abs(mean):
+        text = f"{text} ± {margin}"
     return text if metric["count"] == done else f"{text} ({metric['count']} of {done})"
-
-
-def _of_bytes(mean: float, half: float | None) -> str:
-    return readable_bytes(mean) if half is None else f"{readable_bytes(mean)} ± {readable_bytes(half)}"
-
-
-def _of_numbers(mean: float, half: float | None) -> str:
-    """Very small and very large ones by powers of ten."""
-    if mean != 0 and not SMALL <= abs(mean) < LARGE:
-        return f"{mean:.2e}" if half is None else f"{mean:.2e} ± {half:.0e}"
-    return f"{mean:.3f}" if half is None else f"{mean:.3f} ± {half:.3f}"

@@ -62,21 +62,14 @@ class Sweep:
         return flat_rows(self.results)
 
     def to_frame(self) -> DataFrame:
-        """`rows` as a pandas DataFrame.
-
-        Raises:
-            ModuleNotFoundError: pandas is not installed.
-        """
+        """`rows` as a pandas DataFrame. Raises ModuleNotFoundError: pandas is not installed."""
         from pandas import DataFrame  # noqa: PLC0415 - p2pfl does not need it
 
         return DataFrame(self.rows)
 
     def plot(self, path: Path | str) -> None:
         """Draw the combinations with their confidence intervals into a .png, .svg or .pdf file.
-
-        Raises:
-            ModuleNotFoundError: matplotlib is not installed.
-            UserError: the file cannot be written.
+        Raises ModuleNotFoundError: matplotlib is not installed; UserError: the file cannot be written.
         """
         from sim.sweeps.figure import draw_sweep  # noqa: PLC0415 - matplotlib is an extra
 
@@ -98,9 +91,7 @@ def run_sweep(
 
     `check` raises a UserError for a run that cannot be; no run begins before every one is checked. A run that failed
     before is left alone, unless `retry`. SIGINT and SIGTERM end it early.
-
-    Raises:
-        UserError: a combination that cannot be, or a folder that cannot be used.
+    Raises UserError: a combination that cannot be, or a folder that cannot be used.
     """
     plan = make_plan(file)
     folder = Folder(out)
@@ -129,7 +120,7 @@ def _stand(plan: Plan, folder: Folder, *, retry: bool) -> Tally:
 
 
 def _figures(report: bytes) -> dict[str, float] | None:
-    """None of a file that is not one of ours, or that a disk has spoiled: the run is made again."""
+    """None for a file that is not ours or is damaged: the run is repeated."""
     try:
         return figures(report)
     except ValueError:

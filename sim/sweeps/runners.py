@@ -33,7 +33,7 @@ CONNECT_S = 15
 
 
 def cores() -> int:
-    """Those that this process may use, where the system tells."""
+    """Cores that this process may use, where the system tells."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -93,10 +93,7 @@ def run_here(jobs: Iterable[Job], run_job: RunJob, count: int) -> Endings:
 
 def run_by_dask(jobs: Iterable[Job], run_job: RunJob, count: int, scheduler: str | None) -> Endings:
     """Each job with how it ended, as they end; `count` processes here, unless a `scheduler` (host:port) is named.
-
-    Raises:
-        UserError: there is no such scheduler.
-        ModuleNotFoundError: the extra is missing.
+    Raises UserError: there is no such scheduler; ModuleNotFoundError: the extra is missing.
     """
     from distributed import as_completed  # noqa: PLC0415 - slow to import, and an extra
 

@@ -17,15 +17,11 @@ from sim.worlds.load import load_world
 from sim.worlds.model import LiarSpec, WorldSpec
 
 DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor")
-"""options that shape the federation as a whole; the other ones only replace a setting."""
+"""Options that shape the federation as a whole; the others replace a single setting."""
 
 
 def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
-    """Everything that a run needs, checked.
-
-    Raises:
-        UserError: there is no such run.
-    """
+    """Everything that a run needs, checked. Raises UserError: there is no such run."""
     options = job.options
     if "partition" in options:
         parse_partition(options["partition"])
@@ -40,9 +36,7 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
 
 def run(job: Job) -> Report:
     """The report of the run, without the references: they would cost as much again, and no table shows them.
-
-    Raises:
-        UserError: files or software are not those that the sweep began with, here or on a machine far away.
+    Raises UserError: files or software are not those that the sweep began with, here or on a machine far away.
     """
     if (found := identify(job.options, job.seed)) != job.identity:
         different = ", ".join(sorted(name for name in found if found[name] != job.identity.get(name)))
@@ -72,9 +66,7 @@ def _with_settings(federation: FederationConfig, options: Options) -> Federation
             if one in options:
                 training[other] = None
     return replace(
-        federation,
-        training=replace(federation.training, **training),
-        gossip=replace(federation.gossip, **gossip),
+        federation, training=replace(federation.training, **training), gossip=replace(federation.gossip, **gossip)
     )
 
 

@@ -19,7 +19,7 @@ from sim.worlds.schema import Kinds
 
 MOST_CRASHES = 1_000_000
 Complaint = tuple[str, str, object, str | None]
-"""key, message, value, allowed."""
+"""Key, message, value, and what is allowed."""
 
 
 def check_world(world: WorldSpec, nodes: int) -> list[UserError]:

@@ -19,9 +19,7 @@ def settle(world: WorldSpec, nodes: int, seed: int) -> WorldSpec:
     Liars, slow and late nodes are chosen among all nodes, and no node twice in one kind; those that crash or churn
     among the honest ones that are up at that time. What the world names itself stays possible. Settling a second time
     changes nothing.
-
-    Raises:
-        UserError: the world contradicts itself, or there are too few nodes to choose from.
+    Raises UserError: the world contradicts itself, or there are too few nodes to choose from.
     """
     mistakes = check_world(world, nodes)
     if mistakes:

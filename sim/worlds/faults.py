@@ -63,11 +63,11 @@ _ORDER: dict[type, int] = {kind: place for place, kind in enumerate((Rejoin, Sep
 class FaultPlan:
     faults: tuple[Fault, ...]
     late: frozenset[int]
-    """nodes that a Join starts; all others start at time 0."""
+    """Nodes that a Join starts; all others start at time 0."""
     crashing: frozenset[int]
-    """nodes that crash at least once."""
+    """Nodes that crash at least once."""
     gone: frozenset[int]
-    """nodes whose last crash is for good."""
+    """Nodes whose last crash is for good."""
 
 
 def plan_faults(world: WorldSpec, nodes: int, seed: int) -> FaultPlan:

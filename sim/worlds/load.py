@@ -32,11 +32,7 @@ from sim.worlds.speeds import read_trace
 
 
 def load_world(path: Path | str, federation: FederationConfig) -> WorldSpec:
-    """What the file says about the nodes of this federation.
-
-    Raises:
-        UserError: the first mistake in the file; `world_mistakes` has them all.
-    """
+    """What the file says about this federation's nodes. Raises UserError: the first of its `world_mistakes`."""
     world, mistakes = _read(Path(path), federation)
     if mistakes:
         raise mistakes[0]

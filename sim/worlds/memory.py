@@ -11,25 +11,22 @@ FLOAT_BYTES = 4
 BASE_BYTES = 330 * 2**20
 """Python, numpy, torch and the data that all nodes share."""
 BATCHED_PER_NODE, BATCHED_PER_EDGE = 3, 5
-"""vectors: model, and model and control variate at the start of the round in flight; two replicas, a request's, and the
-flow at both ends."""
+"""Vectors: model, and model and variate at the round's start; two replicas, a request's, the flow at both ends."""
 SINGLE_PER_NODE, SINGLE_PER_EDGE = 3, 6
-"""vectors: model, and model and control variate for the round in flight; two replicas and the flow at each end."""
+"""Vectors: model, and model and variate for the round in flight; two replicas and the flow at each end."""
 PERSONAL_COPIES = 3
-"""in the module, as the last round left them, and in the state that a crash goes back to."""
+"""Copies: in the module, after the last round, and in the state that a crash returns to."""
 PAYLOADS_PER_EDGE = 4
-"""where operations are done one at a time: a Request and a Reply, each pending at one end and on its way to the other
-or in its log.
-"""
+"""Payloads without batching: a Request and a Reply, each pending at one end and in flight or in the log."""
 OBJECT_BYTES_PER_NODE = 60_000
 OBJECT_BYTES_PER_EDGE = 12_000
-"""measured with 10,000 nodes of degree 4 (benchmarks/simulate.py): 2.1 GB in all where this says 2.2."""
+"""Measured with 10,000 nodes of degree 4 (benchmarks/simulate.py): 2.1 GB in all where this says 2.2."""
 TRAINING_VECTORS_PER_ROW = 6
-"""parameters, gradients, the optimizer's state and what autograd keeps, of one node in training."""
+"""Vectors of a node in training: parameters, gradients, optimizer state and autograd's copies."""
 ROWS_AT_ONCE = 256
-"""how many nodes one batched call trains."""
+"""Most nodes that one batched call trains."""
 USABLE_SHARE = 0.9
-"""of what is available: the rest is for what the estimate forgot."""
+"""Share of the available memory that may be planned; the rest covers what the estimate misses."""
 
 
 def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, personal: int = 0) -> int:
@@ -48,20 +45,9 @@ def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, batch
 
 
 def check_memory(
-    *,
-    nodes: int,
-    edges: int,
-    size: int,
-    payload_bytes: int,
-    batching: bool,
-    personal: int = 0,
-    root: Path = Path("/"),
+    *, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, personal: int = 0, root: Path = Path("/")
 ) -> None:
-    """Refuse a run that does not fit; where the system does not say what is available, nothing is refused.
-
-    Raises:
-        UserError: names the need, what is available and what to change.
-    """
+    """Raises UserError: the run does not fit into the available memory, where that is known; names what to change."""
     needed = needed_bytes(
         nodes=nodes, edges=edges, size=size, payload_bytes=payload_bytes, batching=batching, personal=personal
     )
@@ -77,11 +63,7 @@ def check_memory(
 
 
 def check_count(nodes: int, *, root: Path = Path("/")) -> None:
-    """Refuse so many nodes where they do not fit whatever they learn: for who has not made any of them yet.
-
-    Raises:
-        UserError: names the need and what is available.
-    """
+    """Refuse nodes that cannot fit, before any is made. Raises UserError: names the need and what is available."""
     needed = BASE_BYTES + nodes * OBJECT_BYTES_PER_NODE
     available = available_bytes(root)
     if available is not None and needed > available * USABLE_SHARE:

@@ -31,27 +31,27 @@ class ComputeSpec:
     step_s: float = 0.0025
     round_s: float | None = None
     speed: Spread = field(default_factory=Spread)
-    """drawn once per node."""
+    """Speed of a node, drawn once."""
     trace: Path | None = None
     """CSV with the columns node, time_s, speed: instead of `speed`."""
     jitter: float = 0.02
-    """each round takes up to this share longer, drawn per round."""
+    """Each round takes up to this share longer, drawn per round."""
     engine_s: float = 0.0005
-    """what one exchange operation (encode, apply) takes."""
+    """Duration of one exchange operation (encode, apply)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec:
     latency_s: Spread = field(default_factory=lambda: Spread(low=0.002, high=0.002))
-    """drawn once per link."""
+    """Latency of a link, drawn once."""
     jitter_s: float = 0.0
-    """each message takes up to this much longer, so that messages overtake each other."""
+    """Each message takes up to this much longer, so that messages overtake each other."""
     bandwidth: float | None = None
-    """bytes per second in each direction of a link; None: unlimited."""
+    """Bytes per second in each direction of a link; None: unlimited."""
     loss: float = 0.0
     duplication: float = 0.0
     redial_s: float = 0.05
-    """how long after a session's death its link is tried again."""
+    """Delay before a dead session's link is dialed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +132,9 @@ class WorldSpec:
     joins: tuple[JoinSpec, ...] = ()
     liars: LiarSpec | None = None
     evaluate_every_s: float | None = None
-    """virtual time between two evaluations; None: about forty in a run."""
+    """Virtual time between two evaluations; None: about forty in a run."""
     limit_s: float = 86_400.0
-    """a run ends here at the latest."""
+    """Virtual time at which a run ends at the latest."""
 
 
 def nanoseconds(time_s: float) -> int:

@@ -29,44 +29,18 @@ from sim.worlds.model import (
 )
 
 COMPRESSORS = (
-    "none",
-    "float16",
-    "q8",
-    "q4",
-    "q2",
-    "sign",
-    "q8:stochastic",
-    "q4:stochastic",
-    "rotate+sign",
-    "rotate+q2",
-    "rotate+q4:stochastic",
-    "random-k:0.3",
-    "random-k:0.5+q8",
-    "random-k:1+rotate+sign",
-    "top-k:0.1",
-    "top-k:0.3+q4",
-    "top-k:1+float16",
-    "top-k:0.5+rotate+q8",
-    "q4+zstd",
-    "top-k:0.2+q8+zstd",
+    *("none", "float16", "q8", "q4", "q2", "sign", "q8:stochastic", "q4:stochastic"),
+    *("rotate+sign", "rotate+q2", "rotate+q4:stochastic", "random-k:0.3", "random-k:0.5+q8", "random-k:1+rotate+sign"),
+    *("top-k:0.1", "top-k:0.3+q4", "top-k:1+float16", "top-k:0.5+rotate+q8", "q4+zstd", "top-k:0.2+q8+zstd"),
 )
 """Every stage, and every kind of chain."""
 RULES = (
-    "trimmed-mean:b=1",
-    "median:b=1",
-    "geometric-median:b=1",
-    "krum:b=1",
-    "multi-krum:b=1",
-    "nnm+trimmed-mean:b=1",
-    "monna:b=1",
-    "scc:b=1",
-    "hampel:b=1",
-    "cs+:b=2",
-    "balance:b=1",
+    *("trimmed-mean:b=1", "median:b=1", "geometric-median:b=1", "krum:b=1", "multi-krum:b=1", "nnm+trimmed-mean:b=1"),
+    *("monna:b=1", "scc:b=1", "hampel:b=1", "cs+:b=2", "balance:b=1"),
 )
 STALENESS = ("none", "constant", "constant:0.5", "hinge:2,1", "polynomial:0.5", "hinge-polynomial:4,0.5")
 HORIZON_S = 8.0
-"""about how long such a run takes, so that faults fall into it."""
+"""Approximate length of such a run; faults fall into it."""
 
 
 def draw(seed: int) -> tuple[FederationConfig, WorldSpec]:
@@ -168,7 +142,7 @@ def _gossip(rng: Random) -> GossipConfig:
 
 
 def _rule(rng: Random) -> str:
-    """Where a node has too few neighbors for it, nothing is mixed."""
+    """A rule that needs more neighbors than a node has mixes nothing there."""
     return choice(rng, RULES) if rng.random() < 0.3 else "mean"
 
 

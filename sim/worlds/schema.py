@@ -19,10 +19,10 @@ from sim.worlds.model import Spread
 Kinds = Mapping[str, Kind]
 
 LONGEST_S = 1e9
-"""thirty years: nothing takes longer, so that a time in nanoseconds stays within 63 bits."""
+"""Thirty years: longer than any run, and nanoseconds still fit into 63 bits."""
 FASTEST = 1e6
 SHORTEST_S = 1e-6
-"""the least duration of a step or a round at speed 1, and the least time between two dials."""
+"""Shortest step or round at speed 1, and shortest time between two dials."""
 
 _INDEX = re.compile(r"[0-9]{1,9}")
 _RANGE = re.compile(r"([0-9]{1,9})\s*-\s*([0-9]{1,9})")
@@ -87,13 +87,9 @@ LINKS: Kinds = {
 }
 
 WHO: Kinds = {"count": whole(0), "fraction": Kind("a share of all nodes, from 0 to 1", number(0, 1).read)}
-"""how chance chooses nodes; the key `nodes` beside them is read by `Names`."""
+"""How chance chooses nodes; the key `nodes` beside them is read by `Names`."""
 
-SLOW: Kinds = {
-    "far_s": seconds(),
-    "bandwidth": LINKS["bandwidth"],
-    "speed": number(1 / FASTEST, FASTEST),
-}
+SLOW: Kinds = {"far_s": seconds(), "bandwidth": LINKS["bandwidth"], "speed": number(1 / FASTEST, FASTEST)}
 
 PARTITION: Kinds = {"at_s": seconds(), "until_s": seconds()}
 
@@ -128,7 +124,7 @@ class Names:
         self.by_index = all(not name.isdigit() or int(name) == index for index, name in enumerate(names))
         some = f"a member's name ({names[0]} to {names[-1]})" if names else "nothing: there are no members"
         self.one = f"{some} or an index from 0 to {self.count - 1}" if self.by_index else some
-        """what may name one node, in words."""
+        """What may name one node, in words."""
         ranges = (
             f', a range such as "0-{min(4, self.count - 1)}", or a list of these' if self.by_index else ", or a list"
         )

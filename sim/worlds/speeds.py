@@ -25,7 +25,7 @@ from sim.worlds.model import NANOSECONDS, WorldSpec, nanoseconds
 from sim.worlds.schema import FASTEST, LONGEST_S, Names, seconds
 
 UNIT = 10**15
-"""one at which speeds are counted as whole numbers: the slowest still has nine digits."""
+"""Unit in which speeds are whole numbers: the slowest still has nine digits."""
 LONGEST_NS = round(LONGEST_S * NANOSECONDS)
 
 NUMBERS = {"time_s": seconds(), "speed": number(1 / FASTEST, FASTEST)}
@@ -74,11 +74,7 @@ class NodeSpeed:
 
 
 def node_speeds(world: WorldSpec, federation: FederationConfig) -> tuple[NodeSpeed, ...]:
-    """The speed of each member in a settled world.
-
-    Raises:
-        UserError: the trace cannot be read.
-    """
+    """The speed of each member in a settled world. Raises UserError: the trace cannot be read."""
     require_settled(world)
     compute, seed = world.compute, federation.seed
     factors = {node: slow.speed for slow in world.slow for node in slow.nodes}
@@ -95,11 +91,7 @@ def node_speeds(world: WorldSpec, federation: FederationConfig) -> tuple[NodeSpe
 
 
 def read_trace(path: Path, members: Sequence[str]) -> list[Steps]:
-    """The speeds of each member, in the federation's order.
-
-    Raises:
-        UserError: the file cannot be read, or does not say the speed of every node at every time.
-    """
+    """Speeds by member. Raises UserError: the file cannot be read, or lacks a node's speed at some time."""
     names = Names(members)
     steps: list[Steps] = [[] for _ in members]
     for line, row in _rows(path):

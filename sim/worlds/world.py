@@ -58,10 +58,8 @@ class World:
 
     `slow`, `partition`, `crash` and `join` are lists of dictionaries, `churn` and `liars` one dictionary, each with the
     keys that the table has in a world file. Nodes are named, numbered from 0, or drawn by `count` or `fraction`.
-
-    Raises:
-        UserError: a keyword is unknown or has an impossible value. What depends on the federation's nodes is checked
-            when it is simulated.
+    Raises UserError: a keyword is unknown or has an impossible value. What depends on the federation's nodes is checked
+    when it is simulated.
     """
 
     def __init__(self, **conditions: Unpack[Conditions]) -> None:
@@ -82,11 +80,7 @@ class World:
 
     @classmethod
     def from_file(cls, path: Path | str) -> World:
-        """The world of a file. What stands in its tables is checked when a federation is simulated in it.
-
-        Raises:
-            UserError: the file cannot be read, or is not TOML.
-        """
+        """The world of a file, checked when simulated. Raises UserError: it cannot be read, or is no TOML."""
         world = cls()
         world.document, world.place = read_document(Path(path)), Path(path)
         return world
@@ -99,11 +93,7 @@ class World:
         return msgspec.json.format(msgspec.json.encode(self.document, enc_hook=str), indent=1)
 
     def spec(self, names: Sequence[str]) -> WorldSpec:
-        """The world for nodes of these names.
-
-        Raises:
-            UserError: the first thing in it that is wrong, or contradicts another.
-        """
+        """The world for nodes of these names. Raises UserError: its first mistake or contradiction."""
         mistakes = Mistakes(self.place)
         spec = world_from(self.document, names, mistakes)
         for mistake in mistakes.found:
@@ -117,11 +107,7 @@ class World:
 
 
 def load_world(path: Path | str) -> World:
-    """The world of a file.
-
-    Raises:
-        UserError: the file cannot be read, or is not TOML.
-    """
+    """The world of a file. Raises UserError: the file cannot be read, or is not TOML."""
     return World.from_file(path)
 
 

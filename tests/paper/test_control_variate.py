@@ -6,6 +6,7 @@ C_i = -(beta/n_i) sum_j S_ij, S_ij the sum of all D of an edge over eta H; gradi
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,9 @@ from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
 from p2pfl.reporting.sketch import consensus_distance
-from sim.oracle import OpenPlan, OpenWorld
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from open_world import OpenPlan, OpenWorld
 
 RING = ((0, 1), (0, 3), (1, 2), (2, 3))
 

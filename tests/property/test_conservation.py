@@ -11,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
-from sim.oracle import OpenPlan
 from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
-from world_kit import GRAPHS, KINDS, make_world
+from world_kit import GRAPHS, KINDS, OpenPlan, make_world
 
 FAULTS = st.lists(
     st.tuples(

@@ -22,11 +22,10 @@ from p2pfl.engine.arithmetic import Seen
 from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
-from sim.oracle import OpenPlan, OpenWorld
 from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
-from world_kit import GRAPHS, core_settings
+from world_kit import GRAPHS, OpenPlan, OpenWorld, core_settings
 
 BETA = 0.1
 EVENTS_BETWEEN_LOOKS = 7

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 
 from p2pfl.compress import make_compressor
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import parse_staleness
 from p2pfl.learn.interface import LocalRound
-from sim.oracle import OpenPlan, OpenWorld
 from sim.worlds.model import LinkSpec
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from open_world import OpenPlan, OpenWorld
 
 # Nodes, and the edges of each round: of one round, or of as many as it takes until they repeat.
 GRAPHS = {

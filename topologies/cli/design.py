@@ -78,13 +78,7 @@ Examples:
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the best graph here.")
 @format_option("table", "json", "csv")
 def design_command(
-    *,
-    evaluations: int | None,
-    schedules: bool,
-    top: int,
-    output: Path | None,
-    form: str,
-    **requirements: Any,
+    *, evaluations: int | None, schedules: bool, top: int, output: Path | None, form: str, **requirements: Any
 ) -> None:
     # many small matrices: numpy's threads would wait for each other, eightfold where the processor is shared
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -103,7 +97,7 @@ def design_command(
 
 
 def _held(topology: Topology) -> Topology:
-    """With its edges, where the search did with formulas."""
+    """The graph with its edges, where the search had formulas only."""
     from topologies.building import build  # noqa: PLC0415 - `--help` stays instant
 
     return build(topology.spec, topology.nodes, topology.seed) if topology.implicit else topology
@@ -236,6 +230,6 @@ def augment_command(
 
 
 def _told(edge: Edge, names: Sequence[str]) -> str:
-    """By the names of a file's nodes, in which a hyphen may be."""
+    """The edge by the names of a file's nodes, which may contain a hyphen."""
     i, j = edge
     return f"{names[i]} - {names[j]}" if names else f"{i}-{j}"

@@ -61,32 +61,10 @@ Examples:
 @click.option("--runs", type=int, default=None, help="Runs of gossip.  [default: 2 / epsilon, at least 100]")
 @click.option("--max-delay", type=int, default=3, show_default=True, help="Greatest age in rounds, for delay.")
 @format_option("table", "json", "csv")
-def simulate_command(
-    *,
-    spec: str,
-    nodes: int | None,
-    mode: str,
-    rounds: int | None,
-    epsilon: float,
-    seed: int,
-    weights: str,
-    dimension: int,
-    runs: int | None,
-    max_delay: int,
-    form: str,
-) -> None:
+def simulate_command(*, spec: str, nodes: int | None, mode: str, form: str, **asked: Any) -> None:
     from topologies.convergence import Asked  # noqa: PLC0415 - `--help` stays instant
 
-    asked = Asked(
-        epsilon=epsilon,
-        weights=weights,
-        rounds=rounds,
-        dimension=dimension,
-        runs=runs,
-        max_delay=max_delay,
-        seed=seed,
-    )
-    report = _simulated(spec, nodes, mode, asked)
+    report = _simulated(spec, nodes, mode, Asked(**asked))
     if form == "csv":
         write_rows(report.history, form)
     else:
@@ -159,7 +137,9 @@ def attack_command(
     _check_output(output, repeat)
     topology = resolve(spec, nodes, seed)
     if repeat != 1:
-        _check_repeat(strategy)
+        if strategy != "random":
+            text = "only chance differs from draw to draw"
+            raise TopologyError(text, key="repeat", allowed="1, or --strategy random")
         with progress() as tell:
             rows = random_decays(topology, remove, repeat, edges=edges, seed=seed, tell=tell)
         write_rows(rows, form)
@@ -179,11 +159,6 @@ def _check_output(output: str | None, repeat: int) -> None:
         raise TopologyError("many draws leave many graphs", key="output", value=output, allowed="with --repeat 1")
     if output is not None:
         check_target(Path(output))
-
-
-def _check_repeat(strategy: str) -> None:
-    if strategy != "random":
-        raise TopologyError("only chance differs from draw to draw", key="repeat", allowed="1, or --strategy random")
 
 
 def _rows(found: Decay, names: Sequence[str], form: str) -> list[dict[str, Any]]:

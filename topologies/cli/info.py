@@ -55,34 +55,17 @@ Examples:
 @terminal.model_bytes_option()
 @click.option("--certify", is_flag=True, help="Prove lambda_2, with minutes and gigabytes if need be.")
 @format_option("table", "json")
-def info_command(
-    *,
-    spec: str,
-    nodes: int | None,
-    seed: int,
-    weights: str,
-    epsilon: float,
-    model_bytes: int | None,
-    certify: bool,
-    form: str,
-) -> int:
+def info_command(*, weights: str, certify: bool, form: str, **asked: Any) -> int:
     from topologies.spectral import check_weights  # noqa: PLC0415 - `--help` stays instant
 
     check_weights(weights)
-    described = _described(spec, nodes, seed, weights, epsilon, certify=certify, model_bytes=model_bytes)
+    described = _described(weights=weights, certify=certify, **asked)
     write_json(described) if form == "json" else write_facts(_readable_facts(described))
     return _verdict(described, certify=certify)
 
 
 def _described(
-    spec: str,
-    nodes: int | None,
-    seed: int,
-    weights: str,
-    epsilon: float,
-    *,
-    certify: bool,
-    model_bytes: int | None,
+    *, spec: str, nodes: int | None, seed: int, weights: str, epsilon: float, certify: bool, model_bytes: int | None
 ) -> dict[str, Any]:
     from topologies.building import build_schedule, is_static, resolve  # noqa: PLC0415 - `--help` stays instant
 
@@ -102,7 +85,7 @@ def _described(
 
 def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
     """For people: ranges in words, sizes with units, and nothing said twice."""
-    facts: dict[str, Any] = {key: _range(value) if _is_range(value) else value for key, value in described.items()}
+    facts: dict[str, Any] = {key: _readable(value) for key, value in described.items()}
     facts["diameter"] = facts.pop("diameter_bounds", facts["diameter"])
     for key in ("probable_lower_bound", "lower_bound"):
         if facts["certified"] or facts.get(key) is None:
@@ -113,33 +96,30 @@ def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
         if facts.get(key) is not None:
             facts[key] = terminal.readable_bytes(facts[key])
     if "liars_per_node" in facts:
-        facts["liars_per_node"] = {
-            key: _range(value) if _is_range(value) else value for key, value in facts["liars_per_node"].items()
-        }
+        facts["liars_per_node"] = {key: _readable(value) for key, value in facts["liars_per_node"].items()}
     return facts
 
 
-def _is_range(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value)
-
-
-def _range(ends: list[float]) -> str:
-    low, high = (cell(end) for end in ends)
+def _readable(value: Any) -> Any:
+    """Two numbers in a list are a range."""
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(end, int | float) for end in value):
+        return value
+    low, high = (cell(end) for end in value)
     return low if low == high else f"{low} to {high}"
 
 
 def _verdict(described: dict[str, Any], *, certify: bool) -> int:
     """4 where lambda_2 is not known, or not proven though that was asked for."""
     if not described.get("converged", True):
-        click.echo("error: no eigenvalue converged: the algebraic connectivity is at most what is printed", err=True)
-        return 4
-    if not described.get("mixing_converged", True):
-        click.echo("error: the eigenvalues behind the mixing rate did not converge", err=True)
-        return 4
-    if certify and not described["certified"]:
-        click.echo("error: not certified: a proof was beyond its limits, or failed", err=True)
-        return 4
-    return 0
+        text = "no eigenvalue converged: the algebraic connectivity is at most what is printed"
+    elif not described.get("mixing_converged", True):
+        text = "the eigenvalues behind the mixing rate did not converge"
+    elif certify and not described["certified"]:
+        text = "not certified: a proof was beyond its limits, or failed"
+    else:
+        return 0
+    click.echo(f"error: {text}", err=True)
+    return 4
 
 
 IN_STEP = "Schedules mix this fast while all nodes are in the same round; those of a federation are not."
@@ -187,20 +167,12 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
 @terminal.model_bytes_option()
 @format_option("table", "json", "csv")
 def compare_command(
-    *,
-    specs: tuple[str, ...],
-    sizes: tuple[int, ...] | None,
-    sort: str | None,
-    weights: str,
-    epsilon: float,
-    seed: int,
-    model_bytes: int | None,
-    form: str,
+    *, specs: tuple[str, ...], sizes: tuple[int, ...] | None, model_bytes: int | None, form: str, **asked: Any
 ) -> None:
     from topologies.building import is_static  # noqa: PLC0415 - `--help` stays instant
     from topologies.comparison import compare  # noqa: PLC0415 - `--help` stays instant
 
-    found = compare(specs, sizes or (), weights=weights, epsilon=epsilon, seed=seed, model_bytes=model_bytes, sort=sort)
+    found = compare(specs, sizes or (), model_bytes=model_bytes, **asked)
     sized = model_bytes is not None
     write_rows([_readable_row(row, sized=sized) for row in found.rows] if form == "table" else found.rows, form)
     for missing in found.missing:

@@ -97,7 +97,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _texts(row: Mapping[str, Any]) -> dict[str, str]:
-    """For CSV: a dictionary is `key=value; key=value`."""
+    """Cells for CSV: a dictionary becomes `key=value; key=value`."""
     joined = {
         key: "; ".join(f"{name}={cell(part, '')}" for name, part in value.items())
         for key, value in row.items()

@@ -51,7 +51,7 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
 
 
 def readable_bytes(size: float | None) -> str:
-    """As people write it, in powers of 1000: `409.6 kB`; a dash for None."""
+    """A size in powers of 1000, such as `409.6 kB`; a dash for None."""
     if size is None:
         return "-"
     for unit in ("B", "kB", "MB", "GB", "TB"):
@@ -97,7 +97,7 @@ def model_bytes_option(default: str | None = None) -> Decorator:
 Row = Mapping[str, Any]
 
 PATIENCE_S = 1.0
-"""a line on the progress is written so often, and not before."""
+"""Time between two progress lines, and before the first."""
 
 
 @contextmanager
@@ -120,11 +120,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def check_target(path: Path) -> None:
-    """Before a long search, so that a mistake does not show after it; `-` is standard output.
-
-    Raises:
-        TopologyError: a format that is not known, or no file can be written there.
-    """
+    """Check `--output` (`-`: stdout) before a long search. Raises TopologyError: bad format or folder."""
     from topologies.files.formats import STREAM, format_of  # noqa: PLC0415 - `--help` stays instant
 
     format_of(path)

@@ -27,14 +27,14 @@ from topologies.laplacian import Array, Laplacian
 from topologies.spectral import EPSILON, fiedler_vector, plain_extremes, rounds_to_consensus, spectrum
 
 BLOCK = 256
-"""candidates whose equations are solved at once."""
+"""Candidates whose equations are solved at once."""
 SAME = 1e-9
-"""relative: eigenvalues this close are one, and edges whose eigenvalues are this close are equally good."""
+"""Relative distance at which eigenvalues are one, or edges equally good."""
 BISECTIONS = 60
 EXTREME = 64
-"""nodes at either end of the Fiedler vector that are considered on a graph too large for all eigenvectors."""
+"""Nodes considered at either end of the Fiedler vector, on graphs too large for all eigenvectors."""
 LOOKS = 10
-"""eigenvalue problems, each as large as that of lambda_2, that it takes to add an edge and to tell what it did."""
+"""Eigenvalue problems like that of lambda_2 per added edge, its description included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +69,8 @@ def augment(
 
     Up to 1,000 nodes each edge is the best single one; above, the best to first order between the extreme nodes of the
     Fiedler vector.
-
-    Raises:
-        TopologyError: there is no place for so many edges, finding them would take too long, or a disconnected graph
-            cannot be joined within the degree.
+    Raises TopologyError: there is no place for so many edges, finding them would take too long, or a disconnected graph
+    cannot be joined within the degree.
     """
     if count < 1:
         raise TopologyError("nothing to add", key="add", value=count, allowed="from 1")
@@ -124,11 +122,7 @@ def _step(topology: Topology, edge: Edge | None, method: str, weights: str, epsi
 
 
 def best_edge(topology: Topology, max_degree: int | None = None, done: int = 0) -> tuple[Edge, str]:
-    """The edge to add, and how it was found; the first of equals. `done` is told in the error.
-
-    Raises:
-        TopologyError: there is no place for an edge.
-    """
+    """The best edge, the first of equals, and how it was found. Raises TopologyError: no edge has room."""
     apart = component_count(topology) > 1
     if topology.nodes > DENSE_LIMIT and not apart:
         return _by_extremes(topology, max_degree, done), "first order"

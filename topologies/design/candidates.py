@@ -29,12 +29,12 @@ from topologies.specs import parse
 
 SEEDS = 5
 DRAWN = 200
-"""up to so many nodes each random family is drawn `SEEDS` times, on larger graphs once."""
+"""Up to this many nodes each random family is drawn `SEEDS` times, on larger graphs once."""
 SMALL = 500
 DEGREES = 12
-"""values tried of a parameter that sets the degree; half as many above `SMALL` nodes."""
+"""Values tried of a parameter that sets the degree; half as many above `SMALL` nodes."""
 CIRCULANTS = 2_000
-"""sets of offsets tried for each number of offsets; all of them where there are no more."""
+"""Most sets of offsets tried for each number of offsets."""
 OFFSETS_LIMIT = 8
 CIRCULANT_NODES = 2_000
 
@@ -52,7 +52,7 @@ def static_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
 
 
 def schedule_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
-    """As above, of the undirected schedules."""
+    """Likewise for the undirected schedules."""
     for name, family in FAMILIES.items():
         if family.kind is GraphKind.SCHEDULE:
             several = "k" in family.parameters
@@ -61,7 +61,7 @@ def schedule_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
 
 
 def _spread(low: int, high: int, step: int, most: int) -> list[int]:
-    """From `low` up to `high`, at most `most` values, the ends among them."""
+    """At most `most` values from `low` up to `high`, both ends included."""
     values = list(range(low, high + 1, step))
     if len(values) <= most:
         return values
@@ -105,7 +105,7 @@ def _fastest(
     extra: tuple[int, ...],
     weights: str,
 ) -> int:
-    """Its row in `drawn`, which has shape (sets, count). Eigenvalues are the sums of `gaps` over the offsets."""
+    """Row of the fastest set in `drawn` (sets, count); eigenvalues are the sums of `gaps` over its offsets."""
     scale = 1.0 if weights == "best-constant" else 1.0 / (2 * drawn.shape[1] + len(extra) + 1)
     rates = []
     for offsets in drawn:
@@ -115,7 +115,7 @@ def _fastest(
 
 
 SAME = ("dumbbell",)
-"""other names of families that are tried already."""
+"""Other names of families that are tried already."""
 
 CHOICES: Mapping[str, Callable[[Wanted], Iterable[str]]] = {
     "random-regular": lambda wanted: [f"degree={degree}" for degree in _degrees(wanted, 2)],
@@ -131,10 +131,10 @@ CHOICES: Mapping[str, Callable[[Wanted], Iterable[str]]] = {
 
 
 SEARCHED = "searched"
-"""the spec of a graph that no family has begins with this word."""
+"""First word of the spec of a graph that belongs to no family."""
 
 DENSE = 40
-"""edges for each node: above `SMALL` nodes a graph with more is judged by its formulas, or not at all."""
+"""Edges per node: above `SMALL` nodes, a denser graph is judged by its formulas or not at all."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -174,7 +174,7 @@ class GraphCandidate:
 
     @cached_property
     def failures(self) -> tuple[str, ...]:
-        """What it violates of all that is cheap to tell, in plain words; without the robustness."""
+        """Violated requirements that are cheap to check, in plain words; without robustness."""
         wanted, found = self.wanted, []
         if component_count(self.topology) > 1:
             return ("it is not connected",)
@@ -239,9 +239,7 @@ def known_graphs(wanted: Wanted, tell: Tell = silent) -> Iterator[GraphCandidate
 
 
 def _made(wanted: Wanted, spec: str, seed: int) -> Topology | None:
-    """The graph, or its formulas alone where it would be large and of no use; None where these are not known, or say
-    that it is not connected.
-    """
+    """The graph, or its formulas alone if it is large and unfit; None if these are unknown or disconnected."""
     if wanted.nodes <= SMALL:
         return build(spec, wanted.nodes, seed)
     parsed = parse(spec)

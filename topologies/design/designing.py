@@ -22,19 +22,18 @@ from topologies.metrics.bounds import degree_range
 from topologies.metrics.distance import diameter
 
 ATLAS_NODES = 7
-"""up to so many nodes every connected graph is tried (Read and Wilson, An Atlas of Graphs, 1998)."""
+"""Up to this many nodes every connected graph is tried (Read and Wilson, An Atlas of Graphs, 1998)."""
 STARTS = 4
 FOUND = 12
-"""graphs of the search that are judged: the best, each with another number of edges."""
+"""Graphs of the search that are judged: the best, each with another number of edges."""
 JUDGED = 30
-"""graphs that are looked at closely, their robustness too where liars are asked about: the best first. A third of a
-second each at most; seconds above `SMALL` nodes, where they are `JUDGED_LARGE`."""
+"""Graphs judged closely, the best first: a third of a second each; above `SMALL` nodes `JUDGED_LARGE`, seconds each."""
 JUDGED_LARGE = 10
 DRAWS = 400
-"""random graphs that are drawn where nothing else is robust enough, until `ENOUGH` of them are."""
+"""Random graphs drawn where nothing else is robust enough, until `ENOUGH` of them are."""
 ENOUGH = 3
 ADVISED = 40
-"""up to so many nodes an error says which degree would do."""
+"""Up to this many nodes an error names a degree that would do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +54,11 @@ class Design:
 
 
 def design(
-    wanted: Wanted,
-    *,
-    evaluations: int | None = None,
-    schedules: bool = False,
-    top: int = 10,
-    tell: Tell = silent,
+    wanted: Wanted, *, evaluations: int | None = None, schedules: bool = False, top: int = 10, tell: Tell = silent
 ) -> Design:
     """Up to 7 nodes the true optimum; up to 500 families and a search that tries `evaluations` graphs; above, families
     alone, up to `wanted.DESIGN_LIMIT` nodes. The same arguments give the same result. `tell` hears how far it is.
-
-    Raises:
-        TopologyError: nothing can meet the requirements, or nothing that was found does.
+    Raises TopologyError: nothing can meet the requirements, or nothing that was found does.
     """
     checked(wanted)
     effort = evaluations_for(wanted.nodes) if evaluations is None else evaluations
@@ -180,7 +172,7 @@ def _judged(
 
 
 def _looks(entries: Sequence[GraphCandidate]) -> int:
-    """How many are looked at closely."""
+    """How many graphs are judged closely."""
     nodes = entries[0].topology.nodes if entries else 0
     if nodes <= ATLAS_NODES:
         return len(entries)
@@ -209,7 +201,7 @@ def _but_for(found: GraphCandidate, key: str) -> bool:
 
 
 def _enough(wanted: Wanted, most: int) -> str:
-    """What would do: a larger degree, or fewer liars."""
+    """A change that would do: a larger degree, or fewer liars."""
     fewer = f"byzantine = {max(0, (most - 1) // 2)}"
     highest = wanted.highest + 8 if wanted.nodes <= ADVISED else wanted.highest
     for degree in range(wanted.highest + 1, min(wanted.nodes, highest + 1)):
@@ -221,7 +213,7 @@ def _enough(wanted: Wanted, most: int) -> str:
 
 
 FAILED = 5
-"""graphs that would be better but do not qualify: as many are shown."""
+"""Better graphs that do not qualify: at most this many are shown."""
 
 PHRASES = {
     "rounds": "needs the fewest rounds",

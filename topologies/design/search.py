@@ -27,7 +27,7 @@ Move = tuple[tuple[Edge, ...], tuple[Edge, ...]]
 
 KINDS = ("cross", "cross", "add", "remove", "turn", "turn")
 TRIES = 3
-"""among so many edges, drawn at random, a guided move takes the one that promises most."""
+"""A guided move takes the most promising of this many random edges."""
 
 
 class Walk:
@@ -153,18 +153,19 @@ def _sorted(i: int, j: int) -> Edge:
 
 
 SEARCH_LIMIT = 500
-"""nodes: above, one graph takes too long to judge."""
+"""Most nodes: above, one graph takes too long to judge."""
 
 HOT, COLD = 0.5, 1e-4
-"""the energy is a logarithm, and what is hot is divided by the nodes, since one edge of a larger graph matters less:
-at first a graph of 20 nodes that is 2.5 % worse is taken with odds of 1 to e. Of 0.5, 1, 3 and 6 for HOT, 0.5 gave the
-best graphs of 16 to 40 nodes."""
+"""Temperatures, divided by the nodes, as one edge of a larger graph matters less; the energy is a logarithm. At first a
+graph of 20 nodes that is 2.5 % worse is taken with odds of 1 to e. Of 0.5, 1, 3 and 6 for HOT, 0.5 gave the best graphs
+of 16 to 40 nodes.
+"""
 
 LEG = 4_000
-"""graphs that one walk tries, so that many walks are made: symmetric graphs are far from each other."""
+"""Graphs per walk, so that many walks are made: symmetric graphs are far from each other."""
 
 MISSES = 20
-"""draws of impossible moves for each graph that is tried."""
+"""Draws of impossible moves for each graph tried."""
 
 
 @dataclass(slots=True)

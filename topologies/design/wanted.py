@@ -16,7 +16,7 @@ from topologies.laplacian import Array
 from topologies.spectral import EPSILON, check_weights, rounds_to_consensus, spectrum
 
 DENSE_LIMIT = 500
-"""nodes: up to so many all eigenvalues are found faster than the two that matter."""
+"""Up to this many nodes, all eigenvalues are found faster than the two that matter."""
 
 
 def weighted_laplacian(adjacency: Array, weights: str) -> Array:
@@ -55,7 +55,7 @@ def mixing_rate(adjacency: Array, weights: str) -> float:
 
 
 def rate_of(topology: Topology, weights: str) -> float:
-    """As `spectrum` finds it, without what it proves."""
+    """The mixing rate as `spectrum` finds it, without its proofs."""
     if topology.formula is not None or topology.nodes > DENSE_LIMIT:
         return spectrum(topology, weights).mixing_rate
     return mixing_rate(adjacency_of(topology.nodes, topology.ends), weights)
@@ -76,7 +76,7 @@ DIGITS = 9
 """Two mixing rates that agree to so many decimals are a tie."""
 
 DESIGN_LIMIT = 5_000
-"""nodes of a graph to find: two minutes on one core, for all that is tried."""
+"""Most nodes of a graph to find: two minutes on one core in all."""
 
 Key = tuple[float, ...]
 
@@ -121,7 +121,7 @@ class Wanted:
         return rounds_to_consensus(min(rate, 1.0), self.epsilon)
 
     def bytes_sent(self, rate: float, edges: int) -> int | None:
-        """By all nodes until consensus; None where it is never reached."""
+        """Bytes that all nodes send until consensus; None where it is never reached."""
         rounds = self.rounds(rate)
         return None if rounds is None else 2 * edges * rounds * self.model_bytes
 
@@ -130,7 +130,7 @@ class Wanted:
         return self.key_of(rate, edges, self.bytes_sent(rate, edges))
 
     def key_of(self, rate: float, edges: int, sent: int | None) -> Key:
-        """The same where the bytes `sent` are known otherwise, as those of a schedule are."""
+        """The key where the bytes `sent` are known otherwise, as those of a schedule are."""
         if sent is None:
             return (math.inf, edges, 1.0)
         over = sent if self.budget_bytes is not None and sent > self.budget_bytes else 0
@@ -165,11 +165,7 @@ class Wanted:
 
 
 def checked(wanted: Wanted) -> Wanted:
-    """The same, if any graph could be like this.
-
-    Raises:
-        TopologyError: no connected graph can be; the key names the requirement to change.
-    """
+    """The same, if some graph can be like this. Raises TopologyError: none can; the key names why."""
     check_weights(wanted.weights)
     if wanted.minimize not in CRITERIA:
         allowed = nearest(wanted.minimize, CRITERIA)

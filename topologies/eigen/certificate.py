@@ -24,17 +24,17 @@ from topologies.eigen.elimination import UNIT, QuadraticForm, eliminate, elimina
 from topologies.laplacian import Array, Laplacian
 
 SPARE = (0.4, 0.02)
-"""of the tolerance, times the core's diagonal e: rounding below this is covered, by proving more than is claimed. The
-less where long chains were eliminated: their weight counts up to several times in the core, and so does what is spared.
+"""Share of the tolerance, times the core's diagonal e, proven beyond the claim to cover rounding; the second where long
+chains were eliminated, whose weight counts several times in the core.
 """
 SAFETY = 2.0
-"""times the textbook bound on rounding errors, for kernels that add in their own order."""
+"""Factor on the textbook bound on rounding errors, for kernels that add in their own order."""
 
 
 GRADUAL = 2_000
-"""nodes of a core that may be eliminated one by one."""
+"""Nodes of a core that may be eliminated one by one."""
 SMALL = 32
-"""nodes of a core that is not worth making smaller."""
+"""A core of this many nodes is not worth making smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +46,14 @@ class Budget:
 
     @property
     def edges(self) -> int:
-        """At most, while eliminating."""
+        """Most edges while eliminating."""
         return min(self.core * self.core // 4, 30_000_000)
 
 
 CHEAP = Budget(core=4_000, fill=2e7)
-"""about half a gigabyte, a few seconds."""
+"""About half a gigabyte, a few seconds."""
 LARGE = Budget(core=12_000, fill=1.2e8)
-"""up to six gigabytes, some minutes."""
+"""Up to six gigabytes, some minutes."""
 
 
 def at_least(laplacian: Laplacian, sigma: float, budget: Budget = CHEAP, tolerance: float = 1e-6) -> bool | None:
@@ -111,7 +111,7 @@ def expected_fill(form: QuadraticForm) -> float:
 
 
 def _widest_level(form: QuadraticForm) -> int:
-    """Of a breadth-first search from a node that is far from some other."""
+    """The widest level of a breadth-first search from a node that is far from some other."""
     from scipy.sparse import coo_array  # noqa: PLC0415 - small graphs do without
 
     places = np.concatenate([form.i, form.j]), np.concatenate([form.j, form.i])
@@ -142,7 +142,7 @@ def too_wide(laplacian: Laplacian, low: float, budget: Budget) -> bool:
 
 
 def _dense_proof(form: QuadraticForm, spare: float) -> bool:
-    """By Cholesky as it is; where that drowns in rounding, after eliminating what can be."""
+    """Proof by Cholesky; where it drowns in rounding, after eliminating what can be."""
     if _cholesky_proof(form, spare):
         return True
     return form.size <= GRADUAL and _cholesky_proof(eliminate_dense(form), spare)

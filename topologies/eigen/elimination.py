@@ -29,9 +29,9 @@ from topologies.laplacian import Array, Laplacian
 Whole = NDArray[np.int64]
 UNIT = 2.0**-53
 CLOSE = 1e-8
-"""of its sum: a smaller pivot is not divided by."""
+"""A pivot below this share of its sum is not divided by."""
 SLACK = 1.5
-"""nodes of up to this times the least degree go in one turn: fewer turns, little more fill."""
+"""Nodes of up to this times the least degree go in one turn: fewer turns, little more fill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class QuadraticForm:
 
     @property
     def sums(self) -> Array:
-        """Of the weights at each node. Shape (nodes,)."""
+        """Sums of the weights at each node. Shape (nodes,)."""
         return np.asarray(np.bincount(self.i, self.c, self.size) + np.bincount(self.j, self.c, self.size))
 
 

@@ -27,7 +27,7 @@ from topologies.errors import TopologyError
 from topologies.laplacian import Array, Laplacian
 
 DENSE_LIMIT = 1_000
-"""nodes: above, importing scipy and taking another method is faster."""
+"""Most nodes of a dense solution: above, another method is faster even with the import of scipy."""
 ULP = 2.0**-52
 
 
@@ -60,7 +60,7 @@ def eigenvalues(matrix: NDArray[np.float64]) -> Eigenvalues:
 
 
 TOLERANCE = 1e-6
-"""relative: an eigenvalue is certified when it is proven to lie within this of the one that is reported."""
+"""An eigenvalue is certified when proven to lie within this relative distance of the reported one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Extremes:
     certified: bool
     converged: bool
     products: int
-    """matrix-vector products, and solutions of a linear system."""
+    """Matrix-vector products, and solutions of a linear system."""
     vector: Array
     probable: float | None = None
     high_residual: float = 0.0
@@ -107,18 +107,14 @@ class NotConverged(TopologyError):  # noqa: N818 - what it says
 
 
 def required(found: Extremes) -> Extremes:
-    """`found` itself, for a caller who has no place for a doubt.
-
-    Raises:
-        NotConverged: it is not known to `TOLERANCE`.
-    """
+    """`found`, for a caller who needs certainty. Raises NotConverged: it is not known to `TOLERANCE`."""
     if found.converged:
         return found
     raise NotConverged(f"no eigenvalue converged; lambda_2 is at most {found.low:.6g}", key="topology")
 
 
 def exactly(low: float, high: float, method: str) -> Extremes:
-    """By a formula."""
+    """Extremes known from a formula."""
     return Extremes(
         low=low,
         high=high,
@@ -157,15 +153,15 @@ def from_vector(
 
 
 def proven(found: Extremes, lower: float) -> Extremes:
-    """With a bound from below that a certificate gave."""
+    """Extremes with a certificate's lower bound."""
     certified = found.low - lower <= TOLERANCE * found.low * (1.0 + 1e-9)
     return replace(found, lower=lower, certified=certified, converged=certified or found.converged)
 
 
 EFFORT_LIMIT = 50_000_000
-"""of one command: a few minutes."""
+"""Effort allowed to one command: a few minutes."""
 CALLS = 50
-"""what numpy takes for a graph of a few nodes."""
+"""Effort that numpy's calls take on a graph of a few nodes."""
 
 Tell = Callable[[str], None]
 """Hears how far a long computation is."""
@@ -176,27 +172,27 @@ def silent(_text: str) -> None:
 
 
 def effort(nodes: int, edges: int) -> int:
-    """Of the algebraic connectivity: dense up to `DENSE_LIMIT` nodes; above, edges beyond those of a ring cost most."""
+    """Effort of lambda_2: dense up to `DENSE_LIMIT` nodes; above, edges beyond those of a ring cost most."""
     if nodes <= DENSE_LIMIT:
         return CALLS + nodes**2 // 10 + edges // 20
     return DENSE_LIMIT**2 // 10 + 2 * nodes + edges + 10 * max(0, edges - nodes)
 
 
 PATIENCE = 200
-"""products after which a Ritz value that is not even known to its first digit is left to other methods."""
+"""Products after which a Ritz value without one known digit is left to other methods."""
 MOST = 1_000
-"""products of the first attempt; up to four times as many where they cost nothing."""
+"""Products of the first attempt; up to four times as many where they cost nothing."""
 NEARLY = 0.1
-"""the relative residual from which it is worth going on."""
+"""Relative residual from which it is worth going on."""
 LONGEST = 4_000
-"""products of the last attempt, and of the first where it is nearly there."""
+"""Products of the last attempt, and of the first where it is nearly there."""
 INVERSE_MOST = 400
 WEAKER = (1e-4, 1e-2)
-"""what to prove where `TOLERANCE` drowns in rounding: an interval, no certificate."""
+"""Accuracies to prove where `TOLERANCE` drowns in rounding: an interval, no certificate."""
 
 
 def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
-    """Of a connected graph with at least two nodes. `certify` spends minutes and gigabytes to prove the result."""
+    """Extremes of a connected graph of two nodes or more. `certify` may spend minutes and gigabytes on a proof."""
     budget = LARGE if certify else CHEAP
     if _is_small(laplacian):
         return _first_good(laplacian, budget, _small(laplacian))
@@ -204,7 +200,7 @@ def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
 
 
 def _is_small(laplacian: Laplacian) -> bool:
-    """On a board without scipy the dense method goes on, slowly, for a while."""
+    """Without scipy, as on a small board, the dense method is used further, though slow."""
     return laplacian.nodes <= DENSE_LIMIT or (laplacian.nodes <= 2 * DENSE_LIMIT and find_spec("scipy") is None)
 
 

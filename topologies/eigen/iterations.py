@@ -27,9 +27,9 @@ from topologies.eigen.elimination import QuadraticForm
 from topologies.laplacian import Array, Laplacian
 
 BASIS_BYTES = 400_000_000
-"""a larger basis is not kept: vectors are then computed a second time when one is asked for."""
+"""A larger basis is not kept: vectors are then computed a second time on request."""
 UNLIKELY = 1e-9
-"""the probability with which `slack` may be exceeded."""
+"""Probability with which `slack` may be exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +215,12 @@ def _sparse_core(form: QuadraticForm) -> Callable[[Array], Array] | None:
 
 
 BLOCK = 4
-"""vectors at once: as many as a torus has eigenvectors of lambda_2."""
+"""Vectors at once: as many as a torus has eigenvectors of lambda_2."""
 TURNS = 60
 DIAGONAL_BLOCK = 3
 DIAGONAL_TURNS = 600
 HUB = 50.0
-"""times the median of the diagonal: a hub."""
+"""A hub has this many times the median of the diagonal."""
 
 
 def has_hubs(laplacian: Laplacian) -> bool:
@@ -267,7 +267,7 @@ def _multigrid(matrix: Any, kernel: Array, seed: int) -> Any:
 
 @contextmanager
 def _drawing_from(seed: int) -> Iterator[None]:
-    """For pyamg, which draws from numpy's global generator alone: without this no two runs would agree."""
+    """For pyamg, which draws from numpy's global generator: without this no two runs would agree."""
     before = np.random.get_state()  # noqa: NPY002
     np.random.seed(seed)  # noqa: NPY002
     try:

@@ -54,11 +54,7 @@ def circulant_form(nodes: int, steps: Iterable[int]) -> ClosedForm:
 
 
 def fitting(wanted: GraphRequest) -> tuple[int, ...]:
-    """The offsets asked for.
-
-    Raises:
-        TopologyError: one is more than half way round.
-    """
+    """The offsets asked for. Raises TopologyError: one is more than half way round."""
     steps: tuple[int, ...] = wanted["offsets"]
     if wanted.nodes < 2:
         raise impossible("circulant graph", wanted.nodes, "at least 2")
@@ -83,11 +79,7 @@ def equi_shifts(nodes: int, count: int | None, seed: int) -> Ints:
 
 
 def shifts(wanted: GraphRequest) -> tuple[int, ...]:
-    """The distinct hops, the shorter way round.
-
-    Raises:
-        TopologyError: as many would take too long.
-    """
+    """The distinct hops, the shorter way round. Raises TopologyError: as many would take too long."""
     m, most = wanted["m"], SUM_LIMIT // wanted.nodes
     if m is not None and min(m, wanted.nodes // 2) > most:
         raise unfit("u-equi-static:m", m, wanted.nodes, f"from 1 to {most}")
@@ -96,11 +88,7 @@ def shifts(wanted: GraphRequest) -> tuple[int, ...]:
 
 
 def residues(wanted: GraphRequest) -> tuple[int, ...]:
-    """The squares modulo n up to n/2. As -1 is a square, so is the negative of each.
-
-    Raises:
-        TopologyError: n is no prime that leaves 1 when divided by 4.
-    """
+    """The squares modulo n up to n/2; -1 is one too. Raises TopologyError: n is no prime 1 modulo 4."""
     n = check_paley(wanted.nodes)
     node = np.arange(1, n // 2 + 1)
     square = node * node % n

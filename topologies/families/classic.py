@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -123,7 +124,7 @@ def hypercube_form(wanted: GraphRequest) -> ClosedForm:
 
 
 def sides(name: str, wanted: GraphRequest) -> tuple[int, ...]:
-    """Those given, else the two most nearly square ones: rows, then columns."""
+    """The given sides, or the two most nearly square ones: rows, then columns."""
     if wanted["dims"] is None:
         return _rows_and_cols(name, wanted.nodes, wanted["rows"], wanted["cols"])
     dims: tuple[int, ...] = wanted["dims"]
@@ -180,50 +181,42 @@ _SIDES = {
 }
 
 
+_book = partial(Family, source=BOOK)
+
 FAMILIES: Mapping[str, Family] = {
-    "ring": Family(
-        rule="a cycle",
-        degree="2",
-        build=ring,
-        closed=ring_form,
-        connectivity="2 - 2 cos(2 pi / n)",
-        source=BOOK,
-        transitive=True,
+    "ring": _book(
+        rule="a cycle", degree="2", build=ring, closed=ring_form, connectivity="2 - 2 cos(2 pi / n)", transitive=True
     ),
-    "path": Family(
+    "path": _book(
         rule="a line",
         degree="1 or 2",
         build=lambda wanted: line(np.arange(wanted.nodes)),
         closed=lambda wanted: path_form(wanted.nodes),
         connectivity="2 - 2 cos(pi / n)",
-        source=BOOK,
     ),
-    "star": Family(
+    "star": _book(
         rule="node 0 joined to all others",
         degree="1, n - 1 at the center",
         build=star,
         closed=star_form,
         connectivity="1",
-        source=BOOK,
     ),
-    "wheel": Family(
+    "wheel": _book(
         rule="a ring, and node 0 joined to all of it",
         degree="3, n - 1 at the center",
         build=wheel,
         closed=wheel_form,
         connectivity="3 - 2 cos(2 pi / (n - 1))",
-        source=BOOK,
     ),
-    "complete": Family(
+    "complete": _book(
         rule="every pair joined",
         degree="n - 1",
         build=lambda wanted: all_pairs(wanted.nodes),
         closed=complete_form,
         connectivity="n",
-        source=BOOK,
         transitive=True,
     ),
-    "complete-bipartite": Family(
+    "complete-bipartite": _book(
         rule="two sides of a and b nodes; all pairs between them",
         degree="b on the side of a, a on that of b",
         build=complete_bipartite,
@@ -233,34 +226,30 @@ FAMILIES: Mapping[str, Family] = {
         },
         closed=complete_bipartite_form,
         connectivity="min(a, b)",
-        source=BOOK,
     ),
-    "hypercube": Family(
+    "hypercube": _book(
         rule="nodes whose numbers differ in one bit; n a power of two",
         degree="log2 n",
         build=hypercube,
         closed=hypercube_form,
         connectivity="2",
-        source=BOOK,
         transitive=True,
     ),
-    "torus": Family(
+    "torus": _book(
         rule="a grid that wraps around, as square as n allows, or of the given sides",
         degree="2 for each side, 1 for a side of 2",
         build=lambda wanted: box(sides("torus", wanted), around=True),
         parameters=_SIDES,
         closed=torus_form,
         connectivity="2 - 2 cos(2 pi / the longest side)",
-        source=BOOK,
         transitive=True,
     ),
-    "grid": Family(
+    "grid": _book(
         rule="rows and columns without wrapping, as square as n allows, or of the given sides",
         degree="1 or 2 for each side",
         build=lambda wanted: box(sides("grid", wanted), around=False),
         parameters=_SIDES,
         closed=grid_form,
         connectivity="2 - 2 cos(pi / the longest side)",
-        source=BOOK,
     ),
 }

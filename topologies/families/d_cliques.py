@@ -31,11 +31,7 @@ BYTES_LIMIT = 1 << 26
 
 
 def read_counts(path: Path, nodes: int, names: Sequence[str] = ()) -> NDArray[np.int64]:
-    """Shape (nodes, labels).
-
-    Raises:
-        TopologyError: the file cannot be read, or is not one row of counts for each node, each with a sample at least.
-    """
+    """Shape (nodes, labels). Raises TopologyError: unreadable, or not one nonzero row of counts per node."""
     rows = _rows(path)
     first = rows[0][1] if rows else [""]
     titled = first[0].lower() in {"name", "node"} and first[0] not in names
@@ -97,7 +93,7 @@ def _places(path: Path, rows: list[tuple[int, list[str]]], names: Sequence[str])
 
 Counts = NDArray[np.int64]
 SAME = 1e-9
-"""a swap must better two cliques by more than rounding, or two machines might decide differently."""
+"""A swap must improve two cliques by more than rounding, or two machines might decide differently."""
 
 
 def d_cliques(wanted: GraphRequest) -> Ends:
@@ -185,7 +181,7 @@ def _small_world(groups: list[list[int]]) -> Iterator[Edge]:
 
 
 def _fractal(groups: list[list[int]]) -> Iterator[Edge]:
-    """As many groups as a clique has members are joined each to each and are one group from then on, and so forth."""
+    """As many groups as a clique has members are joined pairwise into one group, and so on."""
     joiner = _Joiner()
     wide = max(2, *map(len, groups))
     while len(groups) > 1:
@@ -225,5 +221,5 @@ FAMILIES: Mapping[str, Family] = {
         expected=_expected,
         source="Bellet, Kermarrec and Lavoie 2022, arXiv:2104.07365",
         random=True,
-    ),
+    )
 }

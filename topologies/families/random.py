@@ -21,9 +21,7 @@ from topologies.graph import Ends
 
 
 def keyed_order(names: Sequence[str], ring: int, seed: int) -> Ints:
-    """The members around the ring of this number, by the 16-byte BLAKE2b of their names, keyed with the seed and
-    salted with the ring. Shape (nodes,).
-    """
+    """Members around this ring, (nodes,), by 16-byte BLAKE2b of their names, key: the seed, salt: the ring."""
     key, salt = blake2b(str(seed).encode()).digest(), ring.to_bytes(8, "big")
     digests = b"".join(blake2b(name.encode(), digest_size=16, key=key, salt=salt).digest() for name in names)
     places = np.frombuffer(digests, dtype=">u8").reshape(-1, 2)

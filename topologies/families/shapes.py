@@ -28,7 +28,7 @@ def line(members: Ints) -> Ends:
 
 
 def cycle(members: Ints) -> Ends:
-    """Of two members it is one edge, of one it is none."""
+    """A cycle: two members make one edge, one makes none."""
     return line(members) if len(members) < 3 else pairs(members, np.roll(members, -1))
 
 
@@ -48,9 +48,7 @@ def box(sides: Sequence[int], *, around: bool) -> Ends:
 
 
 def even(nodes: int, groups: int) -> Ints:
-    """Where each of `groups` blocks of consecutive nodes starts, and the end; their sizes differ by at most one,
-    the first ones being larger. Shape (groups + 1,).
-    """
+    """Starts of `groups` even blocks of consecutive nodes, the larger first, and the end. Shape (groups + 1,)."""
     size, more = divmod(nodes, groups)
     group = np.arange(groups + 1)
     return group * size + np.minimum(group, more)
@@ -73,7 +71,7 @@ def clique_edges(starts: Ints) -> int:
 
 
 def all_pairs(nodes: int) -> Ends:
-    """In order, without the n^2 mask of `numpy.triu_indices`."""
+    """All pairs in order, without the n^2 mask of `numpy.triu_indices`."""
     later = np.arange(nodes - 1, -1, -1)
     left = np.repeat(np.arange(nodes), later)
     firsts = np.cumsum(later) - later

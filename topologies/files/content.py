@@ -44,9 +44,7 @@ class Settled:
 
 def settle(content: Content, where: str, nodes: int | None = None, names: Sequence[str] = ()) -> Settled:
     """The graph of a file. `nodes` and `names` are what others say about it; the file has to agree.
-
-    Raises:
-        TopologyError: no such nodes, an edge from a node to itself, an edge twice, too many nodes.
+    Raises TopologyError: no such nodes, an edge from a node to itself, an edge twice, too many nodes.
     """
     if nodes is not None and content.declared and content.nodes != nodes:
         raise TopologyError(f"the file has {content.nodes} nodes", key=where, value=nodes, allowed=str(content.nodes))
@@ -111,7 +109,7 @@ def check_simple(ends: Ends, place: Place) -> None:
 
 
 def by_label(labels: Sequence[str], pairs: Sequence[tuple[str, str]], where: str, place: Place) -> Content:
-    """Of a file that lists its nodes: each once, and edges between those alone."""
+    """Content of a file that lists its nodes, each once, and joins only those."""
     known = {label: number for number, label in enumerate(labels)}
     if len(known) != len(labels):
         twice = next(label for number, label in enumerate(labels) if known[label] != number)
@@ -158,18 +156,14 @@ def check_weight(weight: object, where: str) -> None:
 
 
 def brief(value: object) -> object:
-    """What an error shows of a value in a file, which may be of any length and depth."""
+    """What an error shows of a value in a file, however long or deep."""
     if isinstance(value, list | dict):
         return f"a {type(value).__name__} of {len(value)}"
     return value if isinstance(value, float | None) else str(value)[:80]
 
 
 def labels_of(topology: Topology) -> list[str]:
-    """What each node is called in a file: its name, else its number.
-
-    Raises:
-        TopologyError: two nodes of the same name, a node without one, or a name that is no text.
-    """
+    """Each node's name, else its number. Raises TopologyError: a name is missing, repeated or not text."""
     labels = list(topology.names) or [str(node) for node in range(topology.nodes)]
     if len(set(labels)) != topology.nodes or len(labels) != topology.nodes or "" in labels:
         raise TopologyError("not one name for each node", key="names", allowed=f"{topology.nodes} different names")
@@ -186,11 +180,7 @@ def check_text(labels: Sequence[str], where: str) -> None:
 
 
 def whole(word: str, where: str, least: int = 0) -> int:
-    """A whole number of a file, whose size is not yet checked against anything.
-
-    Raises:
-        TopologyError: it is none, or absurdly long.
-    """
+    """A whole number of any meaning. Raises TopologyError: not a number, or absurdly long."""
     if word.isascii() and word.isdigit() and len(word) <= 18 and int(word) >= least:
         return int(word)
     raise TopologyError("not a number", key=where, value=brief(word), allowed=f"a whole number from {least}")

@@ -95,7 +95,7 @@ def _content(labels: list[str], flat: Sequence[int], lines: Sequence[int], where
 
 
 def _one_way(flat: array[int], lines: array[int], where: str) -> tuple[list[int], list[int]]:
-    """Without the second naming of each edge by its other end."""
+    """Drop the second mention of each edge, at its other end."""
     seen: dict[tuple[int, int], int] = {}
     for edge, line in enumerate(lines):
         pair = (flat[2 * edge], flat[2 * edge + 1])

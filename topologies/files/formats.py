@@ -49,11 +49,7 @@ STREAM = Path("-")
 
 
 def format_of(path: Path, name: str | None = None) -> Format:
-    """The format called `name`, else that of the suffix; a stream is JSON, a file without a suffix an edge list.
-
-    Raises:
-        TopologyError: there is no such format, or a stream of bytes is asked for.
-    """
+    """The format `name`, else the suffix's; a stream is JSON. Raises TopologyError: unknown, or bytes to a stream."""
     if name is not None and name not in FORMATS:
         raise TopologyError("unknown format", key="format", value=name, allowed=nearest(name, FORMATS))
     if path == STREAM:
@@ -73,9 +69,7 @@ def read_topology(path: Path | str, nodes: int | None = None, form: str | None =
 
     Nodes called 0 .. n-1 are numbers; any others, such as 1 .. n, are names. `nodes` has to agree with a file that says
     itself how many there are; an edge list need not. `form` is the name of a format, where the suffix does not tell.
-
-    Raises:
-        TopologyError: no such file, or it is no simple undirected graph without weights.
+    Raises TopologyError: no such file, or it is no simple undirected graph without weights.
     """
     where, content = _content(Path(path), form)
     settled = settle(content, where, nodes)
@@ -85,9 +79,7 @@ def read_topology(path: Path | str, nodes: int | None = None, form: str | None =
 
 def read_edges(path: Path | str, nodes: int, names: Sequence[str] = ()) -> Ends:
     """The edges in the file, between `nodes` nodes that it calls by number or by one of `names`. Shape (edges, 2).
-
-    Raises:
-        TopologyError: as `read_topology`, or the file names a node that is not there.
+    Raises TopologyError: as `read_topology`, or the file names a node that is not there.
     """
     where, content = _content(Path(path), None)
     return settle(content, where, nodes, names).ends
@@ -127,9 +119,7 @@ def _first_bytes(file: BinaryIO) -> bytes:
 def write_topology(topology: Topology, path: Path | str, form: str | None = None) -> None:
     """Nodes keep their names; node-link JSON keeps spec and seed too. A file that is there is replaced when all of the
     new one is written, not before.
-
-    Raises:
-        TopologyError: the format cannot hold this graph, or the file cannot be written.
+    Raises TopologyError: the format cannot hold this graph, or the file cannot be written.
     """
     path = Path(path)
     pieces = _encoded(topology, path, form)
@@ -158,9 +148,7 @@ def _encoded(topology: Topology, path: Path, form: str | None) -> Iterator[bytes
 
 
 def replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Let `write` write the file beside the one that is there, or that a link leads to, and then put it in its place.
-    A device is written to as it is.
-    """
+    """Write beside the file, or a link's target, then rename over it. A device is written to directly."""
     if path.is_dir() or (path.exists() and not path.is_file()):
         with path.open("wb") as file:
             write(file)

@@ -213,7 +213,7 @@ def _rows(data: bytes, where: str, names: list[str]) -> Iterator[tuple[int, list
 
 
 def _nodes(word: str, place: str) -> int:
-    """How many there are, before anything of that size is made."""
+    """Number of nodes, checked before anything of that size is allocated."""
     nodes = whole(word, place)
     if not 1 <= nodes <= NODES_LIMIT:
         raise TopologyError("impossible number of nodes", key=place, value=nodes, allowed=f"from 1 to {NODES_LIMIT}")
@@ -244,9 +244,7 @@ def _numbered(
 def _from_both_sides(links: Ends, place: Place, *, first: int) -> NDArray[np.int64]:
     """Which of the `links`, shape (links, 2), are left if each edge is counted once. Nodes are numbered from 0 here,
     and from `first` in the file.
-
-    Raises:
-        TopologyError: an edge is there from one side only, or twice from one side, or joins a node to itself.
+    Raises TopologyError: an edge is there from one side only, or twice from one side, or joins a node to itself.
     """
     keys, mirrored = (links @ np.array(weights) for weights in ((NODES_LIMIT, 1), (1, NODES_LIMIT)))
     alone = np.flatnonzero(~np.isin(keys, mirrored))

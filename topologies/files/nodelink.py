@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from topologies.errors import TopologyError
@@ -28,15 +29,7 @@ def read(data: bytes, where: str) -> Content:
     check_text(labels, where)
     content = by_label(labels, pairs, where, lambda edge: f"{where}: edge {edge}")
     spec, seed = _origin(document, where)
-    return Content(
-        nodes=content.nodes,
-        ends=content.ends,
-        place=content.place,
-        labels=labels,
-        declared=declared,
-        spec=spec,
-        seed=seed,
-    )
+    return replace(content, declared=declared, spec=spec, seed=seed)
 
 
 def _document(data: bytes, where: str) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from topologies.specs import is_file, parse
 from topologies.spectral import plain_extremes
 
 SPECTRUM_LIMIT = 600
-"""nodes up to which a figure computes a spectrum that its caller did not bring: about 0.1 s."""
+"""Up to this many nodes a figure computes a spectrum that its caller lacks: about 0.1 s."""
 ROUNDING = 1e-6
-"""relative: what is taken off an eigenvalue before a whole number is concluded from it."""
+"""Relative margin taken off an eigenvalue before a whole number is concluded from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def is_transitive(topology: Topology) -> bool:
 
 
 def is_connected(topology: Topology) -> bool:
-    """Of an implicit graph its formula knows."""
+    """Connected or not; for an implicit graph by its formula."""
     return bool(topology.formula.low > 0.0) if topology.implicit else component_count(topology) == 1
 
 

@@ -25,7 +25,7 @@ from topologies.metrics.robustness import Robustness, robustness
 
 CAUTION = "That a graph mixes fast does not mean that it bears liars."
 NAMED = 5
-"""nodes or edges that a warning names before it says how many more there are."""
+"""Nodes or edges that a warning names before it counts the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,7 @@ def warnings(topology: Topology, liars: int, found: Extremes | None = None, *, p
     """What is wrong with the graph for `liars` among the neighbors of a node, the gravest first; one sentence on what
     it is and one on what to do, with the names of the nodes where the graph has them. Empty where nothing is. `found`
     brings the spectrum of a large graph; `poor` False leaves out nodes with too few neighbors.
-
-    Raises:
-        TopologyError: fewer than no liars.
+    Raises TopologyError: fewer than no liars.
     """
     if isinstance(liars, bool) or not isinstance(liars, int) or liars < 0:
         raise TopologyError("impossible number of liars", key="liars", value=liars, allowed="a whole number from 0")

@@ -32,7 +32,7 @@ from topologies.metrics.distance import hops
 from topologies.spectral import fiedler_vector
 
 EXHAUSTIVE_LIMIT = 14
-"""nodes up to which all sets are tried."""
+"""Up to this many nodes all sets are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ def _exhaustive(topology: Topology) -> float:
 
 
 SEARCH_LIMIT = 3_000_000
-"""nodes and edges together that are searched: about two seconds."""
+"""Most nodes and edges together that are searched: about two seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,16 +202,12 @@ class CutPoints:
 
 
 def cut_points(topology: Topology, limit: int = SEARCH_LIMIT) -> CutPoints | None:
-    """None for a graph of more than `limit` nodes and edges, or without edges to look at."""
+    """None above `limit` nodes and edges, or without edges to look at."""
     if degree_range(topology)[0] >= 2 and is_transitive(topology):
         # Mader 1971, Watkins 1970: such a component stays whole when any edge or any node of it is lost
         return CutPoints(bridges=(), nodes=())
     if topology.implicit or topology.nodes + topology.edge_count > limit:
         return None
-    return _search(topology)
-
-
-def _search(topology: Topology) -> CutPoints:
     search = _DepthFirst(topology)
     for root in range(topology.nodes):
         if not search.entered[root]:
@@ -275,7 +271,7 @@ class _DepthFirst:
 
 EDGE_FLOWS_WORK = 1_000_000
 NODE_FLOWS_WORK = 100_000
-"""nodes times edges up to which maximum flows are computed: about 0.2 s each."""
+"""Nodes times edges up to which maximum flows are computed: about 0.2 s each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,4 @@
-"""One flat description of a graph: the object that `p2pfl topology info` prints. That of a schedule, or of a directed
-graph, has the same keys where they make sense.
-"""
+"""The flat object that `p2pfl topology info` prints; a schedule has the same keys where they make sense."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ def survey(
     certify: bool = False,
     model_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """What `describe` tells, and where the graph is thin, how many liars and failures it bears, and what it costs."""
+    """What `describe` tells, plus thin places, tolerated malicious neighbors and failures, and cost."""
     started = time.perf_counter()
     plain = plain_extremes(topology, certify=certify)
     facts = mixing_facts(topology, spectrum(topology, weights, certify=certify, found=plain), weights, epsilon)

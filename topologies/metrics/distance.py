@@ -22,20 +22,18 @@ from topologies.specs import parse
 
 EXACT_LIMIT = 2_000
 SPREADING_WORK = 4_000_000
-"""set unions that `_spread` may take: about half a second."""
+"""Set unions that `_spread` may take: about half a second."""
 SEARCH_WORK = 24_000_000
-"""arcs that all searches of one diameter may follow together."""
+"""Arcs that all searches of one diameter may follow together."""
 MOST_SEARCHES = 256
 FEWEST_SEARCHES = 3
 NARROW = 24
-"""a front of fewer nodes is searched node by node: a call of numpy costs more."""
+"""A front of fewer nodes is searched node by node: a call of numpy costs more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distances:
-    """`diameter` is None on a disconnected graph, and where nothing bounds it; `average` over all ordered pairs of
-    different nodes, None where it would take long.
-    """
+    """`diameter` is None if disconnected or unbounded; `average` (ordered pairs) is None where it takes long."""
 
     diameter: Bounds | None
     average: float | None
@@ -48,9 +46,7 @@ def diameter(topology: Topology) -> int | None:
 
 
 def distances(topology: Topology) -> Distances:
-    """Exact for families with a formula, graphs in which every node sees the same, trees and up to 2,000 nodes; else a
-    range from a handful of breadth-first searches.
-    """
+    """Exact with a formula, for transitive graphs, trees and up to 2,000 nodes; else a range from a few searches."""
     form = topology.formula
     closed = form.diameter if form is not None else None
     if topology.implicit or topology.nodes == 1:
@@ -206,7 +202,7 @@ def tree_sizes(topology: Topology) -> NDArray[np.int64]:
 Nodes = NDArray[np.int64]
 DENSE_LIMIT = 2_000
 SUM_WORK = 50_000_000
-"""sines that are summed for the eigenvalues: about half a second."""
+"""Sines summed for the eigenvalues: about half a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

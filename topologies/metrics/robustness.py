@@ -39,11 +39,11 @@ from topologies.metrics.cuts import Cut, orders
 Side = NDArray[np.bool_]
 """For each node whether it is on this side. Shape (nodes,)."""
 PASSES_WORK = 40_000_000
-"""edges looked at by all passes over cuts: about half a second."""
+"""Edges looked at by all passes over cuts: about half a second."""
 ORDERS_LIMIT = 100_000
-"""nodes of a graph that is cut along other orders than that of its numbers."""
+"""Most nodes of a graph that is cut along other orders than its numbering."""
 GROWTH_LIMIT = 6_000_000
-"""arcs of a graph whose growth is tried: two seconds."""
+"""Most arcs of a graph whose growth is tried: two seconds."""
 MOST_ROUNDS = 300
 SEED_NODES = 12
 
@@ -162,16 +162,14 @@ def _grows(starts: memoryview, neighbors: memoryview, seeds: list[int], r: int) 
 
 SEARCH_LIMIT = 300
 SEARCH_WORK = 1_500_000
-"""search steps times nodes: a third of a second. Enough for 30 nodes of degree 10."""
+"""Search steps times nodes: a third of a second, enough for 30 nodes of degree 10."""
 GLANCE = 200
-"""steps of a search that only hopes to find a separation."""
+"""Steps of a search that only hopes to find a separation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robustness:
-    """The largest r lies in lower .. upper. `pair`: two disjoint sets that keep it from being more, where the search
-    found them; each ascending.
-    """
+    """The largest r lies in lower .. upper. `pair`: two disjoint sets found that keep it from being more."""
 
     lower: int
     upper: int
@@ -258,7 +256,7 @@ def _searched(topology: Topology, so_far: Robustness, work: int) -> Robustness:
 
 
 def _below(so_far: Robustness, masks: list[int], pair: tuple[int, int]) -> Robustness:
-    """What two sets prove: the least t at which both are closed."""
+    """The bound that two sets prove: the least t at which both are closed."""
     t = so_far.lower
     while any(core(masks, side, t) != side for side in pair):
         t += 1

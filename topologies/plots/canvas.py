@@ -21,12 +21,7 @@ RED = "#d55e00"
 
 
 def check_target(path: Path) -> None:
-    """Before anything is computed, so that a mistake does not show after it.
-
-    Raises:
-        TopologyError: a format that cannot be drawn, or no such folder.
-        ModuleNotFoundError: matplotlib is an extra.
-    """
+    """Raises TopologyError: a format that cannot be drawn, or no such folder; ModuleNotFoundError: no matplotlib."""
     if path.suffix.lower() not in SUFFIXES:
         raise TopologyError("no such picture format", key="output", value=str(path), allowed=", ".join(SUFFIXES))
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -68,11 +63,7 @@ def counted(count: int, what: str) -> str:
 
 
 def save(figure: Any, path: Path) -> None:
-    """A picture that is there is replaced when all of the new one is written, not before.
-
-    Raises:
-        TopologyError: the file cannot be written.
-    """
+    """Replace the picture once all of it is written. Raises TopologyError: the file cannot be written."""
     import matplotlib as mpl  # noqa: PLC0415 - as above
 
     form = path.suffix.lower().removeprefix(".")

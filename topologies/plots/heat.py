@@ -42,10 +42,8 @@ def draw_heat(
     epsilon: float = EPSILON,
 ) -> list[str]:
     """Write the picture. Returns for each graph that there is not, why: a torus of a prime number of nodes, ...
-
-    Raises:
-        TopologyError: an unknown family, a file, a family of which there is no graph of any of these sizes, too many of
-            them, or the picture cannot be written.
+    Raises TopologyError: an unknown family, a file, a family of which there is no graph of any of these sizes, too many
+    of them, or the picture cannot be written.
     """
     check_target(path)
     check_weights(weights)

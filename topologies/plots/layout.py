@@ -36,7 +36,7 @@ class Layout:
 
 
 def layout(topology: Topology) -> Layout:
-    """For a graph of at most a few thousand nodes; always the same for the same graph."""
+    """Positions for a graph of at most a few thousand nodes; deterministic."""
     found = _of_family(topology)
     if found is not None:
         return found
@@ -225,7 +225,7 @@ def _nodes(axes: Any, topology: Topology, points: NDArray[np.float64], vector: A
 
 
 def _marker_width(points: NDArray[np.float64]) -> float:
-    """In points of 1/72 inch: so large that most nodes do not touch."""
+    """Marker width in points of 1/72 inch, at which most nodes do not touch."""
     steps = np.linalg.norm(points[:, None] - points[None], axis=2)
     np.fill_diagonal(steps, np.inf)
     near = float(np.quantile(steps.min(axis=1), 0.2))

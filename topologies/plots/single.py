@@ -48,11 +48,7 @@ def check_size(nodes: int) -> None:
 
 
 def draw_single(topology: Topology, path: Path, weights: str = "metropolis", epsilon: float = EPSILON) -> None:
-    """Write the picture.
-
-    Raises:
-        TopologyError: too many nodes or edges to draw, or the file cannot be written.
-    """
+    """Write the picture. Raises TopologyError: too many nodes or edges to draw, or the file cannot be written."""
     check_target(path)
     check_size(topology.nodes)
     if topology.edge_count > EDGES_LIMIT:

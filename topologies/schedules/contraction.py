@@ -20,21 +20,21 @@ from topologies.schedules.schedule import Array, MixingMatrix, Schedule
 
 DENSE_LIMIT = 2_000
 DOUBLINGS = 48
-"""of the number of periods, before a schedule is said never to reach consensus."""
+"""Doublings of the number of periods before a schedule is said never to reach consensus."""
 TOLERANCE = 1e-6
 TIE = 1e-9
-"""relative: a norm that equals epsilon but for rounding has reached it."""
+"""Relative distance at which a norm counts as epsilon reached: it is rounding."""
 ROUNDING = 1e-12
-"""a norm below this may be zero: the matrices were multiplied with an error of that size."""
+"""A norm below this may be zero: the matrices were multiplied with an error of that size."""
 RELIABLE = 1e-9
-"""a norm above this is known to TOLERANCE in spite of it."""
+"""A norm above this is known to TOLERANCE in spite of rounding."""
 LANCZOS = "lanczos"
 WORK = 1_000_000_000
-"""links followed in all products together: about half a minute."""
+"""Links followed in all products together: about half a minute."""
 PRODUCTS = 100
-"""with D^T D for one norm; for more, the eigenvalues of the small matrix would need scipy."""
+"""Products with D^T D for one norm; for more, the small matrix's eigenvalues would need scipy."""
 SETTLED = 1e-6
-"""relative residual at which a norm is taken: its own error is far less."""
+"""Relative residual at which a norm is taken: its own error is far less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Algebra(Protocol):
 
 
 def contraction(schedule: Schedule, epsilon: float) -> PeriodContraction:
-    """Of a schedule whose union is connected, on two nodes or more."""
+    """Contraction of a schedule on two nodes or more whose union is connected."""
     shapes = [circulant_row(mixing) for mixing in schedule.mixings]
     rows = [row for row in shapes if row is not None]
     if len(rows) == schedule.period:
@@ -229,7 +229,7 @@ class _Probe:
         self.spent = 0
 
     def norm(self, t: int, enough: float = math.inf) -> tuple[float, float]:
-        """Of D_t, from below, and the residual of D_t^T D_t. Ends early where it is above `enough`."""
+        """Norm of D_t from below, and the residual of D_t^T D_t. Ends early above `enough`."""
         krylov = Krylov(lambda x: self._back(t, self._product(t, x)), self.mean)
         while True:
             krylov.extend(krylov.size + 4)
@@ -278,7 +278,7 @@ def by_lanczos(schedule: Schedule, epsilon: float) -> PeriodContraction:
 
 
 def _bisected(probe: _Probe, epsilon: float) -> int | None:
-    """None where the work is spent before it is found."""
+    """None if the work is spent first."""
     high = 1
     while probe.norm(high, epsilon)[0] > epsilon:
         high *= 2

@@ -61,7 +61,7 @@ def round_robin(wanted: GraphRequest) -> Schedule:
 
 
 FINEST = 1_000_000
-"""the largest denominator of eta: its product with the number of nodes is a whole number of 64 bits."""
+"""Largest denominator of eta: times the number of nodes it still fits into 64 bits."""
 
 
 def eta_parameter() -> Parameter:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -67,9 +67,7 @@ def one_peer_hypercube(wanted: GraphRequest) -> Schedule:
 
 
 def de_bruijn(wanted: GraphRequest) -> Schedule:
-    """Node i, a word of D digits to the base k, sends to k i, ..., k i + k - 1 modulo n = k^D. A link from a node to
-    itself is what the node keeps.
-    """
+    """N = k^D words: node i sends to k i, ..., k i + k - 1 modulo n; a link to itself is the share it keeps."""
     n, k = wanted.nodes, wanted["k"]
     _check("de-bruijn", n, k, [k**D for D in range(n.bit_length() + 1)])
     sender, letter = _sends(n, k)
@@ -77,9 +75,7 @@ def de_bruijn(wanted: GraphRequest) -> Schedule:
 
 
 def kautz(wanted: GraphRequest) -> Schedule:
-    """Words of D letters among k + 1 without equal neighbors, n = k^D + k^(D-1): node i sends to -(k i + j) modulo n
-    for j = 1, ..., k.
-    """
+    """N = k^D + k^(D-1) words without equal neighbors: node i sends to -(k i + j) modulo n, j = 1, ..., k."""
     n, k = wanted.nodes, wanted["k"]
     _check("kautz", n, k, [k**D + k ** (D - 1) for D in range(1, n.bit_length() + 2)])
     sender, letter = _sends(n, k)
@@ -220,14 +216,6 @@ def hyper_hypercube(wanted: GraphRequest) -> Schedule:
     return _schedule("hyper-hypercube", cube_rounds, wanted)
 
 
-def simple_base(wanted: GraphRequest) -> Schedule:
-    return _schedule("simple-base", simple_rounds, wanted)
-
-
-def base(wanted: GraphRequest) -> Schedule:
-    return _schedule("base", base_rounds, wanted)
-
-
 def _schedule(family: str, rounds_of: Callable[[Ints, int], Rounds], wanted: GraphRequest) -> Schedule:
     n, k = wanted.nodes, min(wanted["k"], max(1, wanted.nodes - 1))
     most = 1
@@ -239,20 +227,21 @@ def _schedule(family: str, rounds_of: Callable[[Ints, int], Rounds], wanted: Gra
     return Schedule(wanted.spec, n, mixings, wanted.seed, directed=False)
 
 
+_ying = partial(Family, source=YING, kind=GraphKind.DIRECTED)
+_takezawa = partial(
+    Family, degree="at most k in a round", parameters={"k": whole(1, 1)}, source=TAKEZAWA, kind=GraphKind.SCHEDULE
+)
+
 FAMILIES: Mapping[str, Family] = {
-    "one-peer-exponential": Family(
+    "one-peer-exponential": _ying(
         rule="round t: node i averages with node i + 2^t; the exact mean after log2 n rounds if n is a power of two",
         degree="1 in a round",
         schedule=one_peer_exponential,
-        source=YING,
-        kind=GraphKind.DIRECTED,
     ),
-    "directed-exponential": Family(
+    "directed-exponential": _ying(
         rule="node i hears nodes i + 1, i + 2, i + 4, ..., all with the same weight",
         degree="ceil(log2 n)",
         schedule=directed_exponential,
-        source=YING,
-        kind=GraphKind.DIRECTED,
     ),
     "one-peer-hypercube": Family(
         rule="round t: nodes whose numbers differ in bit t average; n a power of two: exact after log2 n rounds",
@@ -261,29 +250,17 @@ FAMILIES: Mapping[str, Family] = {
         source="Shi et al. 2016, Finite-time convergent gossiping, doi:10.1109/TNET.2015.2484345",
         kind=GraphKind.SCHEDULE,
     ),
-    "base": Family(
+    "base": _takezawa(
         rule="any n, the exact mean after about 2 log n rounds to the base k + 1",
-        degree="at most k in a round",
-        schedule=base,
-        parameters={"k": whole(1, 1)},
-        source=TAKEZAWA,
-        kind=GraphKind.SCHEDULE,
+        schedule=partial(_schedule, "base", base_rounds),
     ),
-    "simple-base": Family(
+    "simple-base": _takezawa(
         rule="as base, without splitting n into factors first: often longer",
-        degree="at most k in a round",
-        schedule=simple_base,
-        parameters={"k": whole(1, 1)},
-        source=TAKEZAWA,
-        kind=GraphKind.SCHEDULE,
+        schedule=partial(_schedule, "simple-base", simple_rounds),
     ),
-    "hyper-hypercube": Family(
+    "hyper-hypercube": _takezawa(
         rule="n a product of numbers up to k + 1: exact after as many rounds as there are factors",
-        degree="at most k in a round",
         schedule=hyper_hypercube,
-        parameters={"k": whole(1, 1)},
-        source=TAKEZAWA,
-        kind=GraphKind.SCHEDULE,
     ),
 }
 

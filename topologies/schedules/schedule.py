@@ -24,7 +24,7 @@ from topologies.errors import TopologyError
 from topologies.graph import Topology
 
 LINKS_LIMIT = 60_000_000
-"""of all rounds together: about a gigabyte."""
+"""Most links of all rounds together: about a gigabyte."""
 ROUNDS_LIMIT = 10_000
 
 
@@ -36,7 +36,7 @@ def check_links(family: str, nodes: int, links: int) -> None:
 
 
 def check_rounds(family: str, nodes: int, rounds: int) -> None:
-    """For a drawn schedule, in which a node has one link in a round."""
+    """Check a drawn schedule, in which a node has one link per round."""
     if rounds > ROUNDS_LIMIT:
         key = f"{family}:rounds"
         raise TopologyError("too many", key=key, value=rounds, allowed=f"up to {ROUNDS_LIMIT}: they are repeated")
@@ -51,7 +51,7 @@ Ints = NDArray[np.int64]
 Array = NDArray[np.float64]
 
 DENSE_SHARE = 16
-"""a round in which some node hears more than one in so many nodes is applied to a matrix as a dense one."""
+"""A round in which a node hears more than one in this many nodes is applied as a dense matrix."""
 
 
 class Part(NamedTuple):
@@ -78,7 +78,7 @@ class MixingMatrix:
 
     @classmethod
     def of(cls, nodes: int, shares: Mapping[tuple[int, int], Fraction]) -> MixingMatrix:
-        """From W's entries off the diagonal: `shares[receiver, sender]`."""
+        """A matrix from W's entries off the diagonal: `shares[receiver, sender]`."""
         links = sorted(shares)
         array = np.array(links, dtype=np.int64).reshape(-1, 2)
         numerators = np.array([shares[link].numerator for link in links], dtype=np.int64)
@@ -87,7 +87,7 @@ class MixingMatrix:
 
     @classmethod
     def joined(cls, nodes: int, parts: Sequence[Part]) -> MixingMatrix:
-        """From links given as arrays: what a graph of a million nodes needs. No parts, no links: W is the identity."""
+        """A matrix from links given as arrays, fit for a million nodes. Without parts W is the identity."""
         none = np.empty(0, np.int64)
         receivers = np.concatenate([none, *(part.receivers for part in parts)])
         senders = np.concatenate([none, *(part.senders for part in parts)])
@@ -188,7 +188,7 @@ class Schedule:
 
 
 RATIONAL_LIMIT = 128
-"""nodes; above, exactness is told from the fall of a random start's disagreement."""
+"""Most nodes of an exact proof; above, exactness is told from the fall of a random start's disagreement."""
 PROBES = 3
 ZERO = 1e-12
 AWAY = 1e-6

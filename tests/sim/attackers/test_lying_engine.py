@@ -14,7 +14,7 @@ from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, Reques
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
-from sim.attackers.lying import Deceiver
+from sim.attackers.liar import Deceiver
 from sim.attacks import BOAST, REGISTRY, parse_attack
 
 SIZE, SEED = 256, 3

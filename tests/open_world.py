@@ -1,0 +1,104 @@
+"""A world of exact engines in which every vector is known at any time; its oracle watches every event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from p2pfl.compress import Compressor
+from p2pfl.config.model import Edges
+from p2pfl.core.profiles import Conservative
+from p2pfl.core.settings import Settings
+from p2pfl.engine.codecs import Codecs
+from p2pfl.learn.interface import Learner
+from p2pfl.learn.methods import Method
+from p2pfl.learn.methods.plain import Plain
+from sim.cluster import Cluster, ConstantPace, Surroundings, all_neighbors
+from sim.exact import ExactEngine, ExactPlan
+from sim.kernel import NS
+from sim.oracle import Oracle
+from sim.worlds.model import LinkSpec, SlowNodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPlan:
+    """`round_s` and `start_s` map a node to its round's duration and its start; absent: the default, 0."""
+
+    edges: Edges
+    schedule: tuple[Edges, ...] = ()
+    learners: tuple[Learner, ...]
+    settings: Settings
+    compressor: Compressor
+    edge_compressors: Mapping[tuple[int, int], Compressor] = field(default_factory=dict)
+    method: Method = field(default_factory=Plain)
+    dtype: type[np.floating] = np.float32
+    links: LinkSpec = field(default_factory=LinkSpec)
+    slow: tuple[SlowNodes, ...] = ()
+    seed: int = 0
+    default_round_s: float = 0.05
+    round_s: Mapping[int, float] = field(default_factory=dict)
+    start_s: Mapping[int, float] = field(default_factory=dict)
+    engine_s: float = 0.0005
+
+    def compressor_of(self, i: int, j: int) -> Compressor:
+        return self.edge_compressors.get((min(i, j), max(i, j)), self.compressor)
+
+    def codecs_of(self, index: int, peers: Sequence[int]) -> Codecs:
+        return Codecs(self.compressor, {peer: self.compressor_of(index, peer) for peer in peers})
+
+    def gammas_of(self, index: int, peers: Sequence[int]) -> Mapping[int, float]:
+        """By neighbor, the step that goes well with the compressor of that edge."""
+        size = self.learners[0].size * len(self.method.channels)
+        return {peer: self.compressor_of(index, peer).gamma(size) for peer in peers}
+
+
+class OpenWorld(Cluster[ExactEngine]):
+    """A world of exact engines with its oracle, every invariant checked after every event."""
+
+    def __init__(self, plan: OpenPlan) -> None:
+        self.plan = plan
+        count, size = len(plan.learners), plan.learners[0].size * len(plan.method.channels)
+        neighbors = all_neighbors(count, plan.edges)
+        engines = [
+            ExactEngine(
+                ExactPlan(
+                    index=index,
+                    neighbors=neighbors[index],
+                    learner=learner,
+                    codecs=plan.codecs_of(index, neighbors[index]),
+                    method=plan.method,
+                    dtype=plan.dtype,
+                )
+            )
+            for index, learner in enumerate(plan.learners)
+        ]
+        gammas = [plan.gammas_of(index, neighbors[index]) for index in range(count)]
+        self.oracle = Oracle(engines, plan.edges, gammas)
+        super().__init__(
+            Surroundings(
+                body_bytes={edge: plan.compressor_of(*edge).size_bytes(size) for edge in plan.edges},
+                schedule=plan.schedule,
+                links=plan.links,
+                slow=plan.slow,
+                seed=plan.seed,
+                start_ns={index: round(start_s * NS) for index, start_s in plan.start_s.items()},
+                engine_ns=round(plan.engine_s * NS),
+            ),
+            engines,
+            settings=[replace(plan.settings, profile=Conservative(gammas=some)) for some in gammas],
+            paces=[ConstantPace(round(plan.round_s.get(index, plan.default_round_s) * NS)) for index in range(count)],
+            steps=[1] * count,
+            watch=self.oracle,
+        )
+
+    def go(self, *, until_s: float, finish: bool = True) -> None:
+        self.run(until_ns=round(until_s * NS), finish=finish)
+
+    def crash(self, index: int, *, amnesia: bool = False, kept: int = 0) -> None:
+        if self.hosts[index].alive:
+            self.oracle.crashes(index, kept)
+            super().crash(index, kept=kept)
+            if amnesia:
+                self.oracle.forgets(index, self.forget)

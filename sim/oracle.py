@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from p2pfl.compress import Compressor
 from p2pfl.config.model import Edges
 from p2pfl.core.effects import ApplyReply, Bootstrap, CommitRound, Mix, Operation
-from p2pfl.core.profiles import Conservative
-from p2pfl.core.settings import Settings
+from p2pfl.core.settings import Conservative, Settings
 from p2pfl.engine.codecs import Codecs
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.methods import Method

@@ -8,8 +8,7 @@ import numpy as np
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
-from p2pfl.core.profiles import Conservative, Robust
-from p2pfl.core.settings import Settings
+from p2pfl.core.settings import Conservative, Robust, Settings
 from p2pfl.core.staleness import parse_staleness
 
 FARTHEST = 32

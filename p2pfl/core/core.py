@@ -6,6 +6,7 @@ edges decide about transactions, `rounds` about training, mixing rounds and the 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
@@ -22,7 +23,7 @@ from p2pfl.core.events import (
     StorageRestored,
 )
 from p2pfl.core.exchange import Exchange
-from p2pfl.core.facts import Facts
+from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import UsualTime
 from p2pfl.core.line import Line
@@ -30,11 +31,44 @@ from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.messages import LivesTold, Resign
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
-from p2pfl.core.session import NEVER
 from p2pfl.core.settings import Settings
 from p2pfl.core.standing import View
-from p2pfl.core.timers import Timers
 from p2pfl.core.turns import ALWAYS, Turns
+
+
+class Timers:
+    """An edge that changed its mind leaves an entry behind, which is thrown away when it comes to the top."""
+
+    __slots__ = ("_edges", "_heap", "next_at")
+
+    def __init__(self, edges: Mapping[int, Edge]) -> None:
+        self._edges = edges
+        self._heap: list[tuple[float, int]] = []
+        self.next_at = NEVER
+
+    def note(self, edge: Edge) -> None:
+        """Call after whatever may have changed when `edge` wakes."""
+        at = edge.wakes_at
+        if at == edge.noted_at:
+            return
+        edge.noted_at = at
+        if at != NEVER:
+            heapq.heappush(self._heap, (at, edge.peer))
+        self._tidy()
+
+    def due(self, now: float) -> list[Edge]:
+        """The edges to wake now, in order of their index. Each must be noted again."""
+        peers = set()
+        while self.next_at <= now:
+            peers.add(heapq.heappop(self._heap)[1])
+            self._tidy()
+        return [self._edges[peer] for peer in sorted(peers)]
+
+    def _tidy(self) -> None:
+        heap, edges = self._heap, self._edges
+        while heap and edges[heap[0][1]].noted_at != heap[0][0]:
+            heapq.heappop(heap)
+        self.next_at = heap[0][0] if heap else NEVER
 
 
 class Core:

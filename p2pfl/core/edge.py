@@ -13,20 +13,18 @@ from p2pfl.core.effects import Alarm, Effect, NoteLife
 from p2pfl.core.ending import Ending
 from p2pfl.core.events import EngineResult
 from p2pfl.core.exchange import Exchange, ExchangeInitiator, ExchangeResponder
-from p2pfl.core.facts import Facts
+from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import TELLS_PER_S, Patience, TokenBucket, UsualTime
 from p2pfl.core.line import Line
 from p2pfl.core.lives import Life, News, Start, news_bucket
 from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Resign
-from p2pfl.core.progress import Progress
+from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord, disagreement
-from p2pfl.core.service import Service
-from p2pfl.core.session import NEVER
 from p2pfl.core.settings import Settings
+from p2pfl.core.staleness import Weighing
 from p2pfl.core.standing import Fault
 from p2pfl.core.turns import Turns
-from p2pfl.core.weighing import Weighing
 
 _TELLING = (Ready, Done, LivesTold, Resign)
 """Messages that do not wait for the engine: the session may end before it answers."""

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from zlib import crc32
 
-from p2pfl.core.session import NEVER
+from p2pfl.core.facts import NEVER
 from p2pfl.core.settings import Settings
 
 

@@ -22,17 +22,15 @@ from p2pfl.core.events import (
     RequestFrozen,
     RequestRefused,
 )
-from p2pfl.core.facts import Facts
+from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.line import Line
 from p2pfl.core.messages import Ask, Busy, Reply, Request, Resync, Transaction
-from p2pfl.core.progress import Progress
+from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord
-from p2pfl.core.service import Service
-from p2pfl.core.session import NEVER
 from p2pfl.core.settings import Settings
+from p2pfl.core.staleness import Weighing
 from p2pfl.core.standing import Fault
-from p2pfl.core.weighing import Weighing
 
 FIRST_RESEND_S = 1.0
 LAST_RESEND_S = 30.0

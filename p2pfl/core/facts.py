@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+NEVER = float("inf")
+"""A time that does not come."""
+
 
 class Phase(enum.Enum):
     """What a node is about."""

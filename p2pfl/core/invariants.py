@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from p2pfl.core.core import Core
 from p2pfl.core.edge import Edge
+from p2pfl.core.facts import NEVER
 from p2pfl.core.line import INBOX
-from p2pfl.core.session import NEVER
 
 
 def check(node: Core) -> None:

@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from p2pfl.core.session import NEVER
+from p2pfl.core.facts import NEVER
 
 BURST = 32.0
 LONGEST_WAIT_S = 60.0

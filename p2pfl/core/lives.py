@@ -14,8 +14,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from p2pfl.core.facts import NEVER
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.session import NEVER
 
 LARGEST_GENERATION = 2**40
 """Far above what any member can reach, and far below what the wire can hold."""

@@ -15,17 +15,13 @@ from p2pfl.core.edge import Edge, announce, is_accompanied, say_done
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
 from p2pfl.core.ending import Ending, Reason
 from p2pfl.core.events import Bootstrapped, Mixed, RoundCommitted, RoundTrained, Started, StopRequested
-from p2pfl.core.facts import Facts, Phase
-from p2pfl.core.gathering import Gathering
+from p2pfl.core.facts import NEVER, Facts, Phase
 from p2pfl.core.hearsay import Hearsay
-from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S, Joining
+from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S, Gathering, Joining
 from p2pfl.core.limits import Repeats, UsualTime
-from p2pfl.core.mixing import Mixing
-from p2pfl.core.pace import Pace
-from p2pfl.core.session import NEVER
 from p2pfl.core.settings import Settings
-from p2pfl.core.tick import Tick
-from p2pfl.core.training import Training
+from p2pfl.core.tick import Mixing, Tick
+from p2pfl.core.training import Pace, Training
 
 IDLE_S = 0.5
 """How often a node that is through and trains no longer looks whether the federation has ended."""

@@ -1,11 +1,144 @@
-"""What a core was built with."""
+"""What a core is built with; above all its profile: what a node may believe of its neighbors, and what follows.
+
+In the conservative profile nobody is thought to lie, and each exchange moves both models. In the robust profile up to
+b neighbors of a node may lie. Exchanges move no model there, for clipping what a liar sends and conserving the sum
+exclude each other; a rule mixes once in a round. No other part of the core asks which of the two it is.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
+from typing import ClassVar, final
 
-from p2pfl.core.profiles import Conservative, Profile
 from p2pfl.core.staleness import Staleness
+from p2pfl.core.turns import Turns, most_at_once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile(ABC):
+    """`Conservative` or `Robust`."""
+
+    mixes_by_rule: ClassVar[bool]
+    """Whether a rule mixes after the exchanges of a round; otherwise each exchange mixes by itself."""
+    keeps_flows: ClassVar[bool]
+    """Whether edges keep flows, so that everybody must hear who has lost its memory and begun a new life."""
+
+    @property
+    @abstractmethod
+    def words_needed(self) -> int:
+        """How many neighbors must say something before it is believed."""
+
+    @property
+    @abstractmethod
+    def neighbors_needed(self) -> int:
+        """How many neighbors a median or a rule needs, so that liars cannot choose what comes out."""
+
+    @property
+    @abstractmethod
+    def condition(self) -> str:
+        """What keeps a rule from mixing, in words for the user."""
+
+    @abstractmethod
+    def gamma_of(self, peer: int) -> float:
+        """By how much the mixing factor of an exchange with this neighbor is damped."""
+
+    @abstractmethod
+    def degree(self, turns: Mapping[int, Turns]) -> int:
+        """The number of edges among which one round shares the own weight; `turns` has those of each neighbor."""
+
+    @abstractmethod
+    def whole(self, begun: int, members: int) -> int:
+        """Of how many members half must be through, where so many are heard to have begun."""
+
+    @abstractmethod
+    def told_pace_s(self, own_s: float, gained_s: float, mixed_s: float) -> float:
+        """What is told of the own pace, which is `own_s` now and was `gained_s` less: seconds per local step."""
+
+    @abstractmethod
+    def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
+        """The pace that the own one is compared with. 0 among `neighbors_s`: nothing is known yet."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conservative(Profile):
+    """The default: `sum n_i x_i` is conserved by every exchange."""
+
+    mixes_by_rule = False
+    keeps_flows = True
+    words_needed = 1
+    neighbors_needed = 0
+    condition = ""
+
+    gamma: float = 1.0
+    gammas: Mapping[int, float] = field(default_factory=dict)
+    """Values by neighbor, where they are not `gamma`."""
+
+    def gamma_of(self, peer: int) -> float:
+        return self.gammas.get(peer, self.gamma)
+
+    def degree(self, turns: Mapping[int, Turns]) -> int:
+        return most_at_once(turns)
+
+    def whole(self, begun: int, members: int) -> int:
+        return begun
+
+    def told_pace_s(self, own_s: float, gained_s: float, mixed_s: float) -> float:
+        """The mixed estimate, by dynamic average consensus: what the own figure gained enters it."""
+        return max(0.0, mixed_s + gained_s)
+
+    def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
+        return mixed_s
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Robust(Profile):
+    """Up to `liars` neighbors of a node may lie: b. With no more than 2 b neighbors the liars could be half."""
+
+    mixes_by_rule = True
+    keeps_flows = False
+
+    liars: int
+    least: int = 0
+    """The neighbors that the rule itself needs, where they are more than 2 b + 1."""
+
+    @property
+    def words_needed(self) -> int:
+        return self.liars + 1
+
+    @property
+    def neighbors_needed(self) -> int:
+        return max(2 * self.liars + 1, self.least)
+
+    @property
+    def condition(self) -> str:
+        liars = "1 liar" if self.liars == 1 else f"{self.liars} liars"
+        return f"with {liars} among them nothing is mixed below {self.neighbors_needed}"
+
+    def gamma_of(self, peer: int) -> float:
+        return 0.0
+
+    def degree(self, turns: Mapping[int, Turns]) -> int:
+        """In each round the rule mixes with all neighbors, whatever edges it uses: their weights share 1."""
+        return len(turns)
+
+    def whole(self, begun: int, members: int) -> int:
+        return members
+
+    def told_pace_s(self, own_s: float, gained_s: float, mixed_s: float) -> float:
+        return own_s
+
+    def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
+        """The median of the own pace and of what the neighbors tell of theirs: no b of 2 b + 1 can move it far.
+
+        The own pace alone, where too few tell.
+        """
+        told = [pace_s for pace_s in neighbors_s if pace_s > 0]
+        return median([own_s, *told]) if len(told) >= self.neighbors_needed else own_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

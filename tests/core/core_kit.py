@@ -17,9 +17,8 @@ from p2pfl.core.events import (
     Started,
 )
 from p2pfl.core.messages import Hello, Reply, Request, request_digest
-from p2pfl.core.profiles import Conservative, Robust
 from p2pfl.core.records import NO_CHAIN
-from p2pfl.core.settings import Settings
+from p2pfl.core.settings import Conservative, Robust, Settings
 from p2pfl.core.staleness import parse_staleness
 
 SAMPLES = 30.0

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from p2pfl.compress import Payload
+from p2pfl.engine.changes import redo
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import Entry, Image, change, image, restore
-from p2pfl.engine.redo import redo
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.methods import Method
 

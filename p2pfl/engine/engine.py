@@ -56,10 +56,10 @@ from p2pfl.engine.changes import (
     RequestWasApplied,
     RequestWasFrozen,
     RoundWasCommitted,
+    redo,
+    settle,
 )
-from p2pfl.engine.codecs import Codecs, chance_of
-from p2pfl.engine.redo import redo, settle
-from p2pfl.engine.showing import Claim, Forgery, Occasion, Show, as_it_is, as_weighed
+from p2pfl.engine.codecs import Claim, Codecs, Forgery, Occasion, Show, as_it_is, as_weighed, chance_of
 from p2pfl.engine.state import EdgeState, NodeState, Scratch
 from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector

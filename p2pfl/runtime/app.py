@@ -1,4 +1,4 @@
-"""One node as a process: build the parts, open the doors, run until the core is through, leave everything in order."""
+"""One node as a process or an object: build its parts, open the doors, run until the core is through."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
 from p2pfl.engine.engine import Engine
@@ -34,7 +36,7 @@ from p2pfl.runtime import ending, parts
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.ending import Errand, Waiting
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look
-from p2pfl.runtime.parts import Setup
+from p2pfl.runtime.parts import Setup, read_setup
 from p2pfl.runtime.room import needs_of
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.workshop import Moment, Workshop
@@ -443,3 +445,32 @@ async def run_node(
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+class Node:
+    """One node of a federation, as `p2pfl run` starts it.
+
+    `federation` is the file or its folder, `on_progress` is called with its figures at most ten times a
+    second. Signals stay the caller's business.
+
+    Raises:
+        UserError: something in the files is wrong.
+    """
+
+    def __init__(
+        self, federation: Path | str, name: str, *, on_progress: Callable[[NodeLine], None] = lambda _: None
+    ) -> None:
+        described = load_config(federation)
+        config = load_node(node_file(described, name), described, name)
+        self._application = Application(read_setup(described, config), on_line=on_progress)
+
+    async def run(self) -> NodeResult | None:
+        """Run until the rounds are done or `stop` is called; the result also stands in `<state_dir>/result.json`.
+
+        None where it was stopped before it could begin, because its disk was full.
+        """
+        return await self._application.run()
+
+    def stop(self) -> None:
+        """End cleanly, keeping a snapshot. From the event loop that runs the node."""
+        self._application.stop()

@@ -23,7 +23,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
 from p2pfl.runtime.room import needs_of
 from p2pfl.storage import Durability, State, Store
-from p2pfl.storage.space import LEAST_LOG_BYTES
+from p2pfl.storage.disk import LEAST_LOG_BYTES
 
 log = logging.getLogger("p2pfl")
 

@@ -1,7 +1,8 @@
 """All nodes of a federation as processes on this machine: start them, listen to them, end them.
 
 Each child is an ordinary `p2pfl run`, in a session of its own, so that Ctrl-C reaches it only through us; its stdin is
-a leash: if the launcher dies, the nodes stop too. Nodes that lie are commands of another package (`lies`).
+a leash: if the launcher dies, the nodes stop too. Nodes that lie are commands of another package, found by the entry
+point group `p2pfl.attackers`: p2pfl has no liar, and a node in the field imports nothing of this.
 Where it is safe they are forked from one process, so that torch is imported once (`fork_server`).
 """
 
@@ -13,20 +14,73 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Vector
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.runtime.ending import WAITING_FOR_DISK
 from p2pfl.runtime.fork_server import ForkedProcess, ForkServer, NotForked, why_not
-from p2pfl.runtime.lies import Lies
+
+GROUP = "p2pfl.attackers"
+
+
+class Attackers(Protocol):
+    """What the object behind the entry point offers. `spec` is the text that names an attack."""
+
+    def check(self, spec: str) -> None:
+        """Raises UserError: there is no such attack."""
+        ...
+
+    def choose(self, federation: FederationConfig, count: int) -> tuple[str, ...]:
+        """Names of so many nodes, spread over the graph."""
+        ...
+
+    def command(self, federation: FederationConfig, name: str, spec: str, liars: Sequence[str]) -> list[str]:
+        """Arguments for the Python interpreter that make the node `name` lie; it takes those of `p2pfl run` besides.
+        `liars` are all that do.
+        """
+        ...
+
+    def success(
+        self, spec: str, federation: FederationConfig, node: NodeConfig, models: Mapping[str, Vector]
+    ) -> dict[str, float]:
+        """By node, how far the attack has succeeded with a model (d,), from 0 to 1; empty where accuracy tells it.
+
+        `node` is any node's, for the common test data.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lies:
+    """`names` are the nodes that lie, by the attack `spec`."""
+
+    attackers: Attackers
+    spec: str
+    names: tuple[str, ...]
+
+    def command(self, federation: FederationConfig, name: str) -> list[str]:
+        return self.attackers.command(federation, name, self.spec, self.names)
+
+
+def find_attackers() -> Attackers:
+    """Raises UserError: no package of attacks is installed."""
+    for entry in entry_points(group=GROUP):
+        found: Attackers = entry.load()
+        return found
+    raise UserError("no package of attacks is installed", key="--byzantine", allowed="`attackers`, from p2pfl's source")
+
 
 log = logging.getLogger("p2pfl")
 

@@ -25,10 +25,10 @@ from p2pfl.core.records import EdgeRecord
 from p2pfl.core.turns import turns_of
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.transcript import FederationBinding
+from p2pfl.engine.changes import redo
 from p2pfl.engine.codecs import Codecs, codecs_of, gammas_of
 from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.redo import redo
 from p2pfl.engine.state import EdgeState, NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner

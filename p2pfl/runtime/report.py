@@ -20,8 +20,7 @@ from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.report import NodeReport, Point, Report
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound
-from p2pfl.runtime.fleet import Child
-from p2pfl.runtime.lies import Lies
+from p2pfl.runtime.fleet import Child, Lies
 from p2pfl.runtime.parts import replay
 from p2pfl.storage import peek
 from topologies import Topology, describe

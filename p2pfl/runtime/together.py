@@ -23,8 +23,7 @@ from p2pfl.reporting.report import Point, Report
 from p2pfl.reporting.status import NodeLine
 from p2pfl.runtime.app import Application, OneProcess
 from p2pfl.runtime.driver import compute_thread
-from p2pfl.runtime.fleet import STOPPED, Child
-from p2pfl.runtime.lies import Lies
+from p2pfl.runtime.fleet import STOPPED, Child, Lies
 from p2pfl.runtime.parts import Setup, setup_of
 from p2pfl.runtime.report import History, final_report
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from p2pfl.errors import StorageError
-from p2pfl.storage import space
+from p2pfl.storage import disk
 from p2pfl.storage.disk import Piece, is_full, refusal_of, sync_folder
 from p2pfl.storage.folder import (
     discard_before,
@@ -119,7 +119,7 @@ class Store:
             StorageError: the folder cannot be looked at.
         """
         with refusal_of(self._folder):
-            return space.used_bytes(self._folder) + space.free_bytes(self._folder)
+            return disk.used_bytes(self._folder) + disk.free_bytes(self._folder)
 
     def close(self) -> None:
         """Without flushing. The store must not be used afterwards."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from p2pfl.config.model import FederationConfig
+from p2pfl.engine.codecs import Forgery, Occasion
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.showing import Forgery, Occasion
 from p2pfl.learn.interface import Vector
 from sim.attacks import Attack, Sight, boast, passable
 

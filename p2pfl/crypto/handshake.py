@@ -48,11 +48,12 @@ class SessionKeys:
 
 
 def m2_bytes(federation: FederationBinding) -> int:
-    return KEY_BYTES + sealed_bytes(federation)
+    return KEY_BYTES + m3_bytes(federation)
 
 
 def m3_bytes(federation: FederationBinding) -> int:
-    return sealed_bytes(federation)
+    plain = PUBLIC_BYTES + federation.blinded_bytes + SIGNATURE_BYTES + KEY_BYTES
+    return plain + crypto_aead_chacha20poly1305_ietf_ABYTES
 
 
 class _Steps:
@@ -224,11 +225,6 @@ class Introduction:
 
     public: bytes
     differences: tuple[str, ...]
-
-
-def sealed_bytes(federation: FederationBinding) -> int:
-    plain = PUBLIC_BYTES + federation.blinded_bytes + SIGNATURE_BYTES + KEY_BYTES
-    return plain + crypto_aead_chacha20poly1305_ietf_ABYTES
 
 
 def introduce(leg: Leg, identity: Identity, federation: FederationBinding) -> bytes:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TypeVar, assert_never
+from typing import assert_never
 
 import numpy as np
 from msgspec import Struct
@@ -68,8 +67,6 @@ from p2pfl.learn.methods.method import overrides
 from p2pfl.learn.methods.plain import Plain
 
 log = logging.getLogger("p2pfl")
-
-Checkable = TypeVar("Checkable", ApplyRequest, ApplyReply)
 
 NORM_CEILING = 1e15
 """no model and no replica may be longer: far above any real one, far below where float32 ends."""
@@ -137,10 +134,8 @@ class Engine:
         match operation:
             case Freeze():
                 return self._freeze(operation)
-            case ApplyRequest():
-                return self._checked(self._apply_request, operation, self._refuse_request)
-            case ApplyReply():
-                return self._checked(self._apply_reply, operation, self._refuse_reply)
+            case ApplyRequest() | ApplyReply():
+                return self._apply(operation)
             case ResetEdge(peer=peer, incarnation=incarnation):
                 return self._done(None, EdgeWasReset(peer=peer, incarnation=incarnation))
             case CommitRound():
@@ -202,6 +197,17 @@ class Engine:
         request = replace(request, digest=request_digest(request))
         change = RequestWasFrozen(peer=op.peer, request=request)
         return self._done(RequestFrozen(peer=op.peer, request=request), change, urgent=True)
+
+    def _apply(self, op: ApplyRequest | ApplyReply) -> Outcome:
+        """Carry it out, or refuse it before anything has changed."""
+        try:
+            return self._apply_request(op) if isinstance(op, ApplyRequest) else self._apply_reply(op)
+        except PeerFault as error:
+            proven = Fault.AUDIT if isinstance(error, AuditFault) else Fault.PAYLOAD
+            reason, fault = str(error), None if isinstance(error, ClaimFault) else proven
+        if isinstance(op, ApplyRequest):
+            return Outcome(RequestRefused(peer=op.peer, request=op.request, reason=reason, fault=fault), None)
+        return Outcome(ReplyRefused(peer=op.peer, reply=op.reply, reason=reason, fault=fault), None)
 
     def _apply_request(self, op: ApplyRequest) -> Outcome:
         edge, request = self.state.edges[op.peer], op.request
@@ -297,27 +303,6 @@ class Engine:
             check_moved(self.state, edge, factor, terms, self.method)
         except FAILURES as error:
             raise PeerFault(f"the learning method cannot take the exchange: {describe_failure(error)}") from error
-
-    @staticmethod
-    def _refuse_request(op: ApplyRequest, reason: str, fault: Fault | None) -> Event:
-        return RequestRefused(peer=op.peer, request=op.request, reason=reason, fault=fault)
-
-    @staticmethod
-    def _refuse_reply(op: ApplyReply, reason: str, fault: Fault | None) -> Event:
-        return ReplyRefused(peer=op.peer, reply=op.reply, reason=reason, fault=fault)
-
-    @staticmethod
-    def _checked(
-        run: Callable[[Checkable], Outcome], op: Checkable, refuse: Callable[[Checkable, str, Fault | None], Event]
-    ) -> Outcome:
-        try:
-            return run(op)
-        except AuditFault as fault:
-            return Outcome(refuse(op, str(fault), Fault.AUDIT), None)
-        except ClaimFault as fault:
-            return Outcome(refuse(op, str(fault), None), None)
-        except PeerFault as fault:
-            return Outcome(refuse(op, str(fault), Fault.PAYLOAD), None)
 
     # -- own rounds -----------------------------------------------------------------------------------------------
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, fields
-from time import monotonic
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from p2pfl.crypto import FederationMismatch
@@ -45,7 +44,6 @@ class Counters:
 
     peers: dict[int, PeerTraffic]
     unknown: PeerTraffic = field(default_factory=PeerTraffic)
-    started_s: float = field(default_factory=monotonic)
 
     @classmethod
     def of(cls, peers: Iterable[int]) -> Counters:
@@ -57,23 +55,6 @@ class Counters:
         for traffic in (*self.peers.values(), self.unknown):
             total.add(traffic)
         return total
-
-    @property
-    def faults(self) -> dict[int, int]:
-        return {peer: traffic.faults for peer, traffic in self.peers.items()}
-
-    @property
-    def elapsed_s(self) -> float:
-        return monotonic() - self.started_s
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain values for a report or the status page."""
-        return {
-            "elapsed_s": self.elapsed_s,
-            "total": asdict(self.total),
-            "unknown": asdict(self.unknown),
-            "peers": {str(peer): asdict(traffic) for peer, traffic in self.peers.items()},
-        }
 
 
 class Refusals:

@@ -34,7 +34,7 @@ from p2pfl.reporting.sketch import Sketch
 from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
 from p2pfl.runtime import ending, parts
 from p2pfl.runtime.driver import Driver
-from p2pfl.runtime.ending import Errand, Waiting
+from p2pfl.runtime.ending import Waiting, start_errand
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look
 from p2pfl.runtime.parts import Setup, read_setup
 from p2pfl.runtime.room import needs_of
@@ -401,9 +401,9 @@ class Application:
         under_way = driver.under_way
         if await waiting.until(driver.learner_is_free, limit_s=ending.LAST_ROUND_S if hasty else None):
             learner.load_local_state(state.local)  # a round that ended too late does not count
-            errand = Errand(test, None if self.shared is None else self.shared.compute)
+            errand = start_errand(test, None if self.shared is None else self.shared.compute)
             under_way = "test"
-            if await waiting.until(lambda: errand.is_done, limit_s=ending.LAST_TEST_S if hasty else None):
+            if await waiting.until(errand.done, limit_s=ending.LAST_TEST_S if hasty else None):
                 errand.result()
                 return local[0]
         if workshop.tested is None or not workshop.tested.of.final:

@@ -16,29 +16,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, assert_never
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.plugins import describe_failure
 from p2pfl.core.core import Core
-from p2pfl.core.effects import (
-    Alarm,
-    ApplyReply,
-    ApplyRequest,
-    Bootstrap,
-    CloseSession,
-    CommitRound,
-    Effect,
-    Finish,
-    Freeze,
-    Mix,
-    NoteLife,
-    ResetEdge,
-    Send,
-    StartRound,
-)
+from p2pfl.core.effects import Alarm, CloseSession, Effect, Finish, Send, StartRound
 from p2pfl.core.events import (
     Event,
     MessageReceived,
@@ -203,17 +188,6 @@ class Driver:
                 self.links.send(peer, session, message)
             case CloseSession(peer=peer, session=session, reason=reason, rest_s=rest_s):
                 self.links.close(peer, session, reason, rest_s)
-            case (
-                CommitRound()
-                | Freeze()
-                | ApplyRequest()
-                | ApplyReply()
-                | ResetEdge()
-                | Bootstrap()
-                | Mix()
-                | NoteLife()
-            ):
-                self.engine_thread.jobs.put(Operate(effect))
             case StartRound(index=index, accompanied=accompanied):
                 self._start_round(index, accompanied=accompanied)
             case Alarm():
@@ -221,7 +195,7 @@ class Driver:
             case Finish():
                 self.finished.set()
             case _:
-                assert_never(effect)
+                self.engine_thread.jobs.put(Operate(effect))
 
     def _schedule(self) -> None:
         """One timer, at the core's next deadline."""

@@ -101,31 +101,19 @@ def why_untested(under_way: str, tested: Tested | None) -> str:
     return f"{what}: the last model is not tested, its accuracy {of}"
 
 
-class Errand:
-    """Work that the process need not wait for when it ends; `result` raises what the work has raised.
+def start_errand(work: Callable[[], None], compute: Executor | None = None) -> Future[None]:
+    """Work that the process need not wait for when it ends: in a thread of its own, or by `compute`."""
+    if compute is not None:
+        return compute.submit(work)
+    outcome: Future[None] = Future()
 
-    It is done in a thread of its own, or by `compute`.
-    """
-
-    def __init__(self, work: Callable[[], None], compute: Executor | None = None) -> None:
-        self._outcome: Future[None] = Future()
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits
-                self._outcome.set_exception(error)
-            else:
-                self._outcome.set_result(None)
-
-        if compute is None:
-            threading.Thread(target=run, name="errand", daemon=True).start()
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits
+            outcome.set_exception(error)
         else:
-            compute.submit(run)
+            outcome.set_result(None)
 
-    @property
-    def is_done(self) -> bool:
-        return self._outcome.done()
-
-    def result(self) -> None:
-        self._outcome.result()
+    threading.Thread(target=run, name="errand", daemon=True).start()
+    return outcome

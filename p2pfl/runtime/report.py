@@ -163,43 +163,12 @@ def _node(child: Child) -> NodeReport:
     )
     node.restarted = child.died and node.finished  # killed under us, then started by hand and brought to its end
     latest = result or line
-    for key in _OF_A_LINE if latest is not None else ():
-        setattr(node, key, getattr(latest, key))
-    for key in _OF_A_RESULT if result is not None else ():
-        setattr(node, key, getattr(result, key))
+    for key in node.__struct_fields__:
+        if hasattr(latest, key):
+            setattr(node, key, getattr(latest, key))
     if result is None and line is not None:  # it was killed: what it tested last is final by chance alone
         node.test_is_stale = line.accuracy is not None and line.tested_version != line.version
     return node
-
-
-_OF_A_LINE = (
-    "rounds",
-    "accuracy",
-    "test_loss",
-    "tested_round",
-    "tested_version",
-    "test_is_stale",
-    "loss",
-    "bytes_sent",
-    "messages_sent",
-    "staleness",
-    "exchanges",
-    "rounds_without_neighbor",
-)
-_OF_A_RESULT = (
-    "failed_rounds",
-    "ended_by",
-    "local_accuracy",
-    "samples",
-    "steps",
-    "alarms",
-    "wall_time_s",
-    "cpu_time_s",
-    "neighbors",
-    "durability",
-    "rounds_mixed",
-    "rounds_alone",
-)
 
 
 def _honest_ends(fleet: Nodes) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
 from random import Random
 
 import pytest
@@ -114,15 +113,6 @@ def test_strangers_cannot_fill_the_log(caplog):
     for number in range(2 * REMEMBERED):
         refusals.note(None, "10.0.0.1", PeerFault(f"reason {number}"))
     assert len(caplog.records) == REMEMBERED
-
-
-def test_counters_are_plain_values():
-    counters = Counters.of([2, 1])
-    counters.peers[2].bytes_sent = 7
-    plain = counters.as_dict()
-    assert plain["total"]["bytes_sent"] == 7
-    assert plain["peers"] == {"1": asdict(counters.peers[1]), "2": asdict(counters.peers[2])}
-    assert counters.faults == {1: 0, 2: 0}
 
 
 @pytest.mark.parametrize(

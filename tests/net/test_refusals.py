@@ -265,7 +265,7 @@ async def test_a_fault_in_a_session_is_logged_counted_and_ends_it(federation, ca
                     await web_socket.send_bytes(sealed := liar.session.seal(b""))
                     await web_socket.send_bytes(sealed)
             await a.until(a.reasons)
-        assert a.links.counters.faults[1] == 1
+        assert a.links.counters.peers[1].faults == 1
         assert a.reasons()[0].startswith("protocol fault")
         # What somebody on the way may have broken is nothing that the peer has done.
         assert a.reasons()[0].startswith(MALFORMED) == (lie in {"garbage sealed", "replay"})
@@ -287,7 +287,7 @@ async def test_a_message_that_stops_coming_is_a_fault(federation, quick, part_of
         await liar.say(part_of_a_message)
         await a.until(a.reasons)
         assert a.reasons() == ["protocol fault: a message under way comes too slowly"]
-        assert a.links.counters.faults[1] == 1
+        assert a.links.counters.peers[1].faults == 1
 
 
 async def test_messages_under_way_share_a_budget(federation, quick, part_of_a_message):

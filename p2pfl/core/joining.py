@@ -8,6 +8,7 @@ must say that they have, and the median is taken of more than 2 b: of fewer the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median_low
 
 from p2pfl.core.edge import Edge, announce, is_accompanied
@@ -25,21 +26,19 @@ LEAST_JOIN_TICK_S = 0.1
 MOVED_ON = 2
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Joining:
     """`fresh`: the disk remembers nothing. `ticks` counts those taken to fill the replicas, `taken` is what was found
     of where to go on: rounds, and seconds trained.
     """
 
-    def __init__(
-        self, edges: Mapping[int, Edge], facts: Facts, settings: Settings, hearsay: Hearsay, *, fresh: bool
-    ) -> None:
-        self.edges = edges
-        self.facts = facts
-        self.settings = settings
-        self.hearsay = hearsay
-        self.fresh = fresh
-        self.ticks = 0
-        self.taken: tuple[int | None, float | None] = (None, None)
+    edges: Mapping[int, Edge]
+    facts: Facts
+    settings: Settings
+    hearsay: Hearsay
+    fresh: bool
+    ticks: int = 0
+    taken: tuple[int | None, float | None] = (None, None)
 
     def moved_on(self) -> bool:
         """A node that has not trained yet asks: do they remember it, or have they trained without it?
@@ -98,20 +97,18 @@ class Joining:
 RESUME_WAIT_S = 3.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Gathering:
     """`repeats` says when to tell the neighbors again where this node stands."""
 
-    def __init__(
-        self, edges: Mapping[int, Edge], facts: Facts, settings: Settings, joining: Joining, repeats: Repeats
-    ) -> None:
-        self.edges = edges
-        self.facts = facts
-        self.settings = settings
-        self.joining = joining
-        self.repeats = repeats
-        self.awaited: Edge | None = None
-        """An edge that keeps this node on its level: it is asked first the next time."""
-        self.is_told_alone = False
+    edges: Mapping[int, Edge]
+    facts: Facts
+    settings: Settings
+    joining: Joining
+    repeats: Repeats
+    awaited: Edge | None = None
+    """An edge that keeps this node on its level: it is asked first the next time."""
+    is_told_alone: bool = False
 
     def wait(self, now: float, since: float) -> list[Effect] | None:
         """What to say to the neighbors, who are waited for since then. None: it is time to begin.

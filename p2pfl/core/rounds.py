@@ -50,9 +50,9 @@ class Rounds:
         self.ending = ending
         self.repeats = Repeats()
         """When to say again where this node stands, in the phases in which its neighbors wait for it."""
-        self.joining = Joining(edges, facts, settings, hearsay, fresh=fresh)
+        self.joining = Joining(edges, facts, settings, hearsay, fresh)
         self.gathering = Gathering(edges, facts, settings, self.joining, self.repeats)
-        self.training = Training(facts, settings, Pace(edges, facts, settings), elapsed_before_s=elapsed_before_s)
+        self.training = Training(facts, settings, Pace(edges, facts, settings), elapsed_before_s)
         self.tick = Tick(edges, usual, settings)
         self.mixing = Mixing(edges, facts, settings)
         self.phase = Phase.WAITING

@@ -8,6 +8,7 @@ are present. With no more than 2 b of them the b liars could be half: then nothi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Effect, Mix
@@ -19,20 +20,20 @@ from p2pfl.core.settings import Settings
 LEAST_USUAL_WAIT_S = 0.25
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Tick:
     """The latest of a node; `usual` is how long an exchange takes on each of its live edges."""
 
-    def __init__(self, edges: Mapping[int, Edge], usual: UsualTime, settings: Settings) -> None:
-        self.edges = edges
-        self.usual = usual
-        self.settings = settings
-        self.is_waiting = False
-        """Whether the exchanges of the latest version are not through yet, nor given up."""
-        self.began_at = 0.0
-        self.training_s = 0.0
-        """How long the latest local round has trained."""
-        self.awaited: Edge | None = None
-        """The edge that is waited for longest."""
+    edges: Mapping[int, Edge]
+    usual: UsualTime
+    settings: Settings
+    is_waiting: bool = False
+    """Whether the exchanges of the latest version are not through yet, nor given up."""
+    began_at: float = 0.0
+    training_s: float = 0.0
+    """How long the latest local round has trained."""
+    awaited: Edge | None = None
+    """The edge that is waited for longest."""
 
     def begin(self, now: float) -> list[Effect]:
         """The node has a new version."""
@@ -120,21 +121,21 @@ GRACE = 4
 after an edge began anew, replicas take two exchanges to fill."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Mixing:
     """`alone` counts the rounds that mixed with nobody, `mixed` the others; `too_few` is what was told last."""
 
-    def __init__(self, edges: Mapping[int, Edge], facts: Facts, settings: Settings) -> None:
-        self.edges = edges
-        self.facts = facts
-        self.settings = settings
-        self.profile = settings.profile
-        self.mixed = self.alone = 0
-        self.too_few = False
-        self._in_a_row = 0
+    edges: Mapping[int, Edge]
+    facts: Facts
+    settings: Settings
+    mixed: int = 0
+    alone: int = 0
+    too_few: bool = False
+    _in_a_row: int = 0
 
     def begin(self, elapsed_s: float) -> list[Effect]:
         """What to do once a round's exchanges are through: `Mix` is among it if there is something to mix."""
-        if not self.profile.mixes_by_rule:
+        if not self.settings.profile.mixes_by_rule:
             return []
         shares = {peer: edge.exchange.share() for peer, edge in self.edges.items()}
         present = tuple(peer for peer, part in shares.items() if part > 0.0)
@@ -157,7 +158,7 @@ class Mixing:
 
     def is_safe(self, neighbors: int) -> bool:
         """Whether liars among so many cannot choose what comes out."""
-        return neighbors >= self.profile.neighbors_needed
+        return neighbors >= self.settings.profile.neighbors_needed
 
     def _progress(self, elapsed_s: float) -> float:
         rounds = self.settings.rounds
@@ -170,7 +171,7 @@ class Mixing:
         if self.too_few or (self.is_safe(there) and self._in_a_row < GRACE):
             return []
         self.too_few = True
-        text = f"{there} neighbors are there, with fresh models of {present}: {self.profile.condition}"
+        text = f"{there} neighbors are there, with fresh models of {present}: {self.settings.profile.condition}"
         return [Alarm(kind="too-few-neighbors", peer=None, text=text)]
 
     def _find(self, present: int) -> list[Effect]:

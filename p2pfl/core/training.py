@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from p2pfl.core.edge import Edge
 from p2pfl.core.facts import Facts
@@ -12,15 +13,15 @@ NEWEST = 0.2
 """the weight of the latest round in the own pace."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Pace:
     """`from_` is when the round under way began, or the one before ended; `own_s` seconds per local step."""
 
-    def __init__(self, edges: Mapping[int, Edge], facts: Facts, settings: Settings) -> None:
-        self.edges = edges
-        self.facts = facts
-        self.settings = settings
-        self.from_: float | None = None
-        self.own_s: float | None = None
+    edges: Mapping[int, Edge]
+    facts: Facts
+    settings: Settings
+    from_: float | None = None
+    own_s: float | None = None
 
     def begin(self, now: float) -> None:
         if self.from_ is None:
@@ -51,24 +52,24 @@ class Pace:
         self.facts.pace_s = self.settings.profile.told_pace_s(self.own_s, gained, self.facts.pace_s)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Training:
     """Of one node; rounds and time that are taken over from others count as if they were the own."""
 
-    def __init__(self, facts: Facts, settings: Settings, pace: Pace, *, elapsed_before_s: float) -> None:
-        self.facts = facts
-        self.settings = settings
-        self.pace = pace
-        self.elapsed_before_s = elapsed_before_s
-        """How long it had trained before this process."""
-        self.began_at: float | None = None
-        """When training began in this process."""
-        self.taken_over = 0
-        """How many of its rounds it took over from others."""
-        self.round_from = 0.0
-        """When the latest round began."""
-        self.accompanied = True
-        """Whether a neighbor was there when the round under way began."""
-        self.failed_rounds = 0
+    facts: Facts
+    settings: Settings
+    pace: Pace
+    elapsed_before_s: float
+    """How long it had trained before this process."""
+    began_at: float | None = None
+    """When training began in this process."""
+    taken_over: int = 0
+    """How many of its rounds it took over from others."""
+    round_from: float = 0.0
+    """When the latest round began."""
+    accompanied: bool = True
+    """Whether a neighbor was there when the round under way began."""
+    failed_rounds: int = 0
 
     def begin(self, now: float) -> bool:
         """True the first time."""

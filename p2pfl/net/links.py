@@ -100,10 +100,8 @@ class Links:
             greeter=greeter,
             table=self._table,
             refusals=refusals,
-            limits=limits,
-            log=log,
+            shared=shared,
             spawn=self._visit,
-            name_of=name_of,
         )
         self._dialed = tuple(addresses)
         self._dialer = Dialer(
@@ -111,10 +109,8 @@ class Links:
             greeter=greeter,
             table=self._table,
             refusals=refusals,
-            limits=limits,
+            shared=shared,
             rng=rng,
-            log=log,
-            name_of=name_of,
         )
         self._http: ClientSession | None = None
         self._group = asyncio.TaskGroup()

@@ -206,7 +206,7 @@ async def test_strangers_are_limited_by_address_and_do_not_shut_neighbors_out(fe
 
 
 def federation_binding(node):
-    return node.links._listener._greeter._binding
+    return node.links._listener.greeter.binding
 
 
 class Liar:

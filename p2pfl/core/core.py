@@ -226,23 +226,11 @@ class Core:
         return effects
 
 
-def _receive(edge: Edge, event: MessageReceived, now: float) -> list[Effect]:
-    return edge.receive(event.session, event.message, now)
-
-
-def _open(edge: Edge, event: SessionOpened, now: float) -> list[Effect]:
-    return edge.open_session(event.session, now)
-
-
-def _close(edge: Edge, event: SessionClosed, now: float) -> list[Effect]:
-    return edge.close_session(event.session, event.malformed, now)
-
-
 _OF_ALL_EDGES = (LivesTold, Resign)
 _ON_EDGES: Mapping[type[Event], Callable[[Edge, Any, float], list[Effect]]] = {
-    MessageReceived: _receive,
-    SessionOpened: _open,
-    SessionClosed: _close,
+    MessageReceived: lambda edge, event, now: edge.receive(event.session, event.message, now),
+    SessionOpened: lambda edge, event, now: edge.open_session(event.session, now),
+    SessionClosed: lambda edge, event, now: edge.close_session(event.session, event.malformed, now),
     **dict.fromkeys(get_args(EngineResult), Edge.conclude),
 }
 

@@ -264,9 +264,7 @@ class Edge:
         return self.line.greeting.is_open
 
     def tick(self, now: float) -> list[Effect]:
-        """The node has a new version: exchange it (initiator), or ask for an exchange (responder), if it is the
-        edge's turn. Closing rounds are told in any case.
-        """
+        """Exchange the new version, or ask for it (responder), where it is the edge's turn; always tell of closing rounds."""
         service = self.service
         tells = self.facts.closing is not None or self.ending.has_news_for(self.peer)
         if self.exchange.initiates:

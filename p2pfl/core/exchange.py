@@ -37,9 +37,7 @@ LAST_RESEND_S = 30.0
 LEAST_RETRY_S = 0.05
 LARGEST_COUNTER = 2**53 - 2
 LONGEST_JUMP = 2**20
-"""The most by which an incarnation may grow at once: a liar must not use them all up, and no honest end has begun so
-often.
-"""
+"""The largest step of an incarnation: a malicious peer must not use them all up, and no honest end needs more."""
 FILLED = 2
 """The transactions that fill empty replicas: the first carries a whole model, with an error 13 times its usual size."""
 

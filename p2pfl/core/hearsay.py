@@ -79,9 +79,7 @@ class Hearsay:
         return self._claimed() if self.settings.profile.keeps_flows and self.lives.claim_another() else []
 
     def _claimed(self) -> list[Effect]:
-        """This node's life has become a later one. All neighbors hear of it, and of those who came without a past as
-        well: they may have had one that nobody here remembers.
-        """
+        """Tell all neighbors of this node's later life, and of those who came without a past: they may have had one."""
         lives = self.lives
         there = [line for line in self.lines.values() if line.greeting.is_open]
         for line in there:

@@ -28,9 +28,7 @@ MOVED_ON = 2
 
 @dataclass(slots=True, eq=False, repr=False)
 class Joining:
-    """`fresh`: the disk remembers nothing. `ticks` counts those taken to fill the replicas, `taken` is what was found
-    of where to go on: rounds, and seconds trained.
-    """
+    """`fresh`: the disk is empty. `ticks` have filled the replicas; `taken`: the rounds and seconds to go on from."""
 
     edges: Mapping[int, Edge]
     facts: Facts

@@ -50,9 +50,7 @@ LONGEST_PACE_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a neighbor told of itself in the latest exchange: a_j, seconds per local step, and the version of this end
-    that its replica held when it sent.
-    """
+    """The neighbor's latest word: a_j, seconds per local step, and which of our versions its replica then held."""
 
     weight: float
     pace_s: float
@@ -106,9 +104,7 @@ class Weighing:
         return min(self.facts.weight, told.weight) / self.facts.samples * self.weigh(tau)
 
     def hear(self, factor: float, weight: float, pace_s: float, echo: int | None) -> None:
-        """Keep what the neighbor told of itself. Where models move toward each other, so do both ends' estimates of
-        the pace; a heuristic figure, so neither frozen nor conserved.
-        """
+        """Keep what the neighbor told. Pace estimates move toward each other as models do; they are not conserved."""
         facts, pace_s = self.facts, min(pace_s, LONGEST_PACE_S)
         self.told = None if echo is None else Told(weight=weight, pace_s=pace_s, echo=min(echo, facts.version))
         share = min(1.0, factor / facts.samples)

@@ -81,9 +81,7 @@ class Tick:
             awaited.service.patience.cost(end - alone_from, end - self.began_at, median_s, end)
 
     def _patience_end(self, edge: Edge, phase: Phase, phase_from: float, median_s: float) -> float:
-        """When this edge is waited for no longer. `median_s` is what an exchange usually takes; with one neighbor
-        alone, what it takes with that one.
-        """
+        """When the wait for this edge ends. `median_s` is the usual time of an exchange, over all live edges."""
         patience, progress = edge.service.patience, edge.progress
         wait_s = patience.wait_s()
         if wait_s > self.training_s:  # the usual wait is never shorter than that

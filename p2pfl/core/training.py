@@ -28,9 +28,7 @@ class Pace:
             self.from_ = now
 
     def correction(self, steps: int, waited_s: float, now: float) -> float:
-        """Rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax) for a round of so many steps that ends now, and has waited
-        for its turn.
-        """
+        """Rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax) of a round that ends now and had to wait for its turn."""
         if self.from_ is not None and steps > 0:
             self._note((now - self.from_ - waited_s) / steps)
         self.from_ = now

@@ -117,9 +117,7 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) ->
 
 
 def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, method: Method) -> None:
-    """The rest of an exchange whose outcome stands in the scratch memory: D = k (h_i - h_j), the same bits at both ends
-    up to its sign; x += D/n.
-    """
+    """Finish an exchange that `lead` has computed: x += D/n, where D has the same bits at both ends up to its sign."""
     edge, reply = state.edges[change.peer], change.reply
     if isinstance(change, RequestWasApplied):
         edge.record.settle_request(change.request, reply, change.chain)

@@ -98,9 +98,7 @@ class ClaimFault(PeerFault):
 
 
 class Engine:
-    """Runs operations on one node's state. `method` is what the node learns by; `rule` that of the robust profile, None
-    in the conservative one.
-    """
+    """Runs operations on one node's state. `rule` is that of the robust profile, None in the conservative one."""
 
     def __init__(
         self,
@@ -120,9 +118,7 @@ class Engine:
         self.claim: Claim = as_weighed
         """What neighbors are shown of the model, and told of its weight."""
         self.kept: dict[int, float] = {}
-        """how much of each neighbor's pull came through the rule in the latest rounds, where it can tell. It is never
-        changed, but replaced: other threads read it.
-        """
+        """The share of each neighbor's pull that the rule let through lately. Replaced, never changed, for other threads."""
         self.exchanges = 0
         """that this process has applied, of all edges."""
         self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
@@ -361,14 +357,17 @@ class Engine:
         """
         if self.rule is None:
             raise ValueError("a node without a rule is to mix by it")
-        own, *others = (_shown(vector) for vector in (self.state.channels, *(self._replica(peer) for peer in op.peers)))
+        own, *others = map(_shown, (self.state.channels, *(self.state.edges[peer].peer for peer in op.peers)))
         weights = np.array(op.weights)
         around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers, progress=op.progress)
         try:
             mixture = self.rule.mix(around)
             model = np.ascontiguousarray(mixture.model, dtype=own.dtype)
         except Exception as error:  # noqa: BLE001 - whatever a rule chokes on, a neighbor must not end the node by it
-            self._tell_once(f"the rule raised {type(error).__name__}: {error}")
+            text = f"the rule raised {type(error).__name__}: {error}"
+            if text != self.told:  # a rule that chokes does so in every round, mostly of the same
+                self.told = text
+                log.warning("%s", text)
             return Outcome(Mixed(failed=True), None)
         if model.shape != own.shape or not norm(model) <= NORM_CEILING:
             return Outcome(Mixed(failed=True), None)
@@ -381,21 +380,12 @@ class Engine:
         self.state.unmixed = before
         return outcome
 
-    def _tell_once(self, text: str) -> None:
-        """A rule that chokes does so in every round, mostly of the same."""
-        if text != self.told:
-            self.told = text
-            log.warning("%s", text)
-
     def _note_kept(self, peers: tuple[int, ...], kept: list[float]) -> None:
         before = self.kept
         latest = {
             peer: (1 - NEWEST) * before.get(peer, part) + NEWEST * part for peer, part in zip(peers, kept, strict=True)
         }
         self.kept = before | latest
-
-    def _replica(self, peer: int) -> Vector:
-        return self.state.edges[peer].peer
 
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
         redo(self.state, change, codecs=self.codecs, method=self.method)

@@ -139,9 +139,7 @@ class NodeState:
         return self.channels[: self.size] if self.size else self.channels
 
     def begin_life(self, name: int) -> None:
-        """Without what its neighbors remember of their edges: all edges begin anew, here now, at the other ends once
-        they hear of it. `name` is a random number below 2**53.
-        """
+        """Begin all edges anew, without what the neighbors remember of them. `name` is a random number below 2**53."""
         self.life = Life(self.life.generation + bool(self.life.name), name)
         for edge in self.edges.values():
             edge.begin_anew(edge.record.without_replicas())

@@ -69,9 +69,7 @@ class Channel:
         self._traffic.bytes_sent += len(data)
 
     async def receive(self) -> bytes:
-        """The next binary message; the caller sets the deadline. The WebSocket must leave pings to this here: aiohttp
-        would answer any number of them.
-        """
+        """The next binary message; the caller sets the deadline. Pings are limited here, which aiohttp would not do."""
         try:
             while (message := await self._socket.receive()).type in (WSMsgType.PING, WSMsgType.PONG):
                 self._tap.account(len(message.data))

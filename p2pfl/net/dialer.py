@@ -145,7 +145,5 @@ class Dialer:
     def _report_silence(self, peer: int, error: Exception) -> None:
         level = DEBUG if peer in self._silent or self.table.places[peer].link else INFO
         self._silent.add(peer)
-        what = str(error) or type(error).__name__
-        self.shared.log.log(
-            level, "%s at %s is not there yet: %s", self.shared.name_of(peer), self.addresses[peer], what
-        )
+        name, what = self.shared.name_of(peer), str(error) or type(error).__name__
+        self.shared.log.log(level, "%s at %s is not there yet: %s", name, self.addresses[peer], what)

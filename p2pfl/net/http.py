@@ -110,9 +110,7 @@ def trusted_host(header: str, listen: Address) -> bool:
 
 
 def exposition(status: Mapping[str, Any]) -> str:
-    """Prometheus text format 0.0.4 of the numeric top-level entries, of alarms by kind, and of the entries of each
-    neighbor, by its name; a name in `_total` is a counter.
-    """
+    """Prometheus text format 0.0.4: numeric entries of the status and of each neighbor, and alarms by kind."""
     lines = []
     if alarms := status.get("alarms"):
         lines += _metric("alarms_total", {f'{{kind="{kind}"}}': count for kind, count in alarms.items()})

@@ -274,20 +274,17 @@ class PeerLink:
     async def _read(self) -> None:
         try:
             while not self._ended.is_set():
-                await self._take_batch()
+                messages, reason = await self._inbox.take()
+                for message in messages:
+                    self._deliver(message)
+                if reason is not None:
+                    raise reason
         except FarewellError:
             self.end("closed by the peer")
         except GoneError as gone:
             self.end(f"connection lost: {gone}")
         except PeerFault as fault:
             self._blame(fault)
-
-    async def _take_batch(self) -> None:
-        messages, reason = await self._inbox.take()
-        for message in messages:
-            self._deliver(message)
-        if reason is not None:
-            raise reason
 
     def _deliver(self, message: Message) -> None:
         if not self._ended.is_set():

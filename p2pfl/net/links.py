@@ -130,9 +130,7 @@ class Links:
             link.send(message)
 
     def close(self, peer: int, session: int, reason: str, rest_s: float = 0.0) -> None:
-        """End a session, if it is still open; `on_close` is called before this returns. For `rest_s` no other is opened
-        with that peer, whoever dials.
-        """
+        """End a session if it is open, calling `on_close` first. For `rest_s` no other is opened with that peer."""
         if rest_s > 0.0:
             self._table.rest(peer, rest_s)
         link = self._table.find(peer, session)

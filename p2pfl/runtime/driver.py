@@ -152,9 +152,7 @@ class Driver:
         self.loop.call_soon_threadsafe(self._take_all, events)
 
     def fail(self, error: BaseException) -> None:
-        """Called from any thread: our own bug ends the node. So does a learner that calls exit, which would look as if
-        the node had finished.
-        """
+        """From any thread: our own bug, or a learner that calls exit, ends the node. Neither may look like a finish."""
         if isinstance(error, SystemExit):
             error = LearningError(f"the task would have ended the process: {describe_failure(error)}")
         self.loop.call_soon_threadsafe(self._fail, error)
@@ -296,9 +294,7 @@ class Driver:
             self.measure()
 
     def _see_closed(self, engine: Engine, closing_rounds: int) -> None:
-        """Called in the engine's thread, where no exchange comes between the model and their number. An evaluation may
-        wait for the trainer's thread until these rounds are long over.
-        """
+        """In the engine's thread, so that no exchange comes in between; the trainer's may be busy for long."""
         seen = ClosedRound(closing_rounds, engine.exchanges, self.workshop.sketch_of(engine.state.model))
         self.loop.call_soon_threadsafe(self.on_closed, seen)
 

@@ -47,9 +47,7 @@ class Attackers(Protocol):
         ...
 
     def command(self, federation: FederationConfig, name: str, spec: str, liars: Sequence[str]) -> list[str]:
-        """Arguments for the Python interpreter that make the node `name` lie; it takes those of `p2pfl run` besides.
-        `liars` are all that do.
-        """
+        """Arguments for Python that make node `name` lie, as one of `liars`; those of `p2pfl run` are appended."""
         ...
 
     def success(

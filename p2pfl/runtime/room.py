@@ -66,9 +66,7 @@ class Needs:
 
 
 def needs_of(state: NodeState, durability: Durability, codecs: Codecs, method: Method) -> Needs:
-    """Messages that wait for their answer join a snapshot: two for each edge at most. So does what the learning method
-    keeps, of which there is nothing at first.
-    """
+    """Room for unanswered messages is included, two for each edge, and for what the learning method will keep."""
     logging = durability == "exchange"
     picture = image(state, with_replicas=logging, copied=False)
     kept = size_bytes(State(header=picture.header, arrays=picture.arrays, blobs=picture.blobs))

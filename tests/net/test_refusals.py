@@ -302,7 +302,7 @@ async def test_messages_under_way_share_a_budget(federation, quick, part_of_a_me
         await liar.say(part_of_a_message)
         await a.until(a.reasons)
         assert "bytes under way" in a.reasons()[0]
-    assert a.links._table._shared.budget.used == 0
+    assert a.links._table.shared.budget.used == 0
 
 
 async def test_many_neighbors_that_announce_at_once_hold_no_more_than_the_budget(federation, quick, part_of_a_message):
@@ -321,8 +321,8 @@ async def test_many_neighbors_that_announce_at_once_hold_no_more_than_the_budget
         await a.until(lambda: len(a.reasons()) == 4)
         assert all("bytes under way" in reason for reason in a.reasons())
         assert len(a.open) == 2
-        assert a.links._table._shared.budget.used == 1_200_000
-    assert a.links._table._shared.budget.used == 0
+        assert a.links._table.shared.budget.used == 1_200_000
+    assert a.links._table.shared.budget.used == 0
 
 
 @pytest.fixture

@@ -165,15 +165,11 @@ class Core:
                 self.timers.note(edge)
         effects += self.rounds.advance(now)
         if now >= self.ending.due_at:
-            effects += self._tell_news()
+            self.ending.due_at = NEVER
+            effects += [effect for peer in self.ending.untold() for effect in self.edges[peer].announce()]
         if now >= self.lives.due_at:
             effects += self.hearsay.pass_on_due(now)
         return effects
-
-    def _tell_news(self) -> list[Effect]:
-        """Who has begun and who is through, to neighbors that no tick has told of it."""
-        self.ending.due_at = NEVER
-        return [effect for peer in self.ending.untold() for effect in self.edges[peer].announce()]
 
     def deadline(self) -> float | None:
         """When `wake` must be called next, None for never."""

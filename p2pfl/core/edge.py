@@ -177,7 +177,9 @@ class Edge:
             return []
         match message:
             case Ready():
-                return self._hear_ready(message, now)
+                self.progress.hear_ready(message, now)
+                answer = self.announce(answer=True) if message.begun or message.through else []
+                return answer + self.exchange.begin_if_wanted(now)
             case Hello():
                 return self._hear_hello(message, now)
             case Done():
@@ -226,11 +228,6 @@ class Edge:
             effects += line.say(Resign(process=hello.process, other_ms=int(1000 * other_s)))
         return effects + self.hearsay.welcome(line, life, known, news, now)
 
-    def _hear_ready(self, ready: Ready, now: float) -> list[Effect]:
-        self.progress.hear_ready(ready, now)
-        answer = self.announce(answer=True) if ready.begun or ready.through else []
-        return answer + self.exchange.begin_if_wanted(now)
-
     def _hear_lives(self, message: LivesTold, now: float) -> list[Effect]:
         """What others say about lives: where a neighbor is in a new one, its edge begins anew at this end."""
         hearsay = self.hearsay
@@ -264,7 +261,7 @@ class Edge:
         return self.line.greeting.is_open
 
     def tick(self, now: float) -> list[Effect]:
-        """Exchange the new version, or ask for it (responder), where it is the edge's turn; always tell of closing rounds."""
+        """Exchange the new version (a responder asks for it) if the edge has its turn; always tell of closing rounds."""
         service = self.service
         tells = self.facts.closing is not None or self.ending.has_news_for(self.peer)
         if self.exchange.initiates:

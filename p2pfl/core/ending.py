@@ -73,10 +73,7 @@ class Claims:
 
 
 class Ending:
-    """`begun` and `through` are what is taken to be true. `claims` has one entry for each neighbor.
-
-    `due_at`: when somebody must be told of news at the latest.
-    """
+    """`begun` and `through` are what is believed. News must be told at `due_at`. `claims` are by neighbor."""
 
     def __init__(self, index: int, neighbors: Iterable[int], settings: Settings) -> None:
         self.own = 1 << index

@@ -80,10 +80,7 @@ class Joining:
         return self.taken
 
     def sources(self, *, late: bool) -> tuple[int, ...]:
-        """The neighbors whose median it starts from; none yet, if there are more to wait for.
-
-        Replicas that were filled before this process began may be from long ago.
-        """
+        """The neighbors with replicas filled by this process, whose median it starts from; none while more may come."""
         live = [edge for edge in self.edges.values() if edge.is_open]
         filled = tuple(
             edge.peer for edge in live if min(edge.exchange.record.seq, edge.service.exchanges) >= JOIN_TICKS

@@ -33,10 +33,8 @@ class Greeting:
     repeat_at: float = NEVER
 
     def begin(self, number: int) -> None:
+        self.end()
         self.number = number
-        self.mine = self.theirs = None
-        self.is_open = False
-        self.repeat_at = NEVER
 
     def end(self) -> None:
         self.number = self.mine = self.theirs = None

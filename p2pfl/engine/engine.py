@@ -118,7 +118,7 @@ class Engine:
         self.claim: Claim = as_weighed
         """What neighbors are shown of the model, and told of its weight."""
         self.kept: dict[int, float] = {}
-        """The share of each neighbor's pull that the rule let through lately. Replaced, never changed, for other threads."""
+        """The share of each neighbor's pull that the rule lately let through. Only ever replaced: threads read it."""
         self.exchanges = 0
         """that this process has applied, of all edges."""
         self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
@@ -374,18 +374,12 @@ class Engine:
         if any(np.may_share_memory(model, given) for given in (own, *others)):
             model = model.copy()
         if mixture.kept is not None:
-            self._note_kept(op.peers, mixture.kept.tolist())
+            known, kept = self.kept, zip(op.peers, mixture.kept.tolist(), strict=True)
+            self.kept = known | {peer: (1 - NEWEST) * known.get(peer, part) + NEWEST * part for peer, part in kept}
         before = self.state.channels.copy()
         outcome = self._done(Mixed(), ModelWasReplaced(model=model))
         self.state.unmixed = before
         return outcome
-
-    def _note_kept(self, peers: tuple[int, ...], kept: list[float]) -> None:
-        before = self.kept
-        latest = {
-            peer: (1 - NEWEST) * before.get(peer, part) + NEWEST * part for peer, part in zip(peers, kept, strict=True)
-        }
-        self.kept = before | latest
 
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
         redo(self.state, change, codecs=self.codecs, method=self.method)

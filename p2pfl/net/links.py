@@ -103,7 +103,6 @@ class Links:
             shared=shared,
             spawn=self._visit,
         )
-        self._dialed = tuple(addresses)
         self._dialer = Dialer(
             addresses=addresses,
             greeter=greeter,
@@ -142,7 +141,7 @@ class Links:
         await self._listener.start()
         self._http = open_browserless()
         await self._group.__aenter__()
-        for peer in self._dialed:
+        for peer in self._dialer.addresses:
             self._track(self._dialer.keep(self._http, peer), self._dials)
         return self
 

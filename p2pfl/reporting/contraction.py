@@ -53,10 +53,7 @@ def _gammas(federation: FederationConfig, size: int | None) -> Mapping[tuple[int
 
 
 class _Rounds:
-    """One period as an operator on z = N^1/2 x, in which the n-weighted norm is the plain one; `root` is N^1/2.
-
-    A graph that stands still is a period of one round.
-    """
+    """One period, or a static graph, as an operator on z = root x, root = N^1/2, where the n-weighted norm is plain."""
 
     def __init__(
         self, federation: FederationConfig, root: NDArray[np.float64], gammas: Mapping[tuple[int, int], float]

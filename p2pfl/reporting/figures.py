@@ -98,10 +98,7 @@ def by_compressor(federation: FederationConfig, sent: Mapping[tuple[int, int], i
 
 
 def configuration(federation: FederationConfig) -> dict[str, Any]:
-    """What a federation file says, apart from keys and addresses, with its graph resolved.
-
-    `edge_compressors` has [i, j, compressor] of the edges with one of their own.
-    """
+    """What a federation file says, without keys and addresses. `edge_compressors` has rows [i, j, compressor]."""
     return {
         "federation": federation.name,
         "task": federation.task.contents,

@@ -197,7 +197,7 @@ class Application:
             on_closed=self._closed,
             compute=None if self.shared is None else self.shared.compute,
         )
-        self.thread.report_to(driver)
+        self.thread.listener = driver
         return driver
 
     async def _serve(self, core: Core, engine: Engine, driver: Driver) -> NodeResult | None:

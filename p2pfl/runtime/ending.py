@@ -34,10 +34,7 @@ TESTING = "testing"
 
 
 class Waiting:
-    """`show` is called with what the node waits for, and with an empty text when that is over.
-
-    `hurried` is set by whoever does not want to wait any longer.
-    """
+    """`show` gets what the node waits for, then an empty text. Set `hurried` to end the wait early."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self.show = show

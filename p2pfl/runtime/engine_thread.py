@@ -79,6 +79,7 @@ class EngineThread(threading.Thread):
         self.durability = durability
         self.extra = extra
         self.listener: Listener
+        """Set before `start`."""
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.broken_since: float | None = None
         self.refusal: str | None = None
@@ -87,10 +88,6 @@ class EngineThread(threading.Thread):
         """own rounds in what is on the disk; None: nothing was kept yet."""
         self._look_at = float("-inf")
         self._log_limit = 0
-
-    def report_to(self, listener: Listener) -> None:
-        """Call before `start`."""
-        self.listener = listener
 
     def run(self) -> None:
         try:

@@ -53,10 +53,7 @@ class Attackers(Protocol):
     def success(
         self, spec: str, federation: FederationConfig, node: NodeConfig, models: Mapping[str, Vector]
     ) -> dict[str, float]:
-        """By node, how far the attack has succeeded with a model (d,), from 0 to 1; empty where accuracy tells it.
-
-        `node` is any node's, for the common test data.
-        """
+        """By node, the attack's success on a model (d,), from 0 to 1; empty if accuracy shows it. `node` has data."""
         ...
 
 
@@ -98,10 +95,7 @@ WITHOUT_TORCH = ("quadratic",)
 
 @dataclass(slots=True, kw_only=True)
 class Child:
-    """`lines` are what it printed; `exit_code` None: running.
-
-    `byzantine`: it lies, and no figure of it is a result.
-    """
+    """One node process. `lines` are what it printed; no figure of a `byzantine` one is a result."""
 
     name: str
     node: NodeConfig

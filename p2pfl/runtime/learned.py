@@ -23,10 +23,7 @@ ALLOWED = "the folder of a node that has run, its state folder, or a file from `
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """`vector` (d,) is the model after `rounds` own rounds; `learner` holds what is not shared.
-
-    `rounds` and `version` are None for a file that does not say them.
-    """
+    """`vector` (d,) is the model after `rounds` own rounds, None where a file does not say; `learner` has the rest."""
 
     federation: str
     node: str

@@ -122,10 +122,7 @@ def durability_of(node: NodeConfig, learner: Learner) -> Durability:
 
 
 def _keep_small_numbers() -> None:
-    """In this thread and those it will start, whatever a task has asked of torch (`set_flush_denormal`).
-
-    Both ends of an edge must compute the same bits, next to nothing too.
-    """
+    """Undo `set_flush_denormal` of a task in this thread and its children: both ends must compute the same bits."""
     if np.finfo(np.float32).smallest_normal * np.float32(0.5) == 0:
         import torch  # noqa: PLC0415 - slow, and not every task needs it
 

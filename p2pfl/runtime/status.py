@@ -20,10 +20,7 @@ from p2pfl.runtime.workshop import Moment, Workshop
 
 @dataclass(slots=True, kw_only=True)
 class Status:
-    """Reads the running parts; owns nothing. All figures are this node's own.
-
-    `kept` gives, by neighbor, how much of its pull came through the rule.
-    """
+    """Reads the running parts, owns nothing. `kept`: by neighbor, the share of its pull that the rule let through."""
 
     name: str
     federation: str

@@ -40,10 +40,6 @@ _BUFFER_BYTES = 1 << 20
 _encoder = msgspec.msgpack.Encoder()
 
 
-def log_head(previous: bytes, salt: bytes) -> bytes:
-    return LOG_HEAD.pack(MAGIC, previous, salt, log_check(previous, salt))
-
-
 def log_check(previous: bytes, salt: bytes) -> bytes:
     return _hash(b"p2pfl log check", CHECK_BYTES, previous, [salt])
 
@@ -129,7 +125,7 @@ class Wal:
     def create(cls, path: Path, previous: bytes) -> Wal:
         """A new empty log that continues the chain at `previous`; durable when this returns."""
         salt = os.urandom(SALT_BYTES)
-        create_file(path, log_head(previous, salt))
+        create_file(path, LOG_HEAD.pack(MAGIC, previous, salt, log_check(previous, salt)))
         return cls(path, end=first_link(previous, salt), size_bytes=LOG_HEAD.size)
 
     @classmethod

@@ -261,7 +261,7 @@ class Edge:
         return self.line.greeting.is_open
 
     def tick(self, now: float) -> list[Effect]:
-        """Exchange the new version (a responder asks for it) if the edge has its turn; always tell of closing rounds."""
+        """Exchange the new version (a responder asks for it) in the edge's turn; always tell of closing rounds."""
         service = self.service
         tells = self.facts.closing is not None or self.ending.has_news_for(self.peer)
         if self.exchange.initiates:

@@ -21,7 +21,7 @@ from p2pfl.core.settings import Settings
 JOIN_TICKS = 3
 JOIN_WAIT_S = 10.0
 LONGEST_JOIN_S = 60.0
-"""A node goes on joining for so long where not one replica is filled: large models on slow lines take their time."""
+"""How long a node goes on joining while no replica is filled: large models on slow lines take their time."""
 LEAST_JOIN_TICK_S = 0.1
 MOVED_ON = 2
 

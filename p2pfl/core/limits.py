@@ -13,12 +13,12 @@ from p2pfl.core.facts import NEVER
 BURST = 32.0
 LONGEST_WAIT_S = 60.0
 TELLS_PER_S = 500.0
-"""versions that a node tells a neighbor of, on average: the next one tells more than one left out."""
+"""Versions that a node tells a neighbor of, on average: the next one makes up for one left out."""
 OTHERS_PER_S = 50.0
-"""messages of all other kinds: what is repeated comes once a second, and once for each Busy, which are 20."""
+"""Messages of all other kinds: repeats come once a second, and once for each of 20 Busy."""
 HEARD_MULTIPLE = 2.0
 LONGEST_STALL_S = 45.0
-"""for which a process may hang, and hear at once what was sent meanwhile; then its sessions end."""
+"""How long a process may hang and still hear all that was sent meanwhile; after that its sessions end."""
 FIRST_HEARD_S = 1.0
 RESYNC_WINDOW_S = 60.0
 RESYNCS_PER_WINDOW = 5
@@ -82,7 +82,7 @@ class ResyncBrake:
     times: list[float] = field(default_factory=list)
     held_until: float = float("-inf")
     rests: bool = False
-    """whether it has held the edge since the last session that was let in."""
+    """Whether it has held the edge since the last session that was let in."""
 
     def count(self, now: float) -> bool:
         """Record one resync; True if there were too many and the edge must rest."""

@@ -115,8 +115,8 @@ class Tick:
 
 
 GRACE = 4
-"""rounds in a row without enough replicas, until it is told of although the sessions are there: at the beginning, and
-after an edge began anew, replicas take two exchanges to fill."""
+"""Rounds in a row without enough replicas before it is reported although the sessions are there: an edge that begins,
+or begins anew, takes two exchanges to fill them."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

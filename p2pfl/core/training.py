@@ -10,7 +10,7 @@ from p2pfl.core.facts import Facts
 from p2pfl.core.settings import Settings
 
 NEWEST = 0.2
-"""the weight of the latest round in the own pace."""
+"""The weight of the latest round in the own pace."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -69,13 +69,13 @@ from p2pfl.learn.methods.plain import Plain
 log = logging.getLogger("p2pfl")
 
 NORM_CEILING = 1e15
-"""no model and no replica may be longer: far above any real one, far below where float32 ends."""
+"""The largest norm of a model or replica: far above any real one, far below where float32 ends."""
 
 LARGEST_TERM = 1e300
 NEWEST = 0.1
-"""the weight of the latest round in what is told of the rule."""
+"""The weight of the latest round in `Engine.kept`."""
 NORM_MULTIPLE = 1e3
-"""a replica may be this many times as long as our own model; a whole model after a resync must pass."""
+"""How many times as long as our own model a replica may be; a whole model after a resync must pass."""
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -120,11 +120,10 @@ class Engine:
         self.kept: dict[int, float] = {}
         """The share of each neighbor's pull that the rule lately let through. Only ever replaced: threads read it."""
         self.exchanges = 0
-        """that this process has applied, of all edges."""
+        """Exchanges that this process has applied, on all edges."""
         self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
-        """Of local rounds that have ended: the model (d,) that each began with, whose memory is the engine's from then
-        on, and what came of it; None where it failed. Each CommitRound with `trained` takes the next.
-        """
+        """Results of local rounds: the model (d,) at the start, whose memory the engine then owns, and what was
+        learned; None where the round failed. Each CommitRound with `trained` takes the next."""
 
     def run(self, operation: Operation) -> Outcome:
         match operation:

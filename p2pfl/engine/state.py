@@ -19,7 +19,7 @@ from p2pfl.learn.methods import Method
 from p2pfl.learn.methods.plain import Plain
 
 TILE = 1 << 16
-"""values: a handful of float32 tiles fit into a second-level cache of a megabyte."""
+"""Values in a tile: a handful of float32 tiles fit into a second-level cache of a megabyte."""
 
 
 class Scratch:
@@ -100,7 +100,7 @@ class NodeState:
     channels: Vector
     samples: int
     size: int = 0
-    """d; 0 where there is one channel."""
+    """The length d of the model; 0 where there is one channel."""
     edges: dict[int, EdgeState] = field(default_factory=dict)
     version: int = 0
     rounds: int = 0

@@ -20,7 +20,7 @@ OnAlarm = Callable[[str, int, str], Any]
 
 REMEMBERED = 256
 DIFFERS = "federation-differs"
-"""the kind of the alarm."""
+"""The kind of the alarm about a federation file that differs."""
 
 
 @dataclass(slots=True)

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from p2pfl.net.limits import Limits
 
 HEADER_BYTES = 14
-"""of a WebSocket frame, at most."""
+"""The largest header of a WebSocket frame."""
 IDLE_BYTES = 2**21
-"""that may have come and be in no message yet. Of an honest end that is what aiohttp holds back, 768 KiB, and one
-message under way, 256 KiB."""
+"""Bytes that may have come without completing a message: an honest end has 768 KiB held back by aiohttp and one message
+of 256 KiB under way."""
 
 
 class Tap(asyncio.Protocol):
@@ -28,7 +28,7 @@ class Tap(asyncio.Protocol):
         self._inner, self._transport = inner, transport
         self._idle_bytes = 0
         self.overran = False
-        """whether too much has come that is in no message: the connection is broken off then."""
+        """Whether too much has come that is in no message: the connection is then broken off."""
 
     def account(self, size: int) -> None:
         """A message of so many bytes has come, which an honest end sends as one frame."""

@@ -33,9 +33,9 @@ class Word(IntEnum):
     GREETING = 1
     OPEN = 2
     DUPLICATE = 3
-    """another connection is the session."""
+    """Another connection is the session."""
     NO_EDGE = 4
-    """the sender's topology joins no edge between the two."""
+    """The sender's topology has no edge between the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Notice:
     word: Word
     boot: bytes
     number: int = 0
-    """the decider's session number, with OPEN."""
+    """The decider's session number, with OPEN."""
 
     def pack(self) -> bytes:
         return LAYOUT.pack(self.word, self.boot, self.number)

@@ -75,7 +75,7 @@ class Dial:
 
     scope: asyncio.Timeout
     reached: bool = False
-    """the peer has proven who it is."""
+    """Whether the peer has proven who it is."""
 
 
 @dataclass(slots=True)
@@ -87,9 +87,9 @@ class NeighborPlace:
     held_back: set[asyncio.Timeout] = field(default_factory=set)
     free: asyncio.Event = field(default_factory=asyncio.Event)
     settled: bool = False
-    """the last session lived long enough to dial again at once."""
+    """Whether the last session lived long enough to dial again at once."""
     rests_until: float = 0.0
-    """by the loop's clock."""
+    """The end of the rest, by the loop's clock."""
 
     @property
     def rest_s(self) -> float:

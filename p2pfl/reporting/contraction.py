@@ -16,7 +16,7 @@ from topologies.graph import component_count
 from topologies.schedules.contraction import PRODUCTS, ROUNDING, SETTLED
 
 MOST_DENSE = 1000
-"""nodes of a schedule for which a period is multiplied out."""
+"""The most nodes of a schedule for which a whole period is multiplied out."""
 
 
 def predicted(federation: FederationConfig, samples: Sequence[float] | None, size: int | None = None) -> float:

@@ -16,7 +16,7 @@ from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound, MeanAndMax
 
 FLOOR = 1e-3
-"""closing rounds count for the measured contraction until the distance has fallen to this share of the first."""
+"""Closing rounds count for the measured contraction until the distance is this share of the first."""
 
 
 class ClosingPoint(NamedTuple):

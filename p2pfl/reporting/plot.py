@@ -35,9 +35,9 @@ LEARNED = {
 }
 """What the first panel shows: the first of these that any run has."""
 HELD_FROM = 3.0
-"""usual gaps between two points."""
+"""The gap between two points, in usual gaps, from which the first one is repeated."""
 POWERS_FROM = 20.0
-"""where the largest value is so many times the smallest, the scale is logarithmic."""
+"""The scale is logarithmic where the largest value is this many times the smallest."""
 
 
 @dataclass(frozen=True, slots=True)

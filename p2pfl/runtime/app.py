@@ -44,13 +44,13 @@ from p2pfl.storage import Store
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
-"""of what is worth a line although nothing is wrong."""
+"""Logs what is worth a line although nothing is wrong."""
 
 RESULT_FILE = "result.json"
 LEAST_LINE_S = 0.1
 QUIET_WAIT_S = 3.0
 LOOKING_SHARE = 0.01
-"""of a processor may go into how far the neighbors are: with a large model that is not seen every second."""
+"""The share of one processor for measuring the distance to neighbors: of a large model not every second."""
 OWN_ADDRESSES = ("listen", "status_listen")
 
 
@@ -90,7 +90,7 @@ class Application:
         self.stopped = False
         self.begun = self.testing = False
         self.asked_again = False
-        """whether somebody has asked it to stop when its core was through already."""
+        """Whether somebody has asked the node to stop after its core was through."""
         self.waiting = Waiting(self._waits)
         self.cpu_began = self.cpu_ended = 0.0
         self.driver: Driver | None = None

@@ -49,9 +49,9 @@ log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
 WAITING_BYTES = 64 << 20
-"""of models that wait to be tested: a large one may take longer than until the next is due."""
+"""The memory for models that wait for their test: a large one may take longer than until the next is due."""
 TRAINING_NICE = 10
-"""how much lower the priority of training is: it takes every moment that nothing else wants, and no other."""
+"""How much lower the priority of training is: it takes all time that nothing else wants, and no more."""
 NOTICES = frozenset({"joined", "storage-restored", "enough-neighbors", "probation"})
 """Kinds of what has become right, or was meant to be: told, and no alarm."""
 FIRST_ALARMS = 5
@@ -121,7 +121,7 @@ class Driver:
         self._closed = False
         self._untested = 0
         self.under_way = ""
-        """what the learner does just now: a "round" or a "test"."""
+        """What the learner is doing: a "round", a "test", or nothing."""
 
     # -- in -----------------------------------------------------------------------------------------------------------
 

@@ -20,15 +20,15 @@ from p2pfl.runtime.workshop import Tested
 log = logging.getLogger("p2pfl")
 
 LAST_ROUND_S = 3.0
-"""a node that is stopped waits as long for the local round or the test under way: many are shorter, none need be."""
+"""How long a stopped node waits for the local round or test under way."""
 LAST_TEST_S = 8.0
-"""a node that is stopped waits as long for the test of its last model: a launcher has no more patience than 15 s."""
+"""How long a stopped node waits for the test of its last model: a launcher waits 15 s in all."""
 RETRY_S = 3.0
 POLL_S = 0.02
 SAID_AFTER_S = 0.5
-"""a wait that takes longer is shown."""
+"""A wait that takes longer than this is shown."""
 SAID_AGAIN_S = 300.0
-"""how often a wait for the disk is logged."""
+"""How often a wait for the disk is logged."""
 WAITING_FOR_DISK = "waiting for disk"
 TESTING = "testing"
 
@@ -40,7 +40,7 @@ class Waiting:
         self.show = show
         self.hurried = asyncio.Event()
         self.for_disk = False
-        """whether it waits for a disk right now."""
+        """Whether it is waiting for a disk now."""
 
     async def until_written(self, write: Callable[[], None], folder: Path) -> str | None:
         """Call `write` in a thread until the disk takes it; None, or the reason of the last refusal if hurried."""

@@ -29,7 +29,7 @@ log = logging.getLogger("p2pfl")
 
 RETRY_S = 5.0
 LOOK_S = 1.0
-"""how often a log that has grown looks at the room there is."""
+"""How often the limit of a growing log is adapted to the free space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class EngineThread(threading.Thread):
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.broken_since: float | None = None
         self.refusal: str | None = None
-        """why the disk does not take the state; None while it does."""
+        """Why the disk does not take the state; None while it does."""
         self.kept_rounds: int | None = None
-        """own rounds in what is on the disk; None: nothing was kept yet."""
+        """The own rounds of the state on disk; None while nothing is."""
         self._look_at = float("-inf")
         self._log_limit = 0
 

@@ -80,9 +80,9 @@ def find_attackers() -> Attackers:
 log = logging.getLogger("p2pfl")
 
 PATIENCE_S = 15.0
-"""longer than a node takes that is stopped, unless its disk is full: that one is let be."""
+"""How long a stopped node may take to end; one that waits for a full disk is left alone."""
 STRANDED_S = 5.0
-"""For so long nodes must have waited alone before they are let go."""
+"""How long nodes must have waited alone before they are told to stop."""
 STOPPED = 130
 LINE_LIMIT = 1 << 20
 LOG_FILE = "node.log"

@@ -50,7 +50,8 @@ ORIGIN = {
     "share": "model, of which other tensors are shared",
     "shape": "model",
 }
-"""what of a snapshot's header must be as it is now, and what that is; other patterns may choose the same tensors."""
+"""Entries of a snapshot's header that must be as they are now, and their names in errors. Other patterns may share the
+same tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

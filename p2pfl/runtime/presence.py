@@ -20,7 +20,7 @@ ALARM_S = 60.0
 """How long a neighbor is away before that is an alarm."""
 FIRST_LINES = 10
 LATER_LINES = 100
-"""Of one neighbor that comes and goes, the first few lines are written, then one in so many."""
+"""Of a neighbor that comes and goes, the first FIRST_LINES lines are logged, then one in LATER_LINES."""
 
 
 @dataclass(slots=True)

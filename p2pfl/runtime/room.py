@@ -15,7 +15,7 @@ from p2pfl.storage.snapshot import size_bytes
 
 USUAL_LOG_BYTES = 4 << 20
 LOG_MULTIPLE = 4
-"""of a snapshot: a longer log would take longer to replay than it is worth."""
+"""The log's usual length in snapshots: a longer one would take too long to replay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

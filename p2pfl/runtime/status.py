@@ -36,11 +36,11 @@ class Status:
     kept: Callable[[], Mapping[int, float]]
     neighbor_distance: float | None = None
     waits_for: str = ""
-    """what holds the node up at its start or its end: a disk that refuses, its last test; it stands for the phase."""
+    """What the node waits for at its start or end, shown as its phase: a disk that refuses, the last test."""
     refusal: Callable[[], str | None] = lambda: None
-    """why the disk does not take the state; None while it does."""
+    """Why the disk does not take the state; None while it does."""
     over: bool = False
-    """whether nothing moves the model any more."""
+    """Whether the model is final."""
     started_at: float = field(default_factory=time.monotonic)
 
     def full(self) -> NodeStatus:

@@ -105,11 +105,11 @@ def _write_new(path: Path, pieces: Iterable[Piece], flag: int) -> None:
 
 
 LEAST_LOG_BYTES = 64 << 10
-"""a shorter log would give way to a snapshot after every few exchanges."""
+"""The shortest limit of a log: a shorter one would end after every few exchanges."""
 SLACK_BYTES = 64 << 10
-"""for heads of logs, whole blocks, a result."""
+"""Space for heads of logs, whole blocks and a result."""
 BLOCK_BYTES = 512
-"""of st_blocks, by POSIX."""
+"""The unit of st_blocks, by POSIX."""
 
 
 def free_bytes(folder: Path) -> float:

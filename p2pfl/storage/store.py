@@ -47,7 +47,7 @@ class Store:
         self._base: int | None = None
         self._newest = newest_generation(folder)
         self._unsaved: bytes | None = None
-        """the chain at the beginning of the current log, where the snapshot that goes with it could not be written."""
+        """The chain at the start of the current log, if its snapshot could not be written."""
 
     @classmethod
     def open(cls, folder: str | Path, *, durability: Durability) -> Self:

@@ -74,11 +74,9 @@ class Timers:
 class Core:
     """One node's decisions.
 
-    `neighbors` are member indices; `turns` says in which rounds the edge to each is used, where that is not always;
-    `records` is what the disk remembers of the edges; `fresh` says that the disk remembered nothing at all. `start`
-    names this process and the life that it goes on with, `lives` is what is remembered of other members'. `ended`: the
-    federation has ended for this node, and it only answers who comes late. `durable`: what leaves must be on disk
-    first.
+    `turns` lists the rounds of each edge that is not always used. `records` and `lives` are what the disk remembers;
+    `fresh` says that it is empty. `start` names this process and its life. `ended`: the federation is over for this
+    node, which only answers late neighbors. `durable`: state must be on disk before a message that depends on it.
     """
 
     def __init__(

@@ -108,9 +108,9 @@ class Exchange(ABC):
         return effects
 
     def resync(self, incarnation: int, reason: str, now: float, *, notice: bool = False) -> list[Effect]:
-        """Adopt `incarnation`: replicas zero, sequence zero, pending dropped; counted, logged, and braked.
+        """Adopt `incarnation`: replicas and sequence are zero, the pending request is dropped. Resyncs are braked.
 
-        `notice`: an end that was restarted without replicas, as a person may plan it, is nothing to be alarmed about.
+        `notice`: one end was restarted without replicas, which is no alarm.
         """
         record, peer = self.record, self.line.peer
         if incarnation > min(LARGEST_COUNTER, record.incarnation + LONGEST_JUMP):

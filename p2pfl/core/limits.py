@@ -124,8 +124,7 @@ class Repeats:
 class WaitBudget:
     """Seconds that rounds may still wait for one neighbor beyond the others: it fills by WAIT_SHARE of the time.
 
-    Patience begins anew with each exchange that gets through, so it alone lets a neighbor that stutters take as much of
-    each stutter as one that has just hung takes once.
+    Patience alone begins anew with each exchange, so a neighbor that stutters could use it up every time.
     """
 
     seconds: float = WAIT_BURST_S
@@ -173,11 +172,7 @@ def pace_setter(waited_s: Mapping[int, float]) -> int | None:
 
 @dataclass(slots=True)
 class Patience:
-    """How long a round waits for this edge: a multiple of its measured exchange time, less after each miss.
-
-    Adaptive, so that nobody guesses a timeout; halved by every miss in a row, so that a neighbor that hangs costs next
-    to nothing.
-    """
+    """How long a round waits for this edge: a multiple of its measured exchange time, halved by every miss in a row."""
 
     longest_s: float
     exchange_s: float | None = None

@@ -256,10 +256,10 @@ class Rounds:
         return effects + announce(self.edges) + self._close(now)
 
     def _close(self, now: float) -> list[Effect]:
-        """Mixing rounds without training take out what disagreement training has left.
+        """Mixing rounds without training remove the disagreement that training has left.
 
-        Each waits until the live neighbors are no more than one behind: so the first waits until they have stopped
-        training, the second until theirs have, and what the last one learned still reaches everybody.
+        Each waits until no live neighbor is more than one behind: the first until they have stopped training, the
+        second until theirs have. So what the last node learned still reaches everybody.
         """
         closed = self.facts.closed
         if closed >= self.settings.closing_rounds:

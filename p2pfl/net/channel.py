@@ -16,7 +16,7 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
 from p2pfl.net.counters import PeerTraffic
-from p2pfl.net.gate import Tap
+from p2pfl.net.limits import Tap
 from p2pfl.vocabulary import CHUNK_BYTES
 
 PATH = "/p2pfl"

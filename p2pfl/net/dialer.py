@@ -15,9 +15,8 @@ from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address
 from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
 from p2pfl.net.counters import Refusals
-from p2pfl.net.gate import Tap
 from p2pfl.net.greeting import Greeter
-from p2pfl.net.limits import Limits
+from p2pfl.net.limits import Limits, Tap
 from p2pfl.net.link import Shared
 from p2pfl.net.table import Dial, NeighborPlace, Table
 

@@ -18,8 +18,7 @@ import msgspec
 from aiohttp import web
 
 from p2pfl.net.address import Address, cannot_listen, parse_address
-from p2pfl.net.gate import Doorway, Gate
-from p2pfl.net.limits import Limits
+from p2pfl.net.limits import Doorway, Gate, Limits
 
 KEY = "status_listen"
 CONNECTIONS = 32

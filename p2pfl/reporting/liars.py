@@ -38,13 +38,12 @@ class Bearing:
 
     def __str__(self) -> str:
         """One sentence."""
-        around = f"its {count(self.neighbors, 'neighbor')}"
+        if self.liars and not self.mixes:
+            return f"mixes with nobody: {self.rule} needs {self.needed} neighbors and has {self.neighbors}"
+        borne = f"tolerates {count(self.liars, 'malicious neighbor')} of {self.neighbors}"
         if not self.liars:
-            return f'bears no liar among {around}: rule = "{self.rule}" trusts them all'
-        if not self.mixes:
-            return f"mixes with nobody: {self.rule} wants {self.needed} neighbors, and there are {self.neighbors}"
-        borne = f"bears {count(self.liars, 'liar')} among {around} under {self.rule}"
-        return f"{borne}, and mixes while {self.needed} of them are there"
+            return f'{borne}: rule = "{self.rule}" trusts all of them'
+        return f"{borne} under {self.rule}, and mixes while {self.needed} of them are connected"
 
 
 def bearings(federation: FederationConfig) -> list[Bearing]:

@@ -68,10 +68,8 @@ class OneProcess:
 class Application:
     """`on_line` is called with a line of progress at most ten times a second.
 
-    `sketched` lines say where the model is, and each closing round has one more, which says where it was after it.
-
-    `run` returns the node's result, which also stands in `<state_dir>/result.json`; None
-    where it was stopped before it began.
+    `sketched` lines have a sketch of the model, and each closing round adds one. `run` returns the node's result,
+    which is also in `<state_dir>/result.json`; None where it was stopped before it began.
     """
 
     def __init__(
@@ -111,7 +109,7 @@ class Application:
             if recovered is not None:
                 notice.info("resuming after round %d", core.facts.rounds)
                 if core.facts.done:
-                    text = "it has finished, and only answers for a while: to go on raise training.rounds, or remove %s"
+                    text = "finished, only answers late neighbors for a while: to continue, raise rounds or remove %s"
                     notice.info(text, folder)
             driver = self._assemble(core, engine, store)
             return await self._serve(core, engine, driver)
@@ -143,7 +141,7 @@ class Application:
         if self.testing or (self.waiting.for_disk and (self.stopped or self.asked_again)):
             self.waiting.hurried.set()
         elif self.waiting.for_disk:
-            log.warning("what was learned is not on the disk yet: stop once more to give it up")
+            log.warning("the last rounds are not on disk yet: stop again to discard them")
         self.asked_again = True
 
     async def _is_written(self, write: Callable[[], None]) -> bool:
@@ -308,7 +306,7 @@ class Application:
             log.warning("no neighbor is there yet (%s): nothing is trained until one is", ", ".join(missing))
         else:
             wait_s = self.setup.federation.gossip.start_wait_s
-            log.warning("no session yet with %s; begins without after at most %g s", ", ".join(missing), wait_s)
+            log.warning("no session yet with %s; starts without them after at most %g s", ", ".join(missing), wait_s)
 
     def _look(self) -> None:
         """A float is written in one step: no lock is needed between the threads."""
@@ -360,7 +358,7 @@ class Application:
         local = await self._last_test(engine.state, driver)
         self.on_line(self._line(driver))
         if not (self.status.exchanges or self.stopped or had_ended):
-            log.warning("not one exchange with a neighbor has taken place: addresses, listen, firewall?")
+            log.warning("no exchange with any neighbor: check addresses, listen and the firewall")
         core = self.status.core
         if alone := core.facts.alone:
             notice.info("%d of %d rounds were trained without a neighbor", alone, core.facts.rounds)
@@ -448,10 +446,9 @@ async def run_node(
 
 
 class Node:
-    """One node of a federation, as `p2pfl run` starts it.
+    """One node of a federation, as `p2pfl run` starts it; signals are the caller's business.
 
-    `federation` is the file or its folder, `on_progress` is called with its figures at most ten times a
-    second. Signals stay the caller's business.
+    `federation` is the file or its folder; `on_progress` gets its figures at most ten times a second.
 
     Raises:
         UserError: something in the files is wrong.

@@ -42,7 +42,7 @@ from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.net.link import MALFORMED
 from p2pfl.reporting.status import ClosedRound
 from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Quit
-from p2pfl.runtime.presence import Presence
+from p2pfl.runtime.status import Presence
 from p2pfl.runtime.workshop import Moment, Workshop
 
 log = logging.getLogger("p2pfl")

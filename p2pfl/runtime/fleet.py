@@ -296,7 +296,7 @@ class Fleet:
 
     def _share_nothing(self, reason: NotForked) -> None:
         self.server = None
-        log.warning("the process that was to start the nodes cannot (%s): each is started by itself", reason)
+        log.warning("the nodes cannot share one import (%s): each is started by itself", reason)
 
     async def _follow(self, child: Child, process: Process | ForkedProcess) -> None:
         if self._is_stopping():

@@ -88,9 +88,9 @@ def federation(p2pfl, tmp_path, request):
         (
             ("trimmed-mean:b=3", "complete"),
             [],
-            "mixes with nobody: trimmed-mean:b=3 wants 7 neighbors, and there are 5",
+            "mixes with nobody: trimmed-mean:b=3 needs 7 neighbors and has 5",
         ),
-        (("trimmed-mean:b=1", "ring"), ["node1"], "mixes with nobody: trimmed-mean:b=1 wants 3 neighbors"),
+        (("trimmed-mean:b=1", "ring"), ["node1"], "mixes with nobody: trimmed-mean:b=1 needs 3 neighbors"),
     ],
     indirect=["federation"],
 )

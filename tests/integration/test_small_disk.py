@@ -131,7 +131,7 @@ async def test_a_node_that_has_finished_is_not_given_up_by_the_first_stop(alone,
     disk.full = True
     await node.until(lambda: waits(node) or node.end_wait())
     node.application.stop()
-    assert "stop once more to give it up" in caplog.text
+    assert "stop again to discard them" in caplog.text
     disk.full = False
     result = await node.result()
     assert result.finished

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from p2pfl.core.messages import Busy, Ready, Request, Resync
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.net.gate import IDLE_BYTES
+from p2pfl.net.limits import IDLE_BYTES
 from p2pfl.net.link import BATCH_CHUNKS, Inbox, PeerLink
 from p2pfl.wire import split
 

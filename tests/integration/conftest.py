@@ -18,7 +18,7 @@ import pytest
 from p2pfl.config.load import load_config, load_node
 from p2pfl.config.model import FederationConfig
 from p2pfl.core import limits, tick
-from p2pfl.core.rounds import Rounds
+from p2pfl.core.joining import Gathering
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.reporting.status import NodeLine, NodeResult, NodeStatus
 from p2pfl.runtime.app import Application
@@ -293,4 +293,4 @@ def finish():
 @pytest.fixture
 def lone(monkeypatch):
     """Nodes begin without any neighbor, as if one had been there and had gone: others would wait for one for ever."""
-    monkeypatch.setattr(Rounds, "_wait_alone", Rounds._begin)
+    monkeypatch.setattr(Gathering, "_wait_alone", lambda *_: None)

@@ -21,7 +21,7 @@ CHALLENGE_EVERY_S = 5.0
 
 @dataclass(slots=True, eq=False, repr=False)
 class Hearsay:
-    """Of one node."""
+    """What one node believes and passes on of its members' lives."""
 
     lives: Lives
     lines: Mapping[int, Line]

@@ -65,10 +65,10 @@ class TokenBucket:
 
 
 def hearing_bucket(exchanges_per_s: float) -> TokenBucket:
-    """Of a neighbor's messages: twice what an honest one says at most, in any stretch of time.
+    """The bound on a neighbor's messages: twice what an honest one sends at most, in any stretch of time.
 
-    That is `TELLS_PER_S` of Ready, for each exchange one Request or Reply, and `OTHERS_PER_S`: a request is frozen
-    when the one before is through, and is repeated by the clock. The bucket fills while this process hangs.
+    That is `TELLS_PER_S` of Ready, one Request or Reply per exchange, and `OTHERS_PER_S`: a request is frozen once the
+    one before is answered, and repeated by the clock. The bucket fills while this process hangs.
     """
     rate_per_s = HEARD_MULTIPLE * (TELLS_PER_S + exchanges_per_s + OTHERS_PER_S)
     burst = rate_per_s * LONGEST_STALL_S / HEARD_MULTIPLE
@@ -77,7 +77,7 @@ def hearing_bucket(exchanges_per_s: float) -> TokenBucket:
 
 @dataclass(slots=True)
 class ResyncBrake:
-    """Refuses a neighbor's sessions for a while when its edge keeps falling apart."""
+    """Refuses a neighbor's sessions for a while after too many resyncs of its edge."""
 
     times: list[float] = field(default_factory=list)
     held_until: float = float("-inf")
@@ -102,7 +102,7 @@ class ResyncBrake:
 
 @dataclass(slots=True)
 class Repeats:
-    """When to say again what a neighbor may wait for and may not have heard: after 1, 2, 4 ... 16 s."""
+    """When to repeat what a neighbor may not have heard: after 1, 2, 4 ... 16 s."""
 
     next_at: float = NEVER
     wait_s: float = FIRST_REPEAT_S

@@ -69,12 +69,12 @@ INBOX = 8
 
 @dataclass(slots=True, kw_only=True)
 class Line:
-    """Of one edge."""
+    """This end of the line to one neighbor."""
 
     peer: int
     exchanges_per_s: float
     news: TokenBucket
-    """Bounds the words about lives that are believed of this neighbor."""
+    """Bounds how many words about lives are believed of this neighbor."""
     hearing: TokenBucket = field(init=False)
     """Bounds all messages of this neighbor, in whatever session."""
     greeting: Greeting = field(default_factory=Greeting)

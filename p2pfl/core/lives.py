@@ -151,7 +151,7 @@ def news_bucket(members: int) -> TokenBucket:
 
 
 class Copies:
-    """Which processes have spoken with one neighbor's key. One that speaks again after another has: both run.
+    """Which processes have spoken with one neighbor's key. If one speaks again after another has, both run.
 
     A restart alone never looks so. `told_to_resign`: this neighbor says that this node is the later of two.
     """

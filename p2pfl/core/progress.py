@@ -83,12 +83,11 @@ class Progress:
 
     @property
     def keeps_step(self) -> bool:
-        """In the closing rounds of a schedule a pair exchanges once, when both are in the same round.
+        """Whether this pair exchanges once in each closing round of a schedule, when both are in the same round.
 
-        While they train, each end is answered at once, in whatever round the other is, and what was mixed in another
-        order than the schedule's has only mixed less. The closing rounds wait for the neighbors anyway: there, one
-        period of a schedule that averages exactly shall do so. Once they wait no longer, they too mix in any order:
-        those of all nodes would be void because one still trains.
+        In training each end is answered at once: out of order, mixing still converges, only more slowly. The closing
+        rounds wait for the neighbors anyway, so that one period of a schedule that averages exactly does so. Once they
+        wait no longer, they mix in any order too.
         """
         facts = self.facts
         closes = facts.closing is not None and not facts.out_of_step and not facts.done

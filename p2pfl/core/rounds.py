@@ -30,7 +30,7 @@ RoundEvent = Started | RoundTrained | RoundCommitted | Bootstrapped | Mixed | St
 
 
 class Rounds:
-    """Of one node, in one phase after the other."""
+    """The phases of one node, one after the other."""
 
     def __init__(
         self,

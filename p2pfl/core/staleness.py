@@ -59,7 +59,7 @@ class Told:
 
 @dataclass(slots=True, kw_only=True)
 class Weighing:
-    """Of one edge. Staleness is counted in turns of the edge."""
+    """How much one edge's exchanges count. Staleness is counted in turns of the edge."""
 
     facts: Facts = field(repr=False, compare=False)
     turns: Turns

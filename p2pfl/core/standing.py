@@ -69,7 +69,7 @@ class View:
 
 
 class Standing:
-    """Of one neighbor. Quarantines last twice as long each time, up to an hour."""
+    """What is proven against one neighbor. Each quarantine lasts twice as long as the one before, up to an hour."""
 
     __slots__ = ("_counts", "_noted_at", "_points", "_term_s", "latest", "quarantines", "returned", "until")
 
@@ -110,7 +110,7 @@ class Standing:
 
     @property
     def is_out(self) -> bool:
-        """From the beginning of a quarantine until it comes back: nobody waits for it."""
+        """Whether it is in quarantine or has not come back since: nobody waits for it."""
         return self.quarantines > 0 and not self.returned
 
     def comes_back(self, now: float) -> bool:

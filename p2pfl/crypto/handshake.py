@@ -143,13 +143,6 @@ class Responder(_Steps):
         self._federation = federation
         self._ephemeral = ephemeral
         self._pending: tuple[Secrets, bytes] | None = None
-        self._peer_public: bytes | None = None
-
-    @property
-    def peer_public(self) -> bytes:
-        if self._peer_public is None:
-            raise RuntimeError("the peer is unknown before the handshake is complete")
-        return self._peer_public
 
     def first(self, m1: bytes) -> bytes:
         """m2. The opening tag is checked before any work on the curve.
@@ -190,7 +183,6 @@ class Responder(_Steps):
             raise UnlistedKey(initiator.public)
         if initiator.differences:
             raise FederationMismatch(initiator.public, initiator.differences)
-        self._peer_public = initiator.public
         self._next = "complete"
         return _session_keys(secrets, th2, m3, peer_public=initiator.public, initiating=False)
 

@@ -64,17 +64,17 @@ class Outbox:
         return self._waiting.popleft() if self._waiting else None
 
     def begin(self, message: Message, now: float) -> None:
-        """It is under way."""
+        """The message is being sent."""
         name = name_of(message)
         if name is not None:
             self._latest, self._begun_s, self._repeat_at = name, now, float("inf")
 
     def allow_repeat(self) -> None:
-        """The peer has asked for it."""
+        """The peer has asked for the body again."""
         self._latest = None
 
     def close(self) -> None:
-        """What waits is dropped."""
+        """Drop what waits."""
         self._closed = True
         self._waiting.clear()
         self._filled.set()

@@ -169,7 +169,7 @@ class Application:
         )
 
     def _waits(self, what: str) -> None:
-        """Shown wherever the phase is."""
+        """Shown in place of the phase."""
         if self.driver is None or not hasattr(self, "status"):
             return
         if what == ending.WAITING_FOR_DISK != self.status.waits_for:
@@ -247,7 +247,7 @@ class Application:
         return found
 
     def _begin(self, driver: Driver, links: Links) -> None:
-        """From here on the node has a state, and leaves one behind."""
+        """From here on the node has a state, and keeps it when it ends."""
         self.thread.start()
         self.begun = True
         self.waiting.hurried.clear()

@@ -231,7 +231,7 @@ class Store:
         self._base = self._newest
 
     def end_log(self, reason: str) -> None:
-        """The log takes nothing before the next checkpoint, and what follows that is not read as continuing it."""
+        """Let the log take nothing before the next checkpoint, which is not read as continuing it."""
         self._refusal = reason
         self._unsaved = None
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from p2pfl.config.model import Edges
-from p2pfl.core import invariants
+from p2pfl.core.core import check_invariants
 from p2pfl.core.events import Event
 from p2pfl.core.facts import Phase
 from p2pfl.core.settings import Settings
@@ -158,7 +158,7 @@ class Cluster(Generic[E]):
     def deliver(self, index: int, event: Event) -> None:
         self._deliver(index, event)
         if self.hosts[index].alive:
-            invariants.check(self.hosts[index].core)
+            check_invariants(self.hosts[index].core)
 
     def _deliver(self, index: int, event: Event) -> None:
         self.hosts[index].take(event)

@@ -15,11 +15,10 @@ from p2pfl.compress import Payload
 from p2pfl.core.effects import Operation
 from p2pfl.core.events import Event, RoundCommitted
 from p2pfl.core.lives import Life, Start
-from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.changes import redo
+from p2pfl.engine.codecs import Codecs, Forgery, Occasion, as_weighed
 from p2pfl.engine.durable import Entry, Image, change, entry, image, restore
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.redo import redo
-from p2pfl.engine.showing import Forgery, Occasion, as_weighed
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Learner, RoundStart, Vector

@@ -16,7 +16,7 @@ import torch
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
-from p2pfl.core import invariants
+from p2pfl.core.core import check_invariants
 from p2pfl.errors import P2PFLError
 from p2pfl.reporting.report import Batching, Cost, Point, Report
 from p2pfl.reporting.traffic import compressor_mistakes
@@ -248,7 +248,7 @@ def _checked(stage: Stage) -> Callable[[], bool]:
             raise AssertionError("the ends of an edge hold different replicas")
         for host in world.hosts:
             if host.alive:
-                invariants.check(host.core)
+                check_invariants(host.core)
         return False
 
     return watch

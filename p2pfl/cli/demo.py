@@ -16,7 +16,7 @@ from p2pfl.cli.report import check_report, where
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
-    from p2pfl.runtime.lies import Attackers, Lies
+    from p2pfl.runtime.fleet import Attackers, Lies
 
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
@@ -119,7 +119,7 @@ def demo(
 def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers | None:
     """The attackers, if any were asked for. Raises UserError: the options contradict each other."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.lies import find_attackers  # noqa: PLC0415 - as above
+    from p2pfl.runtime.fleet import find_attackers  # noqa: PLC0415 - as above
 
     if not byzantine and attack is None:
         return None
@@ -136,7 +136,7 @@ def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers
 
 
 def _lies(attackers: Attackers | None, federation: FederationConfig, byzantine: int, attack: str | None) -> Lies | None:
-    from p2pfl.runtime.lies import Lies  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.fleet import Lies  # noqa: PLC0415 - `--help` stays instant
 
     if attackers is None or attack is None:
         return None

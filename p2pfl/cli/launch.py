@@ -15,8 +15,7 @@ from p2pfl.cli.report import check_report, node_rows, where, write_report
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
     from p2pfl.reporting.report import EdgeTraffic, NodeReport, Report
-    from p2pfl.runtime.fleet import Fleet
-    from p2pfl.runtime.lies import Lies
+    from p2pfl.runtime.fleet import Fleet, Lies
 
 REPORT_FILE = "report.json"
 STOPPED = 130

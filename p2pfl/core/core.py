@@ -6,6 +6,7 @@ edges decide about transactions, `rounds` about training, mixing rounds and the 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
@@ -22,29 +23,60 @@ from p2pfl.core.events import (
     StorageRestored,
 )
 from p2pfl.core.exchange import Exchange
-from p2pfl.core.facts import Facts
+from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import UsualTime
-from p2pfl.core.line import Line
+from p2pfl.core.line import INBOX, Line
 from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.messages import LivesTold, Resign
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
-from p2pfl.core.session import NEVER
 from p2pfl.core.settings import Settings
 from p2pfl.core.standing import View
-from p2pfl.core.timers import Timers
 from p2pfl.core.turns import ALWAYS, Turns
+
+
+class Timers:
+    """An edge that changed its mind leaves an entry behind, which is thrown away when it comes to the top."""
+
+    __slots__ = ("_edges", "_heap", "next_at")
+
+    def __init__(self, edges: Mapping[int, Edge]) -> None:
+        self._edges = edges
+        self._heap: list[tuple[float, int]] = []
+        self.next_at = NEVER
+
+    def note(self, edge: Edge) -> None:
+        """Call after whatever may have changed when `edge` wakes."""
+        at = edge.wakes_at
+        if at == edge.noted_at:
+            return
+        edge.noted_at = at
+        if at != NEVER:
+            heapq.heappush(self._heap, (at, edge.peer))
+        self._tidy()
+
+    def due(self, now: float) -> list[Edge]:
+        """The edges to wake now, in order of their index. Each must be noted again."""
+        peers = set()
+        while self.next_at <= now:
+            peers.add(heapq.heappop(self._heap)[1])
+            self._tidy()
+        return [self._edges[peer] for peer in sorted(peers)]
+
+    def _tidy(self) -> None:
+        heap, edges = self._heap, self._edges
+        while heap and edges[heap[0][1]].noted_at != heap[0][0]:
+            heapq.heappop(heap)
+        self.next_at = heap[0][0] if heap else NEVER
 
 
 class Core:
     """One node's decisions.
 
-    `neighbors` are member indices; `turns` says in which rounds the edge to each is used, where that is not always;
-    `records` is what the disk remembers of the edges; `fresh` says that the disk remembered nothing at all. `start`
-    names this process and the life that it goes on with, `lives` is what is remembered of other members'. `ended`: the
-    federation has ended for this node, and it only answers who comes late. `durable`: what leaves must be on disk
-    first.
+    `turns` lists the rounds of each edge that is not always used. `records` and `lives` are what the disk remembers;
+    `fresh` says that it is empty. `start` names this process and its life. `ended`: the federation is over for this
+    node, which only answers late neighbors. `durable`: state must be on disk before a message that depends on it.
     """
 
     def __init__(
@@ -131,15 +163,11 @@ class Core:
                 self.timers.note(edge)
         effects += self.rounds.advance(now)
         if now >= self.ending.due_at:
-            effects += self._tell_news()
+            self.ending.due_at = NEVER
+            effects += [effect for peer in self.ending.untold() for effect in self.edges[peer].announce()]
         if now >= self.lives.due_at:
             effects += self.hearsay.pass_on_due(now)
         return effects
-
-    def _tell_news(self) -> list[Effect]:
-        """Who has begun and who is through, to neighbors that no tick has told of it."""
-        self.ending.due_at = NEVER
-        return [effect for peer in self.ending.untold() for effect in self.edges[peer].announce()]
 
     def deadline(self) -> float | None:
         """When `wake` must be called next, None for never."""
@@ -192,22 +220,49 @@ class Core:
         return effects
 
 
-def _receive(edge: Edge, event: MessageReceived, now: float) -> list[Effect]:
-    return edge.receive(event.session, event.message, now)
-
-
-def _open(edge: Edge, event: SessionOpened, now: float) -> list[Effect]:
-    return edge.open_session(event.session, now)
-
-
-def _close(edge: Edge, event: SessionClosed, now: float) -> list[Effect]:
-    return edge.close_session(event.session, event.malformed, now)
-
-
 _OF_ALL_EDGES = (LivesTold, Resign)
 _ON_EDGES: Mapping[type[Event], Callable[[Edge, Any, float], list[Effect]]] = {
-    MessageReceived: _receive,
-    SessionOpened: _open,
-    SessionClosed: _close,
+    MessageReceived: lambda edge, event, now: edge.receive(event.session, event.message, now),
+    SessionOpened: lambda edge, event, now: edge.open_session(event.session, now),
+    SessionClosed: lambda edge, event, now: edge.close_session(event.session, event.malformed, now),
     **dict.fromkeys(get_args(EngineResult), Edge.conclude),
 }
+
+
+def check_invariants(node: Core) -> None:
+    """After every event of a test or a simulation: raise AssertionError naming the edge that contradicts itself."""
+    for edge in node.edges.values():
+        fault = _fault(node, edge)
+        if fault:
+            raise AssertionError(f"node {node.index}, edge to {edge.peer}: {fault}")
+    edges = node.edges.values()
+    if node.timers.next_at != min((edge.wakes_at for edge in edges), default=NEVER):
+        raise AssertionError(f"node {node.index}: the next timer is another one")
+    patient = [edge.service.patience.exchange_s for edge in edges if edge.is_open]
+    times = sorted(exchange_s for exchange_s in patient if exchange_s)
+    if node.usual.median_s(NEVER) != (times[(len(times) - 1) // 2] if times else NEVER):
+        raise AssertionError(f"node {node.index}: the median of the live edges is another one")
+
+
+def _fault(node: Core, edge: Edge) -> str | None:
+    line, exchange = edge.line, edge.exchange
+    record, pending = exchange.record, exchange.record.pending
+    if exchange.initiates != (node.index < edge.peer):
+        return "the lower index initiates"
+    if pending is not None and not exchange.initiates:
+        return "a responder has a pending request"
+    if pending is not None and (pending.seq, pending.incarnation) != (record.seq + 1, record.incarnation):
+        return "the pending request is not the next transaction"
+    if record.reply is not None and (exchange.initiates or record.reply.seq != record.seq):
+        return "the logged reply is not that of the last transaction"
+    if edge.is_open and (line.greeting.mine is None or line.greeting.theirs is None):
+        return "open before both greetings were exchanged"
+    if line.greeting.number is None and (edge.is_open or line.inbox):
+        return "no session, yet open or with messages waiting"
+    if (line.inbox and not exchange.busy) or len(line.inbox) > INBOX:
+        return "messages wait although the engine is not at work"
+    if edge.is_open and line.standing.quarantines and not line.standing.returned:
+        return "open in quarantine"
+    if record.heard is not None and record.seq == 0:
+        return "a version was heard without a transaction"
+    return None

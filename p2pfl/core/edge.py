@@ -13,20 +13,18 @@ from p2pfl.core.effects import Alarm, Effect, NoteLife
 from p2pfl.core.ending import Ending
 from p2pfl.core.events import EngineResult
 from p2pfl.core.exchange import Exchange, ExchangeInitiator, ExchangeResponder
-from p2pfl.core.facts import Facts
+from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import TELLS_PER_S, Patience, TokenBucket, UsualTime
 from p2pfl.core.line import Line
 from p2pfl.core.lives import Life, News, Start, news_bucket
 from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Resign
-from p2pfl.core.progress import Progress
+from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord, disagreement
-from p2pfl.core.service import Service
-from p2pfl.core.session import NEVER
 from p2pfl.core.settings import Settings
+from p2pfl.core.staleness import Weighing
 from p2pfl.core.standing import Fault
 from p2pfl.core.turns import Turns
-from p2pfl.core.weighing import Weighing
 
 _TELLING = (Ready, Done, LivesTold, Resign)
 """Messages that do not wait for the engine: the session may end before it answers."""
@@ -179,7 +177,9 @@ class Edge:
             return []
         match message:
             case Ready():
-                return self._hear_ready(message, now)
+                self.progress.hear_ready(message, now)
+                answer = self.announce(answer=True) if message.begun or message.through else []
+                return answer + self.exchange.begin_if_wanted(now)
             case Hello():
                 return self._hear_hello(message, now)
             case Done():
@@ -228,11 +228,6 @@ class Edge:
             effects += line.say(Resign(process=hello.process, other_ms=int(1000 * other_s)))
         return effects + self.hearsay.welcome(line, life, known, news, now)
 
-    def _hear_ready(self, ready: Ready, now: float) -> list[Effect]:
-        self.progress.hear_ready(ready, now)
-        answer = self.announce(answer=True) if ready.begun or ready.through else []
-        return answer + self.exchange.begin_if_wanted(now)
-
     def _hear_lives(self, message: LivesTold, now: float) -> list[Effect]:
         """What others say about lives: where a neighbor is in a new one, its edge begins anew at this end."""
         hearsay = self.hearsay
@@ -266,9 +261,7 @@ class Edge:
         return self.line.greeting.is_open
 
     def tick(self, now: float) -> list[Effect]:
-        """The node has a new version: exchange it (initiator), or ask for an exchange (responder), if it is the
-        edge's turn. Closing rounds are told in any case.
-        """
+        """Exchange the new version (a responder asks for it) in the edge's turn; always tell of closing rounds."""
         service = self.service
         tells = self.facts.closing is not None or self.ending.has_news_for(self.peer)
         if self.exchange.initiates:

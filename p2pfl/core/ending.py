@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from zlib import crc32
 
-from p2pfl.core.session import NEVER
+from p2pfl.core.facts import NEVER
 from p2pfl.core.settings import Settings
 
 
@@ -38,9 +38,9 @@ TRAINING_SHARE = 0.25
 """The share of its own training time for which a node waits for members that are slower or gone."""
 
 MOST_TELLS = 16
-"""Of the same sets to one neighbor in a row: with a robust rule two nodes may never agree about them."""
+"""How often a neighbor is told the same sets in a row: under a robust rule two nodes may never agree on them."""
 LONGEST_MULTIPLE = 50.0
-"""of its own training time for which a node goes on that is through: right for fiftyfold speeds."""
+"""A node that is through goes on for this many times its own training time: enough for fiftyfold speeds."""
 ROUNDS_OF_SILENCE = 3.0
 """A neighbor whose rounds are long is not silent before it has let so many of them pass."""
 
@@ -73,10 +73,7 @@ class Claims:
 
 
 class Ending:
-    """`begun` and `through` are what is taken to be true. `claims` has one entry for each neighbor.
-
-    `due_at`: when somebody must be told of news at the latest.
-    """
+    """`begun` and `through` are what is believed. News must be told at `due_at`. `claims` are by neighbor."""
 
     def __init__(self, index: int, neighbors: Iterable[int], settings: Settings) -> None:
         self.own = 1 << index
@@ -86,7 +83,7 @@ class Ending:
         self.begun = self.through = 0
         self.due_at = NEVER
         self.digest = NOTHING
-        """Of what is taken to be true; equal where two nodes know the same."""
+        """The digest of what this node believes; equal where two nodes know the same."""
         self.ended_by: Reason | None = None
         """Why this node has stopped training; None: it has not."""
         self._new_at = float("-inf")

@@ -22,26 +22,22 @@ from p2pfl.core.events import (
     RequestFrozen,
     RequestRefused,
 )
-from p2pfl.core.facts import Facts
+from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.line import Line
 from p2pfl.core.messages import Ask, Busy, Reply, Request, Resync, Transaction
-from p2pfl.core.progress import Progress
+from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord
-from p2pfl.core.service import Service
-from p2pfl.core.session import NEVER
 from p2pfl.core.settings import Settings
+from p2pfl.core.staleness import Weighing
 from p2pfl.core.standing import Fault
-from p2pfl.core.weighing import Weighing
 
 FIRST_RESEND_S = 1.0
 LAST_RESEND_S = 30.0
 LEAST_RETRY_S = 0.05
 LARGEST_COUNTER = 2**53 - 2
 LONGEST_JUMP = 2**20
-"""The most by which an incarnation may grow at once: a liar must not use them all up, and no honest end has begun so
-often.
-"""
+"""The largest step of an incarnation: a malicious peer must not use them all up, and no honest end needs more."""
 FILLED = 2
 """The transactions that fill empty replicas: the first carries a whole model, with an error 13 times its usual size."""
 
@@ -112,9 +108,9 @@ class Exchange(ABC):
         return effects
 
     def resync(self, incarnation: int, reason: str, now: float, *, notice: bool = False) -> list[Effect]:
-        """Adopt `incarnation`: replicas zero, sequence zero, pending dropped; counted, logged, and braked.
+        """Adopt `incarnation`: replicas and sequence are zero, the pending request is dropped. Resyncs are braked.
 
-        `notice`: an end that was restarted without replicas, as a person may plan it, is nothing to be alarmed about.
+        `notice`: one end was restarted without replicas, which is no alarm.
         """
         record, peer = self.record, self.line.peer
         if incarnation > min(LARGEST_COUNTER, record.incarnation + LONGEST_JUMP):

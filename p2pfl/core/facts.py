@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+NEVER = float("inf")
+"""A time that does not come."""
+
 
 class Phase(enum.Enum):
     """What a node is about."""
@@ -50,8 +53,8 @@ class Facts:
     def weight(self) -> float:
         """a_i = n_i/(deg_i+1), so that a pair that meets alone averages half and half where n is equal.
 
-        Whoever exchanges on deg_i edges at once keeps a positive share of its own model, and k <= min(a_i, a_j) keeps
-        each pair's step k/n_i + k/n_j <= 1: no exchange makes two models change places.
+        A node keeps a positive share of its own model whatever it exchanges at once, and k <= min(a_i, a_j) bounds each
+        pair's step: k/n_i + k/n_j <= 1, so no exchange makes two models change places.
         """
         return self.samples / (self.degree + 1)
 

@@ -6,6 +6,7 @@ Edges keep flows in the conservative profile alone; in the other one nobody's wo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from p2pfl.core.effects import Effect, NoteLife
 from p2pfl.core.facts import Facts
@@ -18,14 +19,14 @@ CHALLENGE_EVERY_S = 5.0
 """How often a neighbor that is there is told of another life of its own, at most."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Hearsay:
-    """Of one node."""
+    """What one node believes and passes on of its members' lives."""
 
-    def __init__(self, lives: Lives, lines: Mapping[int, Line], facts: Facts, settings: Settings) -> None:
-        self.lives = lives
-        self.lines = lines
-        self.facts = facts
-        self.settings = settings
+    lives: Lives
+    lines: Mapping[int, Line]
+    facts: Facts
+    settings: Settings
 
     def welcome(self, line: Line, life: Life, known: Life | None, news: News, now: float) -> list[Effect]:
         """Tell a neighbor that has just greeted what is known; `known` is the life that it was thought to be in."""
@@ -78,9 +79,7 @@ class Hearsay:
         return self._claimed() if self.settings.profile.keeps_flows and self.lives.claim_another() else []
 
     def _claimed(self) -> list[Effect]:
-        """This node's life has become a later one. All neighbors hear of it, and of those who came without a past as
-        well: they may have had one that nobody here remembers.
-        """
+        """Tell all neighbors of this node's later life, and of those who came without a past: they may have had one."""
         lives = self.lives
         there = [line for line in self.lines.values() if line.greeting.is_open]
         for line in there:

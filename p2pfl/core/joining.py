@@ -1,43 +1,42 @@
-"""How a node without memory finds its way into a federation that has moved on: whether it has, and from whom to start.
+"""Before the first round: wait until everybody is there, or join a federation that has moved on without this node.
 
-Where b neighbors may lie, more than b must say that it has, and the median is taken of more than 2 b: of fewer the
-liars could choose it.
+Nobody there yet and nobody there any more look alike: a node for which the federation has not ended waits for ever. To
+join is to find out whether the others have moved on, and from whom to start. Where b neighbors may lie, more than b
+must say that they have, and the median is taken of more than 2 b: of fewer the liars could choose it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median_low
 
-from p2pfl.core.edge import Edge
-from p2pfl.core.effects import Effect
+from p2pfl.core.edge import Edge, announce, is_accompanied
+from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.facts import Facts
 from p2pfl.core.hearsay import Hearsay
+from p2pfl.core.limits import Repeats
 from p2pfl.core.settings import Settings
 
 JOIN_TICKS = 3
 JOIN_WAIT_S = 10.0
 LONGEST_JOIN_S = 60.0
-"""A node goes on joining for so long where not one replica is filled: large models on slow lines take their time."""
+"""How long a node goes on joining while no replica is filled: large models on slow lines take their time."""
 LEAST_JOIN_TICK_S = 0.1
 MOVED_ON = 2
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Joining:
-    """`fresh`: the disk remembers nothing. `ticks` counts those taken to fill the replicas, `taken` is what was found
-    of where to go on: rounds, and seconds trained.
-    """
+    """`fresh`: the disk is empty. `ticks` have filled the replicas; `taken`: the rounds and seconds to go on from."""
 
-    def __init__(
-        self, edges: Mapping[int, Edge], facts: Facts, settings: Settings, hearsay: Hearsay, *, fresh: bool
-    ) -> None:
-        self.edges = edges
-        self.facts = facts
-        self.settings = settings
-        self.hearsay = hearsay
-        self.fresh = fresh
-        self.ticks = 0
-        self.taken: tuple[int | None, float | None] = (None, None)
+    edges: Mapping[int, Edge]
+    facts: Facts
+    settings: Settings
+    hearsay: Hearsay
+    fresh: bool
+    ticks: int = 0
+    taken: tuple[int | None, float | None] = (None, None)
 
     def moved_on(self) -> bool:
         """A node that has not trained yet asks: do they remember it, or have they trained without it?
@@ -81,13 +80,87 @@ class Joining:
         return self.taken
 
     def sources(self, *, late: bool) -> tuple[int, ...]:
-        """The neighbors whose median it starts from; none yet, if there are more to wait for.
-
-        Replicas that were filled before this process began may be from long ago.
-        """
+        """The neighbors with replicas filled by this process, whose median it starts from; none while more may come."""
         live = [edge for edge in self.edges.values() if edge.is_open]
         filled = tuple(
             edge.peer for edge in live if min(edge.exchange.record.seq, edge.service.exchanges) >= JOIN_TICKS
         )
         enough = (late or len(filled) == len(live)) and len(filled) >= self.settings.profile.neighbors_needed
         return filled if enough else ()
+
+
+RESUME_WAIT_S = 3.0
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Gathering:
+    """`repeats` says when to tell the neighbors again where this node stands."""
+
+    edges: Mapping[int, Edge]
+    facts: Facts
+    settings: Settings
+    joining: Joining
+    repeats: Repeats
+    awaited: Edge | None = None
+    """An edge that keeps this node on its level: it is asked first the next time."""
+    is_told_alone: bool = False
+
+    def wait(self, now: float, since: float) -> list[Effect] | None:
+        """What to say to the neighbors, who are waited for since then. None: it is time to begin.
+
+        The level is 0 until all own neighbors are connected, then one more than the least level among them: at level h
+        everyone within h - 1 hops has all neighbors. Without this a node whose neighbors came early would be many
+        rounds ahead of the others before they start.
+        """
+        if now >= since + self._patience_s(now, since):
+            return None if is_accompanied(self.edges) else self._wait_alone(now)
+        if self._is_held_back():
+            return announce(self.edges) if self.repeats.due(now) else []
+        levels = (edge.progress.level for edge in self.edges.values() if not edge.line.is_shut)
+        level = 1 + min(levels, default=self.settings.hops)
+        if level >= self.settings.hops:
+            return None
+        self.facts.level = int(level)
+        self.repeats.said(now)
+        return announce(self.edges)
+
+    def due_at(self, now: float, since: float) -> float:
+        """When `wait` must be called next."""
+        ends_at = since + self._patience_s(now, since)
+        return self.repeats.next_at if now >= ends_at else min(ends_at, self.repeats.next_at)
+
+    def end(self) -> None:
+        self.facts.level = None
+        self.awaited = None
+
+    def _patience_s(self, now: float, since: float) -> float:
+        """For all neighbors to appear; short where the federation is under way already."""
+        wait_s = self.settings.start_wait_s
+        short_s = min(wait_s, RESUME_WAIT_S)
+        if now < since + short_s:
+            return short_s
+        if self.facts.rounds == 0:
+            return short_s if self.joining.moved_on() else wait_s
+        # Where all that are there have finished, another neighbor may yet come that has not, and who finished lingers.
+        return min(wait_s, max(short_s, self.settings.linger_s / 2)) if self.joining.moved_on() else short_s
+
+    def _wait_alone(self, now: float) -> list[Effect]:
+        self.repeats.due(now)
+        if self.is_told_alone:
+            return []
+        self.is_told_alone = True
+        text = "no neighbor is there: nothing is trained until one is, and dialing goes on"
+        return [Alarm(kind="waiting-alone", peer=None, text=text)]
+
+    def _is_held_back(self) -> bool:
+        """Whether a neighbor keeps this node on its level. One is answer enough."""
+        level = self.facts.level or 0
+        if self.awaited is not None and is_behind(self.awaited, level):
+            return True
+        self.awaited = next((edge for edge in self.edges.values() if is_behind(edge, level)), None)
+        return self.awaited is not None
+
+
+def is_behind(edge: Edge, level: int) -> bool:
+    """Whether the neighbor is not there, or has not told of that level."""
+    return not edge.line.is_shut and (not edge.is_open or edge.progress.level < level)

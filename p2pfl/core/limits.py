@@ -8,17 +8,17 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from p2pfl.core.session import NEVER
+from p2pfl.core.facts import NEVER
 
 BURST = 32.0
 LONGEST_WAIT_S = 60.0
 TELLS_PER_S = 500.0
-"""versions that a node tells a neighbor of, on average: the next one tells more than one left out."""
+"""Versions that a node tells a neighbor of, on average: the next one makes up for one left out."""
 OTHERS_PER_S = 50.0
-"""messages of all other kinds: what is repeated comes once a second, and once for each Busy, which are 20."""
+"""Messages of all other kinds: repeats come once a second, and once for each of 20 Busy."""
 HEARD_MULTIPLE = 2.0
 LONGEST_STALL_S = 45.0
-"""for which a process may hang, and hear at once what was sent meanwhile; then its sessions end."""
+"""How long a process may hang and still hear all that was sent meanwhile; after that its sessions end."""
 FIRST_HEARD_S = 1.0
 RESYNC_WINDOW_S = 60.0
 RESYNCS_PER_WINDOW = 5
@@ -65,10 +65,10 @@ class TokenBucket:
 
 
 def hearing_bucket(exchanges_per_s: float) -> TokenBucket:
-    """Of a neighbor's messages: twice what an honest one says at most, in any stretch of time.
+    """The bound on a neighbor's messages: twice what an honest one sends at most, in any stretch of time.
 
-    That is `TELLS_PER_S` of Ready, for each exchange one Request or Reply, and `OTHERS_PER_S`: a request is frozen
-    when the one before is through, and is repeated by the clock. The bucket fills while this process hangs.
+    That is `TELLS_PER_S` of Ready, one Request or Reply per exchange, and `OTHERS_PER_S`: a request is frozen once the
+    one before is answered, and repeated by the clock. The bucket fills while this process hangs.
     """
     rate_per_s = HEARD_MULTIPLE * (TELLS_PER_S + exchanges_per_s + OTHERS_PER_S)
     burst = rate_per_s * LONGEST_STALL_S / HEARD_MULTIPLE
@@ -77,12 +77,12 @@ def hearing_bucket(exchanges_per_s: float) -> TokenBucket:
 
 @dataclass(slots=True)
 class ResyncBrake:
-    """Refuses a neighbor's sessions for a while when its edge keeps falling apart."""
+    """Refuses a neighbor's sessions for a while after too many resyncs of its edge."""
 
     times: list[float] = field(default_factory=list)
     held_until: float = float("-inf")
     rests: bool = False
-    """whether it has held the edge since the last session that was let in."""
+    """Whether it has held the edge since the last session that was let in."""
 
     def count(self, now: float) -> bool:
         """Record one resync; True if there were too many and the edge must rest."""
@@ -102,7 +102,7 @@ class ResyncBrake:
 
 @dataclass(slots=True)
 class Repeats:
-    """When to say again what a neighbor may wait for and may not have heard: after 1, 2, 4 ... 16 s."""
+    """When to repeat what a neighbor may not have heard: after 1, 2, 4 ... 16 s."""
 
     next_at: float = NEVER
     wait_s: float = FIRST_REPEAT_S
@@ -124,8 +124,7 @@ class Repeats:
 class WaitBudget:
     """Seconds that rounds may still wait for one neighbor beyond the others: it fills by WAIT_SHARE of the time.
 
-    Patience begins anew with each exchange that gets through, so it alone lets a neighbor that stutters take as much of
-    each stutter as one that has just hung takes once.
+    Patience alone begins anew with each exchange, so a neighbor that stutters could use it up every time.
     """
 
     seconds: float = WAIT_BURST_S
@@ -173,11 +172,7 @@ def pace_setter(waited_s: Mapping[int, float]) -> int | None:
 
 @dataclass(slots=True)
 class Patience:
-    """How long a round waits for this edge: a multiple of its measured exchange time, less after each miss.
-
-    Adaptive, so that nobody guesses a timeout; halved by every miss in a row, so that a neighbor that hangs costs next
-    to nothing.
-    """
+    """How long a round waits for this edge: a multiple of its measured exchange time, halved by every miss in a row."""
 
     longest_s: float
     exchange_s: float | None = None

@@ -1,5 +1,7 @@
 """The line to one neighbor: its session and greeting, what waits to be read, and the bounds that it must keep.
 
+A session opens with one Hello each way; both ends judge the pair as sent, and nothing else flows before that.
+
 It says what it found, as effects or a verdict, and calls nothing above itself: whoever ends the session through it
 tells the exchange (`Exchange.drop`).
 """
@@ -8,24 +10,71 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from p2pfl.core.effects import Alarm, CloseSession, Effect, Send
+from p2pfl.core.facts import NEVER
 from p2pfl.core.limits import ResyncBrake, TokenBucket, hearing_bucket
 from p2pfl.core.lives import Copies
 from p2pfl.core.messages import Hello, Message, Reply, Request
-from p2pfl.core.session import Greeting
 from p2pfl.core.standing import Fault, Standing
+
+REPEAT_S = 1.0
+
+
+@dataclass(slots=True)
+class Greeting:
+    """State of the session under way; `number` is None while there is none."""
+
+    number: int | None = None
+    mine: Hello | None = None
+    theirs: Hello | None = None
+    is_open: bool = False
+    repeat_at: float = NEVER
+
+    def begin(self, number: int) -> None:
+        self.end()
+        self.number = number
+
+    def end(self) -> None:
+        self.number = self.mine = self.theirs = None
+        self.repeat_at = NEVER
+        self.is_open = False
+
+    def compose(self, hello: Hello, now: float) -> Hello:
+        """Fix what this end says in this session and return it for sending."""
+        self.mine = hello
+        self.repeat_at = NEVER if self.theirs else now + REPEAT_S
+        return hello
+
+    def hear(self, hello: Hello) -> Hello | None:
+        """Take the other end's greeting; returns the answer it asks for, if any."""
+        if self.theirs is None:
+            self.theirs = hello
+            self.repeat_at = NEVER
+        if self.mine is None or hello.have_yours:
+            return None
+        return replace(self.mine, have_yours=True)
+
+    def repeat(self, now: float) -> Hello | None:
+        """The greeting once more, if the other end has been silent for too long."""
+        if self.mine is None or now < self.repeat_at:
+            return None
+        self.repeat_at = now + REPEAT_S
+        return self.mine
+
 
 INBOX = 8
 
 
 @dataclass(slots=True, kw_only=True)
 class Line:
-    """Of one edge."""
+    """This end of the line to one neighbor."""
 
     peer: int
     exchanges_per_s: float
     news: TokenBucket
-    """Bounds the words about lives that are believed of this neighbor."""
+    """Bounds how many words about lives are believed of this neighbor."""
     hearing: TokenBucket = field(init=False)
     """Bounds all messages of this neighbor, in whatever session."""
     greeting: Greeting = field(default_factory=Greeting)

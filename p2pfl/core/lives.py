@@ -14,19 +14,19 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from p2pfl.core.facts import NEVER
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.session import NEVER
 
 LARGEST_GENERATION = 2**40
 """Far above what any member can reach, and far below what the wire can hold."""
 LARGEST_STEP = 2**20
-"""By which a generation that others tell may exceed the known one: a liar must not use them all up at once."""
+"""The largest step of a generation that others may tell: a malicious peer must not use them all up at once."""
 PASS_ON_EVERY_S = 0.25
 NEWS_PER_S = 8.0
 LEAST_NEWS = 512.0
-"""Of each neighbor so many words about lives are believed at once (twice the members, if they are more), then fewer."""
+"""So many words about lives are believed of a neighbor at once, or twice the members; then NEWS_PER_S."""
 MOST_CLAIMS = 8
-"""A process raises its own generation so often at most: two copies of one key must not outbid each other for ever."""
+"""How often a process raises its own generation: two copies of one key must not outbid each other for ever."""
 MOST_PROCESSES = 64
 """Processes of one neighbor that are remembered."""
 
@@ -61,7 +61,7 @@ class News(enum.Enum):
     LATER = enum.auto()
     """The same life with a higher generation: its node has learned of earlier ones."""
     NEW = enum.auto()
-    """A new life: what flowed before is gone at the other end."""
+    """A new life: the other end has lost its flows."""
 
 
 class Lives:
@@ -151,7 +151,7 @@ def news_bucket(members: int) -> TokenBucket:
 
 
 class Copies:
-    """Which processes have spoken with one neighbor's key. One that speaks again after another has: both run.
+    """Which processes have spoken with one neighbor's key. If one speaks again after another has, both run.
 
     A restart alone never looks so. `told_to_resign`: this neighbor says that this node is the later of two.
     """
@@ -162,7 +162,7 @@ class Copies:
         self._latest: int | None = None
         self._first_at: dict[int, float] = {}
         self._pairs: dict[int, int] = {}
-        """Of each process that is proven to run beside another one, which that is."""
+        """For each process that is proven to run beside another one, that other one."""
         self.told_to_resign = False
 
     def heard(self, name: int, now: float) -> bool:

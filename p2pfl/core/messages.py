@@ -157,7 +157,7 @@ Message = Hello | Transaction | Ready | Done | LivesTold | Resign
 
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")
 _SEED = 1
-"""another one than `records` has."""
+"""A different seed from that of `records`."""
 
 
 def request_digest(request: Request) -> bytes:

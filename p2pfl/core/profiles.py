@@ -1,4 +1,4 @@
-"""What a node may believe of its neighbors, and what follows: what it exchanges, when it mixes, what it needs for that.
+"""Profiles: what a node may believe of its neighbors, and what follows.
 
 In the conservative profile nobody is thought to lie, and each exchange moves both models. In the robust profile up to
 b neighbors of a node may lie. Exchanges move no model there, for clipping what a liar sends and conserving the sum
@@ -132,9 +132,6 @@ class Robust(Profile):
         return own_s
 
     def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
-        """The median of the own pace and of what the neighbors tell of theirs: no b of 2 b + 1 can move it far.
-
-        The own pace alone, where too few tell.
-        """
+        """The median of the own and the neighbors' pace, which b of 2 b + 1 cannot move far; the own if few tell."""
         told = [pace_s for pace_s in neighbors_s if pace_s > 0]
         return median([own_s, *told]) if len(told) >= self.neighbors_needed else own_s

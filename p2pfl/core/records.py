@@ -104,9 +104,7 @@ def next_chain(chain: bytes, request: Request, reply: Reply) -> bytes:
 
 
 def disagreement(mine: Hello, theirs: Hello, *, initiates: bool) -> str:
-    """Why the edge must begin anew, by the greetings of this end, which initiates or not, and the other; empty: they
-    agree.
-    """
+    """Why the edge must begin anew, judged from both greetings; empty where they agree. `initiates`: this end does."""
     if consistent(mine, theirs) if initiates else consistent(theirs, mine):
         return ""
     if mine.has_replicas and theirs.has_replicas:

@@ -15,17 +15,13 @@ from p2pfl.core.edge import Edge, announce, is_accompanied, say_done
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
 from p2pfl.core.ending import Ending, Reason
 from p2pfl.core.events import Bootstrapped, Mixed, RoundCommitted, RoundTrained, Started, StopRequested
-from p2pfl.core.facts import Facts, Phase
-from p2pfl.core.gathering import Gathering
+from p2pfl.core.facts import NEVER, Facts, Phase
 from p2pfl.core.hearsay import Hearsay
-from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S, Joining
+from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S, Gathering, Joining
 from p2pfl.core.limits import Repeats, UsualTime
-from p2pfl.core.mixing import Mixing
-from p2pfl.core.pace import Pace
-from p2pfl.core.session import NEVER
 from p2pfl.core.settings import Settings
-from p2pfl.core.tick import Tick
-from p2pfl.core.training import Training
+from p2pfl.core.tick import Mixing, Tick
+from p2pfl.core.training import Pace, Training
 
 IDLE_S = 0.5
 """How often a node that is through and trains no longer looks whether the federation has ended."""
@@ -34,7 +30,7 @@ RoundEvent = Started | RoundTrained | RoundCommitted | Bootstrapped | Mixed | St
 
 
 class Rounds:
-    """Of one node, in one phase after the other."""
+    """The phases of one node, one after the other."""
 
     def __init__(
         self,
@@ -54,9 +50,9 @@ class Rounds:
         self.ending = ending
         self.repeats = Repeats()
         """When to say again where this node stands, in the phases in which its neighbors wait for it."""
-        self.joining = Joining(edges, facts, settings, hearsay, fresh=fresh)
+        self.joining = Joining(edges, facts, settings, hearsay, fresh)
         self.gathering = Gathering(edges, facts, settings, self.joining, self.repeats)
-        self.training = Training(facts, settings, Pace(edges, facts, settings), elapsed_before_s=elapsed_before_s)
+        self.training = Training(facts, settings, Pace(edges, facts, settings), elapsed_before_s)
         self.tick = Tick(edges, usual, settings)
         self.mixing = Mixing(edges, facts, settings)
         self.phase = Phase.WAITING
@@ -260,10 +256,10 @@ class Rounds:
         return effects + announce(self.edges) + self._close(now)
 
     def _close(self, now: float) -> list[Effect]:
-        """Mixing rounds without training take out what disagreement training has left.
+        """Mixing rounds without training remove the disagreement that training has left.
 
-        Each waits until the live neighbors are no more than one behind: so the first waits until they have stopped
-        training, the second until theirs have, and what the last one learned still reaches everybody.
+        Each waits until no live neighbor is more than one behind: the first until they have stopped training, the
+        second until theirs have. So what the last node learned still reaches everybody.
         """
         closed = self.facts.closed
         if closed >= self.settings.closing_rounds:

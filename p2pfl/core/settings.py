@@ -1,4 +1,4 @@
-"""What a core was built with."""
+"""What a core is built with."""
 
 from __future__ import annotations
 

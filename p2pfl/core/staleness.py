@@ -1,4 +1,4 @@
-"""Staleness weights s(tau): how much an exchange counts when the peer knew us `tau` of our own rounds ago.
+"""How much an exchange counts: s(tau) when the peer knew us `tau` of our own rounds ago, and its use on one edge.
 
 `hinge-polynomial:b,a` is the default: 1 for tau <= b, then (tau - b + 1)^-a. constant, hinge and polynomial are
 FedAsync's (Xie, Koyejo, Gupta 2019, arXiv 1903.03934, section 5). All are 0 above 64. Staleness is not a defence: a
@@ -8,6 +8,10 @@ liar chooses what it echoes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from p2pfl.core.facts import Facts
+from p2pfl.core.turns import Turns
 
 LIMIT = 64
 
@@ -39,3 +43,69 @@ def parse_staleness(spec: str) -> Staleness:
 def _limited(weight: Staleness) -> Staleness:
     table = [min(1.0, max(0.0, weight(tau))) for tau in range(LIMIT + 1)]
     return lambda tau: 0.0 if tau > LIMIT else table[max(0, tau)]
+
+
+LONGEST_PACE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """The neighbor's latest word: a_j, seconds per local step, and which of our versions its replica then held."""
+
+    weight: float
+    pace_s: float
+    echo: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Weighing:
+    """How much one edge's exchanges count. Staleness is counted in turns of the edge."""
+
+    facts: Facts = field(repr=False, compare=False)
+    turns: Turns
+    weigh: Staleness = field(repr=False, compare=False)
+    told: Told | None = None
+    """What is known of the neighbor since the edge began; None before the first exchange."""
+    staleness: int = 0
+    """The staleness of the exchange that was weighed last."""
+    weighed: int = 0
+    """How many exchanges were weighed."""
+    staleness_sum: int = 0
+    staleness_max: int = 0
+
+    def of(self, known: int | None, *, fell_to_zero: bool) -> float:
+        """s(tau), tau = turns of the edge since the own version that the peer's replica held when it last sent.
+
+        On a static graph that is the number of rounds. In a schedule an edge that rests for P rounds is not late.
+        """
+        if known is None or self.facts.joining:
+            return 0.0
+        self.staleness = self.turns.between(known, self.facts.version)
+        self.weighed += 1
+        self.staleness_sum += self.staleness
+        self.staleness_max = max(self.staleness_max, self.staleness)
+        weight = self.weigh(self.staleness)
+        # An edge that once fell to zero must be able to come back.
+        return max(weight, self.weigh(LIMIT)) if fell_to_zero else weight
+
+    def share(self) -> float:
+        """a_ij s_j of a rule, min(a_i, a_j) s(tau) / n_i: at most 1/(deg_i+1) whatever the neighbor claims.
+
+        0 where nothing is known that could be mixed. tau is the neighbor's as above, by what it told in the latest
+        exchange; beyond the limit nothing counts under any staleness, or a replica from long ago would hold on for
+        ever.
+        """
+        told = self.told
+        if told is None:
+            return 0.0
+        tau = self.turns.between(told.echo, self.facts.version)
+        if tau > LIMIT:
+            return 0.0
+        return min(self.facts.weight, told.weight) / self.facts.samples * self.weigh(tau)
+
+    def hear(self, factor: float, weight: float, pace_s: float, echo: int | None) -> None:
+        """Keep what the neighbor told. Pace estimates move toward each other as models do; they are not conserved."""
+        facts, pace_s = self.facts, min(pace_s, LONGEST_PACE_S)
+        self.told = None if echo is None else Told(weight=weight, pace_s=pace_s, echo=min(echo, facts.version))
+        share = min(1.0, factor / facts.samples)
+        facts.pace_s += share * (pace_s - facts.pace_s)

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 FORGIVEN_S = 300.0
-"""in which one point is forgiven: linear, so that every machine finds the same."""
+"""The time in which one point is forgiven: linear, so that every machine computes the same."""
 ENOUGH = 4.5
-"""points that lead to quarantine: five refused models within two minutes."""
+"""The points that lead to quarantine: five refused models within two minutes."""
 PROBATION = 3.0
-"""points that a neighbor comes back with."""
+"""The points with which a neighbor returns from quarantine."""
 FORGOTTEN = 1.0
-"""with fewer points the next quarantine is as short as the first."""
+"""Below these points the next quarantine is as short as the first."""
 FIRST_TERM_S = 60.0
 LONGEST_TERM_S = 3600.0
 
@@ -27,19 +27,19 @@ class Fault(enum.StrEnum):
     """Kinds of proven faults."""
 
     PAYLOAD = "payload"
-    """a model that is not finite, has a wrong size, or is absurdly long."""
+    """A model is not finite, has a wrong size, or is absurdly long."""
     FACTOR = "factor"
-    """a mixing factor beyond what both ends can compute."""
+    """A mixing factor is above what both ends can compute."""
     COUNTER = "counter"
-    """a count that no life is long enough for."""
+    """A counter is larger than any node can reach."""
     AUDIT = "audit"
-    """replicas that differ at the two ends: its arithmetic, or its word, is not ours."""
+    """The replicas differ at the two ends: its arithmetic, or its word, is not ours."""
     RESYNC = "resync"
-    """the edge begun anew in mid-session, though nothing was refused."""
+    """It began the edge anew in mid-session, although nothing was refused."""
     FLOOD = "flood"
-    """more messages than any honest node sends."""
+    """It sent more messages than any honest node."""
     MALFORMED = "malformed"
-    """sealed by the neighbor, and no message."""
+    """It sealed something that is no message."""
 
 
 POINTS: Mapping[Fault, float] = {
@@ -69,7 +69,7 @@ class View:
 
 
 class Standing:
-    """Of one neighbor. Quarantines last twice as long each time, up to an hour."""
+    """What is proven against one neighbor. Each quarantine lasts twice as long as the one before, up to an hour."""
 
     __slots__ = ("_counts", "_noted_at", "_points", "_term_s", "latest", "quarantines", "returned", "until")
 
@@ -77,7 +77,7 @@ class Standing:
         self.until = float("-inf")
         self.latest = ""
         self.returned = False
-        """whether the end of the latest quarantine has been told."""
+        """Whether the end of the latest quarantine has been told."""
         self.quarantines = 0
         self._counts: dict[Fault, int] = {}
         self._points = 0.0
@@ -110,7 +110,7 @@ class Standing:
 
     @property
     def is_out(self) -> bool:
-        """From the beginning of a quarantine until it comes back: nobody waits for it."""
+        """Whether it is in quarantine or has not come back since: nobody waits for it."""
         return self.quarantines > 0 and not self.returned
 
     def comes_back(self, now: float) -> bool:

@@ -1,15 +1,18 @@
-"""The wait after a new version: for which exchanges, how long, and who has cost the time.
+"""After a new version: how long to wait for which exchanges, and then, in the robust profile, with whom to mix.
 
-A dead neighbor costs nothing, a slow one next to nothing.
+A dead neighbor costs nothing, a slow one next to nothing. In the robust profile exchanges only tell each end the
+other's model; after each round's exchanges one rule is applied to the own model and the replicas of the neighbors that
+are present. With no more than 2 b of them the b liars could be half: then nothing is mixed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from p2pfl.core.edge import Edge
-from p2pfl.core.effects import Effect
-from p2pfl.core.facts import Phase
+from p2pfl.core.effects import Alarm, Effect, Mix
+from p2pfl.core.facts import Facts, Phase
 from p2pfl.core.joining import LEAST_JOIN_TICK_S
 from p2pfl.core.limits import PATIENCE_MULTIPLE, UsualTime
 from p2pfl.core.settings import Settings
@@ -17,20 +20,20 @@ from p2pfl.core.settings import Settings
 LEAST_USUAL_WAIT_S = 0.25
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Tick:
     """The latest of a node; `usual` is how long an exchange takes on each of its live edges."""
 
-    def __init__(self, edges: Mapping[int, Edge], usual: UsualTime, settings: Settings) -> None:
-        self.edges = edges
-        self.usual = usual
-        self.settings = settings
-        self.is_waiting = False
-        """Whether the exchanges of the latest version are not through yet, nor given up."""
-        self.began_at = 0.0
-        self.training_s = 0.0
-        """How long the latest local round has trained."""
-        self.awaited: Edge | None = None
-        """The edge that is waited for longest."""
+    edges: Mapping[int, Edge]
+    usual: UsualTime
+    settings: Settings
+    is_waiting: bool = False
+    """Whether the exchanges of the latest version are not through yet, nor given up."""
+    began_at: float = 0.0
+    training_s: float = 0.0
+    """How long the latest local round has trained."""
+    awaited: Edge | None = None
+    """The edge that is waited for longest."""
 
     def begin(self, now: float) -> list[Effect]:
         """The node has a new version."""
@@ -78,9 +81,7 @@ class Tick:
             awaited.service.patience.cost(end - alone_from, end - self.began_at, median_s, end)
 
     def _patience_end(self, edge: Edge, phase: Phase, phase_from: float, median_s: float) -> float:
-        """When this edge is waited for no longer. `median_s` is what an exchange usually takes; with one neighbor
-        alone, what it takes with that one.
-        """
+        """When the wait for this edge ends. `median_s` is the usual time of an exchange, over all live edges."""
         patience, progress = edge.service.patience, edge.progress
         wait_s = patience.wait_s()
         if wait_s > self.training_s:  # the usual wait is never shorter than that
@@ -111,3 +112,70 @@ class Tick:
         if phase is not Phase.TRAINING or not rests:
             return self.began_at
         return self.began_at + min(self.usual.median_s(0.0), self.settings.max_wait_s)
+
+
+GRACE = 4
+"""Rounds in a row without enough replicas before it is reported although the sessions are there: an edge that begins,
+or begins anew, takes two exchanges to fill them."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Mixing:
+    """`alone` counts the rounds that mixed with nobody, `mixed` the others; `too_few` is what was told last."""
+
+    edges: Mapping[int, Edge]
+    facts: Facts
+    settings: Settings
+    mixed: int = 0
+    alone: int = 0
+    too_few: bool = False
+    _in_a_row: int = 0
+
+    def begin(self, elapsed_s: float) -> list[Effect]:
+        """What to do once a round's exchanges are through: `Mix` is among it if there is something to mix."""
+        if not self.settings.profile.mixes_by_rule:
+            return []
+        shares = {peer: edge.exchange.share() for peer, edge in self.edges.items()}
+        present = tuple(peer for peer, part in shares.items() if part > 0.0)
+        if not self.is_safe(len(present)):
+            self.alone += 1
+            self._in_a_row += 1
+            return self._miss(len(present))
+        self._in_a_row = 0
+        weights = tuple(shares[peer] for peer in present)
+        return [*self._find(len(present)), Mix(peers=present, weights=weights, progress=self._progress(elapsed_s))]
+
+    def end(self, *, failed: bool) -> list[Effect]:
+        """What was begun is done, or (`failed`) the rule gave no model: then the round has mixed with nobody."""
+        self.mixed += not failed
+        self.alone += failed
+        if not failed:
+            return []
+        text = "the rule raised, or gave no finite model: nothing was mixed"
+        return [Alarm(kind="mixing-failed", peer=None, text=text)]
+
+    def is_safe(self, neighbors: int) -> bool:
+        """Whether liars among so many cannot choose what comes out."""
+        return neighbors >= self.settings.profile.neighbors_needed
+
+    def _progress(self, elapsed_s: float) -> float:
+        rounds = self.settings.rounds
+        done = self.facts.rounds / rounds if rounds is not None else elapsed_s / (self.settings.time_s or 1.0)
+        return min(1.0, done)
+
+    def _miss(self, present: int) -> list[Effect]:
+        """Tell once that there are too few."""
+        there = sum(edge.is_open for edge in self.edges.values())
+        if self.too_few or (self.is_safe(there) and self._in_a_row < GRACE):
+            return []
+        self.too_few = True
+        text = f"{there} neighbors are there, with fresh models of {present}: {self.settings.profile.condition}"
+        return [Alarm(kind="too-few-neighbors", peer=None, text=text)]
+
+    def _find(self, present: int) -> list[Effect]:
+        """Tell once that there are enough again."""
+        if not self.too_few:
+            return []
+        self.too_few = False
+        text = f"there are fresh models of {present} neighbors: mixing goes on"
+        return [Alarm(kind="enough-neighbors", peer=None, text=text)]

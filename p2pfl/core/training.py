@@ -1,30 +1,73 @@
-"""The own training: how many rounds, how long, and at what rate."""
+"""The own training: how many rounds, how long, and how far a node moves that takes more rounds than others."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from p2pfl.core.edge import Edge
 from p2pfl.core.facts import Facts
-from p2pfl.core.pace import Pace
 from p2pfl.core.settings import Settings
 
+NEWEST = 0.2
+"""The weight of the latest round in the own pace."""
 
+
+@dataclass(slots=True, eq=False, repr=False)
+class Pace:
+    """`from_` is when the round under way began, or the one before ended; `own_s` seconds per local step."""
+
+    edges: Mapping[int, Edge]
+    facts: Facts
+    settings: Settings
+    from_: float | None = None
+    own_s: float | None = None
+
+    def begin(self, now: float) -> None:
+        if self.from_ is None:
+            self.from_ = now
+
+    def correction(self, steps: int, waited_s: float, now: float) -> float:
+        """Rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax) of a round that ends now and had to wait for its turn."""
+        if self.from_ is not None and steps > 0:
+            self._note((now - self.from_ - waited_s) / steps)
+        self.from_ = now
+        limit, own_s = self.settings.speed_limit, self.own_s
+        if limit <= 1.0 or not self.facts.pace_s or not own_s:
+            return 1.0
+        return min(limit, max(1.0 / limit, own_s / self.usual_s(own_s)))
+
+    def usual_s(self, own_s: float) -> float:
+        """The pace that the own one is compared with: seconds per local step."""
+        open_edges = (edge.exchange.weighing for edge in self.edges.values() if edge.is_open)
+        neighbors_s = (weighing.told.pace_s for weighing in open_edges if weighing.told)
+        return self.settings.profile.usual_pace_s(own_s, self.facts.pace_s, neighbors_s)
+
+    def _note(self, pace_s: float) -> None:
+        before = self.own_s
+        self.own_s = pace_s if before is None else (1 - NEWEST) * before + NEWEST * pace_s
+        gained = self.own_s - (before or 0.0)
+        self.facts.pace_s = self.settings.profile.told_pace_s(self.own_s, gained, self.facts.pace_s)
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Training:
     """Of one node; rounds and time that are taken over from others count as if they were the own."""
 
-    def __init__(self, facts: Facts, settings: Settings, pace: Pace, *, elapsed_before_s: float) -> None:
-        self.facts = facts
-        self.settings = settings
-        self.pace = pace
-        self.elapsed_before_s = elapsed_before_s
-        """How long it had trained before this process."""
-        self.began_at: float | None = None
-        """When training began in this process."""
-        self.taken_over = 0
-        """How many of its rounds it took over from others."""
-        self.round_from = 0.0
-        """When the latest round began."""
-        self.accompanied = True
-        """Whether a neighbor was there when the round under way began."""
-        self.failed_rounds = 0
+    facts: Facts
+    settings: Settings
+    pace: Pace
+    elapsed_before_s: float
+    """How long it had trained before this process."""
+    began_at: float | None = None
+    """When training began in this process."""
+    taken_over: int = 0
+    """How many of its rounds it took over from others."""
+    round_from: float = 0.0
+    """When the latest round began."""
+    accompanied: bool = True
+    """Whether a neighbor was there when the round under way began."""
+    failed_rounds: int = 0
 
     def begin(self, now: float) -> bool:
         """True the first time."""

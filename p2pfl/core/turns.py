@@ -42,10 +42,7 @@ ALWAYS = Turns()
 
 
 def place(version: int, closing: int | None) -> int:
-    """The number that selects the graph of a round.
-
-    Nodes that trained for a time, or joined, have different versions; their closing rounds are the same ones.
-    """
+    """Selects a round's graph: nodes that joined, or train for a time, share closing rounds but not versions."""
     return closing or version
 
 

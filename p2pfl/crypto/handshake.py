@@ -48,11 +48,12 @@ class SessionKeys:
 
 
 def m2_bytes(federation: FederationBinding) -> int:
-    return KEY_BYTES + sealed_bytes(federation)
+    return KEY_BYTES + m3_bytes(federation)
 
 
 def m3_bytes(federation: FederationBinding) -> int:
-    return sealed_bytes(federation)
+    plain = PUBLIC_BYTES + federation.blinded_bytes + SIGNATURE_BYTES + KEY_BYTES
+    return plain + crypto_aead_chacha20poly1305_ietf_ABYTES
 
 
 class _Steps:
@@ -142,13 +143,6 @@ class Responder(_Steps):
         self._federation = federation
         self._ephemeral = ephemeral
         self._pending: tuple[Secrets, bytes] | None = None
-        self._peer_public: bytes | None = None
-
-    @property
-    def peer_public(self) -> bytes:
-        if self._peer_public is None:
-            raise RuntimeError("the peer is unknown before the handshake is complete")
-        return self._peer_public
 
     def first(self, m1: bytes) -> bytes:
         """m2. The opening tag is checked before any work on the curve.
@@ -189,7 +183,6 @@ class Responder(_Steps):
             raise UnlistedKey(initiator.public)
         if initiator.differences:
             raise FederationMismatch(initiator.public, initiator.differences)
-        self._peer_public = initiator.public
         self._next = "complete"
         return _session_keys(secrets, th2, m3, peer_public=initiator.public, initiating=False)
 
@@ -224,11 +217,6 @@ class Introduction:
 
     public: bytes
     differences: tuple[str, ...]
-
-
-def sealed_bytes(federation: FederationBinding) -> int:
-    plain = PUBLIC_BYTES + federation.blinded_bytes + SIGNATURE_BYTES + KEY_BYTES
-    return plain + crypto_aead_chacha20poly1305_ietf_ABYTES
 
 
 def introduce(leg: Leg, identity: Identity, federation: FederationBinding) -> bytes:

@@ -13,7 +13,6 @@ import stat
 import string
 from pathlib import Path
 
-from nacl.bindings import crypto_core_ed25519_is_valid_point
 from nacl.signing import SigningKey
 
 from p2pfl.errors import StorageError, UserError
@@ -93,18 +92,6 @@ def public_text(public: bytes) -> str:
     if len(public) != PUBLIC_BYTES:
         raise ValueError(f"a public key has {PUBLIC_BYTES} bytes, not {len(public)}")
     return _encode(public)
-
-
-def parse_public(text: str) -> bytes:
-    """The 32-byte public key that `public_text` wrote.
-
-    Raises:
-        ValueError: it is no such text, or no key at all; most slips of the pen are found by the latter.
-    """
-    public = _decode(text)
-    if not crypto_core_ed25519_is_valid_point(public):
-        raise ValueError("this is not an Ed25519 public key: is a character mistyped?")
-    return public
 
 
 def _encode(raw: bytes) -> str:

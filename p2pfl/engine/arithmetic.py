@@ -53,9 +53,7 @@ def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float
 
 
 def settle(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method) -> None:
-    """Carry out what `lead` found: x += D/n, and what the method makes of it at the edge. Where k = 0 nothing moves,
-    not even -0 to 0.
-    """
+    """Carry out what `lead` found, and the method's part at the edge. With k = 0 nothing moves, not even -0 to 0."""
     scratch = state.scratch
     edge.peer, scratch.peer = scratch.peer, edge.peer
     edge.own, scratch.own = scratch.own, edge.own

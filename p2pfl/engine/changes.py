@@ -1,6 +1,13 @@
-"""Everything that can change a node's durable state, as values: live operations and recovery share them."""
+"""Everything that can change a node's durable state, as values, and the one place where each is carried out.
+
+Live operations and recovery from the log run the same floating-point operations on the same values, so a restarted
+node holds the very bits that it held before; a live operation has checked before what they lead to, and only `settle`s
+it. `x_i -= D/n_i` is the Laplacian step of Xiao and Boyd (2004) on one edge.
+"""
 
 from __future__ import annotations
+
+from typing import assert_never
 
 import numpy as np
 from msgspec import Struct
@@ -8,7 +15,11 @@ from numpy.typing import NDArray
 
 from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
+from p2pfl.engine import arithmetic
+from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import Vector
+from p2pfl.learn.methods import Method
 
 
 class RequestWasFrozen(Struct, frozen=True, kw_only=True, gc=False):
@@ -76,3 +87,68 @@ Change = (
     | ModelWasReplaced
     | LifeWasHeard
 )
+
+
+def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) -> None:
+    """Apply `change` to `state` in place."""
+    match change:
+        case RequestWasFrozen(peer=peer, request=request):
+            state.edges[peer].record.freeze(request)
+        case RequestWasApplied() | ReplyWasApplied():
+            _exchange(state, change, codecs, method)
+        case EdgeWasReset(peer=peer, incarnation=incarnation):
+            record = state.edges[peer].record
+            record.reset(incarnation)
+            state.edges[peer].begin_anew(record)
+        case RoundWasCommitted():
+            _commit(state, change)
+        case ModelWasReplaced(model=model, rounds=rounds, elapsed_s=elapsed_s):
+            state.channels[:] = model
+            state.rounds = state.rounds if rounds is None else rounds
+            state.elapsed_s = state.elapsed_s if elapsed_s is None else elapsed_s
+            state.unmixed = None
+        case LifeWasHeard(member=member, life=life):
+            if member is None:
+                state.life = life
+            else:
+                state.lives[member] = life
+        case _:
+            assert_never(change)
+
+
+def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, method: Method) -> None:
+    """Finish an exchange that `lead` has computed: x += D/n, where D has the same bits at both ends up to its sign."""
+    edge, reply = state.edges[change.peer], change.reply
+    if isinstance(change, RequestWasApplied):
+        edge.record.settle_request(change.request, reply, change.chain)
+    else:
+        edge.record.settle_reply(reply, change.chain)
+    arithmetic.settle(state, edge, reply.factor, reply.terms, method)
+
+
+def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, codecs: Codecs, method: Method) -> None:
+    edge, codec, size = state.edges[change.peer], codecs.of(change.peer), state.channels.size
+    if isinstance(change, RequestWasApplied):
+        incoming, outgoing = change.request.body, change.reply.body
+    elif edge.record.pending is not None:
+        incoming, outgoing = change.reply.body, edge.record.pending.body
+    else:
+        raise ValueError("a reply was applied without a pending request")
+    state.scratch.fit(state.channels)
+    codec.decode(incoming, size, state.scratch.decoded_peer)
+    codec.decode(outgoing, size, state.scratch.decoded_own)
+    arithmetic.lead(state, edge, change.reply.factor)
+    settle(state, change, method)
+
+
+def _commit(state: NodeState, change: RoundWasCommitted) -> None:
+    state.version, state.rounds = change.version, change.rounds
+    state.elapsed_s = change.elapsed_s
+    state.unmixed = None
+    state.terms, state.alone, state.samples = change.terms, change.alone, change.samples
+    if change.delta is not None:
+        state.channels += change.delta
+    if change.local is not None:
+        state.local = change.local
+    if change.kept is not None:
+        state.kept = change.kept

@@ -1,14 +1,20 @@
-"""Which compressor each edge of a node uses, how far a mixing step goes with it, and the chance of each encoding."""
+"""What travels on each edge: what a neighbor is shown of this node, and by which compressor with which step and chance.
+
+An honest node shows what it has. Whoever shows something else (noise for privacy, masks, a liar in a test) gives the
+engine another function, and nothing else in a node knows of it.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import NamedTuple
 
-from p2pfl.compress import Compressor, make_compressor
+from p2pfl.compress import Compressor, Payload, make_compressor
 from p2pfl.config.model import FederationConfig
+from p2pfl.learn.interface import Vector
 
 _PLACE = struct.Struct("<QQQQ")
 
@@ -49,3 +55,34 @@ def chance_of(sender: int, receiver: int, incarnation: int, seq: int) -> int:
     """64 bits for the payload that `sender` encodes in this transaction: the same in a node and in a simulation."""
     place = _PLACE.pack(sender, receiver, incarnation, seq)
     return int.from_bytes(blake2b(place, digest_size=8, person=b"p2pfl-chance").digest(), "little")
+
+
+class Occasion(NamedTuple):
+    """The transaction for which something is shown: the sequence number `seq` in an edge's incarnation."""
+
+    incarnation: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgery:
+    """Bytes that no encoder has made, in place of a vector: a neighbor must refuse them."""
+
+    body: Payload
+
+
+Show = Callable[[Vector, int, Occasion], Vector | Forgery]
+"""(channels (c d,), peer, occasion) to what that neighbor is shown: (c d,), finite, left as it is afterwards."""
+Claim = Callable[[float], float]
+"""The weight a_i of this node to the one that its messages tell."""
+
+
+def as_it_is(channels: Vector, peer: int, occasion: Occasion) -> Vector:
+    """The truth."""
+    del peer, occasion
+    return channels
+
+
+def as_weighed(weight: float) -> float:
+    """The truth."""
+    return weight

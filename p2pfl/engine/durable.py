@@ -26,9 +26,7 @@ from p2pfl.errors import StorageError
 
 FORMAT = 3
 READABLE = (1, 2, FORMAT)
-"""In format 1 a node kept one control variate in place of flows. It is left out: the flows begin at zero everywhere. In
-format 2 messages had one number, `drift`, in place of terms.
-"""
+"""Format 1 has a control variate in place of flows, which then begin at zero; format 2 has `drift` for the terms."""
 EDGE_VECTOR, KEPT = re.compile(r"([A-Za-z_]\w*)\.(\d+)"), "kept."
 """Names of arrays: `flow.3` is kept of the edge to member 3, `kept.momentum` of the node."""
 
@@ -178,9 +176,7 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
 
 
 def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.RoundWasCommitted:
-    """The first blob is the delta, if there is one; then what the method keeps, as `kept` of the header says, and what
-    the learner keeps, as `local` does.
-    """
+    """The blobs are the delta, if there is one, then the vectors that the header names: `kept`, then `local`."""
     plain: dict[str, Any] = {"alone": 0, "terms": _terms(header)}
     plain |= {key: value for key, value in header.items() if key not in {"local", "kept", "terms", "drift"}}
     named, kept = header.get("local"), header.get("kept", ())

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TypeVar, assert_never
+from typing import assert_never
 
 import numpy as np
 from msgspec import Struct
@@ -56,10 +55,10 @@ from p2pfl.engine.changes import (
     RequestWasApplied,
     RequestWasFrozen,
     RoundWasCommitted,
+    redo,
+    settle,
 )
-from p2pfl.engine.codecs import Codecs, chance_of
-from p2pfl.engine.redo import redo, settle
-from p2pfl.engine.showing import Claim, Forgery, Occasion, Show, as_it_is, as_weighed
+from p2pfl.engine.codecs import Claim, Codecs, Forgery, Occasion, Show, as_it_is, as_weighed, chance_of
 from p2pfl.engine.state import EdgeState, NodeState, Scratch
 from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
@@ -69,16 +68,14 @@ from p2pfl.learn.methods.plain import Plain
 
 log = logging.getLogger("p2pfl")
 
-Checkable = TypeVar("Checkable", ApplyRequest, ApplyReply)
-
 NORM_CEILING = 1e15
-"""no model and no replica may be longer: far above any real one, far below where float32 ends."""
+"""The largest norm of a model or replica: far above any real one, far below where float32 ends."""
 
 LARGEST_TERM = 1e300
 NEWEST = 0.1
-"""the weight of the latest round in what is told of the rule."""
+"""The weight of the latest round in `Engine.kept`."""
 NORM_MULTIPLE = 1e3
-"""a replica may be this many times as long as our own model; a whole model after a resync must pass."""
+"""How many times as long as our own model a replica may be; a whole model after a resync must pass."""
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -101,9 +98,7 @@ class ClaimFault(PeerFault):
 
 
 class Engine:
-    """Runs operations on one node's state. `method` is what the node learns by; `rule` that of the robust profile, None
-    in the conservative one.
-    """
+    """Runs operations on one node's state. `rule` is that of the robust profile, None in the conservative one."""
 
     def __init__(
         self,
@@ -123,24 +118,19 @@ class Engine:
         self.claim: Claim = as_weighed
         """What neighbors are shown of the model, and told of its weight."""
         self.kept: dict[int, float] = {}
-        """how much of each neighbor's pull came through the rule in the latest rounds, where it can tell. It is never
-        changed, but replaced: other threads read it.
-        """
+        """The share of each neighbor's pull that the rule lately let through. Only ever replaced: threads read it."""
         self.exchanges = 0
-        """that this process has applied, of all edges."""
+        """Exchanges that this process has applied, on all edges."""
         self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
-        """Of local rounds that have ended: the model (d,) that each began with, whose memory is the engine's from then
-        on, and what came of it; None where it failed. Each CommitRound with `trained` takes the next.
-        """
+        """Results of local rounds: the model (d,) at the start, whose memory the engine then owns, and what was
+        learned; None where the round failed. Each CommitRound with `trained` takes the next."""
 
     def run(self, operation: Operation) -> Outcome:
         match operation:
             case Freeze():
                 return self._freeze(operation)
-            case ApplyRequest():
-                return self._checked(self._apply_request, operation, self._refuse_request)
-            case ApplyReply():
-                return self._checked(self._apply_reply, operation, self._refuse_reply)
+            case ApplyRequest() | ApplyReply():
+                return self._apply(operation)
             case ResetEdge(peer=peer, incarnation=incarnation):
                 return self._done(None, EdgeWasReset(peer=peer, incarnation=incarnation))
             case CommitRound():
@@ -202,6 +192,17 @@ class Engine:
         request = replace(request, digest=request_digest(request))
         change = RequestWasFrozen(peer=op.peer, request=request)
         return self._done(RequestFrozen(peer=op.peer, request=request), change, urgent=True)
+
+    def _apply(self, op: ApplyRequest | ApplyReply) -> Outcome:
+        """Carry it out, or refuse it before anything has changed."""
+        try:
+            return self._apply_request(op) if isinstance(op, ApplyRequest) else self._apply_reply(op)
+        except PeerFault as error:
+            proven = Fault.AUDIT if isinstance(error, AuditFault) else Fault.PAYLOAD
+            reason, fault = str(error), None if isinstance(error, ClaimFault) else proven
+        if isinstance(op, ApplyRequest):
+            return Outcome(RequestRefused(peer=op.peer, request=op.request, reason=reason, fault=fault), None)
+        return Outcome(ReplyRefused(peer=op.peer, reply=op.reply, reason=reason, fault=fault), None)
 
     def _apply_request(self, op: ApplyRequest) -> Outcome:
         edge, request = self.state.edges[op.peer], op.request
@@ -298,27 +299,6 @@ class Engine:
         except FAILURES as error:
             raise PeerFault(f"the learning method cannot take the exchange: {describe_failure(error)}") from error
 
-    @staticmethod
-    def _refuse_request(op: ApplyRequest, reason: str, fault: Fault | None) -> Event:
-        return RequestRefused(peer=op.peer, request=op.request, reason=reason, fault=fault)
-
-    @staticmethod
-    def _refuse_reply(op: ApplyReply, reason: str, fault: Fault | None) -> Event:
-        return ReplyRefused(peer=op.peer, reply=op.reply, reason=reason, fault=fault)
-
-    @staticmethod
-    def _checked(
-        run: Callable[[Checkable], Outcome], op: Checkable, refuse: Callable[[Checkable, str, Fault | None], Event]
-    ) -> Outcome:
-        try:
-            return run(op)
-        except AuditFault as fault:
-            return Outcome(refuse(op, str(fault), Fault.AUDIT), None)
-        except ClaimFault as fault:
-            return Outcome(refuse(op, str(fault), None), None)
-        except PeerFault as fault:
-            return Outcome(refuse(op, str(fault), Fault.PAYLOAD), None)
-
     # -- own rounds -----------------------------------------------------------------------------------------------
 
     def _commit(self, op: CommitRound) -> Outcome:
@@ -376,41 +356,29 @@ class Engine:
         """
         if self.rule is None:
             raise ValueError("a node without a rule is to mix by it")
-        own, *others = (_shown(vector) for vector in (self.state.channels, *(self._replica(peer) for peer in op.peers)))
+        own, *others = map(_shown, (self.state.channels, *(self.state.edges[peer].peer for peer in op.peers)))
         weights = np.array(op.weights)
         around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers, progress=op.progress)
         try:
             mixture = self.rule.mix(around)
             model = np.ascontiguousarray(mixture.model, dtype=own.dtype)
         except Exception as error:  # noqa: BLE001 - whatever a rule chokes on, a neighbor must not end the node by it
-            self._tell_once(f"the rule raised {type(error).__name__}: {error}")
+            text = f"the rule raised {type(error).__name__}: {error}"
+            if text != self.told:  # a rule that chokes does so in every round, mostly of the same
+                self.told = text
+                log.warning("%s", text)
             return Outcome(Mixed(failed=True), None)
         if model.shape != own.shape or not norm(model) <= NORM_CEILING:
             return Outcome(Mixed(failed=True), None)
         if any(np.may_share_memory(model, given) for given in (own, *others)):
             model = model.copy()
         if mixture.kept is not None:
-            self._note_kept(op.peers, mixture.kept.tolist())
+            known, kept = self.kept, zip(op.peers, mixture.kept.tolist(), strict=True)
+            self.kept = known | {peer: (1 - NEWEST) * known.get(peer, part) + NEWEST * part for peer, part in kept}
         before = self.state.channels.copy()
         outcome = self._done(Mixed(), ModelWasReplaced(model=model))
         self.state.unmixed = before
         return outcome
-
-    def _tell_once(self, text: str) -> None:
-        """A rule that chokes does so in every round, mostly of the same."""
-        if text != self.told:
-            self.told = text
-            log.warning("%s", text)
-
-    def _note_kept(self, peers: tuple[int, ...], kept: list[float]) -> None:
-        before = self.kept
-        latest = {
-            peer: (1 - NEWEST) * before.get(peer, part) + NEWEST * part for peer, part in zip(peers, kept, strict=True)
-        }
-        self.kept = before | latest
-
-    def _replica(self, peer: int) -> Vector:
-        return self.state.edges[peer].peer
 
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
         redo(self.state, change, codecs=self.codecs, method=self.method)

@@ -19,7 +19,7 @@ from p2pfl.learn.methods import Method
 from p2pfl.learn.methods.plain import Plain
 
 TILE = 1 << 16
-"""values: a handful of float32 tiles fit into a second-level cache of a megabyte."""
+"""Values in a tile: a handful of float32 tiles fit into a second-level cache of a megabyte."""
 
 
 class Scratch:
@@ -100,7 +100,7 @@ class NodeState:
     channels: Vector
     samples: int
     size: int = 0
-    """d; 0 where there is one channel."""
+    """The length d of the model; 0 where there is one channel."""
     edges: dict[int, EdgeState] = field(default_factory=dict)
     version: int = 0
     rounds: int = 0
@@ -139,9 +139,7 @@ class NodeState:
         return self.channels[: self.size] if self.size else self.channels
 
     def begin_life(self, name: int) -> None:
-        """Without what its neighbors remember of their edges: all edges begin anew, here now, at the other ends once
-        they hear of it. `name` is a random number below 2**53.
-        """
+        """Begin all edges anew, without what the neighbors remember of them. `name` is a random number below 2**53."""
         self.life = Life(self.life.generation + bool(self.life.name), name)
         for edge in self.edges.values():
             edge.begin_anew(edge.record.without_replicas())

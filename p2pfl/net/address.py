@@ -52,9 +52,7 @@ def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine, below those that the system gives to outgoing connections: nobody takes one by chance
-    before its node does.
-    """
+    """Free ports below those that the system gives to outgoing connections, so that none is taken by chance."""
     chance = random.Random()
     found: list[int] = []
     with ExitStack() as held:

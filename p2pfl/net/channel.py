@@ -16,17 +16,17 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
 from p2pfl.net.counters import PeerTraffic
-from p2pfl.net.gate import Tap
+from p2pfl.net.limits import Tap
 from p2pfl.vocabulary import CHUNK_BYTES
 
 PATH = "/p2pfl"
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 MESSAGE_BYTES = MAX_SEALED_BYTES + 1
-"""aiohttp refuses a message of this size already."""
+"""The size from which aiohttp refuses a message."""
 
 PINGS_PER_S = 10.0
-"""and pongs, beside `BURST` at once: an honest end sends one of each in a heartbeat. 256 KiB of them, which come in one
-piece, would hold the loop up for a tenth of a second and more."""
+"""Pings and pongs allowed, beside `BURST` at once: an honest end sends one of each per heartbeat. 256 KiB of them in
+one piece would hold up the loop for a tenth of a second or more."""
 
 WebSocket = ClientWebSocketResponse | web.WebSocketResponse
 
@@ -52,7 +52,7 @@ class Channel:
         self._traffic = PeerTraffic()
         self._pings = TokenBucket(PINGS_PER_S)
         self.peer: int | None = None
-        """index of the node at the other end, once it is known."""
+        """The index of the node at the other end, once it is known."""
 
     def book(self, peer: int, traffic: PeerTraffic) -> None:
         """The peer is known: what went over the channel, and what will, counts as its traffic."""
@@ -69,9 +69,7 @@ class Channel:
         self._traffic.bytes_sent += len(data)
 
     async def receive(self) -> bytes:
-        """The next binary message; the caller sets the deadline. The WebSocket must leave pings to this here: aiohttp
-        would answer any number of them.
-        """
+        """The next binary message; the caller sets the deadline. Pings are limited here, which aiohttp would not do."""
         try:
             while (message := await self._socket.receive()).type in (WSMsgType.PING, WSMsgType.PONG):
                 self._tap.account(len(message.data))

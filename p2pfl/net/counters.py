@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, fields
-from time import monotonic
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from p2pfl.crypto import FederationMismatch
@@ -21,7 +20,7 @@ OnAlarm = Callable[[str, int, str], Any]
 
 REMEMBERED = 256
 DIFFERS = "federation-differs"
-"""the kind of the alarm."""
+"""The kind of the alarm about a federation file that differs."""
 
 
 @dataclass(slots=True)
@@ -45,7 +44,6 @@ class Counters:
 
     peers: dict[int, PeerTraffic]
     unknown: PeerTraffic = field(default_factory=PeerTraffic)
-    started_s: float = field(default_factory=monotonic)
 
     @classmethod
     def of(cls, peers: Iterable[int]) -> Counters:
@@ -58,44 +56,27 @@ class Counters:
             total.add(traffic)
         return total
 
-    @property
-    def faults(self) -> dict[int, int]:
-        return {peer: traffic.faults for peer, traffic in self.peers.items()}
 
-    @property
-    def elapsed_s(self) -> float:
-        return monotonic() - self.started_s
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain values for a report or the status page."""
-        return {
-            "elapsed_s": self.elapsed_s,
-            "total": asdict(self.total),
-            "unknown": asdict(self.unknown),
-            "peers": {str(peer): asdict(traffic) for peer, traffic in self.peers.items()},
-        }
-
-
+@dataclass(slots=True, eq=False)
 class Refusals:
-    def __init__(self, counters: Counters, log: logging.Logger, on_alarm: OnAlarm) -> None:
-        self._counters = counters
-        self._log = log
-        self._on_alarm = on_alarm
-        self._said: set[tuple[str, str]] = set()
+    counters: Counters
+    log: logging.Logger
+    on_alarm: OnAlarm
+    _said: set[tuple[str, str]] = field(default_factory=set)
 
     def note(self, peer: int | None, who: str, fault: PeerFault) -> None:
         """`who` may be an address where no peer is known: then the reason alone tells two refusals apart."""
-        traffic = self._counters.unknown if peer is None else self._counters.peers[peer]
+        traffic = self.counters.unknown if peer is None else self.counters.peers[peer]
         traffic.refusals += 1
         reason = str(fault)
         differs = isinstance(fault, FederationMismatch)
         if peer is not None and differs and self._is_new(f"member {peer}", reason):
-            self._on_alarm(DIFFERS, peer, reason)
+            self.on_alarm(DIFFERS, peer, reason)
         if self._is_new("" if peer is None else who, reason):
             level = logging.INFO if differs else logging.WARNING  # the alarm is a warning already
-            self._log.log(level, "refused %s: %s; said once, from now on only counted", who, reason)
+            self.log.log(level, "refused %s: %s; said once, from now on only counted", who, reason)
         else:
-            self._log.debug("refused %s again: %s", who, reason)
+            self.log.debug("refused %s again: %s", who, reason)
 
     def _is_new(self, who: str, reason: str) -> bool:
         new = (who, reason) not in self._said and len(self._said) < REMEMBERED

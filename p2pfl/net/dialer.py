@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
-from logging import DEBUG, INFO, Logger
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from logging import DEBUG, INFO
 from typing import Any
 
 import aiohttp
@@ -14,9 +15,9 @@ from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address
 from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
 from p2pfl.net.counters import Refusals
-from p2pfl.net.gate import Tap
 from p2pfl.net.greeting import Greeter
-from p2pfl.net.limits import Limits
+from p2pfl.net.limits import Limits, Tap
+from p2pfl.net.link import Shared
 from p2pfl.net.table import Dial, NeighborPlace, Table
 
 
@@ -75,33 +76,20 @@ def open_browserless() -> aiohttp.ClientSession:
     )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Dialer:
-    def __init__(
-        self,
-        *,
-        addresses: Mapping[int, Address],
-        greeter: Greeter,
-        table: Table,
-        refusals: Refusals,
-        limits: Limits,
-        rng: random.Random,
-        log: Logger,
-        name_of: Callable[[int], str],
-    ) -> None:
-        self._addresses = addresses
-        self._name_of = name_of
-        self._greeter = greeter
-        self._table = table
-        self._refusals = refusals
-        self._limits = limits
-        self._rng = rng
-        self._log = log
-        self._silent: set[int] = set()
+    addresses: Mapping[int, Address]
+    greeter: Greeter
+    table: Table
+    refusals: Refusals
+    shared: Shared
+    rng: random.Random
+    _silent: set[int] = field(default_factory=set)
 
     async def keep(self, http: aiohttp.ClientSession, peer: int) -> None:
         """Never returns. Each attempt has its deadline; waiting for a session to end has none."""
-        place = self._table.places[peer]
-        backoff = Backoff(self._limits, self._rng)
+        place = self.table.places[peer]
+        backoff = Backoff(self.shared.limits, self.rng)
         while True:
             if await self._attempt(http, peer, place):
                 backoff.exhaust()
@@ -116,14 +104,14 @@ class Dialer:
     async def _attempt(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace) -> bool:
         """True if the two ends do not accept each other, which another attempt would hardly change."""
         try:
-            async with asyncio.timeout(self._limits.connect_s + self._limits.handshake_s) as scope:
+            async with asyncio.timeout(self.shared.limits.connect_s + self.shared.limits.handshake_s) as scope:
                 place.dial = Dial(scope)
                 await self._connect(http, peer, place.dial)
             self._silent.discard(peer)
         except (GoneError, TimeoutError, aiohttp.ClientError, OSError) as error:
             self._report_silence(peer, error)
         except PeerFault as fault:
-            self._refusals.note(peer, f"{self._name_of(peer)} at {self._addresses[peer]}", fault)
+            self.refusals.note(peer, f"{self.shared.name_of(peer)} at {self.addresses[peer]}", fault)
             return True
         finally:
             place.dial = None
@@ -134,19 +122,19 @@ class Dialer:
         channel = await self._open(http, peer)
         link = None
         try:
-            candidate = await self._greeter.dial(channel, peer)
+            candidate = await self.greeter.dial(channel, peer)
             dial.reached = True
-            link = await self._table.admit(candidate)
+            link = await self.table.admit(candidate)
         finally:
             if link is None:
-                await channel.close(self._limits.close_s)
+                await channel.close(self.shared.limits.close_s)
 
     async def _open(self, http: aiohttp.ClientSession, peer: int) -> Channel:
-        async with asyncio.timeout(self._limits.connect_s):
+        async with asyncio.timeout(self.shared.limits.connect_s):
             socket = await http.ws_connect(
-                f"ws://{self._addresses[peer]}{PATH}",
+                f"ws://{self.addresses[peer]}{PATH}",
                 autoping=False,
-                heartbeat=self._limits.heartbeat_s,
+                heartbeat=self.shared.limits.heartbeat_s,
                 max_msg_size=MESSAGE_BYTES,
                 compress=0,
             )
@@ -154,7 +142,7 @@ class Dialer:
         return Channel(socket, socket.tap)
 
     def _report_silence(self, peer: int, error: Exception) -> None:
-        level = DEBUG if peer in self._silent or self._table.places[peer].link else INFO
+        level = DEBUG if peer in self._silent or self.table.places[peer].link else INFO
         self._silent.add(peer)
-        what = str(error) or type(error).__name__
-        self._log.log(level, "%s at %s is not there yet: %s", self._name_of(peer), self._addresses[peer], what)
+        name, what = self.shared.name_of(peer), str(error) or type(error).__name__
+        self.shared.log.log(level, "%s at %s is not there yet: %s", name, self.addresses[peer], what)

@@ -33,9 +33,9 @@ class Word(IntEnum):
     GREETING = 1
     OPEN = 2
     DUPLICATE = 3
-    """another connection is the session."""
+    """Another connection is the session."""
     NO_EDGE = 4
-    """the sender's topology joins no edge between the two."""
+    """The sender's topology has no edge between the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Notice:
     word: Word
     boot: bytes
     number: int = 0
-    """the decider's session number, with OPEN."""
+    """The decider's session number, with OPEN."""
 
     def pack(self) -> bytes:
         return LAYOUT.pack(self.word, self.boot, self.number)
@@ -84,33 +84,26 @@ async def hear(channel: Channel, session: Session) -> Notice:
     return unpack_notice(bytes(data))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Greeter:
     """This node's part at either end; the caller sets the deadline."""
 
-    def __init__(
-        self,
-        *,
-        identity: Identity,
-        own_index: int,
-        members: Mapping[bytes, int],
-        neighbors: frozenset[int],
-        binding: FederationBinding,
-        counters: Counters,
-    ) -> None:
+    identity: Identity
+    own_index: int
+    members: Mapping[bytes, int]
+    neighbors: frozenset[int]
+    binding: FederationBinding
+    counters: Counters
+
+    def __post_init__(self) -> None:
         self.boot = os.urandom(BOOT_BYTES)
-        self._identity = identity
-        self._own = own_index
-        self._members = members
-        self._keys = {index: key for key, index in members.items()}
-        self._neighbors = neighbors
-        self._binding = binding
-        self._counters = counters
+        self._keys = {index: key for key, index in self.members.items()}
         self._tickets = itertools.count(1)
 
     async def dial(self, channel: Channel, peer: int) -> Connection:
         """As the one who connected to `peer`. PeerFault where either end refuses the other."""
-        channel.book(peer, self._counters.peers[peer])
-        initiator = Initiator(self._identity, self._keys[peer], self._binding)
+        channel.book(peer, self.counters.peers[peer])
+        initiator = Initiator(self.identity, self._keys[peer], self.binding)
         await channel.send(initiator.first())
         try:
             third = initiator.second(await channel.receive())
@@ -120,11 +113,11 @@ class Greeter:
         await channel.send(third)
         session = Session(initiator.keys)
         await channel.send(session.seal(Notice(Word.GREETING, self.boot).pack()))
-        return self._candidate(channel, session, self._own, await hear(channel, session))
+        return self._candidate(channel, session, self.own_index, await hear(channel, session))
 
     async def answer(self, channel: Channel) -> Connection:
         """As the one who was connected to. `channel.peer` is set as soon as it is proven, whatever follows."""
-        responder = Responder(self._identity, frozenset(self._members), self._binding)
+        responder = Responder(self.identity, frozenset(self.members), self.binding)
         await channel.send(responder.first(await channel.receive()))
         third = await channel.receive()
         try:
@@ -134,15 +127,15 @@ class Greeter:
             raise
         self._recognize(channel, session.peer_public)
         greeting = await hear(channel, session)
-        if channel.peer not in self._neighbors:
+        if channel.peer not in self.neighbors:
             await channel.send(session.seal(Notice(Word.NO_EDGE, self.boot).pack()))
             raise PeerFault("listed, but not a neighbor in this topology")
         await channel.send(session.seal(Notice(Word.GREETING, self.boot).pack()))
         return self._candidate(channel, session, channel.peer, greeting)
 
     def _recognize(self, channel: Channel, public: bytes) -> None:
-        peer = self._members[public]
-        channel.book(peer, self._counters.peers[peer])
+        peer = self.members[public]
+        channel.book(peer, self.counters.peers[peer])
 
     def _candidate(self, channel: Channel, session: Session, dialer: int, greeting: Notice) -> Connection:
         if greeting.word is Word.NO_EDGE:

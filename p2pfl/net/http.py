@@ -18,8 +18,7 @@ import msgspec
 from aiohttp import web
 
 from p2pfl.net.address import Address, cannot_listen, parse_address
-from p2pfl.net.gate import Doorway, Gate
-from p2pfl.net.limits import Limits
+from p2pfl.net.limits import Doorway, Gate, Limits
 
 KEY = "status_listen"
 CONNECTIONS = 32
@@ -110,9 +109,7 @@ def trusted_host(header: str, listen: Address) -> bool:
 
 
 def exposition(status: Mapping[str, Any]) -> str:
-    """Prometheus text format 0.0.4 of the numeric top-level entries, of alarms by kind, and of the entries of each
-    neighbor, by its name; a name in `_total` is a counter.
-    """
+    """Prometheus text format 0.0.4: numeric entries of the status and of each neighbor, and alarms by kind."""
     lines = []
     if alarms := status.get("alarms"):
         lines += _metric("alarms_total", {f'{{kind="{kind}"}}': count for kind, count in alarms.items()})

@@ -1,11 +1,16 @@
 """What a stranger or a neighbor may cost us, and how long anything may take. Seconds and bytes throughout.
 
 `Limits` is what one node allows. Messages under way are bound twice: by the memory that they hold together, and by the
-rate that each must keep.
+rate that each must keep. Below HTTP and WebSocket a `Tap` counts a connection's bytes, for aiohttp takes any number of
+empty fragments, each of which costs more than its bytes. A `Gate` is the tap of an accepted connection; its `Doorway`
+counts those that are no session yet, in all and by address, and drops each that takes too long, whatever it does.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pfl.errors import PeerFault
@@ -15,31 +20,31 @@ from p2pfl.errors import PeerFault
 class Limits:
     connect_s: float = 10.0
     handshake_s: float = 10.0
-    """from the accepted connection to the open session; a dialer has as long after it is connected."""
+    """Time from the accepted connection to the open session; a dialer has as long once it is connected."""
     contest_s: float = 3.0
-    """how long a newcomer is held back in favor of a session that may be dead at the other end."""
+    """How long a newcomer is held back in favor of a session that may be dead at the other end."""
     pending: int = 32
-    """connections that have not become a session yet."""
+    """Connections that are not a session yet."""
     pending_per_address: int = 16
     min_rate: float = 1024.0
-    """bytes per second that a message under way must bring, averaged over `rate_window_s`."""
+    """Bytes per second that a message under way must bring, averaged over `rate_window_s`."""
     rate_window_s: float = 30.0
     partial_bytes: int | None = None
-    """partly received messages of all sessions together; None allows one of the largest for each neighbor."""
+    """Memory for partly received messages of all sessions; None allows one of the largest per neighbor."""
     queue_messages: int = 64
     drain_s: float = 30.0
-    """how long one chunk may wait for the peer to read."""
+    """How long one chunk may wait for the peer to read."""
     heartbeat_s: float = 30.0
-    """silence after which a ping is sent; half as long again without an answer and the session is dead. A chunk of
-    256 KiB must pass in that half, behind as much in the socket, so links below about 300 kbit/s are too slow."""
+    """The silence after which a ping is sent; half as long again without an answer ends the session. A chunk of 256 KiB
+    must pass in that half, behind as much in the socket, so links below about 300 kbit/s are too slow."""
     close_s: float = 1.0
-    """how long a goodbye may take."""
+    """How long a goodbye may take."""
     retry_first_s: float = 0.2
     retry_ceiling_s: float = 15.0
     settled_s: float = 5.0
-    """a session that lived this long proves that dialing works: the next dial is not delayed."""
+    """A session of this age proves that dialing works: the next dial is not delayed."""
     session_s: float | None = None
-    """age at which the dialer renews a session; None leaves it to the cipher."""
+    """The age at which the dialer renews a session; None leaves it to the cipher."""
 
 
 class ByteBudget:
@@ -65,7 +70,7 @@ class MessagePace:
         self._window_s = window_s
         self._brought = 0
         self.deadline: float | None = None
-        """when the window ends; None while no message is under way."""
+        """When the window ends; None while no message is under way."""
 
     def note(self, now: float, size: int, *, under_way: bool) -> None:
         if not under_way:
@@ -80,3 +85,119 @@ class MessagePace:
     def _open(self, now: float) -> None:
         self.deadline = now + self._window_s
         self._brought = 0
+
+
+HEADER_BYTES = 14
+"""The largest header of a WebSocket frame."""
+IDLE_BYTES = 2**21
+"""Bytes that may have come without completing a message: an honest end has 768 KiB held back by aiohttp and one message
+of 256 KiB under way."""
+
+
+class Tap(asyncio.Protocol):
+    """Stands before a protocol whose connection is made already, or is about to be."""
+
+    def __init__(self, inner: asyncio.Protocol | None = None, transport: asyncio.Transport | None = None) -> None:
+        self._inner, self._transport = inner, transport
+        self._idle_bytes = 0
+        self.overran = False
+        """Whether too much has come that is in no message: the connection is then broken off."""
+
+    def account(self, size: int) -> None:
+        """A message of so many bytes has come, which an honest end sends as one frame."""
+        self._idle_bytes = max(0, self._idle_bytes - size - HEADER_BYTES)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._idle_bytes += len(data)
+        self.overran |= self._idle_bytes > IDLE_BYTES
+        if self.overran:
+            self.abort()
+        elif self._inner is not None:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+
+class Doorway:
+    """Connections that wait to become a session, by remote address.
+
+    Where it is crowded the one that has waited longest goes, not the newcomer: an honest handshake is over in
+    milliseconds, so that idlers keep nobody out.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.turned_away = 0
+        self._waiting: dict[Gate, str] = {}
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, gate: Gate) -> None:
+        """Takes the newcomer in; may turn away who has waited longest, of its own address or of the most crowded."""
+        by_address = Counter(self._waiting.values())
+        if by_address[gate.address] >= self.limits.pending_per_address:
+            self._turn_away(gate.address)
+        elif self.waiting >= self.limits.pending:
+            self._turn_away(by_address.most_common(1)[0][0])
+        self._waiting[gate] = gate.address
+
+    def leave(self, gate: Gate) -> None:
+        self._waiting.pop(gate, None)
+
+    def _turn_away(self, address: str) -> None:
+        oldest = next(gate for gate, place in self._waiting.items() if place == address)
+        self.turned_away += 1
+        self.leave(oldest)
+        oldest.abort()
+
+
+class Gate(Tap):
+    """Stands before the HTTP protocol of one connection."""
+
+    def __init__(self, doorway: Doorway, inner: Callable[[], asyncio.Protocol]) -> None:
+        super().__init__()
+        self._doorway = doorway
+        self._make_inner = inner
+        self._deadline: asyncio.TimerHandle | None = None
+        self.address = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101
+        peername = transport.get_extra_info("peername")
+        self.address = str(peername[0]) if peername else ""
+        self._transport = transport
+        self._doorway.enter(self)
+        handshake_s = self._doorway.limits.handshake_s
+        self._deadline = asyncio.get_running_loop().call_later(handshake_s, transport.abort)
+        self._inner = self._make_inner()
+        self._inner.connection_made(transport)
+
+    def admit(self) -> None:
+        """The connection has become a session: it no longer counts, and may stay."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+            self._doorway.leave(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.admit()
+        super().connection_lost(exc)

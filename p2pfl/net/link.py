@@ -28,16 +28,16 @@ from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import Assembler, OtherVersionError, split
 
 LOUD_FAULTS = 20
-"""of one neighbor; further ones are only counted."""
+"""Faults of one neighbor that are logged as warnings; further ones are only counted."""
 INLINE_BYTES = 64 * 1024
 BATCH_BYTES = 4 * CHUNK_BYTES
-"""of a message sealed ahead of what the socket takes."""
+"""Bytes of a message that are sealed before the socket takes them."""
 BATCH_CHUNKS = 4
-"""read ahead of what is being opened, which are as many at most."""
+"""Chunks that are read ahead while as many at most are opened."""
 LISTENER_PATIENCE_S = 60.0
 
 MALFORMED = "protocol fault sealed by the peer: "
-"""how the reason begins where the peer itself, and nobody on the way, has sealed what ended the session."""
+"""The start of the reason where the peer itself, and nobody on the way, sealed what ended the session."""
 
 T = TypeVar("T")
 
@@ -274,20 +274,17 @@ class PeerLink:
     async def _read(self) -> None:
         try:
             while not self._ended.is_set():
-                await self._take_batch()
+                messages, reason = await self._inbox.take()
+                for message in messages:
+                    self._deliver(message)
+                if reason is not None:
+                    raise reason
         except FarewellError:
             self.end("closed by the peer")
         except GoneError as gone:
             self.end(f"connection lost: {gone}")
         except PeerFault as fault:
             self._blame(fault)
-
-    async def _take_batch(self) -> None:
-        messages, reason = await self._inbox.take()
-        for message in messages:
-            self._deliver(message)
-        if reason is not None:
-            raise reason
 
     def _deliver(self, message: Message) -> None:
         if not self._ended.is_set():

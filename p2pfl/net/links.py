@@ -100,21 +100,16 @@ class Links:
             greeter=greeter,
             table=self._table,
             refusals=refusals,
-            limits=limits,
-            log=log,
+            shared=shared,
             spawn=self._visit,
-            name_of=name_of,
         )
-        self._dialed = tuple(addresses)
         self._dialer = Dialer(
             addresses=addresses,
             greeter=greeter,
             table=self._table,
             refusals=refusals,
-            limits=limits,
+            shared=shared,
             rng=rng,
-            log=log,
-            name_of=name_of,
         )
         self._http: ClientSession | None = None
         self._group = asyncio.TaskGroup()
@@ -134,9 +129,7 @@ class Links:
             link.send(message)
 
     def close(self, peer: int, session: int, reason: str, rest_s: float = 0.0) -> None:
-        """End a session, if it is still open; `on_close` is called before this returns. For `rest_s` no other is opened
-        with that peer, whoever dials.
-        """
+        """End a session if it is open, calling `on_close` first. For `rest_s` no other is opened with that peer."""
         if rest_s > 0.0:
             self._table.rest(peer, rest_s)
         link = self._table.find(peer, session)
@@ -148,7 +141,7 @@ class Links:
         await self._listener.start()
         self._http = open_browserless()
         await self._group.__aenter__()
-        for peer in self._dialed:
+        for peer in self._dialer.addresses:
             self._track(self._dialer.keep(self._http, peer), self._dials)
         return self
 

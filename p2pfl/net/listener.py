@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from logging import Logger
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import ClientError, web
@@ -13,10 +13,9 @@ from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, cannot_listen
 from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
 from p2pfl.net.counters import Refusals
-from p2pfl.net.gate import Doorway, Gate
 from p2pfl.net.greeting import Greeter
-from p2pfl.net.limits import Limits
-from p2pfl.net.link import PeerLink
+from p2pfl.net.limits import Doorway, Gate
+from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.table import Table
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
@@ -48,31 +47,20 @@ class TerseHandler(web.RequestHandler):
         return not_found()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ListeningSocket:
-    def __init__(
-        self,
-        *,
-        address: Address,
-        greeter: Greeter,
-        table: Table,
-        refusals: Refusals,
-        limits: Limits,
-        log: Logger,
-        spawn: Spawn,
-        name_of: Callable[[int], str],
-    ) -> None:
-        self._name_of = name_of
-        self._address = address
-        self._greeter = greeter
-        self._table = table
-        self._refusals = refusals
-        self._limits = limits
-        self._log = log
-        self._spawn = spawn
-        self.doorway = Doorway(limits)
-        self._http: web.Server | None = None
-        self._server: asyncio.Server | None = None
-        self.port = 0
+    address: Address
+    greeter: Greeter
+    table: Table
+    refusals: Refusals
+    shared: Shared
+    spawn: Spawn
+    port: int = 0
+    _http: web.Server | None = field(default=None, init=False)
+    _server: asyncio.Server | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.doorway = Doorway(self.shared.limits)
 
     async def start(self) -> None:
         """UserError where the address cannot be bound."""
@@ -80,16 +68,16 @@ class ListeningSocket:
         http = web.Server(self._receive)
 
         def speak_http() -> TerseHandler:
-            return TerseHandler(http, loop=loop, access_log=None, logger=self._log)  # type: ignore[arg-type]
+            return TerseHandler(http, loop=loop, access_log=None, logger=self.shared.log)  # type: ignore[arg-type]
 
         try:
             self._server = await loop.create_server(
                 lambda: Gate(self.doorway, speak_http),
-                self._address.host,
-                self._address.port,
+                self.address.host,
+                self.address.port,
             )
         except OSError as error:
-            raise cannot_listen(self._address, error, "listen") from None
+            raise cannot_listen(self.address, error, "listen") from None
         self._http = http
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -103,7 +91,7 @@ class ListeningSocket:
             await self._http.shutdown(0.1)
 
     async def _receive(self, request: web.BaseRequest) -> web.StreamResponse:
-        heartbeat_s = self._limits.heartbeat_s
+        heartbeat_s = self.shared.limits.heartbeat_s
         socket = web.WebSocketResponse(
             autoping=False, heartbeat=heartbeat_s, max_msg_size=MESSAGE_BYTES, compress=False
         )
@@ -116,7 +104,7 @@ class ListeningSocket:
         gate = transport.get_protocol()
         await socket.prepare(request)
         if isinstance(gate, Gate):
-            task = self._spawn(self._serve(Channel(socket, gate), gate))
+            task = self.spawn(self._serve(Channel(socket, gate), gate))
             if task is not None:
                 await asyncio.wait({task})
         return socket
@@ -124,20 +112,20 @@ class ListeningSocket:
     async def _serve(self, channel: Channel, gate: Gate) -> None:
         link: PeerLink | None = None
         try:
-            async with asyncio.timeout(self._limits.handshake_s):
+            async with asyncio.timeout(self.shared.limits.handshake_s):
                 link = await self._welcome(channel)
         except (GoneError, OSError, ClientError) as gone:
-            self._log.debug("%s left before the session: %s", gate.address, gone)
+            self.shared.log.debug("%s left before the session: %s", gate.address, gone)
         except TimeoutError:
-            self._log.debug("%s took too long to become a session", gate.address)
+            self.shared.log.debug("%s took too long to become a session", gate.address)
         except PeerFault as fault:
-            who = gate.address if channel.peer is None else f"{self._name_of(channel.peer)} from {gate.address}"
-            self._refusals.note(channel.peer, who, fault)
+            who = gate.address if channel.peer is None else f"{self.shared.name_of(channel.peer)} from {gate.address}"
+            self.refusals.note(channel.peer, who, fault)
         if link is None:
-            await channel.close(self._limits.close_s)
+            await channel.close(self.shared.limits.close_s)
             return
         gate.admit()
         await link.finished.wait()
 
     async def _welcome(self, channel: Channel) -> PeerLink | None:
-        return await self._table.admit(await self._greeter.answer(channel))
+        return await self.table.admit(await self.greeter.answer(channel))

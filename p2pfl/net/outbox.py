@@ -13,11 +13,11 @@ from collections import deque
 from p2pfl.core.messages import Message, Ready, Reply, Request
 
 REPEAT_MULTIPLE = 4.0
-"""a body is sent again after as many times what sending it took: the answer is as long."""
+"""A body is repeated after this many times its sending time: the answer is as long."""
 LEAST_REPEAT_S = 30.0
-"""and no earlier: behind a fast line the answer waits for the peer's processor or disk, which a repeat only burdens."""
+"""The earliest repeat: behind a fast line the answer waits for the peer's processor or disk, which a repeat burdens."""
 MOST_WAITING: dict[type[Message], int] = {Request: 1, Reply: 1, Ready: 4}
-"""more than one Ready, since in a schedule the latest may ask for nothing where the one before did."""
+"""How many messages of a kind wait at most. In a schedule the latest Ready may ask for nothing where others did."""
 
 Name = tuple[object, ...]
 
@@ -31,11 +31,11 @@ class Outbox:
         self._filled = asyncio.Event()
         self._closed = False
         self._latest: Name | None = None
-        """the body that was begun last."""
+        """The name of the body that was begun last."""
         self._begun_s = 0.0
         self._repeat_at = float("inf")
         self.idle = asyncio.Event()
-        """set while nothing waits or is under way, and from `close` on."""
+        """Set while nothing waits or is under way, and from `close` on."""
         self.idle.set()
 
     def __len__(self) -> int:
@@ -64,17 +64,17 @@ class Outbox:
         return self._waiting.popleft() if self._waiting else None
 
     def begin(self, message: Message, now: float) -> None:
-        """It is under way."""
+        """The message is being sent."""
         name = name_of(message)
         if name is not None:
             self._latest, self._begun_s, self._repeat_at = name, now, float("inf")
 
     def allow_repeat(self) -> None:
-        """The peer has asked for it."""
+        """The peer has asked for the body again."""
         self._latest = None
 
     def close(self) -> None:
-        """What waits is dropped."""
+        """Drop what waits."""
         self._closed = True
         self._waiting.clear()
         self._filled.set()

@@ -75,7 +75,7 @@ class Dial:
 
     scope: asyncio.Timeout
     reached: bool = False
-    """the peer has proven who it is."""
+    """Whether the peer has proven who it is."""
 
 
 @dataclass(slots=True)
@@ -87,9 +87,9 @@ class NeighborPlace:
     held_back: set[asyncio.Timeout] = field(default_factory=set)
     free: asyncio.Event = field(default_factory=asyncio.Event)
     settled: bool = False
-    """the last session lived long enough to dial again at once."""
+    """Whether the last session lived long enough to dial again at once."""
     rests_until: float = 0.0
-    """by the loop's clock."""
+    """The end of the rest, by the loop's clock."""
 
     @property
     def rest_s(self) -> float:
@@ -111,25 +111,19 @@ def expire(scope: asyncio.Timeout) -> None:
         scope.reschedule(asyncio.get_running_loop().time())
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Table:
-    def __init__(
-        self,
-        *,
-        own: int,
-        neighbors: Iterable[int],
-        boot: bytes,
-        callbacks: Callbacks,
-        shared: Shared,
-        spawn: Callable[[PeerLink], None],
-    ) -> None:
-        self._own = own
-        self._boot = boot
-        self._callbacks = callbacks
-        self._shared = shared
-        self._spawn = spawn
+    own: int
+    neighbors: Iterable[int]
+    boot: bytes
+    callbacks: Callbacks
+    shared: Shared
+    spawn: Callable[[PeerLink], None]
+
+    def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
         self._closed = False
-        self.places = {peer: NeighborPlace() for peer in sorted(neighbors)}
+        self.places = {peer: NeighborPlace() for peer in sorted(self.neighbors)}
         for place in self.places.values():
             place.free.set()
 
@@ -145,22 +139,22 @@ class Table:
         """The session that the candidate has become, or None where another, or none, is preferred."""
         if self.places[candidate.peer].rest_s:
             return None
-        if self._own < candidate.peer:
+        if self.own < candidate.peer:
             return await self._decide(candidate)
         return await self._follow(candidate)
 
     async def _decide(self, candidate: Connection) -> PeerLink | None:
         place = self.places[candidate.peer]
-        deadline = asyncio.get_running_loop().time() + self._shared.limits.contest_s
+        deadline = asyncio.get_running_loop().time() + self.shared.limits.contest_s
         while True:
             overdue = asyncio.get_running_loop().time() >= deadline
             own_dial = place.dial is not None and place.dial.reached
             current = None if place.link is None else place.link.connection
-            match decide(candidate, current, own=self._own, own_dial=own_dial, overdue=overdue):
+            match decide(candidate, current, own=self.own, own_dial=own_dial, overdue=overdue):
                 case Admission.OPEN:
                     return self._open(candidate, None)
                 case Admission.REFUSE:
-                    await candidate.say(Notice(Word.DUPLICATE, self._boot))
+                    await candidate.say(Notice(Word.DUPLICATE, self.boot))
                     return None
                 case Admission.WAIT:
                     await self._hold_back(place, candidate, deadline)
@@ -198,32 +192,32 @@ class Table:
         number = next(self._numbers)
         link = PeerLink(
             candidate,
-            self._shared,
+            self.shared,
             self,
             number=number,
             remote_number=number if remote_number is None else remote_number,
-            opening=Notice(Word.OPEN, self._boot, number) if remote_number is None else None,
+            opening=Notice(Word.OPEN, self.boot, number) if remote_number is None else None,
         )
         place.link = link
         place.free.clear()
-        if place.dial is not None and link.connection.dialer != self._own:
+        if place.dial is not None and link.connection.dialer != self.own:
             expire(place.dial.scope)
         place.wake()
-        self._shared.counters.peers[link.peer].sessions += 1
-        self._spawn(link)
-        self._callbacks.on_open(link.peer, number)
+        self.shared.counters.peers[link.peer].sessions += 1
+        self.spawn(link)
+        self.callbacks.on_open(link.peer, number)
         return link
 
     def delivered(self, link: PeerLink, message: Message) -> None:
-        self._callbacks.on_message(link.peer, link.number, message)
+        self.callbacks.on_message(link.peer, link.number, message)
 
     def ended(self, link: PeerLink, reason: str) -> None:
         place = self.places[link.peer]
         place.link = None
         place.free.set()
-        place.settled = link.age_s >= self._shared.limits.settled_s
+        place.settled = link.age_s >= self.shared.limits.settled_s
         place.wake()
-        self._callbacks.on_close(link.peer, link.number, reason)
+        self.callbacks.on_close(link.peer, link.number, reason)
 
     async def drain(self, timeout_s: float) -> None:
         """Let what waits to be sent go out, as far as it does in `timeout_s`."""

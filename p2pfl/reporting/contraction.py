@@ -16,7 +16,7 @@ from topologies.graph import component_count
 from topologies.schedules.contraction import PRODUCTS, ROUNDING, SETTLED
 
 MOST_DENSE = 1000
-"""nodes of a schedule for which a period is multiplied out."""
+"""The most nodes of a schedule for which a whole period is multiplied out."""
 
 
 def predicted(federation: FederationConfig, samples: Sequence[float] | None, size: int | None = None) -> float:
@@ -53,10 +53,7 @@ def _gammas(federation: FederationConfig, size: int | None) -> Mapping[tuple[int
 
 
 class _Rounds:
-    """One period as an operator on z = N^1/2 x, in which the n-weighted norm is the plain one; `root` is N^1/2.
-
-    A graph that stands still is a period of one round.
-    """
+    """One period, or a static graph, as an operator on z = root x, root = N^1/2, where the n-weighted norm is plain."""
 
     def __init__(
         self, federation: FederationConfig, root: NDArray[np.float64], gammas: Mapping[tuple[int, int], float]

@@ -16,7 +16,7 @@ from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound, MeanAndMax
 
 FLOOR = 1e-3
-"""closing rounds count for the measured contraction until the distance has fallen to this share of the first."""
+"""Closing rounds count for the measured contraction until the distance is this share of the first."""
 
 
 class ClosingPoint(NamedTuple):
@@ -98,10 +98,7 @@ def by_compressor(federation: FederationConfig, sent: Mapping[tuple[int, int], i
 
 
 def configuration(federation: FederationConfig) -> dict[str, Any]:
-    """What a federation file says, apart from keys and addresses, with its graph resolved.
-
-    `edge_compressors` has [i, j, compressor] of the edges with one of their own.
-    """
+    """What a federation file says, without keys and addresses. `edge_compressors` has rows [i, j, compressor]."""
     return {
         "federation": federation.name,
         "task": federation.task.contents,

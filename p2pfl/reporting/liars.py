@@ -17,9 +17,9 @@ from p2pfl.reporting.report import HeldAgainst, NodeReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearing:
-    """Of one node. `liars` is the rule's b, 0 where it protects from nobody; `neighbors` those of the file.
+    """How many malicious neighbors one node tolerates. `liars` is the rule's b, 0 where it protects from nobody.
 
-    `needed`: how many must be there for it to mix, 2 b + 1 or more, for of 2 b the liars could be half.
+    `needed`: the neighbors without which it does not mix, 2 b + 1 or more, for of 2 b the liars could be half.
     """
 
     rule: str
@@ -33,18 +33,17 @@ class Bearing:
 
     @property
     def borne(self) -> int:
-        """How many of its neighbors may lie. 0 for a node that never mixes: nobody harms it, and nobody teaches it."""
+        """How many of its neighbors may lie; 0 for a node that never mixes, which nobody can harm or teach."""
         return self.liars if self.mixes else 0
 
     def __str__(self) -> str:
         """One sentence."""
-        around = f"its {count(self.neighbors, 'neighbor')}"
+        if self.liars and not self.mixes:
+            return f"mixes with nobody: {self.rule} needs {self.needed} neighbors and has {self.neighbors}"
+        borne = f"tolerates {count(self.liars, 'malicious neighbor')} of {self.neighbors}"
         if not self.liars:
-            return f'bears no liar among {around}: rule = "{self.rule}" trusts them all'
-        if not self.mixes:
-            return f"mixes with nobody: {self.rule} wants {self.needed} neighbors, and there are {self.neighbors}"
-        borne = f"bears {count(self.liars, 'liar')} among {around} under {self.rule}"
-        return f"{borne}, and mixes while {self.needed} of them are there"
+            return f'{borne}: rule = "{self.rule}" trusts all of them'
+        return f"{borne} under {self.rule}, and mixes while {self.needed} of them are connected"
 
 
 def bearings(federation: FederationConfig) -> list[Bearing]:

@@ -35,9 +35,9 @@ LEARNED = {
 }
 """What the first panel shows: the first of these that any run has."""
 HELD_FROM = 3.0
-"""usual gaps between two points."""
+"""The gap between two points, in usual gaps, from which the first one is repeated."""
 POWERS_FROM = 20.0
-"""where the largest value is so many times the smallest, the scale is logarithmic."""
+"""The scale is logarithmic where the largest value is this many times the smallest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,7 @@ def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None
 
 
 def _held(report: Report) -> list[Point]:
-    """A simulated history leaves out points while no model moves: the last one held until shortly before the next.
-
-    Messages may go on meanwhile, so nothing is said of bytes.
-    """
+    """Repeat a simulated point until shortly before the next after a gap, without bytes: no model moved meanwhile."""
     history = report.history
     gaps = [after.time_s - before.time_s for before, after in itertools.pairwise(history)]
     if not report.simulated or not gaps:
@@ -139,7 +136,7 @@ def _draw_learned(axes: Any, runs: Sequence[Run], name: str, x: X) -> None:
         at = [one for one, _ in known]
         low, high = [spread.min for _, spread in known], [spread.max for _, spread in known]
         axes.fill_between(at, low, high, color=_color(place), alpha=0.16, linewidth=0)
-        _line(axes, at, [spread.mean for _, spread in known], place)
+        _line(axes, [(at, spread.mean) for at, spread in known], place)
     if name != "train_loss":
         _draw_references(axes, runs, name, x)
     axes.set_ylabel(LEARNED[name], fontsize=9)
@@ -184,9 +181,7 @@ def _fedavg(run: Run, name: str, x: X) -> list[tuple[float, float]]:
 
 def _draw_distance(axes: Any, runs: Sequence[Run], x: X) -> None:
     for place, run in enumerate(runs):
-        points = [(_place(run, point, x), point.consensus_distance) for point in run.history]
-        known = [(at, value) for at, value in points if at is not None and value]
-        _line(axes, [at for at, _ in known], [value for _, value in known], place)
+        _line(axes, [(_place(run, point, x), point.consensus_distance or None) for point in run.history], place)
     axes.set_yscale("log")
     axes.set_ylabel("consensus distance (relative)", fontsize=9)
 
@@ -195,19 +190,26 @@ def _draw_bytes(axes: Any, runs: Sequence[Run], x: X) -> None:
     from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - slow to import, and an extra
 
     for place, run in enumerate(runs):
-        points = [(_place(run, point, x), _place(run, point, "bytes")) for point in run.history]
-        known = [(at, value) for at, value in points if at is not None and value is not None]
-        _line(axes, [at for at, _ in known], [value for _, value in known], place)
+        _line(axes, [(_place(run, point, x), _place(run, point, "bytes")) for point in run.history], place)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(EngFormatter(unit="B"))
     axes.set_ylabel("sent by a node", fontsize=9)
 
 
-def _line(axes: Any, at: Sequence[float], values: Sequence[float], place: int) -> None:
-    """A single point is no line: it shows as a dot."""
+def _line(axes: Any, points: Sequence[tuple[float | None, float | None]], place: int) -> None:
+    """Through the points that are known. A single one is no line: it shows as a dot."""
+    known = [(at, value) for at, value in points if at is not None and value is not None]
     style = STYLES[place // len(COLORS)]
-    marker = "o" if len(at) == 1 else None
-    axes.plot(at, values, color=_color(place), linewidth=1.7, linestyle=style, marker=marker, markersize=5)
+    marker = "o" if len(known) == 1 else None
+    axes.plot(
+        [at for at, _ in known],
+        [value for _, value in known],
+        color=_color(place),
+        linewidth=1.7,
+        linestyle=style,
+        marker=marker,
+        markersize=5,
+    )
 
 
 def _color(place: int) -> str:

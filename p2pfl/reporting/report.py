@@ -122,10 +122,10 @@ class Contraction(msgspec.Struct, kw_only=True):
     """The factor by which one exchange on every edge shrinks the distance between the models."""
 
     predicted: float | None = None
-    """From the graph's spectrum; null under a robust rule."""
+    """Computed from the graph's spectrum; null under a robust rule."""
     samples_known: bool = True
     measured: float | None = None
-    """From the closing rounds."""
+    """Measured in the closing rounds."""
     per: str = ""
 
 

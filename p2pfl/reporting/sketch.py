@@ -14,7 +14,7 @@ from p2pfl.learn.interface import Vector
 
 WIDTH = 256
 BLOCK = 2**16
-"""values at a time: a large model needs no second one of memory."""
+"""Values at a time, so that a large model needs no second copy in memory."""
 
 
 class Sketch:

@@ -76,7 +76,7 @@ class NeighborStatus(msgspec.Struct, kw_only=True):
     quarantines: int = 0
     latest_fault: str | None = None
     quarantined_s: float | None = None
-    """For how long nothing will be heard from it yet."""
+    """The rest of its quarantine."""
     probation: bool | None = None
     bytes_received: int | None = None
     messages_received: int | None = None
@@ -140,7 +140,7 @@ class NodeResult(NodeStatus, kw_only=True):
     steps: int
     wall_time_s: float
     cpu_time_s: float | None
-    """Of the process; null where it has other nodes too."""
+    """The whole process's; null where it has other nodes too."""
     cpu_time_running_s: float | None
-    """From the core's start to its end; null likewise."""
+    """From the core's start to its end; null where the process has other nodes too."""
     cpu_time_training_s: float

@@ -1,4 +1,4 @@
-"""One node as a process: build the parts, open the doors, run until the core is through, leave everything in order."""
+"""One node as a process or an object: build its parts, open the doors, run until the core is through."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
 from p2pfl.engine.engine import Engine
@@ -32,9 +34,9 @@ from p2pfl.reporting.sketch import Sketch
 from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
 from p2pfl.runtime import ending, parts
 from p2pfl.runtime.driver import Driver
-from p2pfl.runtime.ending import Errand, Waiting
+from p2pfl.runtime.ending import Waiting, start_errand
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look
-from p2pfl.runtime.parts import Setup
+from p2pfl.runtime.parts import Setup, read_setup
 from p2pfl.runtime.room import needs_of
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.workshop import Moment, Workshop
@@ -42,13 +44,13 @@ from p2pfl.storage import Store
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
-"""of what is worth a line although nothing is wrong."""
+"""Logs what is worth a line although nothing is wrong."""
 
 RESULT_FILE = "result.json"
 LEAST_LINE_S = 0.1
 QUIET_WAIT_S = 3.0
 LOOKING_SHARE = 0.01
-"""of a processor may go into how far the neighbors are: with a large model that is not seen every second."""
+"""The share of one processor for measuring the distance to neighbors: of a large model not every second."""
 OWN_ADDRESSES = ("listen", "status_listen")
 
 
@@ -66,10 +68,8 @@ class OneProcess:
 class Application:
     """`on_line` is called with a line of progress at most ten times a second.
 
-    `sketched` lines say where the model is, and each closing round has one more, which says where it was after it.
-
-    `run` returns the node's result, which also stands in `<state_dir>/result.json`; None
-    where it was stopped before it began.
+    `sketched` lines have a sketch of the model, and each closing round adds one. `run` returns the node's result,
+    which is also in `<state_dir>/result.json`; None where it was stopped before it began.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Application:
         self.stopped = False
         self.begun = self.testing = False
         self.asked_again = False
-        """whether somebody has asked it to stop when its core was through already."""
+        """Whether somebody has asked the node to stop after its core was through."""
         self.waiting = Waiting(self._waits)
         self.cpu_began = self.cpu_ended = 0.0
         self.driver: Driver | None = None
@@ -109,7 +109,7 @@ class Application:
             if recovered is not None:
                 notice.info("resuming after round %d", core.facts.rounds)
                 if core.facts.done:
-                    text = "it has finished, and only answers for a while: to go on raise training.rounds, or remove %s"
+                    text = "finished, only answers late neighbors for a while: to continue, raise rounds or remove %s"
                     notice.info(text, folder)
             driver = self._assemble(core, engine, store)
             return await self._serve(core, engine, driver)
@@ -141,7 +141,7 @@ class Application:
         if self.testing or (self.waiting.for_disk and (self.stopped or self.asked_again)):
             self.waiting.hurried.set()
         elif self.waiting.for_disk:
-            log.warning("what was learned is not on the disk yet: stop once more to give it up")
+            log.warning("the last rounds are not on disk yet: stop again to discard them")
         self.asked_again = True
 
     async def _is_written(self, write: Callable[[], None]) -> bool:
@@ -169,7 +169,7 @@ class Application:
         )
 
     def _waits(self, what: str) -> None:
-        """Shown wherever the phase is."""
+        """Shown in place of the phase."""
         if self.driver is None or not hasattr(self, "status"):
             return
         if what == ending.WAITING_FOR_DISK != self.status.waits_for:
@@ -195,7 +195,7 @@ class Application:
             on_closed=self._closed,
             compute=None if self.shared is None else self.shared.compute,
         )
-        self.thread.report_to(driver)
+        self.thread.listener = driver
         return driver
 
     async def _serve(self, core: Core, engine: Engine, driver: Driver) -> NodeResult | None:
@@ -247,7 +247,7 @@ class Application:
         return found
 
     def _begin(self, driver: Driver, links: Links) -> None:
-        """From here on the node has a state, and leaves one behind."""
+        """From here on the node has a state, and keeps it when it ends."""
         self.thread.start()
         self.begun = True
         self.waiting.hurried.clear()
@@ -306,7 +306,7 @@ class Application:
             log.warning("no neighbor is there yet (%s): nothing is trained until one is", ", ".join(missing))
         else:
             wait_s = self.setup.federation.gossip.start_wait_s
-            log.warning("no session yet with %s; begins without after at most %g s", ", ".join(missing), wait_s)
+            log.warning("no session yet with %s; starts without them after at most %g s", ", ".join(missing), wait_s)
 
     def _look(self) -> None:
         """A float is written in one step: no lock is needed between the threads."""
@@ -358,7 +358,7 @@ class Application:
         local = await self._last_test(engine.state, driver)
         self.on_line(self._line(driver))
         if not (self.status.exchanges or self.stopped or had_ended):
-            log.warning("not one exchange with a neighbor has taken place: addresses, listen, firewall?")
+            log.warning("no exchange with any neighbor: check addresses, listen and the firewall")
         core = self.status.core
         if alone := core.facts.alone:
             notice.info("%d of %d rounds were trained without a neighbor", alone, core.facts.rounds)
@@ -399,9 +399,9 @@ class Application:
         under_way = driver.under_way
         if await waiting.until(driver.learner_is_free, limit_s=ending.LAST_ROUND_S if hasty else None):
             learner.load_local_state(state.local)  # a round that ended too late does not count
-            errand = Errand(test, None if self.shared is None else self.shared.compute)
+            errand = start_errand(test, None if self.shared is None else self.shared.compute)
             under_way = "test"
-            if await waiting.until(lambda: errand.is_done, limit_s=ending.LAST_TEST_S if hasty else None):
+            if await waiting.until(errand.done, limit_s=ending.LAST_TEST_S if hasty else None):
                 errand.result()
                 return local[0]
         if workshop.tested is None or not workshop.tested.of.final:
@@ -443,3 +443,31 @@ async def run_node(
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+class Node:
+    """One node of a federation, as `p2pfl run` starts it; signals are the caller's business.
+
+    `federation` is the file or its folder; `on_progress` gets its figures at most ten times a second.
+
+    Raises:
+        UserError: something in the files is wrong.
+    """
+
+    def __init__(
+        self, federation: Path | str, name: str, *, on_progress: Callable[[NodeLine], None] = lambda _: None
+    ) -> None:
+        described = load_config(federation)
+        config = load_node(node_file(described, name), described, name)
+        self._application = Application(read_setup(described, config), on_line=on_progress)
+
+    async def run(self) -> NodeResult | None:
+        """Run until the rounds are done or `stop` is called; the result also stands in `<state_dir>/result.json`.
+
+        None where it was stopped before it could begin, because its disk was full.
+        """
+        return await self._application.run()
+
+    def stop(self) -> None:
+        """End cleanly, keeping a snapshot. From the event loop that runs the node."""
+        self._application.stop()

@@ -16,29 +16,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, assert_never
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.plugins import describe_failure
 from p2pfl.core.core import Core
-from p2pfl.core.effects import (
-    Alarm,
-    ApplyReply,
-    ApplyRequest,
-    Bootstrap,
-    CloseSession,
-    CommitRound,
-    Effect,
-    Finish,
-    Freeze,
-    Mix,
-    NoteLife,
-    ResetEdge,
-    Send,
-    StartRound,
-)
+from p2pfl.core.effects import Alarm, CloseSession, Effect, Finish, Send, StartRound
 from p2pfl.core.events import (
     Event,
     MessageReceived,
@@ -57,16 +42,16 @@ from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.net.link import MALFORMED
 from p2pfl.reporting.status import ClosedRound
 from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Quit
-from p2pfl.runtime.presence import Presence
+from p2pfl.runtime.status import Presence
 from p2pfl.runtime.workshop import Moment, Workshop
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
 WAITING_BYTES = 64 << 20
-"""of models that wait to be tested: a large one may take longer than until the next is due."""
+"""The memory for models that wait for their test: a large one may take longer than until the next is due."""
 TRAINING_NICE = 10
-"""how much lower the priority of training is: it takes every moment that nothing else wants, and no other."""
+"""How much lower the priority of training is: it takes all time that nothing else wants, and no more."""
 NOTICES = frozenset({"joined", "storage-restored", "enough-neighbors", "probation"})
 """Kinds of what has become right, or was meant to be: told, and no alarm."""
 FIRST_ALARMS = 5
@@ -136,7 +121,7 @@ class Driver:
         self._closed = False
         self._untested = 0
         self.under_way = ""
-        """what the learner does just now: a "round" or a "test"."""
+        """What the learner is doing: a "round", a "test", or nothing."""
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -167,9 +152,7 @@ class Driver:
         self.loop.call_soon_threadsafe(self._take_all, events)
 
     def fail(self, error: BaseException) -> None:
-        """Called from any thread: our own bug ends the node. So does a learner that calls exit, which would look as if
-        the node had finished.
-        """
+        """From any thread: our own bug, or a learner that calls exit, ends the node. Neither may look like a finish."""
         if isinstance(error, SystemExit):
             error = LearningError(f"the task would have ended the process: {describe_failure(error)}")
         self.loop.call_soon_threadsafe(self._fail, error)
@@ -203,17 +186,6 @@ class Driver:
                 self.links.send(peer, session, message)
             case CloseSession(peer=peer, session=session, reason=reason, rest_s=rest_s):
                 self.links.close(peer, session, reason, rest_s)
-            case (
-                CommitRound()
-                | Freeze()
-                | ApplyRequest()
-                | ApplyReply()
-                | ResetEdge()
-                | Bootstrap()
-                | Mix()
-                | NoteLife()
-            ):
-                self.engine_thread.jobs.put(Operate(effect))
             case StartRound(index=index, accompanied=accompanied):
                 self._start_round(index, accompanied=accompanied)
             case Alarm():
@@ -221,7 +193,7 @@ class Driver:
             case Finish():
                 self.finished.set()
             case _:
-                assert_never(effect)
+                self.engine_thread.jobs.put(Operate(effect))
 
     def _schedule(self) -> None:
         """One timer, at the core's next deadline."""
@@ -322,9 +294,7 @@ class Driver:
             self.measure()
 
     def _see_closed(self, engine: Engine, closing_rounds: int) -> None:
-        """Called in the engine's thread, where no exchange comes between the model and their number. An evaluation may
-        wait for the trainer's thread until these rounds are long over.
-        """
+        """In the engine's thread, so that no exchange comes in between; the trainer's may be busy for long."""
         seen = ClosedRound(closing_rounds, engine.exchanges, self.workshop.sketch_of(engine.state.model))
         self.loop.call_soon_threadsafe(self.on_closed, seen)
 

@@ -20,30 +20,27 @@ from p2pfl.runtime.workshop import Tested
 log = logging.getLogger("p2pfl")
 
 LAST_ROUND_S = 3.0
-"""a node that is stopped waits as long for the local round or the test under way: many are shorter, none need be."""
+"""How long a stopped node waits for the local round or test under way."""
 LAST_TEST_S = 8.0
-"""a node that is stopped waits as long for the test of its last model: a launcher has no more patience than 15 s."""
+"""How long a stopped node waits for the test of its last model: a launcher waits 15 s in all."""
 RETRY_S = 3.0
 POLL_S = 0.02
 SAID_AFTER_S = 0.5
-"""a wait that takes longer is shown."""
+"""A wait that takes longer than this is shown."""
 SAID_AGAIN_S = 300.0
-"""how often a wait for the disk is logged."""
+"""How often a wait for the disk is logged."""
 WAITING_FOR_DISK = "waiting for disk"
 TESTING = "testing"
 
 
 class Waiting:
-    """`show` is called with what the node waits for, and with an empty text when that is over.
-
-    `hurried` is set by whoever does not want to wait any longer.
-    """
+    """`show` gets what the node waits for, then an empty text. Set `hurried` to end the wait early."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self.show = show
         self.hurried = asyncio.Event()
         self.for_disk = False
-        """whether it waits for a disk right now."""
+        """Whether it is waiting for a disk now."""
 
     async def until_written(self, write: Callable[[], None], folder: Path) -> str | None:
         """Call `write` in a thread until the disk takes it; None, or the reason of the last refusal if hurried."""
@@ -101,31 +98,19 @@ def why_untested(under_way: str, tested: Tested | None) -> str:
     return f"{what}: the last model is not tested, its accuracy {of}"
 
 
-class Errand:
-    """Work that the process need not wait for when it ends; `result` raises what the work has raised.
+def start_errand(work: Callable[[], None], compute: Executor | None = None) -> Future[None]:
+    """Work that the process need not wait for when it ends: in a thread of its own, or by `compute`."""
+    if compute is not None:
+        return compute.submit(work)
+    outcome: Future[None] = Future()
 
-    It is done in a thread of its own, or by `compute`.
-    """
-
-    def __init__(self, work: Callable[[], None], compute: Executor | None = None) -> None:
-        self._outcome: Future[None] = Future()
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits
-                self._outcome.set_exception(error)
-            else:
-                self._outcome.set_result(None)
-
-        if compute is None:
-            threading.Thread(target=run, name="errand", daemon=True).start()
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits
+            outcome.set_exception(error)
         else:
-            compute.submit(run)
+            outcome.set_result(None)
 
-    @property
-    def is_done(self) -> bool:
-        return self._outcome.done()
-
-    def result(self) -> None:
-        self._outcome.result()
+    threading.Thread(target=run, name="errand", daemon=True).start()
+    return outcome

@@ -23,13 +23,13 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
 from p2pfl.runtime.room import needs_of
 from p2pfl.storage import Durability, State, Store
-from p2pfl.storage.space import LEAST_LOG_BYTES
+from p2pfl.storage.disk import LEAST_LOG_BYTES
 
 log = logging.getLogger("p2pfl")
 
 RETRY_S = 5.0
 LOOK_S = 1.0
-"""how often a log that has grown looks at the room there is."""
+"""How often the limit of a growing log is adapted to the free space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +79,15 @@ class EngineThread(threading.Thread):
         self.durability = durability
         self.extra = extra
         self.listener: Listener
+        """Set before `start`."""
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.broken_since: float | None = None
         self.refusal: str | None = None
-        """why the disk does not take the state; None while it does."""
+        """Why the disk does not take the state; None while it does."""
         self.kept_rounds: int | None = None
-        """own rounds in what is on the disk; None: nothing was kept yet."""
+        """The own rounds of the state on disk; None while nothing is."""
         self._look_at = float("-inf")
         self._log_limit = 0
-
-    def report_to(self, listener: Listener) -> None:
-        """Call before `start`."""
-        self.listener = listener
 
     def run(self) -> None:
         try:

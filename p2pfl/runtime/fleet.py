@@ -1,7 +1,8 @@
 """All nodes of a federation as processes on this machine: start them, listen to them, end them.
 
 Each child is an ordinary `p2pfl run`, in a session of its own, so that Ctrl-C reaches it only through us; its stdin is
-a leash: if the launcher dies, the nodes stop too. Nodes that lie are commands of another package (`lies`).
+a leash: if the launcher dies, the nodes stop too. Nodes that lie are commands of another package, found by the entry
+point group `p2pfl.attackers`: p2pfl has no liar, and a node in the field imports nothing of this.
 Where it is safe they are forked from one process, so that torch is imported once (`fork_server`).
 """
 
@@ -13,27 +14,75 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Vector
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.runtime.ending import WAITING_FOR_DISK
 from p2pfl.runtime.fork_server import ForkedProcess, ForkServer, NotForked, why_not
-from p2pfl.runtime.lies import Lies
+
+GROUP = "p2pfl.attackers"
+
+
+class Attackers(Protocol):
+    """What the object behind the entry point offers. `spec` is the text that names an attack."""
+
+    def check(self, spec: str) -> None:
+        """Raises UserError: there is no such attack."""
+        ...
+
+    def choose(self, federation: FederationConfig, count: int) -> tuple[str, ...]:
+        """Names of so many nodes, spread over the graph."""
+        ...
+
+    def command(self, federation: FederationConfig, name: str, spec: str, liars: Sequence[str]) -> list[str]:
+        """Arguments for Python that make node `name` lie, as one of `liars`; those of `p2pfl run` are appended."""
+        ...
+
+    def success(
+        self, spec: str, federation: FederationConfig, node: NodeConfig, models: Mapping[str, Vector]
+    ) -> dict[str, float]:
+        """By node, the attack's success on a model (d,), from 0 to 1; empty if accuracy shows it. `node` has data."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lies:
+    """`names` are the nodes that lie, by the attack `spec`."""
+
+    attackers: Attackers
+    spec: str
+    names: tuple[str, ...]
+
+    def command(self, federation: FederationConfig, name: str) -> list[str]:
+        return self.attackers.command(federation, name, self.spec, self.names)
+
+
+def find_attackers() -> Attackers:
+    """Raises UserError: no package of attacks is installed."""
+    for entry in entry_points(group=GROUP):
+        found: Attackers = entry.load()
+        return found
+    raise UserError("no package of attacks is installed", key="--byzantine", allowed="`attackers`, from p2pfl's source")
+
 
 log = logging.getLogger("p2pfl")
 
 PATIENCE_S = 15.0
-"""longer than a node takes that is stopped, unless its disk is full: that one is let be."""
+"""How long a stopped node may take to end; one that waits for a full disk is left alone."""
 STRANDED_S = 5.0
-"""For so long nodes must have waited alone before they are let go."""
+"""How long nodes must have waited alone before they are told to stop."""
 STOPPED = 130
 LINE_LIMIT = 1 << 20
 LOG_FILE = "node.log"
@@ -46,10 +95,7 @@ WITHOUT_TORCH = ("quadratic",)
 
 @dataclass(slots=True, kw_only=True)
 class Child:
-    """`lines` are what it printed; `exit_code` None: running.
-
-    `byzantine`: it lies, and no figure of it is a result.
-    """
+    """One node process. `lines` are what it printed; no figure of a `byzantine` one is a result."""
 
     name: str
     node: NodeConfig
@@ -250,7 +296,7 @@ class Fleet:
 
     def _share_nothing(self, reason: NotForked) -> None:
         self.server = None
-        log.warning("the process that was to start the nodes cannot (%s): each is started by itself", reason)
+        log.warning("the nodes cannot share one import (%s): each is started by itself", reason)
 
     async def _follow(self, child: Child, process: Process | ForkedProcess) -> None:
         if self._is_stopping():

@@ -23,10 +23,7 @@ ALLOWED = "the folder of a node that has run, its state folder, or a file from `
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """`vector` (d,) is the model after `rounds` own rounds; `learner` holds what is not shared.
-
-    `rounds` and `version` are None for a file that does not say them.
-    """
+    """`vector` (d,) is the model after `rounds` own rounds, None where a file does not say; `learner` has the rest."""
 
     federation: str
     node: str
@@ -108,7 +105,8 @@ def _from_file(path: Path, federation_path: Path | None, name: str | None) -> Le
     _check(path, "federation", said.get("federation"), federation.name if "federation" in said else None)
     name = name or said.get("node")
     if name is None:
-        raise UserError("the file does not say whose it is", file=path, key="--node", allowed=_names(federation))
+        names = ", ".join(member.name for member in federation.members)
+        raise UserError("the file does not say whose it is", file=path, key="--node", allowed=names)
     learner = _learner(federation, path.parent, name)
     try:
         vector = from_safetensors(learner, content)
@@ -160,7 +158,3 @@ def _other(path: Path, key: str, found: Any, wanted: str, what: str | None = Non
 
 def _count(said: dict[str, str], key: str) -> int | None:
     return int(said[key]) if said.get(key, "").isdecimal() else None
-
-
-def _names(federation: FederationConfig) -> str:
-    return ", ".join(member.name for member in federation.members)

@@ -25,10 +25,10 @@ from p2pfl.core.records import EdgeRecord
 from p2pfl.core.turns import turns_of
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.transcript import FederationBinding
+from p2pfl.engine.changes import redo
 from p2pfl.engine.codecs import Codecs, codecs_of, gammas_of
 from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.redo import redo
 from p2pfl.engine.state import EdgeState, NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
@@ -50,7 +50,8 @@ ORIGIN = {
     "share": "model, of which other tensors are shared",
     "shape": "model",
 }
-"""what of a snapshot's header must be as it is now, and what that is; other patterns may choose the same tensors."""
+"""Entries of a snapshot's header that must be as they are now, and their names in errors. Other patterns may share the
+same tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +123,7 @@ def durability_of(node: NodeConfig, learner: Learner) -> Durability:
 
 
 def _keep_small_numbers() -> None:
-    """In this thread and those it will start, whatever a task has asked of torch (`set_flush_denormal`).
-
-    Both ends of an edge must compute the same bits, next to nothing too.
-    """
+    """Undo `set_flush_denormal` of a task in this thread and its children: both ends must compute the same bits."""
     if np.finfo(np.float32).smallest_normal * np.float32(0.5) == 0:
         import torch  # noqa: PLC0415 - slow, and not every task needs it
 

@@ -19,9 +19,7 @@ from p2pfl.reporting.figures import by_compressor, configuration, contraction, o
 from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.report import NodeReport, Point, Report
 from p2pfl.reporting.sketch import consensus_distance
-from p2pfl.reporting.status import ClosedRound
-from p2pfl.runtime.fleet import Child
-from p2pfl.runtime.lies import Lies
+from p2pfl.runtime.fleet import Child, Lies
 from p2pfl.runtime.parts import replay
 from p2pfl.storage import peek
 from topologies import Topology, describe
@@ -48,9 +46,7 @@ class History:
         self.points: list[Point] = []
 
     def look(self, nodes: Nodes) -> Point | None:
-        """The figures of now; None before the first node has said anything. They are kept if more than time has
-        passed since the last ones.
-        """
+        """The current figures, None before the first line of a node. Kept if more than the time has changed."""
         point = _point(nodes)
         last = self.points[-1] if self.points else None
         if point is not None and (last is None or point != msgspec.structs.replace(last, time_s=point.time_s)):
@@ -91,7 +87,7 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         contraction=contraction(
             federation,
             [node.samples for node in nodes],
-            [_closing_rounds(child) for child in fleet.honest],
+            [{one.closing_rounds: one for line in child.lines if (one := line.closed)} for child in fleet.honest],
             ends=_honest_ends(fleet),
             size=models[0].size if models else None,
         ),
@@ -164,43 +160,12 @@ def _node(child: Child) -> NodeReport:
     )
     node.restarted = child.died and node.finished  # killed under us, then started by hand and brought to its end
     latest = result or line
-    for key in _OF_A_LINE if latest is not None else ():
-        setattr(node, key, getattr(latest, key))
-    for key in _OF_A_RESULT if result is not None else ():
-        setattr(node, key, getattr(result, key))
+    for key in node.__struct_fields__:
+        if hasattr(latest, key):
+            setattr(node, key, getattr(latest, key))
     if result is None and line is not None:  # it was killed: what it tested last is final by chance alone
         node.test_is_stale = line.accuracy is not None and line.tested_version != line.version
     return node
-
-
-_OF_A_LINE = (
-    "rounds",
-    "accuracy",
-    "test_loss",
-    "tested_round",
-    "tested_version",
-    "test_is_stale",
-    "loss",
-    "bytes_sent",
-    "messages_sent",
-    "staleness",
-    "exchanges",
-    "rounds_without_neighbor",
-)
-_OF_A_RESULT = (
-    "failed_rounds",
-    "ended_by",
-    "local_accuracy",
-    "samples",
-    "steps",
-    "alarms",
-    "wall_time_s",
-    "cpu_time_s",
-    "neighbors",
-    "durability",
-    "rounds_mixed",
-    "rounds_alone",
-)
 
 
 def _honest_ends(fleet: Nodes) -> float:
@@ -208,7 +173,3 @@ def _honest_ends(fleet: Nodes) -> float:
     federation = fleet.federation
     honest = sum(len(federation.neighbors(federation.member(child.name).index)) for child in fleet.honest)
     return federation.edges_at_once * honest / max(1, len(federation.edges))
-
-
-def _closing_rounds(child: Child) -> dict[int, ClosedRound]:
-    return {line.closed.closing_rounds: line.closed for line in child.lines if line.closed is not None}

@@ -10,12 +10,12 @@ from p2pfl.engine.durable import image
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.methods import Method
-from p2pfl.storage import Durability, State, space
+from p2pfl.storage import Durability, State, disk
 from p2pfl.storage.snapshot import size_bytes
 
 USUAL_LOG_BYTES = 4 << 20
 LOG_MULTIPLE = 4
-"""of a snapshot: a longer log would take longer to replay than it is worth."""
+"""The log's usual length in snapshots: a longer one would take too long to replay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,12 @@ class Needs:
     @property
     def least_bytes(self) -> int:
         """With less there is no second snapshot."""
-        return space.least_bytes(self.snapshot_bytes, logging=self.logging)
+        return disk.least_bytes(self.snapshot_bytes, logging=self.logging)
 
     @property
     def usual_bytes(self) -> int:
         """Where nothing is in short supply."""
-        return 3 * self.snapshot_bytes + 2 * self.logging * self._usual_log_bytes + space.SLACK_BYTES
+        return 3 * self.snapshot_bytes + 2 * self.logging * self._usual_log_bytes + disk.SLACK_BYTES
 
     @property
     def _usual_log_bytes(self) -> int:
@@ -41,7 +41,7 @@ class Needs:
 
     def log_limit(self, room_bytes: float) -> int:
         """Where state and free space are `room_bytes` together."""
-        return space.log_limit(room_bytes, snapshot_bytes=self.snapshot_bytes, wanted=self._usual_log_bytes)
+        return disk.log_limit(room_bytes, snapshot_bytes=self.snapshot_bytes, wanted=self._usual_log_bytes)
 
     def shortage(self, node: NodeConfig) -> str | None:
         """What is to be said where state and free space together are less than the least.
@@ -50,7 +50,7 @@ class Needs:
             UserError: not even the whole volume is that large.
         """
         folder = node.state_dir
-        volume, room = space.volume_bytes(folder), space.free_bytes(folder) + space.used_bytes(folder)
+        volume, room = disk.volume_bytes(folder), disk.free_bytes(folder) + disk.used_bytes(folder)
         if volume < self.least_bytes:
             raise UserError(
                 "the volume is too small for two snapshots of the state",
@@ -66,9 +66,7 @@ class Needs:
 
 
 def needs_of(state: NodeState, durability: Durability, codecs: Codecs, method: Method) -> Needs:
-    """Messages that wait for their answer join a snapshot: two for each edge at most. So does what the learning method
-    keeps, of which there is nothing at first.
-    """
+    """Room for unanswered messages is included, two for each edge, and for what the learning method will keep."""
     logging = durability == "exchange"
     picture = image(state, with_replicas=logging, copied=False)
     kept = size_bytes(State(header=picture.header, arrays=picture.arrays, blobs=picture.blobs))

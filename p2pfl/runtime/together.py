@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from p2pfl.config.load import load_node, node_file
@@ -23,8 +22,7 @@ from p2pfl.reporting.report import Point, Report
 from p2pfl.reporting.status import NodeLine
 from p2pfl.runtime.app import Application, OneProcess
 from p2pfl.runtime.driver import compute_thread
-from p2pfl.runtime.fleet import STOPPED, Child
-from p2pfl.runtime.lies import Lies
+from p2pfl.runtime.fleet import STOPPED, Child, Lies
 from p2pfl.runtime.parts import Setup, setup_of
 from p2pfl.runtime.report import History, final_report
 
@@ -142,7 +140,7 @@ class Together:
                     for child, setup in zip(self.children, setups, strict=True)
                 ]
                 loop = asyncio.get_running_loop()
-                self._cancel = partial(_cancel_all, loop, [*runs, watch])
+                self._cancel = lambda: [loop.call_soon_threadsafe(task.cancel) for task in (*runs, watch)]
                 await asyncio.wait(runs)
                 watch.cancel()
         finally:
@@ -178,8 +176,3 @@ class Together:
             point = history.look(self)
             if point is not None and self.on_progress is not None:
                 self.on_progress(point)
-
-
-def _cancel_all(loop: asyncio.AbstractEventLoop, tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        loop.call_soon_threadsafe(task.cancel)

@@ -47,7 +47,7 @@ class Workshop:
     sketched: list[float] = field(default_factory=list)
     steps: int = 0
     cpu_s: float = 0.0
-    """what training alone has cost, in CPU-seconds of its thread."""
+    """The CPU-seconds of training alone, in its thread."""
 
     def train(self, start: RoundStart, index: int) -> LocalRound:
         began = time.thread_time()

@@ -3,9 +3,8 @@
 It knows names, arrays and bytes, and nothing of what they mean.
 """
 
-from p2pfl.storage.recovery import Loaded, peek
 from p2pfl.storage.snapshot import State
-from p2pfl.storage.store import Durability, Store
+from p2pfl.storage.store import Durability, Loaded, Store, peek
 from p2pfl.storage.wal import Record
 
 __all__ = ["Durability", "Loaded", "Record", "State", "Store", "peek"]

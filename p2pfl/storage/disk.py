@@ -1,18 +1,23 @@
-"""The few file operations that durability rests on. Every write of the package's storage goes through here.
+"""The files of a node's state: the few operations that durability rests on, the room there is, whose the folder is.
 
-An OSError becomes a StorageError that names the file, since the disk is allowed to be full or read-only.
+An OSError becomes a StorageError that names the file, since the disk is allowed to be full or read-only. While a
+checkpoint is being written there may be three snapshots, the new one being written aside, and two logs. Where that is
+too much the store gives up the older generation first: two snapshots and one log. One process has the folder, held by
+flock, which ends with the process. Files of a generation are `snapshot-00000007` and its log, `log-00000007`.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from p2pfl.errors import StorageError
+from p2pfl.errors import StorageError, UserError
 
 Piece: TypeAlias = bytes | bytearray | memoryview
 
@@ -100,3 +105,132 @@ def _write_new(path: Path, pieces: Iterable[Piece], flag: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+LEAST_LOG_BYTES = 64 << 10
+"""The shortest limit of a log: a shorter one would end after every few exchanges."""
+SLACK_BYTES = 64 << 10
+"""Space for heads of logs, whole blocks and a result."""
+BLOCK_BYTES = 512
+"""The unit of st_blocks, by POSIX."""
+
+
+def free_bytes(folder: Path) -> float:
+    """What this user may still write there; infinite where the file system does not say."""
+    there = os.statvfs(_existing(folder))
+    return there.f_bavail * there.f_frsize if there.f_blocks else float("inf")
+
+
+def volume_bytes(folder: Path) -> float:
+    """The size of the whole file system."""
+    there = os.statvfs(_existing(folder))
+    return there.f_blocks * there.f_frsize if there.f_blocks else float("inf")
+
+
+def used_bytes(folder: Path) -> int:
+    """By the files in the folder, 0 where there is none."""
+    used = 0
+    with suppress(FileNotFoundError), os.scandir(folder) as files:
+        for file in files:
+            with suppress(FileNotFoundError):  # its node may be running
+                used += file.stat(follow_symlinks=False).st_blocks * BLOCK_BYTES
+    return used
+
+
+def log_limit(room_bytes: float, *, snapshot_bytes: int, wanted: int) -> int:
+    """How long a log may become, where state and free space are `room_bytes` together."""
+    return int(max(LEAST_LOG_BYTES, min(wanted, (room_bytes - 3 * snapshot_bytes - SLACK_BYTES) // 2)))
+
+
+def least_bytes(snapshot_bytes: int, *, logging: bool) -> int:
+    """With less a node cannot replace its first snapshot by a second."""
+    return 2 * snapshot_bytes + SLACK_BYTES + logging * LEAST_LOG_BYTES
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+_NAME = re.compile(r"(snapshot|log)-(\d{8,19})(\.tmp)?")
+
+
+def lock_folder(folder: Path) -> int:
+    """Create the folder for its owner alone if need be and lock it; closing the returned descriptor unlocks it.
+
+    Raises:
+        UserError: the folder cannot be created or written, or another process uses it.
+        StorageError: there is no room for it.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise StorageError(f"cannot write {folder}: {error.strerror}") from error
+        raise UserError(
+            f"the state folder cannot be used: {error.strerror or error}",
+            file=folder,
+            allowed="a folder this user may create and write",
+        ) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise UserError(
+            "the state folder is in use by another process",
+            file=folder,
+            allowed="one running node per folder",
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        os.close(fd)
+        raise UserError("the state folder is not writable", file=folder, allowed="a folder this user may write")
+    return fd
+
+
+def snapshot_path(folder: Path, generation: int) -> Path:
+    return folder / f"snapshot-{generation:08d}"
+
+
+def log_path(folder: Path, generation: int) -> Path:
+    return folder / f"log-{generation:08d}"
+
+
+def snapshot_generations(folder: Path) -> list[int]:
+    """Generations that have a snapshot, whole or not, oldest first."""
+    return sorted(generation for stem, generation, part in _files(folder) if stem == "snapshot" and not part)
+
+
+def log_generations(folder: Path) -> list[int]:
+    return sorted(generation for stem, generation, part in _files(folder) if stem == "log" and not part)
+
+
+def newest_generation(folder: Path) -> int:
+    """The highest generation in use, 0 for none."""
+    return max((generation for _, generation, _ in _files(folder)), default=0)
+
+
+def discard_unfinished(folder: Path) -> None:
+    for stem, generation, part in _files(folder):
+        if part:
+            discard(folder / f"{stem}-{generation:08d}.tmp")
+
+
+def discard_before(folder: Path, generation: int) -> bool:
+    """Whether there was anything. What cannot be removed now does no harm and is tried again later."""
+    older: list[Path] = []
+    with suppress(StorageError):
+        older = [folder / f"{stem}-{number:08d}" for stem, number, _ in _files(folder) if number < generation]
+    for path in older:
+        discard(path)
+    return bool(older)
+
+
+def _files(folder: Path) -> list[tuple[str, int, bool]]:
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be listed: {error.strerror or error}") from error
+    matches = (_NAME.fullmatch(name) for name in names)
+    return [(match[1], int(match[2]), match[3] is not None) for match in matches if match]

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import StorageError
-from p2pfl.storage.disk import Piece, replace_file
-from p2pfl.storage.folder import snapshot_generations, snapshot_path
+from p2pfl.storage.disk import Piece, replace_file, snapshot_generations, snapshot_path
 
 MAGIC = b"p2pfls1\n"
 _DIGEST_BYTES = 32

@@ -40,10 +40,6 @@ _BUFFER_BYTES = 1 << 20
 _encoder = msgspec.msgpack.Encoder()
 
 
-def log_head(previous: bytes, salt: bytes) -> bytes:
-    return LOG_HEAD.pack(MAGIC, previous, salt, log_check(previous, salt))
-
-
 def log_check(previous: bytes, salt: bytes) -> bytes:
     return _hash(b"p2pfl log check", CHECK_BYTES, previous, [salt])
 
@@ -118,8 +114,8 @@ class Wal:
     def __init__(self, path: Path, *, end: bytes, size_bytes: int) -> None:
         """Of a file that exists, whose valid content has `size_bytes` and leaves the chain at `end`."""
         self._path = path
-        self._end = end
-        self._size_bytes = size_bytes
+        self.end = end
+        self.size_bytes = size_bytes
         self._buffer = bytearray()
         self._synced = True
         with refusal_of(path):
@@ -129,7 +125,7 @@ class Wal:
     def create(cls, path: Path, previous: bytes) -> Wal:
         """A new empty log that continues the chain at `previous`; durable when this returns."""
         salt = os.urandom(SALT_BYTES)
-        create_file(path, log_head(previous, salt))
+        create_file(path, LOG_HEAD.pack(MAGIC, previous, salt, log_check(previous, salt)))
         return cls(path, end=first_link(previous, salt), size_bytes=LOG_HEAD.size)
 
     @classmethod
@@ -139,17 +135,9 @@ class Wal:
         return cls(path, end=log.end, size_bytes=log.valid_bytes)
 
     @property
-    def end(self) -> bytes:
-        return self._end
-
-    @property
     def is_empty(self) -> bool:
         """Whether no record was ever appended."""
-        return self._size_bytes == LOG_HEAD.size
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
+        return self.size_bytes == LOG_HEAD.size
 
     def append(self, kind: str, header: Mapping[str, Any], blobs: Sequence[Piece]) -> None:
         """Takes everything, so that the caller's memory is free again; durable after the next flush."""
@@ -157,10 +145,10 @@ class Wal:
         head = _encoder.encode((kind, header, [view.nbytes for view in views]))
         body: list[Piece] = [BODY_HEAD.pack(len(head)), head, *views]
         length = BODY_HEAD.size + len(head) + sum(view.nbytes for view in views)
-        link = next_link(self._end, body)
-        self._buffer += RECORD_HEAD.pack(length, length_check(self._end, length), link)
-        self._end = link
-        self._size_bytes += RECORD_HEAD.size + length
+        link = next_link(self.end, body)
+        self._buffer += RECORD_HEAD.pack(length, length_check(self.end, length), link)
+        self.end = link
+        self.size_bytes += RECORD_HEAD.size + length
         self._synced = False
         for piece in body:
             self._take(piece)

@@ -28,7 +28,7 @@ PREFIX_BYTES = LAYOUT.size
 NO_BODY = memoryview(b"")
 
 PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-"""pages of one's own cost half of what shared ones do when they are touched first."""
+"""Private pages cost half of what shared ones do when first touched."""
 
 
 class Prefix(Struct, frozen=True, kw_only=True, gc=False):

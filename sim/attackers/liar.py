@@ -10,8 +10,8 @@ from typing import Any
 from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.limits import ResyncBrake
+from p2pfl.engine.codecs import Forgery, Occasion
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.showing import Forgery, Occasion
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import Vector
 from p2pfl.net.links import Links

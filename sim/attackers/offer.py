@@ -1,4 +1,4 @@
-"""What `p2pfl demo --byzantine` finds by the entry point group `p2pfl.attackers`: see `p2pfl.runtime.lies`."""
+"""What `p2pfl demo --byzantine` finds by the entry point group `p2pfl.attackers`: see `p2pfl.runtime.fleet`."""
 
 from __future__ import annotations
 

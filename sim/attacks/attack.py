@@ -23,7 +23,7 @@ from p2pfl.compress import Compressor
 from p2pfl.core.core import Core
 from p2pfl.core.effects import Effect
 from p2pfl.core.messages import Ready
-from p2pfl.engine.showing import Forgery
+from p2pfl.engine.codecs import Forgery
 from p2pfl.learn.interface import Vector as ModelVector
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What the engine answers the core, told without looking at a vector.
 
 A message's body is a token: the edge, and the number of the request on it. It stands for a payload of known size, and
-two tokens are equal where the payloads would be. The records of the edges move as `p2pfl.engine.redo` moves them.
+two tokens are equal where the payloads would be. The records of the edges move as `p2pfl.engine.changes` moves them.
 """
 
 from __future__ import annotations

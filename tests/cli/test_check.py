@@ -13,7 +13,7 @@ from p2pfl.compress import entropy
 from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.reporting.contraction import predicted
-from p2pfl.storage import space
+from p2pfl.storage import disk
 from topologies import build, contraction
 
 
@@ -313,11 +313,11 @@ def test_each_member_is_told_with_the_liars_that_its_degree_could_bear(p2pfl, wa
 def test_a_disk_without_room_for_two_snapshots_is_a_warning_and_a_volume_that_is_too_small_a_mistake(
     p2pfl, ward, monkeypatch
 ):
-    monkeypatch.setattr(space, "free_bytes", lambda _: 1000.0)
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 1000.0)
     outcome = p2pfl("check", ward)
     assert outcome.code == 0
     assert re.search(r"warning: .*state needs [\d,]+ bytes for the state, and there are 1,000", outcome.out)
-    monkeypatch.setattr(space, "volume_bytes", lambda _: 2000.0)
+    monkeypatch.setattr(disk, "volume_bytes", lambda _: 2000.0)
     outcome = p2pfl("check", ward)
     assert outcome.code == 2
     assert re.search(r"node\.toml: node\.state_dir: the volume is too small .*2,000 bytes", outcome.err)

@@ -8,7 +8,7 @@ from p2pfl.compress.catalog import STAGES, make_compressor
 from p2pfl.config.load import load_config
 from p2pfl.config.model import GossipConfig, TaskConfig, TrainingConfig
 from p2pfl.core.staleness import parse_staleness
-from p2pfl.crypto.identity import parse_public
+from p2pfl.crypto.identity import public_text
 
 
 def minimal(keys):
@@ -30,7 +30,7 @@ def test_a_folder_stands_for_the_file_in_it(write, keys):
 
 def test_keys_are_what_the_identity_layer_reads(write, keys):
     federation = load_config(write(minimal(keys)))
-    assert [member.key for member in federation.members] == [parse_public(key) for key in keys]
+    assert [public_text(member.key) for member in federation.members] == keys
 
 
 @pytest.mark.parametrize(

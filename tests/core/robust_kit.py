@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from pathlib import Path
 
-from p2pfl.core import invariants
+from p2pfl.core.core import check_invariants
 from p2pfl.core.effects import Alarm, ApplyReply, Bootstrap, CommitRound, Freeze, Mix, Send, StartRound
 from p2pfl.core.events import (
     Bootstrapped,
@@ -77,7 +77,7 @@ class Around:
             effect = waiting.popleft()
             self.seen.append(effect)
             waiting.extend(self.answer(effect))
-            invariants.check(self.node)
+            check_invariants(self.node)
 
     def answer(self, effect):
         handle = self.node.handle

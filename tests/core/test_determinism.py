@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.core import invariants
+from p2pfl.core.core import check_invariants
 from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, StartRound
 from p2pfl.core.events import (
     MessageReceived,
@@ -102,7 +102,7 @@ def random_life(seed, steps=300):
         else:
             event = MessageReceived(peer=peer, session=edge.line.greeting.number, message=said(chance, edge))
         made = node.handle(event, now)
-        invariants.check(node)
+        check_invariants(node)
         deadline = node.deadline()
         assert deadline is None or deadline > now
         owed += [reaction for effect in made if (reaction := answer(chance, effect, node)) is not None]

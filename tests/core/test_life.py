@@ -11,8 +11,7 @@ from p2pfl.core.core import Core
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Finish, Freeze, ResetEdge, StartRound
 from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, SessionClosed, StopRequested
 from p2pfl.core.facts import Phase
-from p2pfl.core.gathering import RESUME_WAIT_S
-from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S
+from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S, RESUME_WAIT_S
 from p2pfl.core.messages import Done, Ready
 from p2pfl.core.records import EdgeRecord
 

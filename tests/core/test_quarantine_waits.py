@@ -11,7 +11,7 @@ from core_kit import commit, exchange_as_initiator, hello, is_through, make_node
 from p2pfl.core.effects import CloseSession, Finish, StartRound
 from p2pfl.core.events import RoundTrained, SessionOpened
 from p2pfl.core.facts import Phase
-from p2pfl.core.gathering import is_behind
+from p2pfl.core.joining import is_behind
 from p2pfl.core.messages import Done
 from p2pfl.core.standing import Fault
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core import invariants
+from p2pfl.core.core import check_invariants
 from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, CloseSession, Freeze, ResetEdge, Send
 from p2pfl.core.events import MessageReceived, RequestFrozen, SessionClosed, SessionOpened
 from p2pfl.core.messages import Ask, Busy, Done, Ready, Resync
@@ -113,7 +113,7 @@ def test_what_waited_when_a_session_ended_is_void():
     effects = say(node, 0, request())
     say(node, 0, request(seq=2))
     node.handle(SessionClosed(peer=0, session=1), 0.0)
-    invariants.check(node)
+    check_invariants(node)
     _, after = apply_request(node, effects)
     assert after == []
     assert node.edges[0].exchange.record.seq == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core import invariants
+from p2pfl.core.core import check_invariants
 from p2pfl.core.effects import Alarm, ApplyRequest, CloseSession, Finish
 from p2pfl.core.events import MessageReceived, ReplyRefused, RequestRefused, SessionClosed, SessionOpened
 from p2pfl.core.exchange import LONGEST_JUMP
@@ -148,7 +148,7 @@ def test_in_quarantine_a_session_is_closed_before_anything_is_said():
     effects = node.handle(SessionOpened(peer=0, session=2), 20.0)
     assert effects == [CloseSession(peer=0, session=2, reason="in quarantine", rest_s=FIRST_TERM_S - 20.0)]
     assert node.handle(MessageReceived(peer=0, session=2, message=hello()), 20.0) == []
-    invariants.check(node)
+    check_invariants(node)
 
 
 def test_after_it_the_neighbor_is_heard_again_and_one_alarm_says_so():
@@ -157,7 +157,7 @@ def test_after_it_the_neighbor_is_heard_again_and_one_alarm_says_so():
     effects = open_session(node, 0, FIRST_TERM_S, 2)
     assert len(alarms(effects, "probation")) == 1
     assert node.edges[0].is_open
-    invariants.check(node)
+    check_invariants(node)
     node.handle(SessionClosed(peer=0, session=2), FIRST_TERM_S)
     assert alarms(open_session(node, 0, FIRST_TERM_S, 3), "probation") == []
     refused(node, 2, now=FIRST_TERM_S + 1.0, session=3)
@@ -194,7 +194,7 @@ def test_answers_that_are_refused_lead_to_quarantine_too():
         effects = node.handle(ReplyRefused(peer=1, reply=answer, reason="too long", fault=Fault.PAYLOAD), 0.0)
     assert len(alarms(effects, "quarantine")) == 1
     assert not node.edges[1].is_open
-    invariants.check(node)
+    check_invariants(node)
 
 
 def test_an_incarnation_out_of_range_counts():

@@ -85,11 +85,7 @@ def test_both_ends_get_the_same_keys_and_know_each_other():
     _, ours, theirs = run(initiator, responder)
     assert (ours.send, ours.receive, ours.session_id) == (theirs.receive, theirs.send, theirs.session_id)
     assert len({ours.send, ours.receive, ours.session_id}) == 3
-    assert (ours.peer_public, theirs.peer_public, responder.peer_public) == (
-        BOB.public,
-        ALICE.public,
-        ALICE.public,
-    )
+    assert (ours.peer_public, theirs.peer_public) == (BOB.public, ALICE.public)
     left, right = Session(ours), Session(theirs)
     assert right.open(left.seal(b"hello")) == (b"hello", False)
     assert left.open(right.seal(b"hello")) == (b"hello", False)
@@ -220,8 +216,6 @@ def test_an_unlisted_key_is_refused_and_named():
     with pytest.raises(UnlistedKey) as caught:
         responder.third(m3)
     assert caught.value.public == MALLORY.public
-    with pytest.raises(RuntimeError, match="unknown"):
-        _ = responder.peer_public
 
 
 def test_a_key_is_called_unlisted_only_after_it_was_proved():
@@ -333,8 +327,6 @@ def meet_with_another_federation(theirs):
         responder.third(at_initiator.value.farewell)
     with pytest.raises(RuntimeError, match="no keys"):
         _ = initiator.keys
-    with pytest.raises(RuntimeError, match="unknown"):
-        _ = responder.peer_public
     return at_initiator.value, at_responder.value
 
 

@@ -8,7 +8,7 @@ import stat
 import pytest
 from nacl.signing import VerifyKey
 
-from p2pfl.crypto.identity import FILE_PREFIX, Identity, parse_public, public_text
+from p2pfl.crypto.identity import FILE_PREFIX, Identity, public_text
 from p2pfl.errors import StorageError, UserError
 
 SEED_TEXT = "A" * 43
@@ -121,25 +121,6 @@ def test_the_text_of_a_known_key_is_pinned():
     seed = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
     text = public_text(Identity(seed).public)
     assert text == "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
-    assert parse_public(text) == Identity(seed).public
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "43 characters"),
-        ("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo=", "43 characters"),
-        ("11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo", "characters A-Z"),
-        ("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHUR=", "characters A-Z"),
-        ("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURp", "last character"),
-        ("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHUé1", "characters A-Z"),
-        ("A" * 43, "not an Ed25519 public key"),
-        ("21qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "not an Ed25519 public key"),
-    ],
-)
-def test_a_text_that_is_no_key_is_refused_with_the_reason(text, reason):
-    with pytest.raises(ValueError, match=reason):
-        parse_public(text)
 
 
 def test_only_32_bytes_have_a_text():

@@ -12,8 +12,7 @@ from p2pfl.cli.main import main
 from p2pfl.config.load import load_config
 from p2pfl.reporting.report import Statistic
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeResult
-from p2pfl.runtime.fleet import Fleet
-from p2pfl.runtime.lies import Lies
+from p2pfl.runtime.fleet import Fleet, Lies
 from p2pfl.runtime.report import History, final_report
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

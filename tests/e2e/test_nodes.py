@@ -18,9 +18,8 @@ import pytest
 from p2pfl.cli.main import main
 from p2pfl.compress import make_compressor
 from p2pfl.config.load import load_config
-from p2pfl.engine.changes import ReplyWasApplied
+from p2pfl.engine.changes import ReplyWasApplied, redo
 from p2pfl.engine.codecs import Codecs
-from p2pfl.engine.redo import redo
 from p2pfl.learn.methods.plain import Plain
 from p2pfl.runtime.learned import read_learned
 from p2pfl.runtime.parts import replay

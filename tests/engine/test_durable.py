@@ -12,8 +12,8 @@ import pytest
 
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, ResetEdge
 from p2pfl.core.events import RequestApplied
+from p2pfl.engine.changes import redo
 from p2pfl.engine.durable import change, entry, image, restore
-from p2pfl.engine.redo import redo
 from p2pfl.errors import StorageError
 
 sys.path.insert(0, str(Path(__file__).parent))

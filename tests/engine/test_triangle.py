@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, ResetEdge
+from p2pfl.engine.changes import redo
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, entry
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.redo import redo
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
 from p2pfl.learn.methods.variate import Variate

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from p2pfl.core.exchange import Exchange, ExchangeResponder
 from p2pfl.core.standing import Fault
-from p2pfl.engine import engine, redo
+from p2pfl.engine import changes, engine
 from p2pfl.engine.changes import EdgeWasReset, ReplyWasApplied
 from p2pfl.engine.engine import Engine
 
@@ -61,8 +61,8 @@ def test_an_initiator_that_moves_otherwise_than_its_responder_is_found(monkeypat
         if isinstance(change, ReplyWasApplied):
             state.model[:] = before + share * (state.model - before)
 
-    right = redo.settle
-    monkeypatch.setattr(redo, "settle", wrong)
+    right = changes.settle
+    monkeypatch.setattr(changes, "settle", wrong)
     monkeypatch.setattr(engine, "settle", wrong)
     assert "sum n_i x_i is off" in first_violation()
 
@@ -96,7 +96,7 @@ def test_an_edge_that_keeps_one_replica_after_a_new_beginning_is_found(monkeypat
         if kept is not None:
             state.edges[change.peer].own[:] = kept
 
-    right = redo.redo
+    right = changes.redo
     monkeypatch.setattr(engine, "redo", wrong)
     assert first_violation()
 

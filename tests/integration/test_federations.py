@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from p2pfl.core.pace import Pace
+from p2pfl.core.training import Pace
 
 
 def spread(models):

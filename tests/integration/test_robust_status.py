@@ -31,9 +31,9 @@ async def test_nodes_with_neighbors_enough_tell_what_was_kept_and_hold_nothing_a
         for neighbor in result.neighbors:
             assert 0.0 <= neighbor.kept <= 1.0
             assert (neighbor.standing, neighbor.faults, neighbor.quarantined_s) == (1.0, {}, 0.0)
-    sentence = "bears 1 liar among its 3 neighbors under trimmed-mean:b=1, and mixes while 3 of them are there"
+    sentence = "tolerates 1 malicious neighbor of 3 under trimmed-mean:b=1, and mixes while 3 of them are connected"
     said = [record.getMessage() for record in caplog.records if record.name == "p2pfl.notice"]
-    assert [text for text in said if text.startswith("bears")] == [sentence] * 4
+    assert [text for text in said if text.startswith("tolerates")] == [sentence] * 4
 
 
 async def test_nodes_with_two_neighbors_learn_alone_and_say_so(ward, start, finish, caplog):
@@ -43,7 +43,7 @@ async def test_nodes_with_two_neighbors_learn_alone_and_say_so(ward, start, fini
         assert (result.liars_borne, result.rounds_mixed, result.too_few_neighbors) == (0, 0, True)
         assert result.rounds_alone == result.version
         assert result.alarms == {"too-few-neighbors": 1}
-    told = [record for record in caplog.records if "mixes with nobody: median:b=1 wants 3" in record.getMessage()]
+    told = [record for record in caplog.records if "mixes with nobody: median:b=1 needs 3" in record.getMessage()]
     assert [record.levelno for record in told] == [logging.WARNING] * 4
 
 

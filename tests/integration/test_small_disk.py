@@ -11,7 +11,8 @@ import pytest
 from p2pfl.errors import StorageError, UserError
 from p2pfl.runtime import ending, engine_thread
 from p2pfl.runtime.learned import read_learned
-from p2pfl.storage import Store, space
+from p2pfl.storage import Store
+from p2pfl.storage import disk as files
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from disks import tiny_disk
@@ -130,7 +131,7 @@ async def test_a_node_that_has_finished_is_not_given_up_by_the_first_stop(alone,
     disk.full = True
     await node.until(lambda: waits(node) or node.end_wait())
     node.application.stop()
-    assert "stop once more to give it up" in caplog.text
+    assert "stop again to discard them" in caplog.text
     disk.full = False
     result = await node.result()
     assert result.finished
@@ -159,14 +160,14 @@ async def test_a_start_that_waits_for_a_disk_can_be_stopped_and_leaves_no_folder
 
 
 async def test_a_volume_that_is_too_small_is_named_with_what_is_needed(alone, monkeypatch):
-    monkeypatch.setattr(space, "volume_bytes", lambda _: 100_000)
+    monkeypatch.setattr(files, "volume_bytes", lambda _: 100_000)
     _, node = alone()
     with pytest.raises(UserError, match=r"state_dir: the volume is too small .*100,000 bytes.*at least \d+,\d+ bytes"):
         await node.result()
 
 
 async def test_a_disk_with_too_little_room_is_told_at_the_start(alone, monkeypatch, caplog):
-    monkeypatch.setattr(space, "free_bytes", lambda _: 50_000)
+    monkeypatch.setattr(files, "free_bytes", lambda _: 50_000)
     _, node = alone()
     await node.until(lambda: node.rounds > 1)
     await node.stop()
@@ -175,14 +176,14 @@ async def test_a_disk_with_too_little_room_is_told_at_the_start(alone, monkeypat
 
 async def test_a_log_is_as_long_as_the_disk_has_room_for(alone, disk, monkeypatch):
     """64 kB at least: on a faked disk of no room at all a checkpoint follows each such log."""
-    monkeypatch.setattr(space, "free_bytes", lambda _: 0)
+    monkeypatch.setattr(files, "free_bytes", lambda _: 0)
     _, node = alone(rounds=100_000)
     await node.until(lambda: node.rounds > 1)
     thread = node.application.thread
-    await node.until(lambda: thread.store.wal_bytes > space.LEAST_LOG_BYTES // 2)
+    await node.until(lambda: thread.store.wal_bytes > files.LEAST_LOG_BYTES // 2)
     before = disk.checkpoints
     await node.until(lambda: disk.checkpoints > before + 1)
-    assert thread.log_limit() == space.LEAST_LOG_BYTES
+    assert thread.log_limit() == files.LEAST_LOG_BYTES
     await node.stop()
 
 
@@ -197,10 +198,10 @@ async def test_the_log_of_a_node_on_a_small_disk_leaves_room_for_snapshots(ward,
         while written < 3 * 3_000_000:
             size = nodes[0].application.thread.store.wal_bytes
             written, last = written + max(0, size - last), size
-            most = max(most, space.used_bytes(folder / "state"))
+            most = max(most, files.used_bytes(folder / "state"))
             await asyncio.sleep(0.005)
             assert not nodes[0].task.done()
         assert nodes[0].status.alarms == {}
-        assert most < space.volume_bytes(folder)
+        assert most < files.volume_bytes(folder)
         for node in nodes:
             await node.stop()

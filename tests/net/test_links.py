@@ -14,7 +14,7 @@ from msgspec import structs
 
 from p2pfl.core.messages import Busy, Ready, Request, Resync
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.net.gate import IDLE_BYTES
+from p2pfl.net.limits import IDLE_BYTES
 from p2pfl.net.link import BATCH_CHUNKS, Inbox, PeerLink
 from p2pfl.wire import split
 
@@ -39,8 +39,8 @@ async def test_two_nodes_exchange_messages_in_order(federation):
 async def test_a_message_sent_as_the_session_opens_arrives_after_the_other_end_opened(federation):
     """Whoever is told first that the session is open may speak at once."""
     a = federation.new(0)
-    a.links._table._callbacks = replace(
-        a.links._table._callbacks,
+    a.links._table.callbacks = replace(
+        a.links._table.callbacks,
         on_open=lambda peer, session: (a.on_open(peer, session), a.send(peer, Ready(version=7))),
     )
     async with a.links, federation.node(1, {0: a.address()}) as b:
@@ -324,7 +324,7 @@ async def test_a_bug_in_a_callback_comes_out_of_the_links(federation):
 
     async def run_into_it():
         async with asyncio.timeout(20), federation.node(0) as a:
-            a.links._table._callbacks = replace(a.links._table._callbacks, on_message=lambda *_: 1 / 0)
+            a.links._table.callbacks = replace(a.links._table.callbacks, on_message=lambda *_: 1 / 0)
             async with federation.node(1, {0: a.address()}) as b:
                 await b.until(lambda: b.open and a.open)
                 b.send(0, Ready(version=1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
 from random import Random
 
 import pytest
@@ -14,9 +13,8 @@ from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.counters import REMEMBERED, Counters, Refusals
 from p2pfl.net.dialer import Backoff
-from p2pfl.net.gate import Doorway
 from p2pfl.net.greeting import LAYOUT, Notice, Word, unpack_notice
-from p2pfl.net.limits import ByteBudget, Limits, MessagePace
+from p2pfl.net.limits import ByteBudget, Doorway, Limits, MessagePace
 
 
 @given(st.binary(max_size=60) | st.binary(min_size=LAYOUT.size, max_size=LAYOUT.size))
@@ -114,15 +112,6 @@ def test_strangers_cannot_fill_the_log(caplog):
     for number in range(2 * REMEMBERED):
         refusals.note(None, "10.0.0.1", PeerFault(f"reason {number}"))
     assert len(caplog.records) == REMEMBERED
-
-
-def test_counters_are_plain_values():
-    counters = Counters.of([2, 1])
-    counters.peers[2].bytes_sent = 7
-    plain = counters.as_dict()
-    assert plain["total"]["bytes_sent"] == 7
-    assert plain["peers"] == {"1": asdict(counters.peers[1]), "2": asdict(counters.peers[2])}
-    assert counters.faults == {1: 0, 2: 0}
 
 
 @pytest.mark.parametrize(

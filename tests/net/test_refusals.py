@@ -206,7 +206,7 @@ async def test_strangers_are_limited_by_address_and_do_not_shut_neighbors_out(fe
 
 
 def federation_binding(node):
-    return node.links._listener._greeter._binding
+    return node.links._listener.greeter.binding
 
 
 class Liar:
@@ -265,7 +265,7 @@ async def test_a_fault_in_a_session_is_logged_counted_and_ends_it(federation, ca
                     await web_socket.send_bytes(sealed := liar.session.seal(b""))
                     await web_socket.send_bytes(sealed)
             await a.until(a.reasons)
-        assert a.links.counters.faults[1] == 1
+        assert a.links.counters.peers[1].faults == 1
         assert a.reasons()[0].startswith("protocol fault")
         # What somebody on the way may have broken is nothing that the peer has done.
         assert a.reasons()[0].startswith(MALFORMED) == (lie in {"garbage sealed", "replay"})
@@ -287,7 +287,7 @@ async def test_a_message_that_stops_coming_is_a_fault(federation, quick, part_of
         await liar.say(part_of_a_message)
         await a.until(a.reasons)
         assert a.reasons() == ["protocol fault: a message under way comes too slowly"]
-        assert a.links.counters.faults[1] == 1
+        assert a.links.counters.peers[1].faults == 1
 
 
 async def test_messages_under_way_share_a_budget(federation, quick, part_of_a_message):
@@ -302,7 +302,7 @@ async def test_messages_under_way_share_a_budget(federation, quick, part_of_a_me
         await liar.say(part_of_a_message)
         await a.until(a.reasons)
         assert "bytes under way" in a.reasons()[0]
-    assert a.links._table._shared.budget.used == 0
+    assert a.links._table.shared.budget.used == 0
 
 
 async def test_many_neighbors_that_announce_at_once_hold_no_more_than_the_budget(federation, quick, part_of_a_message):
@@ -321,8 +321,8 @@ async def test_many_neighbors_that_announce_at_once_hold_no_more_than_the_budget
         await a.until(lambda: len(a.reasons()) == 4)
         assert all("bytes under way" in reason for reason in a.reasons())
         assert len(a.open) == 2
-        assert a.links._table._shared.budget.used == 1_200_000
-    assert a.links._table._shared.budget.used == 0
+        assert a.links._table.shared.budget.used == 1_200_000
+    assert a.links._table.shared.budget.used == 0
 
 
 @pytest.fixture

@@ -21,14 +21,14 @@ def test_a_node_mixes_with_more_than_2b_neighbors_and_bears_b_only_then(neighbor
 @pytest.mark.parametrize(
     ("rule", "neighbors", "liars", "sentence"),
     [
-        ("mean", 5, 0, 'bears no liar among its 5 neighbors: rule = "mean" trusts them all'),
+        ("mean", 5, 0, 'tolerates 0 malicious neighbors of 5: rule = "mean" trusts all of them'),
         (
             "median:b=1",
             5,
             1,
-            "bears 1 liar among its 5 neighbors under median:b=1, and mixes while 3 of them are there",
+            "tolerates 1 malicious neighbor of 5 under median:b=1, and mixes while 3 of them are connected",
         ),
-        ("cs+:b=2", 4, 2, "mixes with nobody: cs+:b=2 wants 5 neighbors, and there are 4"),
+        ("cs+:b=2", 4, 2, "mixes with nobody: cs+:b=2 needs 5 neighbors and has 4"),
     ],
 )
 def test_the_sentence_says_what_it_bears_and_what_it_needs(rule, neighbors, liars, sentence):

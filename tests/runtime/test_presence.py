@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.runtime.presence import ALARM_S, FIRST_LINES, LOST_S, Presence
+from p2pfl.runtime.status import ALARM_S, FIRST_LINES, LOST_S, Presence
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 from core_kit import make_node

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from p2pfl.errors import StorageError
-from p2pfl.storage import State, Store, peek, space
+from p2pfl.storage import State, Store, peek
+from p2pfl.storage import disk as files
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from disks import fill, tiny_disk
@@ -86,7 +87,7 @@ def test_however_often_a_full_disk_is_tried_it_takes_no_more_room(disk, store):
     for _ in range(6):
         with pytest.raises(StorageError, match="No space left"):
             keep(store, 2)
-        found.append((names(disk / "state"), space.free_bytes(disk)))
+        found.append((names(disk / "state"), files.free_bytes(disk)))
     assert found[2:] == [found[1]] * 4
     store.append("add", {"n": 1})
     store.flush()
@@ -96,10 +97,10 @@ def test_however_often_a_full_disk_is_tried_it_takes_no_more_room(disk, store):
 
 
 def test_what_a_store_needs_and_what_there_is(disk, store):
-    assert space.free_bytes(disk) == space.volume_bytes(disk) == 512 * 1024
+    assert files.free_bytes(disk) == files.volume_bytes(disk) == 512 * 1024
     keep(store, 1)
-    assert SNAPSHOT_BYTES < space.used_bytes(disk / "state") < SNAPSHOT_BYTES + 16_000
-    assert store.room_bytes == space.volume_bytes(disk)
+    assert SNAPSHOT_BYTES < files.used_bytes(disk / "state") < SNAPSHOT_BYTES + 16_000
+    assert store.room_bytes == files.volume_bytes(disk)
 
 
 @pytest.mark.parametrize(
@@ -107,10 +108,10 @@ def test_what_a_store_needs_and_what_there_is(disk, store):
     [
         (float("inf"), 4_000_000),
         (100_000_000, 4_000_000),
-        (3_000_000, (3_000_000 - 300_000 - space.SLACK_BYTES) // 2),
-        (350_000, space.LEAST_LOG_BYTES),
-        (0, space.LEAST_LOG_BYTES),
+        (3_000_000, (3_000_000 - 300_000 - files.SLACK_BYTES) // 2),
+        (350_000, files.LEAST_LOG_BYTES),
+        (0, files.LEAST_LOG_BYTES),
     ],
 )
 def test_two_logs_three_snapshots_and_something_more_find_room(room, limit):
-    assert space.log_limit(room, snapshot_bytes=100_000, wanted=4_000_000) == limit
+    assert files.log_limit(room, snapshot_bytes=100_000, wanted=4_000_000) == limit

@@ -26,7 +26,8 @@ from p2pfl.errors import UserError
 from p2pfl.learn.task import LearnerFactory, Task
 
 if TYPE_CHECKING:
-    from p2pfl.reporting.report import Point, Report
+    from p2pfl.reporting.history import Point
+    from p2pfl.reporting.report import Report
 
 WHERE = "Federation"
 """The name that errors give instead of a file."""

@@ -12,7 +12,7 @@ from p2pfl.chance import stream
 from p2pfl.core.facts import Phase
 from p2pfl.learn.interface import Score
 from p2pfl.reporting.figures import overall_staleness, spread
-from p2pfl.reporting.report import Point
+from p2pfl.reporting.history import Point
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound
 from sim.draws import some

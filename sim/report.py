@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from p2pfl.config.rule import liars_of
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
+from p2pfl.reporting.history import ModelScore, References
 from p2pfl.reporting.liars import held_against
-from p2pfl.reporting.report import ModelScore, NodeReport, References, Report
+from p2pfl.reporting.report import NodeReport, Report
 from p2pfl.reporting.status import NeighborStatus
 from sim.consensus import distance, score_of_mean
 from sim.figures import Figures

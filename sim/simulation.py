@@ -18,7 +18,8 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
 from p2pfl.core.core import check_invariants
 from p2pfl.errors import P2PFLError
-from p2pfl.reporting.report import Batching, Cost, Point, Report
+from p2pfl.reporting.history import Point
+from p2pfl.reporting.report import Batching, Cost, Report
 from p2pfl.reporting.traffic import compressor_mistakes
 from sim.attacks import Attack, parse_attack
 from sim.figures import Figures

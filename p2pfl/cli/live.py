@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 
 from p2pfl.cli.output import figure, footnote, size
-from p2pfl.reporting.report import Point
+from p2pfl.reporting.history import Point
 from p2pfl.runtime.fleet import Child, Fleet
 from p2pfl.runtime.report import History
 

@@ -11,7 +11,8 @@ import numpy as np
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
 from p2pfl.reporting.contraction import predicted
-from p2pfl.reporting.report import Contraction, EdgeTraffic, Statistic
+from p2pfl.reporting.history import Statistic
+from p2pfl.reporting.report import Contraction, EdgeTraffic
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound, MeanAndMax
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
 from p2pfl.errors import UserError
-from p2pfl.reporting.report import Point, ReferencePoint, Report, Statistic
+from p2pfl.reporting.history import Point, ReferencePoint, References, Statistic
 from topologies.plots.canvas import DARK, counted, new_figure, plain, save, shown
 
 if TYPE_CHECKING:
@@ -40,11 +40,24 @@ POWERS_FROM = 20.0
 """The scale is logarithmic where the largest value is this many times the smallest."""
 
 
+class Drawable(Protocol):
+    """What a picture shows of a report."""
+
+    nodes: list[Any]
+    topology: str
+    byzantine: list[str]
+    history: list[Point]
+    config: dict[str, Any]
+    seed: int
+    simulated: bool
+    reference: References | None
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """A report as it is drawn. `label` tells it from the others in the picture."""
 
-    report: Report
+    report: Drawable
     history: list[Point]
     label: str = ""
 
@@ -64,7 +77,7 @@ def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None
     import matplotlib as _  # noqa: F401, ICN001, PLC0415 - an extra: missing, it must show before the run
 
 
-def _held(report: Report) -> list[Point]:
+def _held(report: Drawable) -> list[Point]:
     """Repeat a simulated point until shortly before the next after a gap, without bytes: no model moved meanwhile."""
     history = report.history
     gaps = [after.time_s - before.time_s for before, after in itertools.pairwise(history)]
@@ -79,7 +92,7 @@ def _held(report: Report) -> list[Point]:
     return held
 
 
-def draw_runs(reports: Sequence[Report], path: Path | None, x: X = "time", labels: Sequence[str] = ()) -> Figure:
+def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", labels: Sequence[str] = ()) -> Figure:
     """The picture as a matplotlib figure; with a `path` also as a .png, .svg or .pdf file.
 
     Raises:
@@ -92,8 +105,8 @@ def draw_runs(reports: Sequence[Report], path: Path | None, x: X = "time", label
         raise UserError("its history is empty: nothing to draw")
     if path is not None:
         check_picture(path, key="path")
-    named = itertools.zip_longest(reports, labels, fillvalue="")
-    runs = [Run(report, _held(report), label) for report, label in named if isinstance(report, Report)]
+    named = zip(reports, itertools.chain(labels, itertools.repeat("")), strict=False)
+    runs = [Run(report, _held(report), label) for report, label in named]
     learned = next((name for name in LEARNED if _have(runs, name)), None)
     panels: list[Callable[[Any], None]] = []
     if learned is not None:

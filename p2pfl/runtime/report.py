@@ -16,8 +16,9 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
+from p2pfl.reporting.history import Point
 from p2pfl.reporting.liars import held_against
-from p2pfl.reporting.report import NodeReport, Point, Report
+from p2pfl.reporting.report import NodeReport, Report
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.runtime.fleet import Child, Lies
 from p2pfl.runtime.parts import replay

@@ -18,7 +18,8 @@ from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.net.address import free_ports
-from p2pfl.reporting.report import Point, Report
+from p2pfl.reporting.history import Point
+from p2pfl.reporting.report import Report
 from p2pfl.reporting.status import NodeLine
 from p2pfl.runtime.app import Application, OneProcess
 from p2pfl.runtime.driver import compute_thread

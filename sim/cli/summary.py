@@ -7,7 +7,8 @@ from typing import Any
 
 from p2pfl.cli.output import cell, size, write_facts, write_rows
 from p2pfl.cli.report import node_rows
-from p2pfl.reporting.report import Batching, ModelScore, NodeReport, Report
+from p2pfl.reporting.history import ModelScore
+from p2pfl.reporting.report import Batching, NodeReport, Report
 
 MOST_ROWS = 20
 WORST = 5

@@ -19,7 +19,7 @@ from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.learn.interface import RoundStart, Score, Vector
 from p2pfl.learn.samples import batch_sizes
 from p2pfl.learn.trainer import TorchLearner
-from p2pfl.reporting.report import Centralized, Reference, ReferencePoint
+from p2pfl.reporting.history import Centralized, Reference, ReferencePoint
 from sim.learning.batched import BatchedLearners
 from sim.learning.grouped import RoundStarts
 from sim.learning.nodes import Pool, TorchNodes

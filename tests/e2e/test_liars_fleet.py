@@ -10,7 +10,7 @@ import pytest
 from p2pfl.cli.live import LiveView
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_config
-from p2pfl.reporting.report import Statistic
+from p2pfl.reporting.history import Statistic
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeResult
 from p2pfl.runtime.fleet import Fleet, Lies
 from p2pfl.runtime.report import History, final_report

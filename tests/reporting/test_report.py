@@ -12,22 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
-from p2pfl.reporting.report import (
-    Batching,
-    Centralized,
-    Contraction,
-    Cost,
-    EdgeTraffic,
-    HeldAgainst,
-    ModelScore,
-    NodeReport,
-    Point,
-    Reference,
-    ReferencePoint,
-    References,
-    Report,
-    Statistic,
-)
+from p2pfl.reporting.history import Centralized, ModelScore, Point, Reference, ReferencePoint, References, Statistic
+from p2pfl.reporting.report import Batching, Contraction, Cost, EdgeTraffic, HeldAgainst, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus
 
 with_pandas = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.reporting.report import Point, Statistic
+from p2pfl.reporting.history import Point, Statistic
 from sim import simulation
 from sim.cli.progress import RunView, run_in_words
 from sim.simulation import RunProgress

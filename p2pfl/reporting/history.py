@@ -1,0 +1,75 @@
+"""The figures of a run over time, and what it is compared with."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from p2pfl.reporting.status import MeanAndMax
+
+
+class Statistic(msgspec.Struct, frozen=True):
+    """Over honest nodes that have a value; NaN where one of these is."""
+
+    mean: float
+    min: float
+    max: float
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.mean) and math.isfinite(self.min) and math.isfinite(self.max)
+
+
+class Point(msgspec.Struct, kw_only=True):
+    """One moment of a run's history."""
+
+    time_s: float
+    """Seconds since the start, virtual in a simulation."""
+    rounds: Statistic | None = None
+    accuracy: Statistic | None = None
+    loss: Statistic | None = None
+    """On the common test set."""
+    train_loss: Statistic | None = None
+    consensus_distance: float | None = None
+    neighbor_distance: Statistic | None = None
+    """Real runs only."""
+    staleness: MeanAndMax | None = None
+    bytes_sent: int | None = None
+    messages_sent: int | None = None
+    running: int | None = None
+    """How many nodes had not ended."""
+    evaluated: int | None = None
+    """Over how many nodes the figures are; null: all honest ones."""
+
+
+class ModelScore(msgspec.Struct, kw_only=True):
+    accuracy: float | None = None
+    loss: float | None = None
+
+
+class ReferencePoint(ModelScore):
+    """One moment of a reference run."""
+
+    rounds: int | None = None
+    steps: int | None = None
+    bytes_sent: int | None = None
+
+
+class Reference(ReferencePoint):
+    history: list[ReferencePoint] = []
+
+
+class Centralized(msgspec.Struct, kw_only=True):
+    """One model that learns from all data, with as many steps as one node, and as all nodes."""
+
+    one_node: Reference | None = None
+    all_nodes: Reference | None = None
+
+
+class References(msgspec.Struct, kw_only=True):
+    """What the same learning gives without a network of peers."""
+
+    centralized: Centralized | None = None
+    fedavg: Reference | None = None
+    """A server that averages all models each round."""

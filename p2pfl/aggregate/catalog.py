@@ -53,8 +53,7 @@ NAMED: Mapping[str, Any] = {made.__name__: made for made in (rules.Average, rule
 def rule_of(federation: FederationConfig) -> Rule | None:
     """The robust profile's rule; None in the conservative profile.
 
-    Raises:
-        UserError: it is the user's own and cannot be imported.
+    Raises UserError: it is the user's own and cannot be imported.
     """
     return make_rule(federation.gossip.rule, federation.path.parent)
 
@@ -62,8 +61,7 @@ def rule_of(federation: FederationConfig) -> Rule | None:
 def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
     """The rule of a spec; None for the mean. A rule from a `file.py` is looked up from `folder`.
 
-    Raises:
-        UserError: the spec is wrong.
+    Raises UserError: the spec is wrong.
     """
     try:
         parsed = parse_rule(spec)
@@ -82,8 +80,7 @@ def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ())
 
     `before` are the specs of pre-aggregations: NNM, or none.
 
-    Raises:
-        ValueError: there is no such rule, or it takes no such parameters.
+    Raises ValueError: there is no such rule, or it takes no such parameters.
     """
     made = _named(spec)
     for first in reversed(before):
@@ -156,8 +153,7 @@ class Among(_Bearing):
 class Adapted(Aggregator):
     """Call `rule` with a copy (n, d) of the models; only a finite result of shape (d,) is accepted.
 
-    Raises:
-        UserError: when called, that the rule failed, or gave something else.
+    Raises UserError: when called, that the rule failed, or gave something else.
     """
 
     def __init__(self, rule: Callable[[Any], Any], f: int = 0, name: str = "") -> None:
@@ -184,8 +180,7 @@ class Adapted(Aggregator):
 def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
     """The rule `module:object` or `file.py:object`, the file looked up from `folder`; a class is made with f=liars.
 
-    Raises:
-        UserError: it cannot be imported, or cannot be called.
+    Raises UserError: it cannot be imported, or cannot be called.
     """
     found = find_object(name, folder or Path(), what="rule", key=KEY, allowed="module:object or file.py:object")
     try:

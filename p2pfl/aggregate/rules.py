@@ -21,11 +21,7 @@ from p2pfl.aggregate.interface import Rows, Vector, as_rows
 
 
 def lies(f: int) -> int:
-    """How many vectors may be lies.
-
-    Raises:
-        ValueError: no whole number from 0.
-    """
+    """How many vectors may be lies. Raises ValueError: no whole number from 0."""
     if isinstance(f, bool) or not isinstance(f, int) or f < 0:
         raise ValueError(f"f is a whole number from 0, not {f!r}")
     return f

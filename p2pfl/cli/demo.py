@@ -217,8 +217,7 @@ def _check_options(partition: str, compressor: str, rule: str) -> None:
 def _own_rule(rule: str) -> str:
     """Rule files are looked up from the current folder, because the demo's own folder is made anew.
 
-    Raises:
-        UserError: the rule is the user's own and cannot be imported.
+    Raises UserError: the rule is the user's own and cannot be imported.
     """
     from p2pfl.aggregate import make_rule  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.rule import parse_rule  # noqa: PLC0415 - as above
@@ -238,8 +237,7 @@ def _own_rule(rule: str) -> str:
 def _own_method(method: str | None, rule: str) -> str:
     """The same for a method; without one, the usual method of that rule.
 
-    Raises:
-        UserError: there is no such method, it cannot be imported, or does not go with the rule.
+    Raises UserError: there is no such method, it cannot be imported, or does not go with the rule.
     """
     from p2pfl.config.method import ALLOWED, from_here  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.model import TrainingConfig, usual_method  # noqa: PLC0415 - as above

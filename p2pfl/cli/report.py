@@ -21,8 +21,7 @@ def where(report: Path | None, form: Form) -> tuple[Path | None, Form]:
 def check_report(path: Path, *, coming: Path | None = None) -> None:
     """Check before the run that the report can be written. `coming` is a folder that the run creates.
 
-    Raises:
-        UserError: there is no such folder, or the path is one.
+    Raises UserError: there is no such folder, or the path is one.
     """
     if path.is_dir():
         raise UserError("is a folder", key="--report", value=str(path), allowed="a file")
@@ -31,11 +30,7 @@ def check_report(path: Path, *, coming: Path | None = None) -> None:
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write the whole file or nothing; an older one is replaced.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
+    """Write the whole file or nothing; an older one is replaced. Raises StorageError: it cannot be written."""
     from topologies.files.formats import replace  # noqa: PLC0415 - `--help` stays instant
 
     content = report.to_json()

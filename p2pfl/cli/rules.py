@@ -104,8 +104,7 @@ def rule_facts(
 def try_own_rule(federation: FederationConfig, all_of_them: list[Bearing], size: int) -> None:
     """A rule of the user's own with made-up models of this size, unless they would be many numbers.
 
-    Raises:
-        UserError: it fails, or gives no model.
+    Raises UserError: it fails, or gives no model.
     """
     import numpy as np  # noqa: PLC0415 - `--help` stays instant
 

@@ -104,8 +104,7 @@ EXAMPLES = (
 def make_compressor(spec: str) -> Compressor:
     """The compressor of a spec, for edges with error feedback.
 
-    Raises:
-        UserError: the spec is wrong, or error feedback would not converge with it.
+    Raises UserError: the spec is wrong, or error feedback would not converge with it.
     """
     compressor = build(spec)
     # What the other stages do to delta depends on the size, but never its sign.
@@ -121,11 +120,7 @@ def make_compressor(spec: str) -> Compressor:
 
 
 def build(spec: str) -> Compressor:
-    """The same, without checking that it is a contraction.
-
-    Raises:
-        UserError: the spec is wrong.
-    """
+    """The same, without checking that it is a contraction. Raises UserError: the spec is wrong."""
     try:
         chain = parse(spec)
     except ValueError as error:
@@ -139,11 +134,7 @@ def build(spec: str) -> Compressor:
 
 
 def require_library(compressor: Compressor) -> None:
-    """Check that the libraries a chain needs are installed.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Check that the libraries a chain needs are installed. Raises UserError: it is not."""
     if isinstance(compressor, Entropy) and not zstd_is_installed():
         raise UserError(
             "zstd is not installed here",
@@ -154,11 +145,7 @@ def require_library(compressor: Compressor) -> None:
 
 
 def require_fit(compressor: Compressor, size: int) -> None:
-    """Check that a count of values to keep is at most the `size` shared values.
-
-    Raises:
-        UserError: it is more.
-    """
+    """Check that a count of values to keep is at most the `size` shared values. Raises UserError: it is more."""
     sparse = compressor.inner if isinstance(compressor, Entropy) else compressor
     if isinstance(sparse, Sparse) and isinstance(sparse.keep, int) and sparse.keep > size:
         raise UserError(

@@ -133,8 +133,7 @@ def pack_bits(bits: NDArray[Any], out: NDArray[np.uint8], wide: slice) -> None:
 def unpack_bits(plane: NDArray[np.uint8], wide: slice, count: int) -> NDArray[np.uint8]:
     """The bits `wide` of the plane (b, plane_bytes), each 0 or 1, and zeros up to `count` bits of each row.
 
-    Raises:
-        PeerFault: what follows the last bit is not 0.
+    Raises PeerFault: what follows the last bit is not 0.
     """
     part = plane[:, wide.start // 8 : plane_bytes(wide.stop)]
     if wide.stop % 8 and (part[:, -1] >> (wide.stop % 8)).any():

@@ -107,8 +107,7 @@ def compress_frame(plain: NDArray[np.uint8], out: NDArray[np.uint8], level: int 
 def decompress_frame(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """The content of the frame: exactly `size` bytes, allocated only after its header says so.
 
-    Raises:
-        PeerFault: `frame` is not exactly one frame, without a dictionary, that says it holds as much and does.
+    Raises PeerFault: `frame` is not exactly one frame, without a dictionary, that says it holds as much and does.
     """
     zstd = _library()
     try:

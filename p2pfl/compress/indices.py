@@ -43,8 +43,7 @@ class IndexCode(Protocol):
     def read(self, stored: NDArray[np.uint8], count: int, size: int) -> Indices:
         """The indices of rows (b, size_bytes(count, size)).
 
-        Raises:
-            PeerFault: a row is not what `write` makes of increasing indices below `size`.
+        Raises PeerFault: a row is not what `write` makes of increasing indices below `size`.
         """
 
 
@@ -137,11 +136,7 @@ GAPS: IndexCode = _Gaps()
 
 
 def require_increasing(indices: Indices, size: int) -> None:
-    """Each row (k,) is strictly increasing and ends below `size`.
-
-    Raises:
-        PeerFault: one is not.
-    """
+    """Each row (k,) is strictly increasing and ends below `size`. Raises PeerFault: one is not."""
     if (indices[:, 1:] <= indices[:, :-1]).any() or (indices[:, -1:] >= size).any():
         raise PeerFault(f"the indices are not increasing, or not below {size}")
 

@@ -68,8 +68,7 @@ class Tile:
     def load(self, part: Rows) -> NDArray[np.float32]:
         """Fill `values` with `part` (b, d) and `work` with the magnitudes, both with zeros behind: peaks (b, blocks).
 
-        Raises:
-            ValueError: a value is NaN or infinity.
+        Raises ValueError: a value is NaN or infinity.
         """
         copy_float32(part, flat(self.values)[:, : self.size])
         flat(self.values)[:, self.size :] = 0
@@ -126,8 +125,7 @@ class ScaledBlocks(ByRows, ABC):
     def _unpack(self, codes: NDArray[np.uint8], size: int, wide: slice, tile: Tile) -> NDArray[Any]:
         """The levels of the values `wide`, (b, blocks, width), from `codes` (b, codes_bytes(size)).
 
-        Raises:
-            PeerFault: a code does not exist, or the filling after the last is not what it has to be.
+        Raises PeerFault: a code does not exist, or the filling after the last is not what it has to be.
         """
 
     def size_bytes(self, size: int) -> int:

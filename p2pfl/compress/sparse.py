@@ -70,8 +70,7 @@ class Sparse(ByRows, ABC):
     def choose(self, rows: Rows, chances: Sequence[int] | None) -> tuple[Indices, Sequence[int] | None]:
         """Places (b, k) of the rows (b, d), and the inner compressor's chances.
 
-        Raises:
-            ValueError: NaN or infinity stands at a place that is not among them.
+        Raises ValueError: NaN or infinity stands at a place that is not among them.
         """
 
     @abstractmethod
@@ -80,11 +79,7 @@ class Sparse(ByRows, ABC):
 
     @abstractmethod
     def read(self, stored: NDArray[np.uint8], size: int) -> Indices:
-        """Places (b, k) of rows (b, places_bytes(size)).
-
-        Raises:
-            PeerFault: they are not what `write` writes.
-        """
+        """Places (b, k) of rows (b, places_bytes(size)). Raises PeerFault: they are not what `write` writes."""
 
     def kept(self, size: int) -> int:
         """k: how many of `size` values are sent; at least one, if there is one."""

@@ -99,11 +99,7 @@ def compressor() -> Kind:
 
 
 def parse(spec: str) -> Chain:
-    """The chain of a spec.
-
-    Raises:
-        ValueError: with the stage, what is wrong with it and what would be right.
-    """
+    """The chain of a spec. Raises ValueError: with the stage, what is wrong with it and what would be right."""
     if spec == "none":
         return Chain()
     chain, last = Chain(), ""

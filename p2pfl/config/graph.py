@@ -35,8 +35,7 @@ def federation_graph(spec: str, names: Sequence[str], seed: int, folder: Path) -
 
     A file is looked up in `folder`, and may call the nodes by name.
 
-    Raises:
-        TopologyError: there is no such graph, or it is directed.
+    Raises TopologyError: there is no such graph, or it is directed.
     """
     found = kind(spec)
     if found is GraphKind.DIRECTED:

@@ -160,8 +160,7 @@ _LONGEST = 60
 def read_parameters(name: str, told: str | None, kinds: ParameterKinds, *, example: str) -> dict[str, float | None]:
     """All parameters, from the text behind the colon; `told` is None where there is no colon.
 
-    Raises:
-        ValueError: with the word, what is wrong with it and what would be right.
+    Raises ValueError: with the word, what is wrong with it and what would be right.
     """
     found: dict[str, float | None] = {}
     for part, key, value in _pairs(told):
@@ -176,8 +175,7 @@ def read_parameters(name: str, told: str | None, kinds: ParameterKinds, *, examp
 def read_any_parameters(name: str, told: str | None) -> dict[str, float | None]:
     """The same where the parameters are not known yet: those of an object that has not been imported.
 
-    Raises:
-        ValueError: something is no `key=number`, or a key is there twice.
+    Raises ValueError: something is no `key=number`, or a key is there twice.
     """
     found: dict[str, float | None] = {}
     for part, key, value in _pairs(told):

@@ -201,8 +201,7 @@ def load_node(path: Path | str, federation: FederationConfig, name: str | None =
 
     `name` says which member it is for; by default that is the name of its folder.
 
-    Raises:
-        UserError: the first mistake in the file, or no member of that name; `node_mistakes` has them all.
+    Raises UserError: the first mistake in the file, or no member of that name; `node_mistakes` has them all.
     """
     node, mistakes = _read_node(Path(path), federation, name)
     if mistakes:
@@ -230,11 +229,7 @@ def _read_node(path: Path, federation: FederationConfig, name: str | None) -> tu
 
 
 def find_member(federation: FederationConfig, name: str) -> Member:
-    """The member called `name`.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The member called `name`. Raises UserError: there is none."""
     try:
         return federation.member(name)
     except KeyError:

@@ -68,11 +68,7 @@ def method() -> Kind:
 
 
 def parse_method(text: str) -> ParsedMethod:
-    """The method of a spec.
-
-    Raises:
-        ValueError: with the word, what is wrong with it and what would be right.
-    """
+    """The method of a spec. Raises ValueError: with the word, what is wrong with it and what would be right."""
     name, comma, told = text.partition(",")
     if OBJECT.fullmatch(name) and name.partition(":")[0] not in NAMES:
         return ParsedMethod(name=name, parameters=read_any_parameters(name, told if comma else None))
@@ -90,8 +86,7 @@ def parse_method(text: str) -> ParsedMethod:
 def from_here(spec: str) -> str:
     """The same, with the path of a file from the working folder made absolute: a federation file may be elsewhere.
 
-    Raises:
-        ValueError: as `parse_method`.
+    Raises ValueError: as `parse_method`.
     """
     parsed = parse_method(spec)
     return str(replace(parsed, name=str(Path(parsed.name).absolute())) if ".py:" in parsed.name else parsed)

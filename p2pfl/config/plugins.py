@@ -29,8 +29,7 @@ FAILURES = (Exception, SystemExit)
 def own_failures(what: str) -> Iterator[None]:
     """Turn a failure of `what`, which may be the user's code, into an error of one line.
 
-    Raises:
-        LearningError: that it failed, and where.
+    Raises LearningError: that it failed, and where.
     """
     try:
         yield
@@ -68,8 +67,7 @@ def _is_library(filename: str) -> bool:
 def find_object(name: str, folder: Path, *, what: str, key: str, allowed: str) -> Any:
     """Import the object `name`; errors use `what` ("task") and `key` ("task.name").
 
-    Raises:
-        UserError: there is no such file, module or object, or it cannot be imported.
+    Raises UserError: there is no such file, module or object, or it cannot be imported.
     """
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:

@@ -109,18 +109,13 @@ def rule() -> Kind:
 def liars_of(text: str) -> int:
     """How many malicious neighbors a node with this rule tolerates: 0 for the mean.
 
-    Raises:
-        ValueError: as `parse_rule`.
+    Raises ValueError: as `parse_rule`.
     """
     return parse_rule(text).liars
 
 
 def parse_rule(text: str) -> ParsedRule:
-    """The rule of a spec.
-
-    Raises:
-        ValueError: with the word, what is wrong with it and what would be right.
-    """
+    """The rule of a spec. Raises ValueError: with the word, what is wrong with it and what would be right."""
     if text == "mean":
         return ParsedRule(name="mean")
     name, _, told = text.partition(",")

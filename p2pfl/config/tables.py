@@ -26,11 +26,7 @@ class Mistakes:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Parse a TOML file.
-
-    Raises:
-        UserError: it cannot be read, or is not TOML; then its file is `path:line`.
-    """
+    """Parse a TOML file. Raises UserError: it cannot be read, or is not TOML; then its file is `path:line`."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

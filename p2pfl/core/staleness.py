@@ -19,11 +19,7 @@ Staleness = Callable[[int], float]
 
 
 def parse_staleness(spec: str) -> Staleness:
-    """The function s: rounds -> [0, 1] that `spec` names.
-
-    Raises:
-        ValueError: unknown name or parameters.
-    """
+    """The function s: rounds -> [0, 1] that `spec` names. Raises ValueError: unknown name or parameters."""
     name, _, rest = spec.partition(":")
     parameters = [float(part) for part in rest.split(",")] if rest else []
     match name, parameters:

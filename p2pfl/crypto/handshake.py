@@ -147,8 +147,7 @@ class Responder(_Steps):
     def first(self, m1: bytes) -> bytes:
         """m2. The opening tag is checked before any work on the curve.
 
-        Raises:
-            HandshakeFault: m1 was not meant for this node, or carries a point of low order.
+        Raises HandshakeFault: m1 was not meant for this node, or carries a point of low order.
         """
         self._begin("first")
         _expect_length("m1", m1, M1_BYTES)
@@ -236,8 +235,7 @@ def introduce(leg: Leg, identity: Identity, federation: FederationBinding) -> by
 def examine(leg: Leg, sealed: bytes, federation: FederationBinding) -> Introduction:
     """Decrypt and verify the peer's introduction; `sealed` has the right length already.
 
-    Raises:
-        HandshakeFault: any of it is not what `introduce` makes for this leg.
+    Raises HandshakeFault: any of it is not what `introduce` makes for this leg.
     """
     try:
         plain = crypto_aead_chacha20poly1305_ietf_decrypt(sealed, leg.transcript, NONCE, leg.seal_key)

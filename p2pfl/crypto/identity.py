@@ -44,11 +44,7 @@ class Identity:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Identity:
-        """Read a key file.
-
-        Raises:
-            UserError: it is missing, not a key file, or others than its owner may read it.
-        """
+        """Read a key file. Raises UserError: it is missing, not a key file, or others than its owner may read it."""
         text = _read_private(Path(path))
         try:
             return cls(_parse_file(text))

@@ -73,8 +73,7 @@ class Session:
     def open(self, sealed: bytes) -> tuple[bytes, bool]:
         """Decrypt the next chunk; the flag says that it was the peer's last.
 
-        Raises:
-            PeerFault: it is not the chunk that the peer sealed next.
+        Raises PeerFault: it is not the chunk that the peer sealed next.
         """
         with self._turn(self._in_lock):
             if self._in_final:

@@ -56,8 +56,7 @@ class Secrets:
 def agree(ephemeral: PrivateKey, peer_ephemeral: bytes, m1: bytes, responder_ephemeral: bytes) -> Secrets:
     """Run X25519 and derive the session's root secret from it and from everything said so far.
 
-    Raises:
-        HandshakeFault: the peer's point has low order, so that the secret would be known to everybody.
+    Raises HandshakeFault: the peer's point has low order, so that the secret would be known to everybody.
     """
     try:
         shared = crypto_scalarmult(bytes(ephemeral), peer_ephemeral)

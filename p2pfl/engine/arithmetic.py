@@ -77,8 +77,7 @@ def check_moved(state: NodeState, edge: EdgeState, factor: float, terms: tuple[f
     """Whether what the method will keep of the edge after `settle` is finite, and can be computed at all: a method of
     the user's own may make anything of a neighbor's terms.
 
-    Raises:
-        PeerFault: it is not finite.
+    Raises PeerFault: it is not finite.
     """
     if factor == 0.0 or not method.moves(terms):
         return

@@ -37,8 +37,7 @@ class Codecs:
 def codecs_of(federation: FederationConfig, index: int) -> Codecs:
     """What member `index` uses with each of its neighbors.
 
-    Raises:
-        UserError: there is no such compressor, or error feedback would not converge with it.
+    Raises UserError: there is no such compressor, or error feedback would not converge with it.
     """
     own = {i + j - index: spec for (i, j), spec in federation.edge_compressors.items() if index in (i, j)}
     made = {peer: make_compressor(spec) for peer, spec in own.items()}

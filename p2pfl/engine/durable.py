@@ -79,8 +79,7 @@ def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Imag
 def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mapping[str, Payload]) -> NodeState:
     """The state that `image` was made of.
 
-    Raises:
-        StorageError: written by another version of this software, or not by it at all.
+    Raises StorageError: written by another version of this software, or not by it at all.
     """
     if header.get("format") not in READABLE:
         raise StorageError(f"state has format {header.get('format')!r}, this software reads {FORMAT}")
@@ -148,8 +147,7 @@ def entry(change: ch.Change) -> Entry:
 def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.Change:
     """The change that a log entry was made of. What will stay in the state does not hold on to the blobs' memory.
 
-    Raises:
-        StorageError: no such kind.
+    Raises StorageError: no such kind.
     """
     match kind:
         case "frozen":

@@ -72,8 +72,7 @@ def make_schema(
 ) -> Schema:
     """Check that the declared columns make sense together.
 
-    Raises:
-        UserError: a column is declared twice, there is none, or a list of values is too short.
+    Raises UserError: a column is declared twice, there is none, or a list of values is too short.
     """
     columns = [target, *numeric, *categories]
     if len(columns) == 1:
@@ -145,8 +144,7 @@ class _Row:
 def read_table(path: Path, schema: Schema) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Inputs (n, width) float32; targets (n,) int64 classes, or (n, 1) float32 for regression.
 
-    Raises:
-        UserError: the file cannot be read, lacks a column, or a cell holds what the schema does not allow.
+    Raises UserError: the file cannot be read, lacks a column, or a cell holds what the schema does not allow.
     """
     inputs, targets = [], []
     for row in _rows(path, schema):

@@ -83,8 +83,7 @@ class Learner(Protocol):
         Randomness depends only on (federation seed, node, round_index). What is not shared continues from the last
         successful round.
 
-        Raises:
-            LearningError: the user's code failed, or what is not shared is no longer finite.
+        Raises LearningError: the user's code failed, or what is not shared is no longer finite.
         """
         ...
 

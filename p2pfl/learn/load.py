@@ -33,8 +33,7 @@ ALLOWED = f"{', '.join(BUILT_IN)}, file.py:object or package.module:object"
 def load_task(config: TaskConfig, base_dir: Path, *, file: Path | None = None) -> Task | LearnerFactory:
     """The task that `config` names. `file` is the federation file, to be named in errors.
 
-    Raises:
-        UserError: there is none, it cannot be imported, or its options are wrong.
+    Raises UserError: there is none, it cannot be imported, or its options are wrong.
     """
     try:
         found = _find(config.name, base_dir) if config.given is None else config.given
@@ -62,8 +61,7 @@ def make_learner(
 ) -> Learner:
     """One node's learner. `local` is its `[data]` table, whose paths are relative to `local_dir`.
 
-    Raises:
-        UserError: the task, its options or the node's data are wrong, or `share` does not fit the model.
+    Raises UserError: the task, its options or the node's data are wrong, or `share` does not fit the model.
     """
     task = load_task(config, base_dir, file=file)
     context = NodeContext(
@@ -89,8 +87,7 @@ def learner_for(
 ) -> Learner:
     """The learner of one node, from a task that is already loaded.
 
-    Raises:
-        UserError: the node's data are wrong, or `share` does not fit the model.
+    Raises UserError: the node's data are wrong, or `share` does not fit the model.
     """
     if isinstance(task, Task):
         from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - a task without torch must not import it
@@ -156,8 +153,7 @@ def _call(function: Any, config: TaskConfig) -> Any:
 def bind_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Options converted to the parameters' annotated types.
 
-    Raises:
-        UserError: an unknown key, a wrong type, or a required one that is missing.
+    Raises UserError: an unknown key, a wrong type, or a required one that is missing.
     """
     parameters = inspect.signature(function).parameters
     _check_names(parameters, options)

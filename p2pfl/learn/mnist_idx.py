@@ -88,8 +88,7 @@ def _pair(images: NDArray[np.uint8], labels: NDArray[np.uint8], rows: Any = slic
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """The array in one file, plain or `.gz`.
 
-    Raises:
-        UserError: the file cannot be read, is of another kind or of another length than its header says.
+    Raises UserError: the file cannot be read, is of another kind or of another length than its header says.
     """
     content = _content(path)
     header = 4 + 4 * dimensions
@@ -114,8 +113,7 @@ def _content(path: Path) -> bytes:
 def find_idx(folder: Path, name: str) -> Path:
     """The file `name` or `name.gz` below `folder`, in torchvision's layout or directly.
 
-    Raises:
-        UserError: there is none.
+    Raises UserError: there is none.
     """
     for path in _candidates(folder, name):
         if path.is_file():

@@ -102,8 +102,7 @@ class Adam:
 def make_optimizer(parameters: Sequence[nn.Parameter], training: TrainingConfig, source: str) -> Optimizer:
     """The optimizer that `training.optimizer` names.
 
-    Raises:
-        UserError: no such optimizer, no parameter to train, or momentum where there is none.
+    Raises UserError: no such optimizer, no parameter to train, or momentum where there is none.
     """
     if not parameters:
         raise UserError("the model has no parameter that can be trained", file=source, key="model")

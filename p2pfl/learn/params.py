@@ -50,8 +50,7 @@ class FlatModule:
     def __init__(self, module: nn.Module, source: str, share: Sequence[str] = WHOLE) -> None:
         """`source` names the task in errors; `share` are patterns as in `sharing`.
 
-        Raises:
-            UserError: the module has nothing to share or a tensor that cannot be, or a pattern matches nothing.
+        Raises UserError: the module has nothing to share or a tensor that cannot be, or a pattern matches nothing.
         """
         tensors = {name: t for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
         self._lookups = {name: _lookup(module, name, tensor) for name, tensor in tensors.items()}
@@ -105,11 +104,7 @@ class FlatModule:
         return all(bool(torch.isfinite(lookup()).all()) for lookup in self._local.values())
 
     def load_local_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Restore what `local_state` returned.
-
-        Raises:
-            UserError: it came from another model.
-        """
+        """Restore what `local_state` returned. Raises UserError: it came from another model."""
         local = {name: lookup() for name, lookup in self._local.items()}
         for name in sorted(local.keys() | state.keys()):
             wanted = str(tuple(local[name].shape)) if name in local else "no such tensor"

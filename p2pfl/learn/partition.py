@@ -46,8 +46,7 @@ class Partition:
     def split(self, labels: Labels, nodes: int, *, seed: int, ids: ArrayLike | None = None) -> list[Rows]:
         """Row numbers per node, ascending, for `labels` (n,); `ids` (n,) are the groups of `natural`.
 
-        Raises:
-            UserError: the set cannot be split so.
+        Raises UserError: the set cannot be split so.
         """
         if labels.ndim != 1:
             raise UserError("labels must have one dimension", key="labels", value=labels.shape)
@@ -174,11 +173,7 @@ def _fill_empty(parts: list[Rows]) -> list[Rows]:
 
 
 def parse_partition(spec: str) -> Partition:
-    """Read `name` or `name:numbers`.
-
-    Raises:
-        UserError: no such partition, or impossible numbers.
-    """
+    """Read `name` or `name:numbers`. Raises UserError: no such partition, or impossible numbers."""
     name, _, text = spec.partition(":")
     try:
         numbers = tuple(float(part) for part in text.split(",")) if text else ()

@@ -43,8 +43,7 @@ def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]
 def from_safetensors(learner: Learner, content: bytes) -> Vector:
     """The vector (d,) of a file that `to_safetensors` wrote; the learner takes what is not shared.
 
-    Raises:
-        UserError: it is no such file, or of another model.
+    Raises UserError: it is no such file, or of another model.
     """
     try:
         state = safetensors.numpy.load(content) if _of_torch(learner) is None else _load_torch(content)

@@ -65,8 +65,7 @@ class DatasetSamples:
 def read_samples(task: Task, context: NodeContext) -> tuple[Samples, Samples | None]:
     """Call the task's `data` and check what it returned: training set and, where there is one, test set.
 
-    Raises:
-        UserError: it failed, or returned something that cannot be learned from.
+    Raises UserError: it failed, or returned something that cannot be learned from.
     """
     returned = _call_data(task, context)
     if not (isinstance(returned, tuple | list) and len(returned) == 2):

@@ -25,8 +25,7 @@ _MOST_NAMES = 12
 def shared_names(tensors: Mapping[str, Sequence[str]], patterns: Sequence[str]) -> list[str]:
     """The keys of `tensors` that are shared, in their order; each stands for a tensor and has all its names.
 
-    Raises:
-        UserError: a pattern matches nothing, or nothing is left to share.
+    Raises UserError: a pattern matches nothing, or nothing is left to share.
     """
     every = [name for names in tensors.values() for name in names]
     for pattern in patterns:

@@ -53,8 +53,7 @@ class NodeContext:
     def path(self, key: str = "path") -> Path:
         """A path from the node's own `[data]`, or from `[task]`, there relative to the federation file.
 
-        Raises:
-            UserError: it is in neither.
+        Raises UserError: it is in neither.
         """
         if key in self.local:
             return Path(self.local[key])

@@ -88,8 +88,7 @@ class TorchLearner:
     def initial(self) -> Vector:
         """Builds the model once more: it is asked for once, and a copy kept for it would weigh as much as the model.
 
-        Raises:
-            UserError: the task gives the same module each time.
+        Raises UserError: the task gives the same module each time.
         """
         with seeded(torch_seed(self.context.seed, "model")):
             module = _build(self.task)
@@ -142,8 +141,7 @@ class TorchLearner:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Vector:
         """Take over a plain model: its shared part (d,) is returned, the rest becomes this learner's.
 
-        Raises:
-            RuntimeError: torch says that it is of another model.
+        Raises RuntimeError: torch says that it is of another model.
         """
         self.module.load_state_dict(dict(state), strict=True)
         self._settled = self._flat.local_state()
@@ -156,8 +154,7 @@ class TorchLearner:
     def _settle(self, vector: Vector) -> None:
         """Keep what a round that ended in `vector` (d,) made of the tensors that are not shared.
 
-        Raises:
-            LearningError: there is one in which training ended in no finite number.
+        Raises LearningError: there is one in which training ended in no finite number.
         """
         if not self._settled:
             return

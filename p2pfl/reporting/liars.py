@@ -47,11 +47,7 @@ class Bearing:
 
 
 def bearings(federation: FederationConfig) -> list[Bearing]:
-    """Of each member, in their order.
-
-    Raises:
-        UserError: the rule is the user's own and cannot be imported.
-    """
+    """Of each member, in their order. Raises UserError: the rule is the user's own and cannot be imported."""
     rule, degrees = rule_of(federation), Counter(node for edge in federation.edges for node in edge)
     liars, needed = (0, 1) if rule is None else (rule.liars, rule.least)
     return [

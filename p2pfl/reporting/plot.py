@@ -65,8 +65,7 @@ class Run:
 def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None) -> None:
     """Before a run, so that a mistake does not show after it. `coming`: a folder that the run makes; `key`: the option.
 
-    Raises:
-        UserError: no such folder, or a format that cannot be drawn.
+    Raises UserError: no such folder, or a format that cannot be drawn.
     """
     if path.suffix.lower() not in FORMATS:
         raise UserError("no such picture format", key=key, value=str(path), allowed=", ".join(FORMATS))

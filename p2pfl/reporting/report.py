@@ -185,11 +185,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     @classmethod
     def from_json(cls, content: bytes | str) -> Report:
-        """A report from what `to_json` gave, of this version or an older one.
-
-        Raises:
-            ValueError: this is no report.
-        """
+        """A report from what `to_json` gave, of this version or an older one. Raises ValueError: this is no report."""
         return msgspec.convert(_with_nan(msgspec.json.decode(content)), type=cls)
 
     def to_frame(self, of: Literal["history", "nodes"] = "history") -> DataFrame:
@@ -197,8 +193,7 @@ class Report(msgspec.Struct, kw_only=True):
 
         A statistic becomes three columns, as `accuracy_mean`, `accuracy_min` and `accuracy_max`; staleness two.
 
-        Raises:
-            ModuleNotFoundError: pandas is not installed.
+        Raises ModuleNotFoundError: pandas is not installed.
         """
         from pandas import DataFrame  # noqa: PLC0415 - p2pfl does not need it
 

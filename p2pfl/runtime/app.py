@@ -152,11 +152,7 @@ class Application:
         self.store = Store.open(self.setup.node.state_dir, durability=self.setup.durability)
 
     def _look_for_room(self, engine: Engine) -> None:
-        """Say what the state needs, before anything is written.
-
-        Raises:
-            UserError: the volume is too small for it.
-        """
+        """Say what the state needs, before anything is written. Raises UserError: the volume is too small for it."""
         needs = needs_of(engine.state, self.setup.durability, engine.codecs, engine.method)
         if shortage := needs.shortage(self.setup.node):
             log.warning("%s", shortage)
@@ -450,8 +446,7 @@ class Node:
 
     `federation` is the file or its folder; `on_progress` gets its figures at most ten times a second.
 
-    Raises:
-        UserError: something in the files is wrong.
+    Raises UserError: something in the files is wrong.
     """
 
     def __init__(

@@ -97,11 +97,7 @@ class EngineThread(threading.Thread):
             self.listener.fail(error)
 
     def checkpoint(self, state: NodeState) -> None:
-        """Write `state` as a new generation.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
+        """Write `state` as a new generation. Raises StorageError: the disk refuses."""
         picture = image(state, with_replicas=self.durability == "exchange", copied=False)
         try:
             self.store.checkpoint(State(header=picture.header | self.extra, arrays=picture.arrays, blobs=picture.blobs))

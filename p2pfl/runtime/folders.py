@@ -29,8 +29,7 @@ KEY_FILE = "node.key"
 def save(federation: FederationConfig, folder: Path) -> Path:
     """Write the federation into a new folder, with keys, and addresses on this machine; returns its path.
 
-    Raises:
-        UserError: the folder exists, or something in the federation has no name by which a file could find it.
+    Raises UserError: the folder exists, or something in the federation has no name by which a file could find it.
     """
     if federation.task.given is not None:
         text = "the task is an object of this program, and a file can only name one"

@@ -79,8 +79,7 @@ class Setup:
 def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
     """Load key, task and data; see whether the compressors fit the model.
 
-    Raises:
-        UserError: something in the user's files is wrong.
+    Raises UserError: something in the user's files is wrong.
     """
     member = federation.member(node.name)
     identity = Identity.load(node.key_file)
@@ -131,11 +130,7 @@ def _keep_small_numbers() -> None:
 
 
 def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
-    """The node's model and data.
-
-    Raises:
-        UserError: the task, its options or the node's data are wrong.
-    """
+    """The node's model and data. Raises UserError: the task, its options or the node's data are wrong."""
     return make_learner(
         federation.task,
         federation.training,

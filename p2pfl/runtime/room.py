@@ -46,8 +46,7 @@ class Needs:
     def shortage(self, node: NodeConfig) -> str | None:
         """What is to be said where state and free space together are less than the least.
 
-        Raises:
-            UserError: not even the whole volume is that large.
+        Raises UserError: not even the whole volume is that large.
         """
         folder = node.state_dir
         volume, room = disk.volume_bytes(folder), disk.free_bytes(folder) + disk.used_bytes(folder)

@@ -65,11 +65,7 @@ class Workshop:
         return [] if self.sketch is None else [round(float(value), 6) for value in self.sketch.of(vector)]
 
     def measure(self, vector: Vector, of: Moment) -> None:
-        """Score `vector` (d,) on the common test set.
-
-        Raises:
-            LearningError: the task failed, and this is `strict`.
-        """
+        """Score `vector` (d,) on the common test set. Raises LearningError: the task failed, and this is `strict`."""
         self.sketched = self.sketch_of(vector)
         try:
             score = self.learner.evaluate(vector, "test")

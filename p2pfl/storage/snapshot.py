@@ -84,8 +84,7 @@ def load(folder: Path, generation: int) -> Snapshot:
 def load_latest(folder: Path) -> tuple[Snapshot | None, list[str]]:
     """The newest snapshot that is whole, with a warning for each newer one that is not; None when there is none.
 
-    Raises:
-        StorageError: there are snapshots and none is whole.
+    Raises StorageError: there are snapshots and none is whole.
     """
     warnings: list[str] = []
     for generation in reversed(snapshot_generations(folder)):

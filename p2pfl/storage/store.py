@@ -95,8 +95,7 @@ def peek(folder: Path) -> Loaded | None:
     Nothing is locked, cut off, removed or created. The node may write its next snapshot in the middle of it: so the
     folder is listed before and after, and read once more if a file came or went in between.
 
-    Raises:
-        StorageError: nothing kept is usable, or the folder changes faster than it can be read.
+    Raises StorageError: nothing kept is usable, or the folder changes faster than it can be read.
     """
     for _ in range(TRIES):
         before = _listing(folder)
@@ -242,11 +241,7 @@ class Store:
 
     @property
     def room_bytes(self) -> float:
-        """What the state takes and may take yet.
-
-        Raises:
-            StorageError: the folder cannot be looked at.
-        """
+        """What the state takes and may take yet. Raises StorageError: the folder cannot be looked at."""
         with refusal_of(self._folder):
             return disk.used_bytes(self._folder) + disk.free_bytes(self._folder)
 

@@ -87,8 +87,7 @@ def read_log(path: Path) -> Log:
     A crash may leave a torn tail: an incomplete record, or zeros where the file grew before its content came. That is
     no damage, since nothing in it was ever durable. A bad record with further data after it is damage.
 
-    Raises:
-        StorageError: the file cannot be read; never for what stands in it.
+    Raises StorageError: the file cannot be read; never for what stands in it.
     """
     try:
         content = path.read_bytes()

@@ -46,8 +46,7 @@ class Prefix(Struct, frozen=True, kw_only=True, gc=False):
 def encode(message: Message) -> tuple[bytes, memoryview]:
     """Prefix and header, and the body as flat bytes, not copied; it is empty where the message has none.
 
-    Raises:
-        ValueError: our own message holds a value that no peer would accept.
+    Raises ValueError: our own message holds a value that no peer would accept.
     """
     kind = BY_MESSAGE[type(message)]
     header = to_header(message)
@@ -66,8 +65,7 @@ class OtherVersionError(PeerFault):
 def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:
     """Judge the first PREFIX_BYTES of a frame; `max_body_bytes` binds the types that may have a body.
 
-    Raises:
-        PeerFault: not a frame of this protocol, or too long.
+    Raises PeerFault: not a frame of this protocol, or too long.
     """
     if len(raw) != PREFIX_BYTES:
         raise PeerFault(f"a frame's prefix of {len(raw)} bytes instead of {PREFIX_BYTES}")
@@ -91,8 +89,7 @@ def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:
 def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview) -> Message:
     """The message; its body is a read-only view of `body`. A request's digest costs one pass over the body.
 
-    Raises:
-        PeerFault: header or body is not what the prefix announced, or the header breaks the schema.
+    Raises PeerFault: header or body is not what the prefix announced, or the header breaks the schema.
     """
     if len(header) != prefix.header_bytes or len(body) != prefix.body_bytes:
         raise PeerFault(f"{prefix.kind.message.__name__} is not as long as its prefix says")
@@ -106,8 +103,7 @@ def split(message: Message) -> Iterator[bytes | memoryview]:
     header, then the body in full chunks and a last one that is not empty. Messages do not interleave. Any other cut is
     a fault, so a peer cannot make a message expensive by sending it in crumbs.
 
-    Raises:
-        ValueError: our own message holds a value that no peer would accept.
+    Raises ValueError: our own message holds a value that no peer would accept.
     """
     head, body = encode(message)
     if len(head) + body.nbytes <= CHUNK_BYTES:
@@ -151,8 +147,7 @@ class Assembler:
 
         A chunk that completes a long request also pays for its digest: call this in the thread that opened the chunk.
 
-        Raises:
-            PeerFault: the chunk is not what may come next; nothing can be fed after that.
+        Raises PeerFault: the chunk is not what may come next; nothing can be fed after that.
         """
         if self._dead:
             raise PeerFault("a chunk after one that broke the protocol")

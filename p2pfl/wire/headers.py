@@ -159,11 +159,7 @@ BY_MESSAGE = {kind.message: kind for kind in KINDS}
 
 
 def to_header(message: Message) -> bytes:
-    """The header's bytes.
-
-    Raises:
-        ValueError: our own message holds a value that no peer would accept.
-    """
+    """The header's bytes. Raises ValueError: our own message holds a value that no peer would accept."""
     kind = BY_MESSAGE[type(message)]
     try:
         header = _header(kind, message)
@@ -176,8 +172,7 @@ def to_header(message: Message) -> bytes:
 def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) -> Message:
     """The message of that kind, a request's digest filled in. `body` is empty where the kind has none.
 
-    Raises:
-        PeerFault: the header is anything but what `to_header` could have written.
+    Raises PeerFault: the header is anything but what `to_header` could have written.
     """
     try:
         header = kind.decode(raw)

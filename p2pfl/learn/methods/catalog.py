@@ -34,8 +34,7 @@ _FITTING = {ROBUST: "plain, prox, normalized; or gossip.rule = mean", CONSERVATI
 def method_of(federation: FederationConfig) -> Method:
     """The learning method of a federation.
 
-    Raises:
-        UserError: it is the user's own and cannot be made, or does not go with the federation's rule or training.
+    Raises UserError: it is the user's own and cannot be made, or does not go with the federation's rule or training.
     """
     profile = ROBUST if liars_of(federation.gossip.rule) else CONSERVATIVE
     try:
@@ -51,8 +50,7 @@ def make_method(
     """The method of a spec, ready to use. One from a `file.py` is looked up from `folder`; with no `profile` it is not
     asked where the method is right.
 
-    Raises:
-        UserError: the spec is wrong, or the method is not right in this profile, or with this training.
+    Raises UserError: the spec is wrong, or the method is not right in this profile, or with this training.
     """
     try:
         parsed = parse_method(spec)

@@ -99,8 +99,7 @@ class Method:
     def prepare(self, training: TrainingConfig) -> None:
         """Called once, before anything else.
 
-        Raises:
-            ValueError: the method contradicts what the federation says of training; the reason is shown to the user.
+        Raises ValueError: the method contradicts what the federation says of training; the reason is shown to the user.
         """
 
     def begin(self, node: NodeVectors) -> Vectors:

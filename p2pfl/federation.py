@@ -12,6 +12,7 @@ Whatever a federation file can say is a keyword of the same name, with the same 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -184,9 +185,10 @@ def _spec(key: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     module, qualified = getattr(value, "__module__", None), getattr(value, "__qualname__", "<no name>")
-    if module is None or not qualified.isidentifier():
+    found = getattr(sys.modules.get(module or ""), qualified, None)
+    if found is not value:
         raise UserError(
-            "this has no name by which it could be found",
+            "this has no name by which it could be found" if found is None else "its name is by now another one's",
             file=WHERE,
             key=key,
             value=value,

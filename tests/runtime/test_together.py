@@ -227,3 +227,12 @@ def test_the_names_for_programs_are_what_tab_completion_shows(package):
     assert dir(module) == sorted(module.__all__)
     for name in module.__all__:
         assert getattr(module, name).__doc__, name
+
+
+def test_a_class_whose_name_leads_to_another_one_is_refused():
+    class Method(p2pfl.Method):
+        pass
+
+    Method.__module__, Method.__qualname__ = "p2pfl", "Method"
+    with pytest.raises(UserError, match="its name is by now another one's"):
+        Federation(method=Method)

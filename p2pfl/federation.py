@@ -19,6 +19,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+import numpy as np
+
 from p2pfl.config.load import federation_from, load_config
 from p2pfl.config.model import GOSSIP, TRAINING, FederationConfig
 from p2pfl.config.tables import Mistakes, unknown_keys
@@ -74,8 +76,7 @@ class Federation:
     edges: dictionaries with `between` and `compressor`. `method` and `rule` may be a class or a function of your
     program. All other keywords are those of `[training]` and `[gossip]`.
 
-    Raises:
-        UserError: a keyword is unknown or has an impossible value, or the graph is not connected.
+    Raises UserError: a keyword is unknown or has an impossible value, or the graph is not connected.
     """
 
     def __init__(
@@ -90,21 +91,23 @@ class Federation:
         edge: Sequence[Mapping[str, Any]] = (),
         **settings: Unpack[Keywords],
     ) -> None:
+        _check_shapes(options, edge)
         given = None if isinstance(task, str) else task
         called = task if isinstance(task, str) else getattr(task, "name", "") or OF_A_TASK
-        head = {"name": name, "seed": seed, "topology": topology}
-        document: dict[str, Any] = {"federation": head, "task": {"name": called, **(options or {})}}
+        head = {"name": name, "seed": _plain(seed), "topology": topology}
+        told = {key: _plain(value) for key, value in (options or {}).items() if value is not None}
+        document: dict[str, Any] = {"federation": head, "task": {**told, "name": called}}
         document |= _tables(settings)
-        document["node"] = _members(nodes)
+        document["node"] = _members(_plain(nodes))
         document["edge"] = [dict(one) for one in edge]
-        self.config = _checked(document, given)
+        self._config = _checked(document, given)
+        self._objects = {key: settings[key] for key in ("method", "rule") if key in settings}
 
     @classmethod
     def from_file(cls, path: Path | str) -> Federation:
         """Read a federation from a file, or from the folder that holds it.
 
-        Raises:
-            UserError: the first mistake in the file.
+        Raises UserError: the first mistake in the file.
         """
         return cls.of(load_config(path))
 
@@ -112,8 +115,25 @@ class Federation:
     def of(cls, config: FederationConfig) -> Federation:
         """Wrap a configuration that has already been read."""
         federation = cls.__new__(cls)
-        federation.config = config
+        federation._config, federation._objects = config, {}  # noqa: SLF001 - of the same class
         return federation
+
+    @property
+    def config(self) -> FederationConfig:
+        """What a federation file would say. Raises UserError: a class that was given is now another one."""
+        for key, value in self._objects.items():
+            _spec(key, value)
+        return self._config
+
+    @staticmethod
+    def in_keywords(mistake: UserError) -> UserError:
+        """The same mistake by keyword, and not by table and key, where no file has it."""
+        if Path(str(mistake.file)).name == WHERE:
+            mistake.file = WHERE
+            for table in ("federation.", "training.", "gossip."):
+                mistake.key = mistake.key and mistake.key.removeprefix(table)
+            mistake.key = {"node": "nodes", "task.name": "task"}.get(mistake.key or "", mistake.key)
+        return mistake
 
     def __repr__(self) -> str:
         config = self.config
@@ -125,35 +145,38 @@ class Federation:
         All nodes train in turn in one thread. `on_progress` is called with the current figures, at most five times a
         second, from another thread. Ctrl-C cancels. Nothing is left on disk.
 
-        Raises:
-            UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those.
-            LearningError: the task failed while it trained or tested.
+        Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
+        LearningError: the task failed while it trained or tested.
         """
         from p2pfl.runtime.together import run_together  # noqa: PLC0415 - who simulates needs no network
 
         if len(self.config.members) > MOST_NODES:
             text = "too many nodes for one process: simulate them (sim.simulate)"
             raise UserError(text, file=WHERE, key="nodes", value=len(self.config.members), allowed=f"2 to {MOST_NODES}")
-        return run_together(self.config, on_progress)
+        try:
+            return run_together(self.config, on_progress)
+        except UserError as error:
+            raise self.in_keywords(error) from error.__cause__
 
     def save(self, folder: Path | str) -> Path:
         """Write a new folder with the federation file, and a key and a node file for each node; returns its path.
 
         `p2pfl launch FOLDER` then runs it as processes on this machine; for other machines change the addresses.
 
-        Raises:
-            UserError: the folder exists, or the task is an object that no file names.
+        Raises UserError: the folder exists, or the task is an object that no file names.
         """
         from p2pfl.runtime.folders import save  # noqa: PLC0415 - as above
 
-        return save(self.config, Path(folder))
+        try:
+            return save(self.config, Path(folder))
+        except UserError as error:
+            raise self.in_keywords(error) from error.__cause__
 
 
 def load_federation(path: Path | str) -> Federation:
     """Read a federation from a file, or from the folder that holds it.
 
-    Raises:
-        UserError: the first mistake in the file.
+    Raises UserError: the first mistake in the file.
     """
     return Federation.from_file(path)
 
@@ -166,7 +189,7 @@ def _tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if key not in GOSSIP and key not in TRAINING:
             raise _unknown(key, value)
         if value is not None:
-            tables[table][key] = _spec(key, value) if key in ("method", "rule") else value
+            tables[table][key] = _spec(key, value) if key in ("method", "rule") else _plain(value)
     if isinstance(share := tables["gossip"].get("share"), tuple):
         tables["gossip"]["share"] = list(share)
     return tables
@@ -177,7 +200,22 @@ def _unknown(key: str, value: Any) -> UserError:
     mistakes = Mistakes(Path(WHERE))
     known = [*inspect.signature(Federation.__init__).parameters][1:-1]
     unknown_keys({key: value}, "", [*known, *TRAINING, *GOSSIP], mistakes)
-    return _named(mistakes.found[0])
+    return Federation.in_keywords(mistakes.found[0])
+
+
+def _check_shapes(options: Any, edge: Any) -> None:
+    """Refuse what could not become a document."""
+    if not (options is None or isinstance(options, Mapping)) or (options and "name" in options):
+        allowed = "a dictionary of the task's own keys, without name"
+        raise UserError("impossible value", file=WHERE, key="options", value=options, allowed=allowed)
+    if not isinstance(edge, list | tuple) or not all(isinstance(one, Mapping) for one in edge):
+        allowed = "a list of dictionaries with between and compressor"
+        raise UserError("impossible value", file=WHERE, key="edge", value=edge, allowed=allowed)
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as one of Python's."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _spec(key: str, value: Any) -> str:
@@ -214,15 +252,5 @@ def _checked(document: dict[str, Any], task: Any) -> FederationConfig:
     mistakes = Mistakes(Path(WHERE))
     config = federation_from(document, mistakes)
     if mistakes.found:
-        raise _named(mistakes.found[0])
-    return replace(config, path=Path(WHERE), task=replace(config.task, given=task))
-
-
-def _named(mistake: UserError) -> UserError:
-    """Name the keyword instead of table and key."""
-    mistake.file = WHERE
-    if mistake.key is not None:
-        for table in ("federation.", "training.", "gossip."):
-            mistake.key = mistake.key.removeprefix(table)
-        mistake.key = {"node": "nodes", "task.name": "task"}.get(mistake.key, mistake.key)
-    return mistake
+        raise Federation.in_keywords(mistakes.found[0])
+    return replace(config, task=replace(config.task, given=task))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -17,7 +17,7 @@ from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
 from p2pfl.core.core import check_invariants
-from p2pfl.errors import P2PFLError
+from p2pfl.errors import P2PFLError, UserError
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Batching, Cost, Report
 from p2pfl.reporting.traffic import compressor_mistakes
@@ -75,7 +75,13 @@ def _one_thread() -> Iterator[None]:
 class Described(Protocol):
     """A `p2pfl.Federation`."""
 
-    config: FederationConfig
+    @property
+    def config(self) -> FederationConfig: ...
+    def in_keywords(self, mistake: UserError, /) -> UserError: ...
+
+
+def _no(key: str, value: object, allowed: str) -> UserError:
+    return UserError(f"this is no {key}", file="simulate", key=key, value=value, allowed=allowed)
 
 
 @_one_thread()
@@ -99,7 +105,17 @@ def simulate(
     """
     began = time.process_time()
     if not isinstance(federation, FederationConfig):
-        federation = federation.config
+        how: dict[str, Any] = {"world": world, "batching": batching, "check": check, "references": references}
+        try:
+            return simulate(federation.config, **how, on_progress=on_progress)
+        except UserError as error:
+            raise federation.in_keywords(error) from error.__cause__
+        except AttributeError:
+            if hasattr(federation, "config"):
+                raise
+            raise _no("federation", federation, "a p2pfl.Federation") from None
+    if not isinstance(world, World | WorldSpec | None):
+        raise _no("world", world, "a sim.World")
     if isinstance(world, World):
         world = world.spec([member.name for member in federation.members])
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)

@@ -74,8 +74,7 @@ class Rule(Protocol):
 def as_rows(vectors: Any) -> tuple[Rows, Restore]:
     """The rows in one type, float32 or float64, and what makes a result of the kind and type that was given.
 
-    Raises:
-        ValueError: there is no vector, they differ in length, or one holds NaN or infinity.
+    Raises ValueError: there is no vector, they differ in length, or one holds NaN or infinity.
     """
     rows, restore = _read(vectors)
     if not rows:

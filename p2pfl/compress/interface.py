@@ -67,16 +67,14 @@ class Compressor(Protocol):
 
         `chance` is 64 bits. The payload is new memory, which nobody writes to again.
 
-        Raises:
-            ValueError: the vector holds NaN or infinity, or is not of that shape and type.
+        Raises ValueError: the vector holds NaN or infinity, or is not of that shape and type.
         """
 
     def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """The vector, shape (size,), always finite: `out`, or a new array.
 
-        Raises:
-            PeerFault: the length is wrong, or the payload holds what no encoder may send. Found before memory is taken
-                beyond a small multiple of the vector; `out` may be filled in part.
+        Raises PeerFault: the length is wrong, or the payload holds what no encoder may send. Found before memory is
+        taken beyond a small multiple of the vector; `out` may be filled in part.
         """
 
     def quantize_rows(
@@ -86,8 +84,7 @@ class Compressor(Protocol):
 
         `chances` has one for each row, and may be None where the encoder is not `random`.
 
-        Raises:
-            ValueError: as for `encode`; `out` may be filled in part.
+        Raises ValueError: as for `encode`; `out` may be filled in part.
         """
 
 
@@ -107,8 +104,7 @@ class RowCompressor(Compressor, Protocol):
     ) -> NDArray[np.float32]:
         """Vectors, shape (b, size), of payloads (b, size_bytes(size)): `out`, or a new array.
 
-        Raises:
-            PeerFault: as for `decode`, if any row is at fault; `out` may be filled in part.
+        Raises PeerFault: as for `decode`, if any row is at fault; `out` may be filled in part.
         """
 
 

@@ -38,9 +38,8 @@ FILE_NAME = "federation.toml"
 def load_config(path: Path | str) -> FederationConfig:
     """The federation that a file describes; a folder stands for the `federation.toml` in it.
 
-    Raises:
-        UserError: the first mistake in the file; `federation_mistakes` has them all.
-        DisconnectedGraph: its graph is not connected, and nothing else is wrong.
+    Raises UserError: the first mistake in the file; `federation_mistakes` has them all; DisconnectedGraph: its graph is
+    not connected, and nothing else is wrong.
     """
     federation, mistakes = read_federation(path)
     if mistakes:

@@ -106,9 +106,8 @@ class Initiator(_Steps):
     def second(self, m2: bytes) -> bytes:
         """Check the responder and make m3.
 
-        Raises:
-            HandshakeFault: m2 is not from the node that was dialed, in this handshake.
-            FederationMismatch: it is, but trains something else; its `farewell` is still to be sent.
+        Raises HandshakeFault: m2 is not from the node that was dialed, in this handshake; FederationMismatch: it is,
+        but trains something else; its `farewell` is still to be sent.
         """
         self._begin("second")
         _expect_length("m2", m2, m2_bytes(self._federation))
@@ -165,10 +164,8 @@ class Responder(_Steps):
     def third(self, m3: bytes) -> SessionKeys:
         """Check the initiator; only then are there keys.
 
-        Raises:
-            HandshakeFault: m3 does not belong to this handshake.
-            UnlistedKey: it does, but its sender may not take part.
-            FederationMismatch: it may, but trains something else.
+        Raises HandshakeFault: m3 does not belong to this handshake; UnlistedKey: it does, but its sender may not take
+        part; FederationMismatch: it may, but trains something else.
         """
         self._begin("third")
         _expect_length("m3", m3, m3_bytes(self._federation))

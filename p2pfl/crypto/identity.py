@@ -56,9 +56,7 @@ class Identity:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a new key file, durably; one that exists is never overwritten.
 
-        Raises:
-            UserError: the file exists, or its folder does not.
-            StorageError: the disk refused.
+        Raises UserError: the file exists, or its folder does not; StorageError: the disk refused.
         """
         path = Path(path)
         try:

@@ -94,9 +94,8 @@ def _held(report: Drawable) -> list[Point]:
 def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", labels: Sequence[str] = ()) -> Figure:
     """The picture as a matplotlib figure; with a `path` also as a .png, .svg or .pdf file.
 
-    Raises:
-        UserError: there are too many, one has no history, or `path` is no file that can be drawn.
-        TopologyError: the file cannot be written.
+    Raises UserError: there are too many, one has no history, or `path` is no file that can be drawn; TopologyError: the
+    file cannot be written.
     """
     if len(reports) > MOST_RUNS:
         raise UserError("too many runs for one picture", key="REPORT", value=len(reports), allowed=f"up to {MOST_RUNS}")

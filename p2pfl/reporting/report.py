@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
+from p2pfl.errors import UserError
 from p2pfl.reporting.history import ModelScore, Point, References, Statistic
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus
 
@@ -197,6 +198,8 @@ class Report(msgspec.Struct, kw_only=True):
         """
         from pandas import DataFrame  # noqa: PLC0415 - p2pfl does not need it
 
+        if of not in ("history", "nodes"):
+            raise UserError("no such table", file="Report", key="of", value=of, allowed="history, nodes")
         rows = self.history if of == "history" else self.nodes
         frame = DataFrame([_flat(row) for row in rows])
         return frame.set_index("time_s" if of == "history" else "name") if rows else frame
@@ -204,13 +207,13 @@ class Report(msgspec.Struct, kw_only=True):
     def plot(self, path: Path | str | None = None, x: Literal["time", "rounds", "bytes"] = "time") -> Figure:
         """Draw what was learned, how far the nodes were apart and what they sent, over `x`; also into a file.
 
-        Raises:
-            ModuleNotFoundError: matplotlib is not installed.
-            UserError: the history is empty, or `path` is no .png, .svg or .pdf in a folder that exists.
-            TopologyError: `path` cannot be written.
+        Raises ModuleNotFoundError: matplotlib is not installed; UserError: the history is empty, or `path` is no .png,
+        .svg or .pdf in a folder that exists; TopologyError: `path` cannot be written.
         """
         from p2pfl.reporting.plot import draw_runs  # noqa: PLC0415 - matplotlib is an extra
 
+        if x not in ("time", "rounds", "bytes"):
+            raise UserError("no such axis", file="Report", key="x", value=x, allowed="time, rounds, bytes")
         return draw_runs([self], None if path is None else Path(path), x)
 
 

@@ -153,7 +153,7 @@ class Driver:
 
     def fail(self, error: BaseException) -> None:
         """From any thread: our own bug, or a learner that calls exit, ends the node. Neither may look like a finish."""
-        if isinstance(error, SystemExit):
+        if isinstance(error, SystemExit | asyncio.CancelledError):
             error = LearningError(f"the task would have ended the process: {describe_failure(error)}")
         self.loop.call_soon_threadsafe(self._fail, error)
 

@@ -150,9 +150,8 @@ class ForkServer:
     async def start(self, arguments: Sequence[str], *, stderr: IO[bytes], limit: int) -> ForkedProcess:
         """Start `python ARGUMENTS`, which begin with `-m`; no line of its stdout may be longer than `limit`.
 
-        Raises:
-            NotForked: nothing was started; a plain process may be.
-            ForkServerError: the server has ended, and it is not known whether it has forked before.
+        Raises NotForked: nothing was started; a plain process may be; ForkServerError: the server has ended, and it is
+        not known whether it has forked before.
         """
         if not self._ready:
             await self._answer(READY_S)

@@ -49,9 +49,8 @@ class Learned:
 def read_learned(path: Path, *, federation: Path | None = None, node: str | None = None) -> Learned:
     """`federation` and `node` are needed where `path` and what stands in it do not tell.
 
-    Raises:
-        UserError: no state there, of another federation or model, or no federation to be found.
-        StorageError: the state there cannot be used.
+    Raises UserError: no state there, of another federation or model, or no federation to be found; StorageError: the
+    state there cannot be used.
     """
     if not path.exists():
         raise UserError("no such file or folder", key="SNAPSHOT", value=str(path), allowed=ALLOWED)

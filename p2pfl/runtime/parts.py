@@ -172,9 +172,8 @@ def snapshot_header(setup: Setup) -> dict[str, Any]:
 def recover(setup: Setup, store: Store) -> NodeState | None:
     """The state that the disk remembers, None if it remembers nothing.
 
-    Raises:
-        UserError: the folder holds the state of another federation, node or model.
-        StorageError: nothing in it can be used.
+    Raises UserError: the folder holds the state of another federation, node or model; StorageError: nothing in it can
+    be used.
     """
     loaded = store.load()
     if loaded is None:

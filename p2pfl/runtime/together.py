@@ -17,6 +17,7 @@ from pathlib import Path
 from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
+from p2pfl.errors import LearningError
 from p2pfl.net.address import free_ports
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Report
@@ -35,16 +36,15 @@ OnProgress = Callable[[Point], None]
 
 
 def run_together(federation: FederationConfig, on_progress: OnProgress | None = None) -> Report:
-    """Run all nodes to their end. Ctrl-C cancels.
+    """Run all nodes to their end. Ctrl-C cancels, once the local round under way is over.
 
-    Raises:
-        UserError: the task, its options or the data are wrong.
-        LearningError: the task failed in a node.
+    Raises UserError: the task, its options or the data are wrong; LearningError: the task failed in a node.
     """
     with tempfile.TemporaryDirectory(prefix="p2pfl-") as folder:
         together = Together(*_with_keys(federation), Path(folder), on_progress)
+        setups = together.prepare()
         outcome = _Outcome()
-        thread = threading.Thread(target=outcome.find, args=(together,), name="p2pfl")
+        thread = threading.Thread(target=outcome.find, args=(together, setups), name="p2pfl")
         thread.start()
         try:
             while not outcome.is_there.wait(LISTEN_EVERY_S):
@@ -64,9 +64,9 @@ class _Outcome:
         self._report: Report | None = None
         self._error: BaseException | None = None
 
-    def find(self, together: Together) -> None:
+    def find(self, together: Together, setups: Sequence[Setup]) -> None:
         try:
-            self._report = asyncio.run(together.run())
+            self._report = asyncio.run(together.run(setups))
         except BaseExceptionGroup as errors:
             self._error = _first(errors)
         except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
@@ -123,13 +123,12 @@ class Together:
         if self._cancel is not None:
             self._cancel()
 
-    async def run(self) -> Report:
-        """Every mistake in task and data is found before the first node starts."""
-        setups = []
-        for member, identity in zip(self.federation.members, self.identities, strict=True):
-            if self.stopping:
-                raise asyncio.CancelledError
-            setups.append(setup_of(self.federation, self._node(member.name), identity))
+    def prepare(self) -> list[Setup]:
+        """Models and data of all nodes, in the caller's thread: every mistake in them is found before a node starts."""
+        pairs = zip(self.federation.members, self.identities, strict=True)
+        return [setup_of(self.federation, self._node(member.name), identity) for member, identity in pairs]
+
+    async def run(self, setups: Sequence[Setup]) -> Report:
         self.children = [Child(name=setup.member.name, node=setup.node) for setup in setups]
         history, compute = History(), compute_thread()
         shared = OneProcess(compute=compute, all_ready=asyncio.Barrier(len(setups)).wait)
@@ -148,7 +147,9 @@ class Together:
             self._cancel = None
             await asyncio.to_thread(compute.shutdown, cancel_futures=True)
         history.look(self)
-        return final_report(self, history.points)
+        report = final_report(self, history.points)
+        _refuse_failure(report)
+        return report
 
     def _node(self, name: str) -> NodeConfig:
         """As a node file says it, where the federation is a file; but its state and address are of this run."""
@@ -176,4 +177,12 @@ class Together:
             await asyncio.sleep(LOOK_EVERY_S)
             point = history.look(self)
             if point is not None and self.on_progress is not None:
-                self.on_progress(point)
+                await asyncio.to_thread(self.on_progress, point)
+
+
+def _refuse_failure(report: Report) -> None:
+    """A node that has dropped all of its rounds has learned nothing, and its first model is no result."""
+    failed = [node.name for node in report.nodes if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
+    if failed:
+        text = "every round ended in no finite model, or raised (learning_rate too high?)"
+        raise LearningError(f"{', '.join(failed)}: {text}")

@@ -159,9 +159,8 @@ _NAME = re.compile(r"(snapshot|log)-(\d{8,19})(\.tmp)?")
 def lock_folder(folder: Path) -> int:
     """Create the folder for its owner alone if need be and lock it; closing the returned descriptor unlocks it.
 
-    Raises:
-        UserError: the folder cannot be created or written, or another process uses it.
-        StorageError: there is no room for it.
+    Raises UserError: the folder cannot be created or written, or another process uses it; StorageError: there is no
+    room for it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -6,8 +6,10 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import tempfile
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -133,7 +135,12 @@ SHARED = linear()
         ({"topology": "rink"}, UserError, "Federation: topology: .*did you mean 'ring'"),
         ({"topology": "erdos-renyi:p=0.01", "nodes": 20}, UserError, "falls into .* parts that never hear"),
         ({"rule": lambda rows: rows[0]}, UserError, "Federation: rule: this has no name"),
-        ({"task": "digit"}, UserError, "Federation: task.name: no such task"),
+        ({"task": "digit"}, UserError, "Federation: task: no such task"),
+        ({"options": 3}, UserError, "Federation: options: impossible value"),
+        ({"options": {"name": "digits"}}, UserError, "Federation: options: impossible value"),
+        ({"edge": {"between": 1}}, UserError, "Federation: edge: impossible value"),
+        ({"share": ["nothing.*"]}, UserError, "Federation: share: "),
+        ({"learning_rate": 1e30}, LearningError, "every round ended in no finite model"),
         ({"task": Task(model=lambda: torch.nn.Linear(2, 1), data=data, loss=squares)}, UserError, "shapes cannot be"),
         ({"task": Task(model=lambda: SHARED, data=data, loss=squares)}, UserError, "the same module twice"),
         ({"task": Task(model=linear, data=lambda _: 1 / 0)}, UserError, "data failed: ZeroDivisionError"),
@@ -236,3 +243,65 @@ def test_a_class_whose_name_leads_to_another_one_is_refused():
     Method.__module__, Method.__qualname__ = "p2pfl", "Method"
     with pytest.raises(UserError, match="its name is by now another one's"):
         Federation(method=Method)
+
+
+def test_a_class_that_is_another_one_by_now_is_refused_when_it_is_used(monkeypatch):
+    federation = small(method=Half)
+    monkeypatch.setattr(sys.modules[__name__], "Half", type("Half", (Method,), {}))
+    with pytest.raises(UserError, match="another one's"):
+        federation.run()
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert len(small(nodes=np.int64(5), rounds=np.int32(3)).config.members) == 5
+
+
+def test_a_relative_path_is_that_of_where_the_object_was_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("from p2pfl.learn.digits import digits as task\n", encoding="utf-8")
+    federation = Federation(task="mine.py:task", nodes=2, topology="path", rounds=1, closing_rounds=0)
+    monkeypatch.chdir("/")
+    assert federation.run().nodes[0].finished
+
+
+def test_a_slow_callback_holds_up_no_node(untouched):
+    """Drawing takes seconds, and sessions, timers and patience go on meanwhile."""
+    held = threading.Event()
+    points = []
+
+    def draw(point):
+        points.append(point)
+        held.wait(60)
+
+    def let_go_when_a_node_has_gone_on():
+        held.set()
+
+    federation = small(rounds=20)
+    threading.Timer(5.0, let_go_when_a_node_has_gone_on).start()
+    report = federation.run(on_progress=draw)
+    assert report.nodes[0].rounds >= 20
+    assert points[0].rounds.mean < 20
+
+
+def test_ctrl_c_stops_the_loading_of_data_at_once(untouched):
+    loading = threading.Event()
+
+    def slow(node):
+        loading.set()
+        time.sleep(60)
+        return data(node)
+
+    threading.Thread(target=lambda: loading.wait(30) and os.kill(os.getpid(), signal.SIGINT), daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        small(task=Task(model=linear, data=slow, loss=squares)).run()
+
+
+def test_a_task_that_raises_what_asyncio_cancels_with_is_no_success(untouched):
+    class Cancelled(Failing):
+        def forward(self, x):
+            if self.training:
+                raise asyncio.CancelledError
+            return self.inner(x)
+
+    with pytest.raises(LearningError, match="CancelledError"):
+        small(task=Task(model=Cancelled, data=data, loss=squares)).run()

@@ -105,17 +105,9 @@ class Federation:
 
     @classmethod
     def from_file(cls, path: Path | str) -> Federation:
-        """Read a federation from a file, or from the folder that holds it.
-
-        Raises UserError: the first mistake in the file.
-        """
-        return cls.of(load_config(path))
-
-    @classmethod
-    def of(cls, config: FederationConfig) -> Federation:
-        """Wrap a configuration that has already been read."""
+        """The federation of a file, or of the folder it is in. Raises UserError: the first mistake in the file."""
         federation = cls.__new__(cls)
-        federation._config, federation._objects = config, {}  # noqa: SLF001 - of the same class
+        federation._config, federation._objects = load_config(path), {}  # noqa: SLF001 - of the same class
         return federation
 
     @property
@@ -174,10 +166,7 @@ class Federation:
 
 
 def load_federation(path: Path | str) -> Federation:
-    """Read a federation from a file, or from the folder that holds it.
-
-    Raises UserError: the first mistake in the file.
-    """
+    """The federation of a file, or of the folder it is in. Raises UserError: the first mistake in the file."""
     return Federation.from_file(path)
 
 

@@ -26,19 +26,6 @@ from sim.worlds.model import LinkSpec, SlowNodes
 E = TypeVar("E", bound=NodeEngine)
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantPace:
-    """Every round takes as long."""
-
-    ns: int
-
-    def round_ns(self, steps: int, time_ns: int) -> int:  # noqa: ARG002 - whatever it has to do
-        return self.ns
-
-    def estimate_ns(self, steps: int) -> int:  # noqa: ARG002 - as above
-        return self.ns
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What is around the nodes. `start_ns` maps a node to its first start; absent: 0. `schedule` has the edges of each

@@ -15,11 +15,24 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.methods import Method
 from p2pfl.learn.methods.plain import Plain
-from sim.cluster import Cluster, ConstantPace, Surroundings, all_neighbors
+from sim.cluster import Cluster, Surroundings, all_neighbors
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
 from sim.oracle import Oracle
 from sim.worlds.model import LinkSpec, SlowNodes
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantPace:
+    """Every round takes as long."""
+
+    ns: int
+
+    def round_ns(self, steps: int, time_ns: int) -> int:
+        return self.ns
+
+    def estimate_ns(self, steps: int) -> int:
+        return self.ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

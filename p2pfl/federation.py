@@ -91,7 +91,7 @@ class Federation:
         edge: Sequence[Mapping[str, Any]] = (),
         **settings: Unpack[Keywords],
     ) -> None:
-        _check_shapes(options, edge)
+        _check_shapes(task, options, edge)
         given = None if isinstance(task, str) else task
         called = task if isinstance(task, str) else getattr(task, "name", "") or OF_A_TASK
         head = {"name": name, "seed": _plain(seed), "topology": topology}
@@ -101,7 +101,7 @@ class Federation:
         document["node"] = _members(_plain(nodes))
         document["edge"] = [dict(one) for one in edge]
         self._config = _checked(document, given)
-        self._objects = {key: settings[key] for key in ("method", "rule") if key in settings}
+        self._objects = {key: settings[key] for key in ("method", "rule") if settings.get(key) is not None}
 
     @classmethod
     def from_file(cls, path: Path | str) -> Federation:
@@ -135,10 +135,9 @@ class Federation:
         """Run all nodes in this process, with real sockets, and return the report; works in a notebook too.
 
         All nodes train in turn in one thread. `on_progress` is called with the current figures, at most five times a
-        second, from another thread. Ctrl-C cancels. Nothing is left on disk.
-
+        second, from another thread. Ctrl-C cancels once the local round under way is over. Nothing is left on disk.
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
-        LearningError: the task failed while it trained or tested.
+        LearningError: the task failed, or every round of a node ended in no finite model.
         """
         from p2pfl.runtime.together import run_together  # noqa: PLC0415 - who simulates needs no network
 
@@ -154,7 +153,6 @@ class Federation:
         """Write a new folder with the federation file, and a key and a node file for each node; returns its path.
 
         `p2pfl launch FOLDER` then runs it as processes on this machine; for other machines change the addresses.
-
         Raises UserError: the folder exists, or the task is an object that no file names.
         """
         from p2pfl.runtime.folders import save  # noqa: PLC0415 - as above
@@ -179,8 +177,6 @@ def _tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             raise _unknown(key, value)
         if value is not None:
             tables[table][key] = _spec(key, value) if key in ("method", "rule") else _plain(value)
-    if isinstance(share := tables["gossip"].get("share"), tuple):
-        tables["gossip"]["share"] = list(share)
     return tables
 
 
@@ -192,8 +188,10 @@ def _unknown(key: str, value: Any) -> UserError:
     return Federation.in_keywords(mistakes.found[0])
 
 
-def _check_shapes(options: Any, edge: Any) -> None:
+def _check_shapes(task: Any, options: Any, edge: Any) -> None:
     """Refuse what could not become a document."""
+    if not isinstance(task, str | Task | LearnerFactory):
+        raise UserError("no task", file=WHERE, key="task", value=task, allowed="a p2pfl.Task, or the name of one")
     if not (options is None or isinstance(options, Mapping)) or (options and "name" in options):
         allowed = "a dictionary of the task's own keys, without name"
         raise UserError("impossible value", file=WHERE, key="options", value=options, allowed=allowed)
@@ -203,8 +201,8 @@ def _check_shapes(options: Any, edge: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy's as one of Python's."""
-    return value.item() if isinstance(value, np.generic) else value
+    """Numbers of numpy's as those of Python, tuples as lists: what a document has."""
+    return value.item() if isinstance(value, np.generic) else list(value) if isinstance(value, tuple) else value
 
 
 def _spec(key: str, value: Any) -> str:

@@ -42,8 +42,8 @@ def test_no_invariant_is_broken_after_any_event(seed):
     except Exception as error:
         error.add_note(f"see it again: {replay(seed)}")
         raise
-    assert not report["reached_limit"], replay(seed)
-    assert all(row["finished"] or row["died"] or row["state"] == "waiting" for row in report["nodes"]), replay(seed)
+    assert not report.reached_limit, replay(seed)
+    assert all(node.finished or node.died or node.state == "waiting" for node in report.nodes), replay(seed)
 
 
 def first_violation(likely=None):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 
 from p2pfl.core.facts import Phase
 from p2pfl.reporting.figures import contraction
-from p2pfl.runtime.report import _closing_rounds
 
 ROUNDS = 8
 
@@ -32,7 +30,7 @@ async def test_a_closing_round_is_told_as_it_was_however_late_its_model_is_score
         node.application.sketched = True
     hold_evaluation(nodes[0])
     await finish(nodes, rounds=6)
-    closing = [_closing_rounds(SimpleNamespace(lines=node.lines)) for node in nodes]
+    closing = [{one.closing_rounds: one for line in node.lines if (one := line.closed)} for node in nodes]
     for lines in closing:
         assert lines.keys() >= set(range(1, ROUNDS))
         exchanges = [line.exchanges for line in lines.values()]

@@ -140,5 +140,5 @@ def test_a_pattern_that_matches_nothing_and_a_task_without_names_are_refused():
     with pytest.raises(UserError, match="matches no floating tensor"):
         simulate(digits(share=("backbone.*",)))
     quadratic = replace(digits(), task=replace(digits().task, name="quadratic", options={}))
-    with pytest.raises(UserError, match=r"learner of its own"):
+    with pytest.raises(UserError, match=r"its own learner"):
         simulate(quadratic)

@@ -153,6 +153,7 @@ class Federation:
         """Write a new folder with the federation file, and a key and a node file for each node; returns its path.
 
         `p2pfl launch FOLDER` then runs it as processes on this machine; for other machines change the addresses.
+        Paths in `options` and what node files of an older folder say are not carried over.
         Raises UserError: the folder exists, or the task is an object that no file names.
         """
         from p2pfl.runtime.folders import save  # noqa: PLC0415 - as above

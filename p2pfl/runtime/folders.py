@@ -42,7 +42,8 @@ def save(federation: FederationConfig, folder: Path) -> Path:
             for member, port in zip(federation.members, free_ports(len(federation.members)), strict=True)
         ]
         own = {(i, j): (members[i].name, members[j].name) for i, j in federation.edge_compressors}
-        head = {"name": federation.name, "seed": federation.seed, "topology": own_graph(federation.topology, staging)}
+        topology = own_graph(federation.topology, staging, beside)
+        head = {"name": federation.name, "seed": federation.seed, "topology": topology}
         training, gossip = _said(federation.training, TrainingConfig()), _said(federation.gossip, GossipConfig())
         for table, key in ((training, "method"), (gossip, "rule")):
             if key in table:
@@ -51,10 +52,8 @@ def save(federation: FederationConfig, folder: Path) -> Path:
         tables = [_table("[federation]", head), _table("[task]", task)]
         tables += [_table("[training]", training), _table("[gossip]", gossip)]
         tables += [_table("[[node]]", {"name": m.name, "key": m.key, "address": m.address}) for m in members]
-        tables += [
-            _table("[[edge]]", {"between": list(own[edge]), "compressor": spec})
-            for edge, spec in federation.edge_compressors.items()
-        ]
+        edges = federation.edge_compressors.items()
+        tables += [_table("[[edge]]", {"between": list(own[edge]), "compressor": spec}) for edge, spec in edges]
         (staging / FILE_NAME).write_text("\n".join(tables), encoding="utf-8")
         check_result(staging)
     return target
@@ -74,7 +73,10 @@ def _own_code(key: str, spec: str, beside: Path, folder: Path) -> str:
     place, colon, rest = spec.partition(".py:")
     if not colon:
         return spec
-    shutil.copyfile(beside / f"{place}.py", folder / f"{Path(place).name}.py")
+    file = beside / f"{place}.py"
+    if not file.is_file():
+        raise UserError("there is no such file to copy", file=file, key=key, value=spec)
+    shutil.copyfile(file, folder / file.name)
     return f"{Path(place).name}.py:{rest}"
 
 
@@ -119,16 +121,16 @@ def make_node(folder: Path, name: str, port: int) -> NewMember:
     return member
 
 
-def own_graph(topology: str, folder: Path) -> str:
-    """The spec for the federation file: a graph file, or the file of labels that a spec names, is copied beside it."""
+def own_graph(topology: str, folder: Path, beside: Path = Path()) -> str:
+    """The spec for the federation file. A graph file, or one of labels, is looked up from `beside` and copied."""
     if not is_file(topology):
         labels = parse(topology).parameters.get("labels")
         if not labels:
             return topology
-        shutil.copyfile(labels, folder / Path(labels).name)
+        shutil.copyfile(beside / labels, folder / Path(labels).name)
         return topology.replace(str(labels), Path(labels).name)
     copy = "graph" + Path(topology).suffix
-    shutil.copyfile(topology, folder / copy)
+    shutil.copyfile(beside / topology, folder / copy)
     return f"./{copy}"
 
 

@@ -21,7 +21,6 @@ from p2pfl.errors import LearningError
 from p2pfl.net.address import free_ports
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Report
-from p2pfl.reporting.status import NodeLine
 from p2pfl.runtime.app import Application, OneProcess
 from p2pfl.runtime.driver import compute_thread
 from p2pfl.runtime.fleet import STOPPED, Child, Lies
@@ -45,14 +44,15 @@ def run_together(federation: FederationConfig, on_progress: OnProgress | None = 
         setups = together.prepare()
         outcome = _Outcome()
         thread = threading.Thread(target=outcome.find, args=(together, setups), name="p2pfl")
-        thread.start()
         try:
+            thread.start()
             while not outcome.is_there.wait(LISTEN_EVERY_S):
                 pass
         finally:
             together.cancel()
-            outcome.is_there.wait()  # a thread whose join was interrupted counts as stopped in Python 3.11, and is not
-            thread.join()
+            if thread in threading.enumerate():  # Ctrl-C may come while it starts
+                outcome.is_there.wait()  # in Python 3.11 a thread whose join was interrupted counts as stopped
+                thread.join()
     return outcome.report()
 
 
@@ -125,8 +125,8 @@ class Together:
 
     def prepare(self) -> list[Setup]:
         """Models and data of all nodes, in the caller's thread: every mistake in them is found before a node starts."""
-        pairs = zip(self.federation.members, self.identities, strict=True)
-        return [setup_of(self.federation, self._node(member.name), identity) for member, identity in pairs]
+        pairs = zip((member.name for member in self.federation.members), self.identities, strict=True)
+        return [setup_of(self.federation, self._node(name), identity) for name, identity in pairs]
 
     async def run(self, setups: Sequence[Setup]) -> Report:
         self.children = [Child(name=setup.member.name, node=setup.node) for setup in setups]
@@ -141,6 +141,8 @@ class Together:
                 ]
                 loop = asyncio.get_running_loop()
                 self._cancel = lambda: [loop.call_soon_threadsafe(task.cancel) for task in (*runs, watch)]
+                if self.stopping:  # Ctrl-C came before there was anything to cancel
+                    self._cancel()
                 await asyncio.wait(runs)
                 watch.cancel()
         finally:
@@ -165,10 +167,7 @@ class Together:
         )
 
     async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
-        def hear(line: NodeLine) -> None:
-            child.lines.append(line)
-
-        result = await Application(setup, on_line=hear, sketched=True, shared=shared).run()
+        result = await Application(setup, on_line=child.lines.append, sketched=True, shared=shared).run()
         child.exit_code = 0 if result is not None and result.finished else STOPPED
         child.ended_s = self.elapsed_s
 

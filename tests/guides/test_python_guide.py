@@ -45,7 +45,7 @@ def test_its_sweep_runs_as_a_script(tmp_path):
 
 @pytest.mark.slow
 def test_the_notebook_executes_from_top_to_bottom(tmp_path):
-    """Its cells are those of the page; no output is kept in git."""
+    """No output is kept in git."""
     nbformat = pytest.importorskip("nbformat", reason="the extra dev has it")
     nbclient = pytest.importorskip("nbclient", reason="the extra dev has it")
     notebook = nbformat.read(DOCS / "python.ipynb", as_version=4)

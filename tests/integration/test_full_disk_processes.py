@@ -141,6 +141,18 @@ def test_a_start_on_a_full_disk_waits_and_then_goes_on_where_it_was(node, disk, 
     assert one.process.returncode == 130
 
 
+def test_a_first_start_on_a_full_disk_can_be_stopped(node, disk):
+    """It has no snapshot and no result: nothing is lost, and there is no traceback."""
+    ballast = fill(disk)
+    one = node()
+    assert any("waiting for the disk" in line for line in one.process.stderr)
+    one.stop()
+    _, err = one.process.communicate(timeout=DEADLINE_S)
+    ballast.unlink()
+    assert one.process.returncode == 130, err
+    assert "Traceback" not in err
+
+
 @pytest.mark.long
 def test_a_launcher_waits_for_a_node_that_has_finished_on_a_full_disk(ward, disk, start):
     field = ward(2, training={"rounds": 40, "closing_rounds": 1}, gossip={"linger_s": 1.0}, task={"step_s": 0.05})

@@ -22,6 +22,7 @@ from p2pfl import Federation, Method, Task, UserError
 from p2pfl.config.model import GOSSIP, TRAINING
 from p2pfl.errors import LearningError
 from p2pfl.federation import Keywords
+from p2pfl.runtime.together import Together
 
 SIZE = 6
 
@@ -305,3 +306,34 @@ def test_a_task_that_raises_what_asyncio_cancels_with_is_no_success(untouched):
 
     with pytest.raises(LearningError, match="CancelledError"):
         small(task=Task(model=Cancelled, data=data, loss=squares)).run()
+
+
+def test_ctrl_c_before_the_nodes_have_begun_is_not_lost(untouched, monkeypatch):
+    """It came when there was nothing to cancel yet, and all of the run was waited for."""
+    run = Together.run
+
+    async def late(self, setups):
+        os.kill(os.getpid(), signal.SIGINT)
+        while not self.stopping:  # noqa: ASYNC110 - a flag of another thread
+            await asyncio.sleep(0.01)
+        return await run(self, setups)
+
+    monkeypatch.setattr(Together, "run", late)
+    with pytest.raises(KeyboardInterrupt):
+        small(rounds=1_000_000).run()
+
+
+def test_files_beside_a_federation_go_with_it_from_wherever_it_is_saved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.edges").write_text("0 1\n1 2\n2 3\n", encoding="utf-8")
+    federation = Federation(nodes=4, topology="./mine.edges", rounds=2)
+    monkeypatch.chdir("/")
+    again = p2pfl.load_federation(federation.save(tmp_path / "saved"))
+    assert again.config.edges == federation.config.edges
+
+
+def test_a_file_that_is_gone_is_named_and_not_the_folder(tmp_path):
+    federation = Federation(task="gone.py:task", nodes=2, topology="path")
+    with pytest.raises(UserError, match=r"gone\.py: task: there is no such file"):
+        federation.save(tmp_path / "saved")
+    assert list(tmp_path.iterdir()) == []

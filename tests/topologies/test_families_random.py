@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import numpy as np
@@ -225,3 +226,12 @@ def test_wrong_counts_of_labels_say_where(tmp_path, text, message):
 def test_a_missing_file_of_labels_is_named(tmp_path):
     with pytest.raises(TopologyError, match=r"d-cliques:labels: cannot read .*none\.csv"):
         build("d-cliques:size=2,labels=none.csv", 8, folder=tmp_path)
+
+
+@pytest.mark.parametrize("label", ["random-matchings 9 4", "round-robin 8 0"])
+def test_the_draws_of_a_schedule_are_the_doubles_that_a_generator_gave(label):
+    """Raw bits in place of numpy's Generator have changed no schedule."""
+    family, nodes, seed = label.split()
+    draws = Draws.of_schedule(family, int(nodes), int(seed))
+    generator = np.random.default_rng(int.from_bytes(hashlib.sha256(label.encode()).digest()))
+    assert all(np.array_equal(draws.uniform(50), generator.random(50)) for _ in range(3))

@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from p2pfl.reporting import plot
 
-SPREAD = {"mean": 0.5, "min": 0.25, "max": 0.75}
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from run_reports import REFERENCE, point, report
 
-
-def point(time_s, **figures):
-    usual = {"rounds": SPREAD, "accuracy": SPREAD, "loss": SPREAD, "consensus_distance": 0.1, "bytes_sent": 400}
-    return {"time_s": time_s, **usual, **figures}
-
-
-def report(history=(), **more):
-    nodes = [{"name": "a"}, {"name": "b"}]
-    given = {"nodes": nodes, "topology": "ring", "config": {"federation": "ward"}, "simulated": True}
-    return given | {"history": list(history)} | more
-
-
-REFERENCE = {
-    "centralized": {"one_node": {"accuracy": 0.9, "loss": 0.1}, "all_nodes": {"accuracy": 0.95, "loss": 0.05}},
-    "fedavg": {
-        "accuracy": 0.8,
-        "loss": 0.3,
-        "history": [
-            {"rounds": 1, "bytes_sent": 100, "accuracy": 0.4},
-            {"rounds": 2, "bytes_sent": 200, "accuracy": 0.8},
-        ],
-    },
-}
 RESULTS = {
     "axes": {"topology": ["ring", "star"]},
     "fixed": {"nodes": 5},

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.errors import TopologyError
+from topologies.errors import DisconnectedError, TopologyError
 
 Edge = tuple[int, int]
 Ends = NDArray[np.int64]
@@ -200,3 +200,12 @@ def component_count(topology: Topology) -> int:
     if topology.formula is not None and topology.formula.low > 0.0:
         return 1
     return int(np.count_nonzero(component_labels(topology) == np.arange(topology.nodes)))
+
+
+def require_connected(topology: Topology) -> None:
+    """Raises DisconnectedError where nodes cannot reach each other; TopologyError: there is but one."""
+    if topology.nodes < 2:
+        raise TopologyError("nothing to agree on", key="nodes", value=topology.nodes, allowed="from 2")
+    if (parts := component_count(topology)) > 1:
+        text = f"not connected, its {parts} components never agree with each other"
+        raise DisconnectedError(text, key="topology", value=topology.spec, allowed="a connected graph")

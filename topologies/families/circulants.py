@@ -13,8 +13,19 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from topologies.chance import Draws
-from topologies.families.shapes import Ints, cycle, pairs, together
-from topologies.family import ClosedForm, Family, GraphRequest, impossible, offsets, unfit, whole
+from topologies.family import (
+    ClosedForm,
+    Family,
+    GraphRequest,
+    Ints,
+    cycle,
+    impossible,
+    offsets,
+    pairs,
+    together,
+    unfit,
+    whole,
+)
 from topologies.graph import Ends
 
 SUM_LIMIT = 400_000_000

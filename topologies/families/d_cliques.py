@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.errors import TopologyError, nearest
-from topologies.families.shapes import Ints, clique_edges, cliques, even, together
-from topologies.family import Family, GraphRequest, choice, file, whole
+from topologies.family import Family, GraphRequest, Ints, choice, clique_edges, cliques, even, file, together, whole
 from topologies.graph import Edge, Ends
 
 KEY = "d-cliques:labels"

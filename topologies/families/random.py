@@ -15,8 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.chance import Draws
-from topologies.families.shapes import Ints, cycle, even, pairs, together
-from topologies.family import Family, GraphRequest, choice, fraction, positive, unfit, whole
+from topologies.family import (
+    Family,
+    GraphRequest,
+    Ints,
+    choice,
+    cycle,
+    even,
+    fraction,
+    pairs,
+    positive,
+    together,
+    unfit,
+    whole,
+)
 from topologies.graph import Ends
 
 

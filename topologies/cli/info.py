@@ -170,7 +170,7 @@ def compare_command(
     *, specs: tuple[str, ...], sizes: tuple[int, ...] | None, model_bytes: int | None, form: str, **asked: Any
 ) -> None:
     from topologies.building import is_static  # noqa: PLC0415 - `--help` stays instant
-    from topologies.comparison import compare  # noqa: PLC0415 - `--help` stays instant
+    from topologies.metrics.describe import compare  # noqa: PLC0415 - `--help` stays instant
 
     found = compare(specs, sizes or (), model_bytes=model_bytes, **asked)
     sized = model_bytes is not None

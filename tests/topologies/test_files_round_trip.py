@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from topologies import Topology, TopologyError, build
 from topologies.building import resolve
-from topologies.files import read_topology, write_topology
-from topologies.files.formats import FORMATS, SUFFIXES
+from topologies.files import FORMATS, SUFFIXES, read_topology, write_topology
 from topologies.specs import FILE_SUFFIXES
 
 ODD_NAMES = ["a b", "é", "пять", '"quoted"', "&amp;", "&#65;", "<x>", "#1", "[]", "()", "% name", "%", "١", "a\nb", "-"]

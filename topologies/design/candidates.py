@@ -21,7 +21,7 @@ from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES, GraphKind, GraphRequest
 from topologies.graph import Topology, component_count
-from topologies.metrics.bounds import degree_range
+from topologies.metrics import degree_range
 from topologies.metrics.cuts import cut_points
 from topologies.metrics.describe import describe_schedule
 from topologies.metrics.robustness import Robustness, robustness

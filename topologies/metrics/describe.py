@@ -17,7 +17,7 @@ from topologies.eigen.extremes import Extremes
 from topologies.errors import TopologyError, nearest
 from topologies.family import GraphKind
 from topologies.graph import Topology, component_count
-from topologies.metrics.bounds import Bounds, degree_range
+from topologies.metrics import Bounds, degree_range
 from topologies.metrics.byzantine import tolerance
 from topologies.metrics.cuts import Cut, connectivity, cut_points, isoperimetric, sweep_cut
 from topologies.metrics.distance import diameter, distances, resistance

@@ -17,7 +17,7 @@ from topologies.families.classic import sides
 from topologies.family import GraphRequest
 from topologies.graph import Topology
 from topologies.laplacian import Array, Laplacian
-from topologies.metrics.bounds import Bounds, is_complete, is_connected, is_transitive
+from topologies.metrics import Bounds, is_complete, is_connected, is_transitive
 from topologies.specs import parse
 
 EXACT_LIMIT = 2_000

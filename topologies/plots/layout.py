@@ -18,7 +18,7 @@ from topologies.family import GraphRequest
 from topologies.graph import Ends, Topology, components, ordered
 from topologies.laplacian import Array, Laplacian
 from topologies.metrics.distance import hops
-from topologies.plots.canvas import DARK, RED, shown
+from topologies.plots import DARK, RED, shown
 from topologies.specs import is_file, parse
 
 Points = NDArray[np.float64]

@@ -14,7 +14,7 @@ from topologies.errors import TopologyError
 from topologies.graph import Topology, components
 from topologies.laplacian import Array, Laplacian
 from topologies.metrics.cuts import sweep_cut
-from topologies.plots.canvas import BLUE, DARK, RED, check_target, counted, new_figure, plain, save, shown
+from topologies.plots import BLUE, DARK, RED, check_target, counted, new_figure, plain, save, shown
 from topologies.plots.layout import draw_network
 from topologies.spectral import EPSILON, check_weights, mixing_matrix, rate_text, rounds_to_consensus
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from topologies.errors import TopologyError, nearest, not_written
-from topologies.files import edgelist, markup, matrices, nodelink
+from topologies.files import lists, markup, matrices
 from topologies.files.content import Content, settle
 from topologies.graph import Ends, Topology
 
@@ -35,9 +35,9 @@ class Format:
 
 
 FORMATS: Mapping[str, Format] = {
-    "json": Format((".json",), nodelink.read, nodelink.write),
-    "edgelist": Format((".edges", ".edgelist", ".txt"), edgelist.read_edge_list, edgelist.write_edge_list),
-    "adjlist": Format((".adjlist",), edgelist.read_adjacency_list, edgelist.write_adjacency_list),
+    "json": Format((".json",), lists.read_json, lists.write_json),
+    "edgelist": Format((".edges", ".edgelist", ".txt"), lists.read_edge_list, lists.write_edge_list),
+    "adjlist": Format((".adjlist",), lists.read_adjacency_list, lists.write_adjacency_list),
     "graphml": Format((".graphml",), markup.read_graphml, markup.write_graphml),
     "gexf": Format((".gexf",), markup.read_gexf, markup.write_gexf),
     "gml": Format((".gml",), markup.read_gml, markup.write_gml),

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from topologies.errors import TopologyError, nearest, not_written
 from topologies.files import lists, markup, matrices
-from topologies.files.content import Content, settle
+from topologies.files.content import SUFFIXES, Content, settle
 from topologies.graph import Ends, Topology
 
 BYTES_LIMIT = 1 << 30
@@ -28,25 +28,23 @@ PIECE_BYTES = 1 << 20
 class Format:
     """`read` gets the whole file and what to call it in an error; `write` gives it in pieces."""
 
-    suffixes: tuple[str, ...]
     read: Callable[[bytes, str], Content]
     write: Callable[[Topology], Iterable[str] | Iterable[bytes]]
     text: bool = True
 
 
 FORMATS: Mapping[str, Format] = {
-    "json": Format((".json",), lists.read_json, lists.write_json),
-    "edgelist": Format((".edges", ".edgelist", ".txt"), lists.read_edge_list, lists.write_edge_list),
-    "adjlist": Format((".adjlist",), lists.read_adjacency_list, lists.write_adjacency_list),
-    "graphml": Format((".graphml",), markup.read_graphml, markup.write_graphml),
-    "gexf": Format((".gexf",), markup.read_gexf, markup.write_gexf),
-    "gml": Format((".gml",), markup.read_gml, markup.write_gml),
-    "metis": Format((".metis", ".graph"), matrices.read_metis, matrices.write_metis),
-    "mtx": Format((".mtx",), matrices.read_matrix_market, matrices.write_matrix_market),
-    "npz": Format((".npz",), matrices.read_npz, matrices.write_npz, text=False),
+    "json": Format(lists.read_json, lists.write_json),
+    "edgelist": Format(lists.read_edge_list, lists.write_edge_list),
+    "adjlist": Format(lists.read_adjacency_list, lists.write_adjacency_list),
+    "graphml": Format(markup.read_graphml, markup.write_graphml),
+    "gexf": Format(markup.read_gexf, markup.write_gexf),
+    "gml": Format(markup.read_gml, markup.write_gml),
+    "metis": Format(matrices.read_metis, matrices.write_metis),
+    "mtx": Format(matrices.read_matrix_market, matrices.write_matrix_market),
+    "npz": Format(matrices.read_npz, matrices.write_npz, text=False),
 }
 
-SUFFIXES: Mapping[str, str] = {suffix: name for name, form in FORMATS.items() for suffix in form.suffixes}
 STREAM = Path("-")
 """Standard input or output."""
 

@@ -2,8 +2,8 @@
 
 An edge list has two nodes on each line, `#` begins a comment; it cannot name a node without edges. A comment such as
 `# nodes: 7`, as in SNAP's files, says that the nodes are those numbered from 0 to 6; it is checked where the nodes have
-names. An adjacency list has a node and then its neighbors. Node-link JSON, as networkx writes it, is the one format that
-keeps everything: names, spec and seed.
+names. An adjacency list has a node and then its neighbors. Node-link JSON, as networkx writes it, is the one format
+that keeps everything: names, spec and seed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from topologies.files.content import (
     check_text,
     check_weight,
     decoded,
+    is_file,
     labels_of,
     lines_of,
     whole,
 )
 from topologies.graph import Topology
-from topologies.specs import is_file
 
 _HEAD = re.compile(r"#\s*nodes:\s*(\d+)", re.IGNORECASE)
 _ATTRIBUTES = re.compile(r"\{(?:'weight': ([^{},]+))?\}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from topologies.building import parse
 from topologies.eigen.extremes import Extremes
 from topologies.families import FAMILIES
+from topologies.files.content import is_file
 from topologies.graph import Topology, component_count
-from topologies.specs import is_file, parse
 from topologies.spectral import plain_extremes
 
 SPECTRUM_LIMIT = 600

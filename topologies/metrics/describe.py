@@ -16,6 +16,7 @@ from topologies.building import build_schedule, kind, resolve
 from topologies.eigen.extremes import Extremes
 from topologies.errors import TopologyError, nearest
 from topologies.family import GraphKind
+from topologies.files.content import is_file
 from topologies.graph import Topology, component_count
 from topologies.metrics import Bounds, degree_range
 from topologies.metrics.byzantine import tolerance
@@ -24,7 +25,6 @@ from topologies.metrics.distance import diameter, distances, resistance
 from topologies.metrics.robustness import robustness
 from topologies.schedules.contraction import LANCZOS, ROUNDING, PeriodContraction, contraction
 from topologies.schedules.schedule import Schedule, exact_after
-from topologies.specs import is_file
 from topologies.spectral import (
     EPSILON,
     Spectrum,

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.building import build
+from topologies.building import build, parse
 from topologies.errors import TopologyError
 from topologies.families.classic import sides
 from topologies.families.random import places
 from topologies.family import GraphRequest
+from topologies.files.content import is_file
 from topologies.graph import Ends, Topology, components, ordered
 from topologies.laplacian import Array, Laplacian
 from topologies.metrics.distance import hops
 from topologies.plots import DARK, RED, shown
-from topologies.specs import is_file, parse
 
 Points = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""From a spec, `name` or `name:key=value,...`, to a graph or a schedule; `families` says which names and keys there are.
+"""From a spec, `name` or `name:key=value,...`, to a graph or a schedule; `families` has the names and their keys.
 
 Everything that needs one string for a graph comes through here.
 """

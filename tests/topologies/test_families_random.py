@@ -14,7 +14,7 @@ from topologies.chance import Draws
 from topologies.families import FAMILIES, GraphRequest
 from topologies.families.d_cliques import greedy_swap, read_counts, skew
 from topologies.families.random import keyed_order, near, places
-from topologies.family import even
+from topologies.graph import even
 
 DEVICES = [f"pi-{number}" for number in range(40)]
 

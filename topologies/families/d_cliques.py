@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.errors import TopologyError, nearest
-from topologies.family import Family, GraphRequest, Ints, choice, clique_edges, cliques, even, file, together, whole
-from topologies.graph import Edge, Ends
+from topologies.family import Family, GraphRequest, choice, file, whole
+from topologies.graph import Edge, Ends, Ints, clique_edges, cliques, even, together
 
 KEY = "d-cliques:labels"
 BYTES_LIMIT = 1 << 26

@@ -1,17 +1,43 @@
-"""From a spec to a graph or a schedule. Everything that needs one string for a graph comes through here."""
+"""From a spec, `name` or `name:key=value,...`, to a graph or a schedule; `families` has the names and their keys.
+
+Everything that needs one string for a graph comes through here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from topologies.errors import TopologyError
+from topologies.errors import TopologyError, nearest
 from topologies.families import FAMILIES
-from topologies.family import Family, GraphKind, GraphRequest
+from topologies.family import Family, GraphKind, GraphRequest, Parameter
 from topologies.files import read_edges, read_topology
+from topologies.files.content import is_file
 from topologies.graph import EDGES_LIMIT, NODES_LIMIT, Topology, whole_number
 from topologies.schedules.schedule import Schedule
-from topologies.specs import is_file, parse
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A family's name and a value for each of its parameters."""
+
+    name: str
+    parameters: Mapping[str, Any]
+
+
+def parse(text: str) -> Spec:
+    """A family, with defaults filled in. Raises TopologyError: an unknown family or key, or a wrong value."""
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    if name not in FAMILIES:
+        raise TopologyError(
+            "unknown topology", key="topology", value=text, allowed=nearest(name, FAMILIES) + ", or a graph file"
+        )
+    known = FAMILIES[name].parameters
+    values = {key: parameter.default for key, parameter in known.items()}
+    values.update(_settings(name, rest, known) if colon else {})
+    return Spec(name, values)
 
 
 def kind(spec: str) -> GraphKind:
@@ -118,3 +144,22 @@ def _checked(spec: str, nodes: int, seed: int, names: Sequence[str] = ()) -> tup
         allowed = f"{nodes} different texts"
         raise TopologyError("not one name for each node", key="names", value=len(different), allowed=allowed)
     return nodes, whole_number(seed, "seed")
+
+
+def _settings(name: str, text: str, known: Mapping[str, Parameter]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if key not in known:
+            raise TopologyError(f"unknown parameter of {name}", key=name, value=key, allowed=nearest(key, known))
+        if not equals or key in settings:
+            raise TopologyError("needs key=value, each key once", key=f"{name}:{key}", value=part)
+        settings[key] = _value(name, key, value, known[key])
+    return settings
+
+
+def _value(name: str, key: str, text: str, parameter: Parameter) -> Any:
+    try:
+        return parameter.read(text)
+    except ValueError:
+        raise TopologyError("impossible value", key=f"{name}:{key}", value=text, allowed=parameter.allowed) from None

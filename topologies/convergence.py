@@ -1,34 +1,48 @@
-"""Consensus without learning, in numpy: what theory predicts, measured, and its history round by round.
+"""Consensus without learning: random values on the nodes agree, and theory stands beside what is measured.
 
-No network, no time, no models.
+`sync`: rounds x <- W x, with one W or those of a schedule in turn (Xiao and Boyd, Fast linear iterations, 2004).
+`delay`: rounds on old values. Rows sum to one and columns do not: nodes agree, but not on the mean. No formula for the
+speed is known; the bounds of Nedic and Ozdaglar (2010) are far from what is measured. `gossip`: at each tick one edge,
+drawn uniformly, replaces both its values by their mean (Boyd, Ghosh, Prabhakar and Shah, Randomized gossip algorithms,
+IEEE Trans. Information Theory 52, 2006, whose nodes wake and call a neighbor). No network, no time, no models.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import cycle, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from topologies import averaging
-from topologies.averaging import Approach, OldValues, Tail, averaging_ticks, require_held, require_whole, run
 from topologies.chance import generator
 from topologies.errors import TopologyError, nearest
-from topologies.graph import Topology
+from topologies.graph import Topology, require_connected
 from topologies.laplacian import Array
 from topologies.metrics.describe import describe_schedule, messages
 from topologies.schedules.schedule import Schedule
-from topologies.spectral import require_epsilon, rounds_to_consensus, spectrum
+from topologies.spectral import bracket, fiedler_vector, require_epsilon, rounds_to_consensus, spectrum, weighted
+
+Step = Callable[[Array], Array]
+"""One round of mixing, from and to shape (nodes, dimension)."""
 
 MODES = ("sync", "gossip", "delay")
-GOSSIP_WORK = 1_000_000_000
-"""Ticks times runs by default, about half a minute; ten times that on request."""
-TICKS_LIMIT = 100_000_000
-OLDEST = 1_000
-PERIODS = 2_000
-"""Periods of a schedule; the contraction is measured over the last half."""
+VANISHED = 1e-12
+"""A distance below this share after one round is rounding."""
+SETTLED = 1e-7
+"""Norm of W^2 y - r^2 y for unit y: its square bounds the error of r^2 times the gap to the next modulus."""
+WORK_LIMIT, GOSSIP_WORK = 500_000_000, 1_000_000_000
+"""Edges times rounds, and ticks times runs, by default: about half a minute; ten times that on request."""
+FEWEST, ROUNDS_LIMIT, ASKED_ROUNDS, TICKS_LIMIT = 10, 100_000, 1_000_000, 100_000_000
+"""Rounds: fewest on any graph, most by default, most on request, as each is a row of the history. Most ticks."""
+FORGET, TAIL, PERIODS = 500, 1_000, 2_000
+"""Rounds with old values, first to forget the start, then to measure the contraction; periods of a schedule."""
+VALUES_LIMIT = 20_000_000
+"""Most values held at once: a few copies take a gigabyte."""
+DELAY_LIMIT, RUNS_LIMIT = 1_000, 5_000
+CHUNK = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +73,22 @@ class Consensus:
     notes: tuple[str, ...] = ()
 
 
+class Tail(NamedTuple):
+    """`contraction` per round once the slowest mode is all that is left; not yet so where not `settled`."""
+
+    contraction: float
+    rounds: int
+    settled: bool
+
+
 def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None) -> Consensus:
     """Raises TopologyError: unknown mode, or an impossible request; DisconnectedError: not connected."""
     asked = asked or Asked()
     if mode not in MODES:
         raise TopologyError("unknown mode", key="mode", value=mode, allowed=nearest(mode, MODES))
-    _check(asked, mode, topology.edge_count)
-    averaging.require_connected(topology)
-    return {"sync": _present, "gossip": _gossip, "delay": _old}[mode](topology, asked)
+    limit = _checked(asked, mode, topology.edge_count)
+    require_connected(topology)
+    return _in_pairs(topology, asked) if mode == "gossip" else _in_rounds(topology, mode, asked, limit)
 
 
 def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | None = None) -> Consensus:
@@ -77,15 +99,14 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | Non
     asked = asked or Asked()
     if mode != "sync":
         raise TopologyError("only for static undirected graphs", key="mode", value=mode, allowed="sync")
-    limit = _check(asked, mode, max(mixing.messages for mixing in schedule.mixings))
-    averaging.require_connected(schedule.union())
-    x = averaging.random_values(schedule.nodes, asked.dimension, generator(asked.seed))
+    limit = _checked(asked, mode, max(mixing.messages for mixing in schedule.mixings))
+    require_connected(schedule.union())
+    x = random_values(schedule.nodes, asked.dimension, generator(asked.seed))
     steps = [mixing.apply for mixing in schedule.mixings]
-    done = run(averaging.mixed(steps, x), x, asked.epsilon, asked.rounds, limit)
-    slope = averaging.cyclic_tail(steps, x, max(4, min(PERIODS, limit // schedule.period)))
+    distances, reached, mean_drift = run(mixed(steps, x), x, asked.epsilon, asked.rounds, limit)
+    slope = cyclic_tail(steps, x, max(4, min(PERIODS, limit // schedule.period)))
     known = describe_schedule(schedule, asked.epsilon)
     facts = {
-        **_about(schedule, known["edges"], mode, asked),
         "period": schedule.period,
         "directed": schedule.directed,
         "predicted_contraction": known["mixing_rate"],
@@ -93,95 +114,73 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | Non
         "measured_contraction": slope.contraction,
         "settled": slope.settled,
         "predicted_rounds": known["rounds_to_consensus"],
-        "measured_rounds": done.reached,
+        "measured_rounds": reached,
         "predicted_exact_after": known["exact_after"],
-        "measured_exact_after": _exact_after(schedule, x),
-        "measured_messages": None if done.reached is None else messages(schedule, done.reached),
-        "mean_drift": done.mean_drift,
+        "measured_exact_after": _exact_after(schedule, steps, x),
+        "measured_messages": None if reached is None else messages(schedule, reached),
+        "mean_drift": mean_drift,
     }
     rate, exact = known["mixing_rate"], math.inf if known["exact_after"] is None else known["exact_after"]
     # a bound: what whole periods have done to the worst start
-    return _consensus(facts, done, lambda t: 0.0 if t >= exact else rate ** (t - t % schedule.period))
+    predicted = [0.0 if t >= exact else rate ** (t - t % schedule.period) for t in range(len(distances))]
+    return _consensus(_about(schedule, known["edges"], mode, asked) | facts, enumerate(distances), predicted)
 
 
-def _check(asked: Asked, mode: str, links: int) -> int:
-    """Most rounds of a simulation in which each round uses this many edges or links."""
-    require_epsilon(asked.epsilon)
-    if asked.runs is not None and mode != "gossip":
-        raise TopologyError("only gossip has several", key="runs", value=asked.runs, allowed="with --mode gossip")
-    if asked.runs is not None:
-        require_whole("runs", asked.runs, 1, averaging.RUNS_LIMIT)
-    if mode != "gossip":
-        return averaging.rounds_limit(links * asked.dimension, asked.rounds)
-    if asked.rounds is not None:
-        require_whole("rounds", asked.rounds, 1, TICKS_LIMIT)
-    return TICKS_LIMIT
-
-
-def _present(topology: Topology, asked: Asked) -> Consensus:
-    step = averaging.mixing_step(topology, asked.weights)
-    x = averaging.random_values(topology.nodes, asked.dimension, generator(asked.seed))
-    limit = averaging.rounds_limit(topology.edge_count * asked.dimension)
-    done = run(averaging.mixed([step], x), x, asked.epsilon, asked.rounds, limit)
-    slowest = averaging.tail(step, x, limit)
-    note = f"the contraction had not settled after {slowest.rounds} rounds"
-    return _static(topology, asked, done, slowest, [] if slowest.settled else [note])
-
-
-def _old(topology: Topology, asked: Asked) -> Consensus:
-    require_whole("max-delay", asked.max_delay, 0, OLDEST)
-    kept = (asked.max_delay + 1) * topology.nodes * asked.dimension
-    require_held("max-delay", asked.max_delay, kept)
-    limit = averaging.rounds_limit(2 * topology.edge_count * asked.dimension + kept, asked.rounds)
+def _in_rounds(topology: Topology, mode: str, asked: Asked, limit: int) -> Consensus:
+    """All nodes mix at once, with values of the present or with old ones."""
     rng = generator(asked.seed)
-    x = averaging.random_values(topology.nodes, asked.dimension, rng)
-    process = OldValues(topology, asked.weights, x, asked.max_delay, rng)
-    done = run(process, x, asked.epsilon, asked.rounds, limit)
-    slowest = process.tail(limit)
-    notes = ["no formula predicts the contraction with delays; what stands beside it is that without"]
+    if delayed := mode == "delay":
+        _require_whole("max-delay", asked.max_delay, 0, DELAY_LIMIT)
+        kept = (asked.max_delay + 1) * topology.nodes * asked.dimension
+        _require_held("max-delay", asked.max_delay, kept)
+        limit = rounds_limit(2 * topology.edge_count * asked.dimension + kept, asked.rounds)
+    x = random_values(topology.nodes, asked.dimension, rng)
+    if delayed:
+        old = OldValues(topology, asked.weights, x, asked.max_delay, rng)
+        distances, reached, mean_drift = run(iter(old.advance, None), x, asked.epsilon, asked.rounds, limit)
+        slowest = old.tail(limit)
+        notes = ["no formula predicts the contraction with delays; what stands beside it is that without"]
+        unsettled = "the contraction may not have settled: on so many nodes and edges it is that of"
+    else:
+        step = mixing_step(topology, asked.weights)
+        distances, reached, mean_drift = run(mixed([step], x), x, asked.epsilon, asked.rounds, limit)
+        slowest = tail(step, x, limit)
+        notes, unsettled = [], "the contraction had not settled after"
     if not slowest.settled:
-        text = "the contraction may not have settled: on so many nodes and edges it is that of"
-        notes.append(f"{text} {slowest.rounds} rounds")
-    return _static(topology, asked, done, slowest, notes, delayed=True)
-
-
-def _static(
-    topology: Topology, asked: Asked, done: Approach, slowest: Tail, notes: list[str], *, delayed: bool = False
-) -> Consensus:
+        notes.append(f"{unsettled} {slowest.rounds} rounds")
     rate = spectrum(topology, asked.weights).mixing_rate
     word = "undelayed" if delayed else "predicted"
     facts = {
-        **_about(topology, topology.edge_count, "delay" if delayed else "sync", asked),
         "weights": asked.weights,
         **({"max_delay": asked.max_delay} if delayed else {}),
         f"{word}_contraction": rate,
         "measured_contraction": slowest.contraction,
         **({} if delayed else {"settled": slowest.settled}),
         f"{word}_rounds": rounds_to_consensus(rate, asked.epsilon),
-        "measured_rounds": done.reached,
-        "measured_messages": None if done.reached is None else 2 * topology.edge_count * done.reached,
-        "mean_drift": done.mean_drift,
+        "measured_rounds": reached,
+        "measured_messages": None if reached is None else 2 * topology.edge_count * reached,
+        "mean_drift": mean_drift,
     }
     # the prediction is for the worst start: no other is farther away
-    return _consensus(facts, done, lambda t: rate**t, notes)
+    predicted = [rate**t for t in range(len(distances))]
+    about = _about(topology, topology.edge_count, mode, asked)
+    return _consensus(about | facts, enumerate(distances), predicted, notes)
 
 
-def _gossip(topology: Topology, asked: Asked) -> Consensus:
-    known = averaging.bracket(topology, asked.epsilon)
+def _in_pairs(topology: Topology, asked: Asked) -> Consensus:
+    known = bracket(topology, asked.epsilon)
     runs = asked.runs
     if runs is None:  # two may be late: fewer cannot tell the quantile
-        enough = min(averaging.RUNS_LIMIT, max(100, math.ceil(2.0 / asked.epsilon)))
-        runs = min(enough, max(1, averaging.VALUES_LIMIT // topology.nodes))
-    require_held("runs", runs, topology.nodes * runs)
+        enough = min(RUNS_LIMIT, max(100, math.ceil(2.0 / asked.epsilon)))
+        runs = min(enough, max(1, VALUES_LIMIT // topology.nodes))
+    _require_held("runs", runs, topology.nodes * runs)
     # to look at 500 nodes, once in 128 ticks, takes as long as the ticks
     most = max(1, GOSSIP_WORK // (runs * (1 + topology.nodes // 500)))
-    if asked.rounds is not None:
-        require_whole("rounds", asked.rounds, 1, min(TICKS_LIMIT, 10 * most))
-    limit = min(most, math.ceil(known.high)) if asked.rounds is None else asked.rounds
-    done = averaging.gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=generator(asked.seed))
+    _require_whole("rounds", asked.rounds, 1, min(TICKS_LIMIT, 10 * most))
+    limit = asked.rounds or min(most, math.ceil(known.high))
+    done = gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=generator(asked.seed))
     ticks = averaging_ticks(done.reached, asked.epsilon)
     facts = {
-        **_about(topology, topology.edge_count, "gossip", asked),
         "runs": runs,
         "expected_matrix_eigenvalue": known.eigenvalue,
         "predicted_ticks_low": known.low,
@@ -191,9 +190,9 @@ def _gossip(topology: Topology, asked: Asked) -> Consensus:
         "measured_messages": None if ticks is None else 2 * ticks,
         "mean_drift": done.mean_drift,
     }
-    history = [{"tick": t, "distance": far, "predicted": known.eigenvalue ** (t / 2)} for t, far in done.history]
     few = [f"{runs} runs are few for a probability of {asked.epsilon:g}"] if runs * asked.epsilon < 1 else []
-    return Consensus(facts, history, (*few, *_unreached(ticks, limit, "ticks")))
+    predicted = [known.eigenvalue ** (t / 2) for t, _ in done.history]
+    return _consensus(_about(topology, topology.edge_count, "gossip", asked) | facts, done.history, predicted, few)
 
 
 def _about(graph: Topology | Schedule, edges: int, mode: str, asked: Asked) -> dict[str, Any]:
@@ -202,18 +201,220 @@ def _about(graph: Topology | Schedule, edges: int, mode: str, asked: Asked) -> d
 
 
 def _consensus(
-    facts: dict[str, Any], done: Approach, predicted: Callable[[int], float], notes: Sequence[str] = ()
+    facts: dict[str, Any], distances: Iterable[tuple[int, float]], predicted: list[float], notes: Sequence[str] = ()
 ) -> Consensus:
-    rows = [{"round": t, "distance": far, "predicted": predicted(t)} for t, far in enumerate(done.distances)]
-    return Consensus(facts, rows, (*notes, *_unreached(done.reached, len(rows) - 1)))
+    unit = "tick" if facts["mode"] == "gossip" else "round"
+    rows = zip(distances, predicted, strict=True)
+    history = [{unit: t, "distance": distance, "predicted": known} for (t, distance), known in rows]
+    late = f"epsilon was not reached within {history[-1][unit]} {unit}s"
+    return Consensus(facts, history, (*notes, late) if facts[f"measured_{unit}s"] is None else tuple(notes))
 
 
-def _exact_after(schedule: Schedule, x: Array) -> int | None:
+def _checked(asked: Asked, mode: str, links: int) -> int:
+    """Most rounds of a simulation in which each round uses this many edges or links."""
+    require_epsilon(asked.epsilon)
+    if asked.runs is not None and mode != "gossip":
+        raise TopologyError("only gossip has several", key="runs", value=asked.runs, allowed="with --mode gossip")
+    if mode != "gossip":
+        return rounds_limit(links * asked.dimension, asked.rounds)
+    _require_whole("runs", asked.runs, 1, RUNS_LIMIT)
+    _require_whole("rounds", asked.rounds, 1, TICKS_LIMIT)
+    return TICKS_LIMIT
+
+
+def rounds_limit(links: int, rounds: int | None = None) -> int:
+    """Rounds a simulation may take by default over `links` edges. Raises TopologyError: `rounds` are too many."""
+    _require_whole("rounds", rounds, 1, min(ASKED_ROUNDS, max(FEWEST, 10 * WORK_LIMIT // max(1, links))))
+    return min(ROUNDS_LIMIT, max(FEWEST, WORK_LIMIT // max(1, links)))
+
+
+def _require_whole(key: str, value: int | None, minimum: int, maximum: int) -> None:
+    if value is not None and not minimum <= value <= maximum:
+        raise TopologyError("out of range", key=key, value=value, allowed=f"from {minimum} to {maximum}")
+
+
+def _require_held(key: str, value: int, values: int) -> None:
+    if values > VALUES_LIMIT:
+        allowed = f"less, or fewer nodes: up to {VALUES_LIMIT:,} values at all nodes together"
+        raise TopologyError("too many values to hold", key=key, value=value, allowed=allowed)
+
+
+def random_values(nodes: int, dimension: int, rng: np.random.Generator) -> Array:
+    """Shape (nodes, dimension), standard normal: their mean is not zero, so that a drift of it can be seen."""
+    _require_whole("dimension", dimension, 1, 1_000)
+    _require_held("dimension", dimension, nodes * dimension)
+    return rng.normal(size=(nodes, dimension))
+
+
+def _centered(x: Array) -> Array:
+    return np.asarray(x - x.mean(axis=0))
+
+
+def disagreement(x: Array) -> float:
+    """The distance to consensus: Frobenius norm of `x`, shape (nodes, dimension), without its mean over nodes."""
+    return float(np.linalg.norm(_centered(x)))
+
+
+def drift(x: Array, begun: Array) -> float:
+    """How far the mean moved since `begun`, over the root mean square distance to it at the start, of all columns."""
+    moved = np.linalg.norm(x.mean(axis=0) - begun.mean(axis=0))
+    return float(moved * np.sqrt(len(begun)) / disagreement(begun))
+
+
+def mixing_step(topology: Topology, weights: str = "metropolis") -> Step:
+    """W of `spectral.mixing_matrix`, applied edge by edge: what one end gains is what the other loses."""
+    laplacian = weighted(topology, weights)
+    return lambda x: x - np.stack([laplacian.times(column) for column in x.T], axis=1)
+
+
+def mixed(steps: Sequence[Step], x: Array) -> Iterator[tuple[Array, float]]:
+    """The values after each round, with `steps` in turn, and their distance to consensus."""
+    for step in cycle(steps):
+        x = step(x)
+        yield x, disagreement(x)
+
+
+def run(
+    states: Iterable[tuple[Array, float]], x: Array, epsilon: float, rounds: int | None, limit: int
+) -> tuple[list[float], int | None, float]:
+    """Run from `x` through exactly `rounds` of the `states` that follow; None: until epsilon, or to the limit.
+
+    Returns the distance to consensus after each round over that at the start, the round of epsilon, and the `drift`.
+    """
+    last, first = x, disagreement(x)
+    distances, reached = [1.0], None
+    for t, (last, distance) in enumerate(islice(states, rounds or limit), start=1):  # noqa: B007 - `last` is used
+        distances.append(distance / first)
+        if reached is None and distances[-1] <= epsilon:
+            reached = t
+            if rounds is None:
+                break
+    return distances, reached, drift(last, x)
+
+
+def tail(step: Step, x: Array, limit: int) -> Tail:
+    """The contraction in the long run of a symmetric W: r^2 = |W y|^2 / |y|^2, with y scaled to 1 all the time.
+
+    That is a Rayleigh quotient of W^2: it never falls from round to round, and never exceeds the prediction.
+    """
+    y = _centered(x) / disagreement(x)
+    measured = 0.0
+    for t in range(0, limit, 2):
+        once = _centered(step(y))
+        measured = float(np.linalg.norm(once))
+        twice = _centered(step(once))
+        if np.linalg.norm(twice - measured**2 * y) < SETTLED:
+            return Tail(measured, t + 2, settled=True)
+        y = twice / np.linalg.norm(twice)
+    return Tail(measured, limit, settled=False)
+
+
+def cyclic_tail(steps: Sequence[Step], x: Array, periods: int) -> Tail:
+    """The contraction per round of a schedule in the long run: the mean slope over the last half of `periods`.
+
+    The product of a period need not be symmetric: its modes may turn, so that no single period tells.
+    """
+    y = _centered(x) / disagreement(x)
+    slopes = []
+    for period in range(periods):
+        for step in steps:
+            y = _centered(step(y))
+        left = float(np.linalg.norm(y))
+        if left < VANISHED:
+            return Tail(0.0, (period + 1) * len(steps), settled=True)
+        slopes.append(np.log(left))
+        y /= left
+    third, fourth = (float(np.mean(part)) for part in np.array_split(slopes, 4)[2:])
+    settled = abs(third - fourth) < 1e-6 * len(steps)
+    return Tail(float(np.exp((third + fourth) / (2 * len(steps)))), periods * len(steps), settled)
+
+
+def _exact_after(schedule: Schedule, steps: Sequence[Step], x: Array) -> int | None:
     """The round in which the distance dropped to zero at once, as only a product of J/n makes it."""
-    states = averaging.mixed([mixing.apply for mixing in schedule.mixings], x)
-    done = run(states, x, averaging.VANISHED, None, max(schedule.period, 2 * schedule.nodes.bit_length()))
-    return done.reached if done.reached is not None and done.distances[-2] > np.sqrt(averaging.VANISHED) else None
+    most = max(schedule.period, 2 * schedule.nodes.bit_length())
+    distances, reached, _ = run(mixed(steps, x), x, VANISHED, None, most)
+    return reached if reached is not None and distances[-2] > np.sqrt(VANISHED) else None
 
 
-def _unreached(reached: int | None, limit: int, unit: str = "rounds") -> tuple[str, ...]:
-    return () if reached is not None else (f"epsilon was not reached within {limit} {unit}",)
+class OldValues:
+    """x_i(t+1) = x_i(t) + sum_j W_ij (x_j(t - age) - x_i(t)), each age drawn anew, uniformly from 0 to `oldest`.
+
+    `past` has shape (oldest + 1, nodes, dimension).
+    """
+
+    def __init__(self, topology: Topology, weights: str, x: Array, oldest: int, rng: np.random.Generator) -> None:
+        laplacian = weighted(topology, weights)
+        self.receivers, self.senders = np.concatenate([laplacian.ends, laplacian.ends[:, ::-1]]).T
+        self.shares = np.concatenate([laplacian.c, laplacian.c])
+        self.past = np.repeat(x[None], oldest + 1, axis=0)
+        self.now = 0
+        self.rng = rng
+
+    def advance(self) -> tuple[Array, float]:
+        """The values after one more round, and their `distance`."""
+        kept, nodes, dimension = self.past.shape
+        x = self.past[self.now]
+        ages = self.rng.integers(kept, size=len(self.senders))
+        seen = self.past[(self.now - ages) % kept, self.senders]
+        moved = x.copy()
+        for k in range(dimension):
+            moved[:, k] += np.bincount(self.receivers, self.shares * (seen[:, k] - x[self.receivers, k]), nodes)
+        self.now = (self.now + 1) % kept
+        self.past[self.now] = moved
+        return moved, self.distance()
+
+    def distance(self) -> float:
+        """Root mean square distance to the mean of all rounds kept: older values drive the present ones apart."""
+        return disagreement(self.past.reshape(-1, self.past.shape[2])) / math.sqrt(len(self.past))
+
+    def tail(self, limit: int) -> Tail:
+        """The geometric mean factor per round, within `limit` rounds. Values are centered and scaled: no underflow."""
+        measured = min(TAIL, limit - limit // 3)
+        logs = []
+        for _ in range(min(FORGET, limit // 3) + measured):
+            self.past = (self.past - self.past.mean(axis=(0, 1))) / (self.distance() or 1.0)
+            left = self.advance()[1]
+            if left < VANISHED:
+                return Tail(0.0, measured, settled=measured == TAIL)
+            logs.append(math.log(left))
+        return Tail(math.exp(sum(logs[-measured:]) / measured), measured, settled=measured == TAIL)
+
+
+def averaging_ticks(reached: Sequence[int], epsilon: float) -> int | None:
+    """The least number of ticks after which at most a share `epsilon` of the runs was not there yet."""
+    last = sorted(math.inf if ticks < 0 else ticks for ticks in reached)[-1 - math.floor(epsilon * len(reached))]
+    return None if last == math.inf else int(last)
+
+
+class Meetings(NamedTuple):
+    """`reached[r]`: ticks until run r came within epsilon, -1 where it did not. `history`: (tick, root mean square
+    distance of all runs over that at the start). `mean_drift`: the largest move of a mean, over that distance too.
+    """
+
+    reached: list[int]
+    history: list[tuple[int, float]]
+    mean_drift: float
+
+
+def gossip(topology: Topology, epsilon: float, *, runs: int, limit: int, rng: np.random.Generator) -> Meetings:
+    """Every run starts at the eigenvector of the slowest mode, for which the lower bound of Theorem 3 is proven.
+
+    All runs advance together, one column each; after `limit` ticks those that are still on their way are given up.
+    The squared distance falls by (x_i - x_j)^2 / 2 at each tick; it is taken afresh each 128: no rounding gathers.
+    """
+    x = np.repeat(fiedler_vector(topology)[:, None], runs, axis=1)
+    columns = np.arange(runs)
+    reached = np.full(runs, -1)
+    history = [(tick := 0, 1.0)]
+    while tick < limit and (reached < 0).any():
+        squared = (_centered(x) ** 2).sum(axis=0)
+        for edges in rng.integers(topology.edge_count, size=(min(CHUNK, limit - tick), runs)):
+            i, j = topology.ends[edges].T
+            left, right = x[i, columns], x[j, columns]
+            x[i, columns] = x[j, columns] = 0.5 * (left + right)
+            squared -= 0.5 * (left - right) ** 2
+            tick += 1
+            reached[(reached < 0) & (squared < epsilon**2)] = tick
+        history.append((tick, float(np.sqrt((_centered(x) ** 2).sum() / runs))))
+    moved = np.abs(x.mean(axis=0)).max() * math.sqrt(topology.nodes)
+    return Meetings(reached.tolist(), history, float(moved))

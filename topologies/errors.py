@@ -35,6 +35,12 @@ class TopologyError(ValueError):
         return text
 
 
+class DisconnectedError(TopologyError):
+    """Nodes that cannot reach each other never agree."""
+
+    exit_code = 3
+
+
 class UnwritableError(TopologyError):
     """The disk is full or broken: nobody's mistake."""
 

@@ -35,11 +35,14 @@ class Laplacian:
         return len(self.n)
 
     @cached_property
+    def root(self) -> Array:
+        """The diagonal of N^1/2. Shape (nodes,)."""
+        return np.sqrt(self.n)
+
+    @cached_property
     def kernel(self) -> Array:
         """The unit vector that mixing leaves alone. Shape (nodes,)."""
-        root = np.sqrt(self.n)
-        unit: Array = root / np.linalg.norm(root)
-        return unit
+        return np.asarray(self.root / np.linalg.norm(self.root))
 
     @cached_property
     def diagonal(self) -> Array:
@@ -80,13 +83,12 @@ class Laplacian:
 
     def times(self, x: Array) -> Array:
         """A x by differences over edges, (nodes,): no matrix, and no cancellation for a smooth x."""
-        root = np.sqrt(self.n)
-        y = x / root
+        y = x / self.root
         i, j = self.ends[:, 0], self.ends[:, 1]
         flow = self.c * (y[i] - y[j])
-        return np.asarray((np.bincount(i, flow, self.nodes) - np.bincount(j, flow, self.nodes)) / root)
+        return np.asarray((np.bincount(i, flow, self.nodes) - np.bincount(j, flow, self.nodes)) / self.root)
 
     def quotient(self, x: Array) -> float:
         """Rayleigh quotient x^T A x / x^T x as a sum of squares, so that a tiny one keeps its relative accuracy."""
-        y = x / np.sqrt(self.n)
+        y = x / self.root
         return float(self.c @ (y[self.ends[:, 0]] - y[self.ends[:, 1]]) ** 2 / (x @ x))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -190,6 +191,27 @@ def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
         high, residual = largest(plain := Laplacian.plain(topology))
         return replace(exactly(0.0, high, "disconnected"), high_residual=residual, highest=plain.largest)
     return extremes(Laplacian.plain(topology), certify=certify)
+
+
+class Bracket(NamedTuple):
+    """Ticks between which the averaging time lies, for the second `eigenvalue` of the expected matrix."""
+
+    eigenvalue: float
+    low: float
+    high: float
+
+
+def bracket(topology: Topology, epsilon: float) -> Bracket:
+    """Theorem 3 of Boyd, Ghosh, Prabhakar and Shah, Randomized gossip algorithms (2006), for a connected graph of which
+    one edge averages its ends at each tick: the expected matrix is I - L / (2 edges).
+    """
+    # the lower end holds up to here: 1/(2 epsilon) must be at least the root of 1/epsilon
+    require_epsilon(epsilon, 0.25)
+    share = spectrum(topology).algebraic_connectivity / (2.0 * topology.edge_count)
+    if share > 1.0 - 1e-12:  # two nodes: they agree when they first meet
+        return Bracket(0.0, 0.0, 1.0)
+    times = math.log(1.0 / epsilon) / -math.log1p(-share)
+    return Bracket(1.0 - share, 0.5 * times, 3.0 * times)
 
 
 def fiedler_vector(topology: Topology) -> Array:

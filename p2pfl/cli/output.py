@@ -116,7 +116,7 @@ def check_report(path: Path, *, coming: Path | None = None) -> None:
 
 def write_report(report: Report, path: Path) -> None:
     """Write the whole file or nothing; an older one is replaced. Raises StorageError: it cannot be written."""
-    from topologies.files.formats import replace  # noqa: PLC0415 - `--help` stays instant
+    from topologies.files import replace  # noqa: PLC0415 - `--help` stays instant
 
     content = report.to_json()
 

@@ -13,7 +13,7 @@ import msgspec
 
 from p2pfl.errors import UserError
 from p2pfl.reporting.history import Point, ReferencePoint, References, Statistic
-from topologies.plots.canvas import DARK, counted, new_figure, plain, save, shown
+from topologies.plots import DARK, counted, new_figure, plain, save, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

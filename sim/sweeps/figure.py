@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from p2pfl.errors import UserError
 from sim.sweeps.marks import BYTES, NOTHING, Roles, assign, bytes_ticks, draw_rows, legend
-from topologies.plots.canvas import DARK, counted, new_figure, plain, save, shown
+from topologies.plots import DARK, counted, new_figure, plain, save, shown
 
 HEIGHTS: Mapping[str, str] = {
     "accuracy_worst": "accuracy of the worst node",

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.sweeps.model import FILES, NONE, Job, Options
-from topologies.specs import is_file, parse
+from topologies.building import parse
+from topologies.files.content import is_file
 
 DISTRIBUTION = "p2pfl-gossip"
 SOURCE = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topologies.cli.terminal import readable_bytes
-from topologies.plots.canvas import shown
+from topologies.plots import shown
 
 BYTES = "bytes_per_node"
 NOTHING = ""

@@ -16,8 +16,9 @@ from p2pfl.config.tables import Mistakes, read_document, read_table, unknown_key
 from p2pfl.errors import P2PFLError, UserError
 from sim.sweeps.fingerprint import make_job
 from sim.sweeps.model import EXCLUSIVE, FILES, HEAD, NONE, OPTIONS, Combination, Job, Plan, SweepFile, named, told_once
+from topologies.building import parse
 from topologies.errors import TopologyError
-from topologies.specs import is_file, parse
+from topologies.files.content import is_file
 
 TABLES = ("sweep", "axes")
 SEEDS = (0, 1, 2)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from topologies import build
-from topologies.averaging import averaging_ticks, bracket, gossip
+from topologies.convergence import averaging_ticks, gossip
+from topologies.spectral import bracket
 
 GRAPHS = [
     ("ring", 20),

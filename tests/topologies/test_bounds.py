@@ -9,9 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from topologies import TopologyError, build
-from topologies.averaging import rounds_limit
 from topologies.cli import terminal, topology
-from topologies.convergence import Asked, simulate
+from topologies.convergence import Asked, rounds_limit, simulate
 from topologies.design import designing
 from topologies.design.augmenting import augment
 from topologies.design.candidates import candidate, known_graphs
@@ -159,7 +158,7 @@ def test_rounds_times_edges_are_bounded():
 
 
 def test_what_is_not_settled_within_the_work_is_said(monkeypatch):
-    monkeypatch.setattr("topologies.averaging.WORK_LIMIT", 20_000)
+    monkeypatch.setattr("topologies.convergence.WORK_LIMIT", 20_000)
     found = simulate(build("ring", 200))
     assert not found.facts["settled"]
     assert any("had not settled after 100 rounds" in note for note in found.notes)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from topologies import TopologyError, build, build_schedule, describe
-from topologies.comparison import COLUMNS, compare
 from topologies.files import write_topology
-from topologies.metrics.describe import describe_schedule
+from topologies.metrics.describe import COLUMNS, compare, describe_schedule
 
 MANY = ["ring", "torus", "star", "complete", "random-regular:degree=4"]
 

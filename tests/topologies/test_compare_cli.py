@@ -13,7 +13,7 @@ from topologies import TopologyError
 from topologies.building import resolve
 from topologies.cli import topology
 from topologies.cli.terminal import Bytes, readable_bytes
-from topologies.comparison import COLUMNS
+from topologies.metrics.describe import COLUMNS
 
 
 def call(*arguments, code=0):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from topologies import MixingMatrix, Schedule, Topology, TopologyError, build, build_schedule, spectrum
-from topologies.averaging import OldValues, drift, mixing_step, tail
-from topologies.convergence import Asked, simulate, simulate_schedule
+from topologies.convergence import Asked, OldValues, drift, mixing_step, simulate, simulate_schedule, tail
 from topologies.spectral import mixing_matrix
 
 GRAPHS = [

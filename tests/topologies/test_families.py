@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build, spectrum
+from topologies.building import parse
 from topologies.families import FAMILIES, GraphRequest
 from topologies.families.circulants import equi_shifts
-from topologies.specs import parse
 
 
 def simple(graph):

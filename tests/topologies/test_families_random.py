@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build
+from topologies.building import parse
 from topologies.chance import Draws
 from topologies.families import FAMILIES, GraphRequest
 from topologies.families.d_cliques import greedy_swap, read_counts, skew
 from topologies.families.random import keyed_order, near, places
-from topologies.families.shapes import even
-from topologies.specs import parse
+from topologies.graph import even
 
 DEVICES = [f"pi-{number}" for number in range(40)]
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from topologies import Topology, TopologyError
 from topologies.errors import UnwritableError
-from topologies.files import markup, matrices, read_topology, write_topology
-from topologies.files.formats import BYTES_LIMIT, FORMATS
+from topologies.files import BYTES_LIMIT, FORMATS, markup, matrices, read_topology, write_topology
 from topologies.files.matrices import NPZ_NAMES
 
 XML = "<graphml><graph edgedefault='undirected'>\n<node id='a'/><node id='b'/>\n{}\n</graph></graphml>"

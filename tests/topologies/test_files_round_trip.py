@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from topologies import Topology, TopologyError, build
 from topologies.building import resolve
-from topologies.files import read_topology, write_topology
-from topologies.files.formats import FORMATS, SUFFIXES
-from topologies.specs import FILE_SUFFIXES
+from topologies.files import FORMATS, read_topology, write_topology
+from topologies.files.content import SUFFIXES
 
 ODD_NAMES = ["a b", "é", "пять", '"quoted"', "&amp;", "&#65;", "<x>", "#1", "[]", "()", "% name", "%", "١", "a\nb", "-"]
 NAMES = st.one_of(
@@ -173,8 +172,8 @@ def test_gml_takes_labels_as_names_and_ignores_what_else_is_drawn(tmp_path):
     assert read_topology(tmp_path / "g.gml").names == ("café\nbar", "<")
 
 
-def test_a_file_is_known_as_one_exactly_where_its_suffix_can_be_read():
-    assert set(FILE_SUFFIXES) == set(SUFFIXES)
+def test_every_format_has_a_suffix_and_every_suffix_a_format():
+    assert set(SUFFIXES.values()) == set(FORMATS)
 
 
 def test_a_family_has_to_be_told_how_many_nodes_and_a_file_not(tmp_path):

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from topologies import TopologyError
+from topologies.building import parse
 from topologies.cli import topology
 from topologies.families import FAMILIES
-from topologies.specs import parse
 
 
 def listed(*arguments):

@@ -15,9 +15,7 @@ from topologies import Topology, TopologyError, build, describe, mixing_matrix
 from topologies.cli import topology
 from topologies.errors import UnwritableError
 from topologies.plots import heat, single
-from topologies.plots import layout as network
-from topologies.plots.layout import layout, looks_the_same_all_around
-from topologies.plots.single import decay
+from topologies.plots.single import decay, layout, looks_the_same_all_around
 
 HEADS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
@@ -91,7 +89,7 @@ def test_the_measured_decay_falls_by_the_rate_that_the_eigenvalues_predict():
 
 def test_what_wraps_around_is_drawn_as_two_stubs_and_no_edge_crosses_the_picture():
     torus = build("torus", 36)
-    segments = network._segments(layout(torus), torus.ends)
+    segments = single._segments(layout(torus), torus.ends)
     assert len(segments) == 72 + 12
     assert np.linalg.norm(segments[:, 0] - segments[:, 1], axis=1).max() == 1.0
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from topologies import TopologyError, build
-from topologies.specs import is_file, parse
+from topologies.building import parse
+from topologies.files.content import is_file
 
 
 def test_defaults_are_filled_in():

@@ -9,7 +9,7 @@ from importlib import import_module
 import click
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "list": ("listing", "All families of graphs, with their parameters and sources."),
+    "list": ("info", "All families of graphs, with their parameters and sources."),
     "info": ("info", "What one graph is like: how connected, how fast it mixes, what it costs."),
     "compare": ("info", "Several graphs side by side, at several sizes."),
     "simulate": ("experiments", "Consensus on a graph, measured and predicted; no learning."),

@@ -39,8 +39,11 @@ def convert_command(
     *, source: str, target: Path, nodes: int | None, seed: int, source_format: str | None, target_format: str | None
 ) -> None:
     from topologies.building import resolve  # noqa: PLC0415 - `--help` stays instant
-    from topologies.files import read_topology, write_topology  # noqa: PLC0415 - as above
-    from topologies.files.formats import format_of  # noqa: PLC0415 - as above
+    from topologies.files import (  # noqa: PLC0415 - as above
+        format_of,
+        read_topology,
+        write_topology,
+    )
 
     format_of(target, target_format)
     topology = read_topology(Path(source), nodes, source_format) if source_format else resolve(source, nodes, seed)
@@ -72,7 +75,7 @@ Examples:
 def plot_command(
     *, sources: Sequence[str], output: Path, nodes: str | None, seed: int, weights: str, epsilon: float
 ) -> None:
-    from topologies.plots.canvas import check_target  # noqa: PLC0415 - `--help` stays instant
+    from topologies.plots import check_target  # noqa: PLC0415 - `--help` stays instant
 
     check_target(output)
     sizes = _sizes(nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from topologies.cli.terminal import check_target, format_option, progress, write
 if TYPE_CHECKING:
     from topologies.design.designing import Design
     from topologies.graph import Edge, Topology
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 DESIGN_EPILOG = f"""\b
 What counts first (--minimize), and what breaks a tie:

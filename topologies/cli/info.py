@@ -1,13 +1,38 @@
-"""`p2pfl topology info` and `p2pfl topology compare`: the figures of one graph, or of several side by side."""
+"""`p2pfl topology list`, `info`, `compare`: which families there are, and the figures of one graph, or of several."""
 
 from __future__ import annotations
 
-from typing import Any
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from topologies.cli import terminal
 from topologies.cli.terminal import cell, format_option, write_facts, write_json, write_rows
+
+if TYPE_CHECKING:
+    from topologies.families import Family
+    from topologies.family import Parameter
+
+WIDTHS: Mapping[str, int] = {"topology": 24, "rule": 31, "degree": 14, "lambda_2": 19, "ref": 4}
+"""Of the columns of the list, 100 in all with two spaces between."""
+_TEXTS = {"rule": "rule", "degree": "degree", "algebraic_connectivity": "lambda_2"}
+GROUPS: Mapping[str, str] = {
+    "static": "Static graphs: undirected, always the same. A federation can run them.",
+    "schedule": "Schedules: undirected, another graph in each round. A federation can run them.",
+    "directed": "Directed graphs, static or changing: for study. A federation cannot run them.",
+}
+LEGEND = """\
+n is the number of nodes, lambda_2 the algebraic connectivity; in parentheses, parameters without a
+default. The path of a graph file is a topology too. One family in full: p2pfl topology list NAME"""
+
+LIST_EXAMPLES = """\b
+Examples:
+  p2pfl topology list
+  p2pfl topology list base
+"""
 
 CAUTION = "How fast a graph mixes does not alone say how well a network learns on it (Vogels et al., 2022)."
 MEANING = """\b
@@ -42,6 +67,31 @@ Examples:
 """
 
 
+@click.command("list", epilog=LIST_EXAMPLES)
+@click.argument("name", required=False)
+@format_option("table", "json", "csv")
+def list_command(name: str | None, form: str) -> None:
+    """All families of graphs, or the one called NAME: parameters with defaults, rule, degree, lambda_2, source.
+
+    A federation can run what is static, and schedules of undirected graphs. Directed graphs are for study only.
+    """
+    from topologies.errors import TopologyError, nearest  # noqa: PLC0415 - `--help` stays instant
+    from topologies.families import FAMILIES  # noqa: PLC0415 - as above
+
+    if name is not None and name not in FAMILIES:
+        raise TopologyError("unknown topology", key="name", value=name, allowed=nearest(name, FAMILIES))
+    rows = [_row(each, family) for each, family in FAMILIES.items() if name in {None, each}]
+    if form == "json":
+        write_json(rows if name is None else rows[0])
+    elif form == "csv":
+        write_rows([_texts(row) for row in rows], form)
+    elif name is not None:
+        write_facts(_flat(rows[0]))
+    else:
+        for line in _page(rows):
+            click.echo(line)
+
+
 @click.command(
     "info",
     help=f"What the graph SPEC is like: how connected, how fast it mixes, what it bears.\n\n{terminal.SPEC_HELP}",
@@ -62,6 +112,154 @@ def info_command(*, weights: str, certify: bool, form: str, **asked: Any) -> int
     described = _described(weights=weights, certify=certify, **asked)
     write_json(described) if form == "json" else write_facts(_readable_facts(described))
     return _verdict(described, certify=certify)
+
+
+IN_STEP = "Schedules mix this fast while all nodes are in the same round; those of a federation are not."
+IN_BYTES = ("bytes", "busiest_bytes")
+COLUMNS_HELP = """\b
+Columns, any of which --sort takes; best first, unknown last, within each n:
+  topology  n  edges  degree_max  lambda_2  mixing_rate  diameter
+  rounds, messages, bytes   until consensus (--epsilon), from the worst start
+  busiest_bytes             what the node with the most neighbors sends in a round
+                            (it and bytes are in the table only with --model-bytes)
+  certified                 lambda_2 is proven, not only computed
+
+\b
+Examples:
+  p2pfl topology compare ring torus exponential -n 16,64,256 --sort rounds
+  p2pfl topology compare ring base:k=1 -n 16 --model-bytes 400K --sort bytes
+"""
+
+
+class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
+    """Whole numbers joined by commas."""
+
+    name = "n,n,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of sizes; allowed: whole numbers joined by commas, as 16,64", param, ctx)
+
+
+@click.command(
+    "compare",
+    help=f"The graphs SPECS side by side: what each costs, and how fast it mixes.\n\n{terminal.SPEC_HELP}",
+    epilog=COLUMNS_HELP,
+)
+@click.argument("specs", nargs=-1, required=True)
+@click.option("-n", "--nodes", "sizes", type=Sizes(), default=None, help="How many nodes; several joined by commas.")
+@click.option("--sort", default=None, help="A column; see below.  [default: as given]")
+@terminal.weights_option()
+@terminal.epsilon_option()
+@terminal.seed_option()
+@terminal.model_bytes_option()
+@format_option("table", "json", "csv")
+def compare_command(
+    *, specs: tuple[str, ...], sizes: tuple[int, ...] | None, model_bytes: int | None, form: str, **asked: Any
+) -> None:
+    from topologies.building import is_static  # noqa: PLC0415 - `--help` stays instant
+    from topologies.metrics.describe import compare  # noqa: PLC0415 - `--help` stays instant
+
+    found = compare(specs, sizes or (), model_bytes=model_bytes, **asked)
+    sized = model_bytes is not None
+    write_rows([_readable_row(row, sized=sized) for row in found.rows] if form == "table" else found.rows, form)
+    for missing in found.missing:
+        click.echo(f"note: {missing}", err=True)
+    if form == "table":
+        click.echo(f"note: {CAUTION}", err=True)
+        if not all(is_static(spec) for spec in specs):
+            click.echo(f"note: {IN_STEP}", err=True)
+
+
+def _row(name: str, family: Family) -> dict[str, Any]:
+    return {
+        "name": name,
+        "spec": _spec(name, family.parameters),
+        "parameters": {key: _shown(parameter.default) for key, parameter in family.parameters.items()},
+        "allowed": {key: parameter.allowed for key, parameter in family.parameters.items()},
+        "meaning": {key: parameter.meaning for key, parameter in family.parameters.items() if parameter.meaning},
+        "kind": family.kind.value,
+        "live": family.kind.value != "directed",
+        "random": family.random,
+        "rule": family.rule,
+        "degree": family.degree,
+        "algebraic_connectivity": family.connectivity,
+        "closed_form": family.closed is not None,
+        "source": family.source,
+    }
+
+
+def _spec(name: str, parameters: Mapping[str, Parameter]) -> str:
+    """The family with its defaults, as it can be typed."""
+    settings = [f"{key}={_shown(known.default)}" for key, known in parameters.items() if known.default is not None]
+    return f"{name}:{','.join(settings)}" if settings else name
+
+
+def _shown(default: Any) -> Any:
+    return "-".join(map(str, default)) if isinstance(default, tuple) else default
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One line for each parameter instead of three dictionaries."""
+    facts = {key: value or None for key, value in row.items() if key not in {"parameters", "allowed", "meaning"}}
+    for key, default in row["parameters"].items():
+        said = [row["meaning"].get(key), row["allowed"][key], None if default is None else f"default {default}"]
+        facts[f"parameter {key}"] = "; ".join(filter(None, said))
+    return facts | {key: row[key] for key in ("live", "random", "closed_form")}
+
+
+def _texts(row: Mapping[str, Any]) -> dict[str, str]:
+    """Cells for CSV: a dictionary becomes `key=value; key=value`."""
+    joined = {
+        key: "; ".join(f"{name}={cell(part, '')}" for name, part in value.items())
+        for key, value in row.items()
+        if isinstance(value, dict)
+    }
+    return {key: joined.get(key, cell(value, "")) for key, value in row.items()}
+
+
+def _page(rows: list[dict[str, Any]]) -> Iterator[str]:
+    rows = sorted(rows, key=lambda row: list(GROUPS).index(row["kind"]))
+    sources = list(dict.fromkeys(row["source"] for row in rows if row["source"]))
+    for kind, title in GROUPS.items():
+        members = [row for row in rows if row["kind"] == kind]
+        if members:
+            yield click.style(title, bold=True)
+            yield ""
+            yield click.style(_line(WIDTHS), underline=True)
+            for row in members:
+                yield from _entry(row, sources)
+            yield ""
+    yield click.style("Sources", bold=True)
+    yield ""
+    for number, source in enumerate(sources, start=1):
+        yield f"{number:4}  {source}"
+    yield ""
+    yield LEGEND
+
+
+def _entry(row: Mapping[str, Any], sources: list[str]) -> Iterator[str]:
+    """Wrapped in its columns; a spec too long for its own stands in a line above."""
+    free = [key for key, default in row["parameters"].items() if default is None]
+    spec = [row["spec"], *_wrapped(f"({', '.join(free)})" if free else "", "topology")]
+    if len(row["spec"]) > WIDTHS["topology"]:
+        yield spec.pop(0)
+    texts = [_wrapped(row[key], column) for key, column in _TEXTS.items()]
+    reference = [f"[{sources.index(row['source']) + 1}]"] if row["source"] else []
+    for cells in zip_longest(spec, *texts, reference, fillvalue=""):
+        yield _line(cells)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "  ".join(text.ljust(width) for text, width in zip(cells, WIDTHS.values(), strict=True)).rstrip()
+
+
+def _wrapped(text: str, column: str) -> list[str]:
+    return textwrap.wrap(text, WIDTHS[column], break_long_words=False, break_on_hyphens=False)
 
 
 def _described(
@@ -120,67 +318,6 @@ def _verdict(described: dict[str, Any], *, certify: bool) -> int:
         return 0
     click.echo(f"error: {text}", err=True)
     return 4
-
-
-IN_STEP = "Schedules mix this fast while all nodes are in the same round; those of a federation are not."
-IN_BYTES = ("bytes", "busiest_bytes")
-COLUMNS_HELP = """\b
-Columns, any of which --sort takes; best first, unknown last, within each n:
-  topology  n  edges  degree_max  lambda_2  mixing_rate  diameter
-  rounds, messages, bytes   until consensus (--epsilon), from the worst start
-  busiest_bytes             what the node with the most neighbors sends in a round
-                            (it and bytes are in the table only with --model-bytes)
-  certified                 lambda_2 is proven, not only computed
-
-\b
-Examples:
-  p2pfl topology compare ring torus exponential -n 16,64,256 --sort rounds
-  p2pfl topology compare ring base:k=1 -n 16 --model-bytes 400K --sort bytes
-"""
-
-
-class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
-    """Whole numbers joined by commas."""
-
-    name = "n,n,..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of sizes; allowed: whole numbers joined by commas, as 16,64", param, ctx)
-
-
-@click.command(
-    "compare",
-    help=f"The graphs SPECS side by side: what each costs, and how fast it mixes.\n\n{terminal.SPEC_HELP}",
-    epilog=COLUMNS_HELP,
-)
-@click.argument("specs", nargs=-1, required=True)
-@click.option("-n", "--nodes", "sizes", type=Sizes(), default=None, help="How many nodes; several joined by commas.")
-@click.option("--sort", default=None, help="A column; see below.  [default: as given]")
-@terminal.weights_option()
-@terminal.epsilon_option()
-@terminal.seed_option()
-@terminal.model_bytes_option()
-@format_option("table", "json", "csv")
-def compare_command(
-    *, specs: tuple[str, ...], sizes: tuple[int, ...] | None, model_bytes: int | None, form: str, **asked: Any
-) -> None:
-    from topologies.building import is_static  # noqa: PLC0415 - `--help` stays instant
-    from topologies.comparison import compare  # noqa: PLC0415 - `--help` stays instant
-
-    found = compare(specs, sizes or (), model_bytes=model_bytes, **asked)
-    sized = model_bytes is not None
-    write_rows([_readable_row(row, sized=sized) for row in found.rows] if form == "table" else found.rows, form)
-    for missing in found.missing:
-        click.echo(f"note: {missing}", err=True)
-    if form == "table":
-        click.echo(f"note: {CAUTION}", err=True)
-        if not all(is_static(spec) for spec in specs):
-            click.echo(f"note: {IN_STEP}", err=True)
 
 
 def _readable_row(row: dict[str, Any], *, sized: bool) -> dict[str, Any]:

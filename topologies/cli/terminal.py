@@ -121,7 +121,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 def check_target(path: Path) -> None:
     """Check `--output` (`-`: stdout) before a long search. Raises TopologyError: bad format or folder."""
-    from topologies.files.formats import STREAM, format_of  # noqa: PLC0415 - `--help` stays instant
+    from topologies.files import STREAM, format_of  # noqa: PLC0415 - `--help` stays instant
 
     format_of(path)
     folder = path.absolute().parent

@@ -15,17 +15,16 @@ from random import Random
 
 import numpy as np
 
-from topologies.building import build, build_schedule
+from topologies.building import build, build_schedule, parse
 from topologies.design.wanted import Key, Wanted, rate_between, rate_of
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES, GraphKind, GraphRequest
 from topologies.graph import Topology, component_count
-from topologies.metrics.bounds import degree_range
+from topologies.metrics import degree_range
 from topologies.metrics.cuts import cut_points
 from topologies.metrics.describe import describe_schedule
 from topologies.metrics.robustness import Robustness, robustness
-from topologies.specs import parse
 
 SEEDS = 5
 DRAWN = 200

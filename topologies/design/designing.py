@@ -18,7 +18,7 @@ from topologies.design.wanted import DIGITS, Wanted, adjacency_of, checked
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
 from topologies.graph import Ends, Topology
-from topologies.metrics.bounds import degree_range
+from topologies.metrics import degree_range
 from topologies.metrics.distance import diameter
 
 ATLAS_NODES = 7

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from topologies.chance import Draws
-from topologies.families.shapes import Ints, cycle, pairs, together
 from topologies.family import ClosedForm, Family, GraphRequest, impossible, offsets, unfit, whole
-from topologies.graph import Ends
+from topologies.graph import Ends, Ints, cycle, pairs, together
 
 SUM_LIMIT = 400_000_000
 """Nodes times offsets: the cosines of so many are summed in some seconds."""

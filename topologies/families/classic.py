@@ -16,9 +16,8 @@ import numpy as np
 
 from topologies.errors import TopologyError
 from topologies.families.circulants import circulant_edges, cosine_gap
-from topologies.families.shapes import all_pairs, box, cycle, line, pairs, together
 from topologies.family import ClosedForm, Family, GraphRequest, impossible, lengths, unfit, whole
-from topologies.graph import Ends
+from topologies.graph import Ends, all_pairs, box, cycle, line, pairs, together
 
 BOOK = "Brouwer and Haemers, Spectra of Graphs, 1.4"
 

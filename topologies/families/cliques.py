@@ -14,9 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from topologies.families.classic import BOOK, path_form
-from topologies.families.shapes import Ints, clique_edges, cliques, cycle, even, line, pairs, together
 from topologies.family import ClosedForm, Family, GraphRequest, impossible, unfit, whole
-from topologies.graph import Ends
+from topologies.graph import Ends, Ints, clique_edges, cliques, cycle, even, line, pairs, together
 
 
 def tree(wanted: GraphRequest) -> Ends:

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.errors import TopologyError, nearest
-from topologies.families.shapes import Ints, clique_edges, cliques, even, together
 from topologies.family import Family, GraphRequest, choice, file, whole
-from topologies.graph import Edge, Ends
+from topologies.graph import Edge, Ends, Ints, clique_edges, cliques, even, together
 
 KEY = "d-cliques:labels"
 BYTES_LIMIT = 1 << 26

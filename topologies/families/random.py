@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.chance import Draws
-from topologies.families.shapes import Ints, cycle, even, pairs, together
 from topologies.family import Family, GraphRequest, choice, fraction, positive, unfit, whole
-from topologies.graph import Ends
+from topologies.graph import Ends, Ints, cycle, even, pairs, together
 
 
 def keyed_order(names: Sequence[str], ring: int, seed: int) -> Ints:

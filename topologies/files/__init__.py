@@ -1,7 +1,170 @@
-"""Reads and writes graph files: one module for each kind of format, and a table of them in `formats`."""
+"""Which graph formats there are; from a file of any of them to a `Topology`, and back.
+
+Each kind of format has a module, which imports nothing from here.
+"""
 
 from __future__ import annotations
 
-from topologies.files.formats import read_edges, read_topology, write_topology
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["read_edges", "read_topology", "write_topology"]
+from topologies.errors import TopologyError, nearest, not_written
+from topologies.files import lists, markup, matrices
+from topologies.files.content import SUFFIXES, Content, settle
+from topologies.graph import Ends, Topology
+
+BYTES_LIMIT = 1 << 30
+"""An edge list of as many edges as can be held. A device or a pipe may never end."""
+PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`read` gets the whole file and what to call it in an error; `write` gives it in pieces."""
+
+    read: Callable[[bytes, str], Content]
+    write: Callable[[Topology], Iterable[str] | Iterable[bytes]]
+    text: bool = True
+
+
+FORMATS: Mapping[str, Format] = {
+    "json": Format(lists.read_json, lists.write_json),
+    "edgelist": Format(lists.read_edge_list, lists.write_edge_list),
+    "adjlist": Format(lists.read_adjacency_list, lists.write_adjacency_list),
+    "graphml": Format(markup.read_graphml, markup.write_graphml),
+    "gexf": Format(markup.read_gexf, markup.write_gexf),
+    "gml": Format(markup.read_gml, markup.write_gml),
+    "metis": Format(matrices.read_metis, matrices.write_metis),
+    "mtx": Format(matrices.read_matrix_market, matrices.write_matrix_market),
+    "npz": Format(matrices.read_npz, matrices.write_npz, text=False),
+}
+
+STREAM = Path("-")
+"""Standard input or output."""
+
+
+def format_of(path: Path, name: str | None = None) -> Format:
+    """The format `name`, else the suffix's; a stream is JSON. Raises TopologyError: unknown, or bytes to a stream."""
+    if name is not None and name not in FORMATS:
+        raise TopologyError("unknown format", key="format", value=name, allowed=nearest(name, FORMATS))
+    if path == STREAM:
+        found = FORMATS[name or "json"]
+        if not found.text:
+            raise TopologyError("not text, so it needs a file", key="format", value=name, allowed="a path instead of -")
+        return found
+    suffix = path.suffix.lower()
+    if name is None and suffix and suffix not in SUFFIXES:
+        allowed = f"{', '.join(SUFFIXES)}; or say which of {', '.join(FORMATS)} it is"
+        raise TopologyError("a graph format is not known by this suffix", key=str(path), value=suffix, allowed=allowed)
+    return FORMATS[name or SUFFIXES.get(suffix, "edgelist")]
+
+
+def read_topology(path: Path | str, nodes: int | None = None, form: str | None = None) -> Topology:
+    """The graph in a file, with the names that it gives its nodes, and the spec and seed that it says it comes from.
+
+    Nodes called 0 .. n-1 are numbers; any others, such as 1 .. n, are names. `nodes` has to agree with a file that says
+    itself how many there are; an edge list need not. `form` is the name of a format, where the suffix does not tell.
+    Raises TopologyError: no such file, or it is no simple undirected graph without weights.
+    """
+    where, content = _content(Path(path), form)
+    settled = settle(content, where, nodes)
+    spec = content.spec if content.spec is not None else where
+    return Topology(spec, settled.nodes, settled.ends, content.seed, names=settled.names)
+
+
+def read_edges(path: Path | str, nodes: int, names: Sequence[str] = ()) -> Ends:
+    """The edges in the file, between `nodes` nodes that it calls by number or by one of `names`. Shape (edges, 2).
+    Raises TopologyError: as `read_topology`, or the file names a node that is not there.
+    """
+    where, content = _content(Path(path), None)
+    return settle(content, where, nodes, names).ends
+
+
+def _content(path: Path, form: str | None) -> tuple[str, Content]:
+    where = "/dev/stdin" if path == STREAM else str(path)
+    found = format_of(path, form)
+    try:
+        data = _bytes(path)
+    except (OSError, ValueError) as error:
+        # a ValueError: a path with a zero byte in it
+        text = f"cannot read the graph file: {getattr(error, 'strerror', error)}"
+        raise TopologyError(text, key="topology", value=where, allowed="a graph file") from None
+    if len(data) > BYTES_LIMIT:
+        raise TopologyError("too large a file", key="topology", value=where, allowed=f"up to {BYTES_LIMIT} bytes")
+    if not data or data.isspace():
+        raise TopologyError("an empty file", key="topology", value=where, allowed="a graph file")
+    return where, found.read(data, where)
+
+
+def _bytes(path: Path) -> bytes:
+    if path == STREAM:
+        return _first_bytes(sys.stdin.buffer)
+    with path.open("rb") as file:
+        return _first_bytes(file)
+
+
+def _first_bytes(file: BinaryIO) -> bytes:
+    """All of it, or a little more than the limit. In pieces: to read so much at once takes as much memory at once."""
+    held = io.BytesIO()
+    while held.tell() <= BYTES_LIMIT and (piece := file.read(PIECE_BYTES)):
+        held.write(piece)
+    return held.getvalue()
+
+
+def write_topology(topology: Topology, path: Path | str, form: str | None = None) -> None:
+    """Nodes keep their names; node-link JSON keeps spec and seed too. A file that is there is replaced when all of the
+    new one is written, not before.
+    Raises TopologyError: the format cannot hold this graph, or the file cannot be written.
+    """
+    path = Path(path)
+    pieces = _encoded(topology, path, form)
+    first = next(pieces)
+
+    def write(file: BinaryIO) -> None:
+        file.write(first)
+        file.writelines(pieces)
+        file.flush()
+
+    try:
+        if path == STREAM:
+            sys.stdout.flush()
+            write(sys.stdout.buffer)
+        else:
+            replace(path, write)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise not_written("cannot write the graph file", error, key="target", path=path) from None
+
+
+def _encoded(topology: Topology, path: Path, form: str | None) -> Iterator[bytes]:
+    for piece in format_of(path, form).write(topology):
+        yield piece.encode() if isinstance(piece, str) else piece
+
+
+def replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Write beside the file, or a link's target, then rename over it. A device is written to directly."""
+    if path.is_dir() or (path.exists() and not path.is_file()):
+        with path.open("wb") as file:
+            write(file)
+    else:
+        _replace(Path(os.path.realpath(path)), write)
+
+
+def _replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    aside = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
+    try:
+        with aside.open("xb") as file:
+            write(file)
+        if path.exists():
+            shutil.copymode(path, aside)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise

@@ -1,10 +1,12 @@
-"""What a graph file says, and the checks that every format shares: a simple undirected graph, nothing else."""
+"""What a graph file is called and what it says, and the checks that every format shares: a simple undirected graph."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +14,32 @@ from numpy.typing import NDArray
 from topologies.errors import TopologyError
 from topologies.graph import NODES_LIMIT, Ends, Topology
 
+SUFFIXES: Mapping[str, str] = {
+    ".json": "json",
+    **dict.fromkeys((".edges", ".edgelist", ".txt"), "edgelist"),
+    ".adjlist": "adjlist",
+    ".graphml": "graphml",
+    ".gexf": "gexf",
+    ".gml": "gml",
+    **dict.fromkeys((".metis", ".graph"), "metis"),
+    ".mtx": "mtx",
+    ".npz": "npz",
+}
+"""The format that a file's suffix tells."""
+_FAMILY_HEAD = re.compile(r"\s*[a-z][a-z0-9-]+\s*:")
+
 Place = Callable[[int], str]
 """From the number of an edge to where in the file it stands."""
+
+
+def is_file(spec: str) -> bool:
+    """A graph file is told from a family by a folder in its name or a suffix: `.json`, `.edges`, ...
+
+    What begins like `name:` is a family, whose parameters may hold paths of their own.
+    """
+    if _FAMILY_HEAD.match(spec):
+        return False
+    return "/" in spec or "\\" in spec or Path(spec).suffix.lower() in SUFFIXES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from topologies.eigen.extremes import Extremes
 from topologies.errors import TopologyError
 from topologies.graph import Topology, components
-from topologies.metrics.bounds import Bounds, degree_range
+from topologies.metrics import Bounds, degree_range
 from topologies.metrics.cuts import Cut, CutPoints, cut_points, shores, sweep_cut
 from topologies.metrics.robustness import Robustness, robustness
 

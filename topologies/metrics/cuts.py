@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from topologies.eigen.extremes import Extremes
 from topologies.graph import Edge, Topology, component_labels
 from topologies.laplacian import Array
-from topologies.metrics.bounds import (
+from topologies.metrics import (
     ROUNDING,
     SPECTRUM_LIMIT,
     Bounds,

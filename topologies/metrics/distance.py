@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.building import parse
 from topologies.families.classic import sides
 from topologies.family import GraphRequest
 from topologies.graph import Topology
 from topologies.laplacian import Array, Laplacian
-from topologies.metrics.bounds import Bounds, is_complete, is_connected, is_transitive
-from topologies.specs import parse
+from topologies.metrics import Bounds, is_complete, is_connected, is_transitive
 
 EXACT_LIMIT = 2_000
 SPREADING_WORK = 4_000_000

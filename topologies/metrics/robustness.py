@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from topologies.eigen.extremes import Extremes
 from topologies.graph import Topology
-from topologies.metrics.bounds import (
+from topologies.metrics import (
     degree_range,
     is_complete,
     is_connected,

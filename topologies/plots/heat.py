@@ -12,9 +12,9 @@ import numpy as np
 
 from topologies.building import build, build_schedule, is_static, kind
 from topologies.errors import TopologyError
+from topologies.files.content import is_file
 from topologies.metrics.describe import describe_schedule
-from topologies.plots.canvas import DARK, check_target, new_figure, save, shown
-from topologies.specs import is_file
+from topologies.plots import DARK, check_target, new_figure, save, shown
 from topologies.spectral import EPSILON, check_weights, rounds_to_consensus, spectrum
 
 COLORS = "cividis_r"

@@ -1,4 +1,8 @@
-"""One graph in one picture: the graph and its thinnest cut, its spectrum, and how fast it agrees."""
+"""One graph in one picture: the graph and its thinnest cut, its spectrum, and how fast it agrees.
+
+The panel that shows the graph itself has nodes colored by the Fiedler vector, and the edges of the thinnest cut. Nodes
+stand where the family has them, else around a circle, else as springs between them settle.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.building import build, parse
 from topologies.errors import TopologyError
-from topologies.graph import Topology, components
+from topologies.families.classic import sides
+from topologies.families.random import places
+from topologies.family import GraphRequest
+from topologies.files.content import is_file
+from topologies.graph import Ends, Topology, components, ordered
 from topologies.laplacian import Array, Laplacian
 from topologies.metrics.cuts import sweep_cut
-from topologies.plots.canvas import BLUE, DARK, RED, check_target, counted, new_figure, plain, save, shown
-from topologies.plots.layout import draw_network
+from topologies.metrics.distance import hops
+from topologies.plots import BLUE, DARK, RED, check_target, counted, new_figure, plain, save, shown
 from topologies.spectral import EPSILON, check_weights, mixing_matrix, rate_text, rounds_to_consensus
 
 NODES_LIMIT = 2_000
@@ -24,6 +33,11 @@ POINTS = 120
 """Rounds that are looked at; between them the matrix is raised to a power."""
 FLOOR = 1e-15
 """Below this of the first distance there is only rounding."""
+
+Points = NDArray[np.float64]
+
+STRESS_LIMIT = 120
+"""Nodes up to which distances are fitted (Kamada and Kawai, 1989): fair to long thin graphs, but slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +78,76 @@ def draw_single(topology: Topology, path: Path, weights: str = "metropolis", eps
     _draw_decay(figure.add_subplot(grid[1, 1]), drawn, weights, epsilon)
     figure.suptitle(_title(drawn), fontsize=12)
     save(figure, path)
+
+
+def decay(matrix: Array, last: int) -> tuple[Array, Array]:
+    """Rounds from 0 to `last`, and the distance to consensus after each over that at the start, when all mix at once.
+
+    The matrix is applied as it is, or its powers where there are many rounds; nothing is taken from its eigenvalues.
+    """
+    step = max(1, math.ceil(last / POINTS))
+    stride = np.linalg.matrix_power(matrix, step)
+    x: Array = np.random.default_rng(0).normal(size=len(matrix))
+    x -= x.mean()
+    first = float(np.linalg.norm(x))
+    distances = [1.0]
+    for _ in range(math.ceil(last / step)):
+        x = stride @ x
+        # rounding brings back a trace of the mean, which a matrix power never removes again
+        x -= x.mean()
+        distances.append(max(float(np.linalg.norm(x)) / first, FLOOR))
+    return np.arange(len(distances), dtype=np.float64) * step, np.array(distances, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`points`: shape (nodes, 2). `period`: width and height after which the picture repeats, where it wraps around."""
+
+    points: Points
+    period: tuple[float, float] | None = None
+
+
+def layout(topology: Topology) -> Layout:
+    """Positions for a graph of at most a few thousand nodes; deterministic."""
+    found = _of_family(topology)
+    if found is not None:
+        return found
+    if looks_the_same_all_around(topology):
+        return Layout(_circle(topology.nodes))
+    parts = components(topology)
+    if len(parts) == 1 and topology.edge_count == topology.nodes - 1 and topology.degrees.max() == 2:
+        return Layout(_open_circle(topology))
+    return Layout(_packed(parts, [_settled(topology, part) for part in parts]))
+
+
+def looks_the_same_all_around(topology: Topology) -> bool:
+    """Whether the graph is a circulant one in the order of its numbers."""
+    turned = ordered((topology.ends + 1) % topology.nodes)
+    return topology.edge_count > 0 and np.array_equal(turned, topology.ends)
+
+
+COLORS = "PRGn"
+"""Purple to green, which nobody confuses, and neither with the color of the cut."""
+WIDTH_POINTS = 350.0
+NUMBER_POINTS = 14.0
+"""A node at least so wide has room for its number."""
+NAMED_LIMIT = 24
+RASTER_EDGES = 5_000
+"""More edges are pixels in a vector picture too, or no program could open it."""
+
+
+def draw_network(axes: Any, topology: Topology, vector: Array, side: NDArray[np.bool_]) -> None:
+    """`vector`: Fiedler's, by which nodes are colored; `side`: the nodes on one side of the cut. Shapes (nodes,)."""
+    found = layout(topology)
+    crossing = side[topology.ends[:, 0]] != side[topology.ends[:, 1]]
+    faint = float(np.clip(60 / np.sqrt(topology.edge_count + 1), 0.12, 0.9))
+    thin = float(np.clip(14 / np.sqrt(topology.nodes), 0.4, 1.6))
+    _lines(axes, found, topology.ends[~crossing], color="#888888", linewidths=thin, alpha=faint)
+    _lines(axes, found, topology.ends[crossing], color=RED, linewidths=1.6 * thin, alpha=max(faint, 0.35))
+    _nodes(axes, topology, found.points, vector, side)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.margins(0.08)
+    axes.axis("off")
 
 
 def _analyzed(topology: Topology, weights: str, epsilon: float) -> Drawn:
@@ -156,20 +240,156 @@ def _draw_decay(axes: Any, drawn: Drawn, weights: str, epsilon: float) -> None:
     axes.set_title("distance to consensus", fontsize=10, color=DARK)
 
 
-def decay(matrix: Array, last: int) -> tuple[Array, Array]:
-    """Rounds from 0 to `last`, and the distance to consensus after each over that at the start, when all mix at once.
+def _of_family(topology: Topology) -> Layout | None:
+    """Only of a graph that is the one of its spec, which a file may merely claim."""
+    wanted = _request(topology)
+    if wanted is None:
+        return None
+    name = wanted.spec.partition(":")[0].strip()
+    match name:
+        case "torus" | "grid" if len(shape := sides(name, wanted)) == 2:
+            node = np.arange(topology.nodes)
+            points = np.stack([node % shape[1], -(node // shape[1])], axis=1).astype(np.float64)
+            return Layout(points, (float(shape[1]), float(shape[0])) if name == "torus" else None)
+        case "geometric":
+            return Layout(places(wanted), (1.0, 1.0) if wanted["metric"] == "torus" else None)
+        case "watts-strogatz":
+            return Layout(_circle(topology.nodes))
+        case _:
+            return None
 
-    The matrix is applied as it is, or its powers where there are many rounds; nothing is taken from its eigenvalues.
-    """
-    step = max(1, math.ceil(last / POINTS))
-    stride = np.linalg.matrix_power(matrix, step)
-    x: Array = np.random.default_rng(0).normal(size=len(matrix))
-    x -= x.mean()
-    first = float(np.linalg.norm(x))
-    distances = [1.0]
-    for _ in range(math.ceil(last / step)):
-        x = stride @ x
-        # rounding brings back a trace of the mean, which a matrix power never removes again
-        x -= x.mean()
-        distances.append(max(float(np.linalg.norm(x)) / first, FLOOR))
-    return np.arange(len(distances), dtype=np.float64) * step, np.array(distances, dtype=np.float64)
+
+def _request(topology: Topology) -> GraphRequest | None:
+    if is_file(topology.spec):
+        return None
+    try:
+        if build(topology.spec, topology.nodes, topology.seed) != topology:
+            return None
+        parameters = parse(topology.spec).parameters
+    except TopologyError:
+        return None
+    return GraphRequest(spec=topology.spec, nodes=topology.nodes, parameters=parameters, seed=topology.seed)
+
+
+def _circle(nodes: int) -> Points:
+    angle = np.pi / 2 - 2 * np.pi * np.arange(nodes) / nodes
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
+def _open_circle(topology: Topology) -> Points:
+    """A path, which has no room for its nodes on a line."""
+    along = hops(topology, int(np.argmin(topology.degrees)))
+    return _circle(topology.nodes + 1)[along]
+
+
+def _settled(topology: Topology, part: list[int]) -> Points:
+    """One component, its longer side across. Shape (len(part), 2)."""
+    if len(part) == 1:
+        return np.zeros((1, 2))
+    place = {node: number for number, node in enumerate(part)}
+    ends = ordered([(place[i], place[j]) for i, j in topology.edges if i in place])
+    within = Topology("", len(part), ends)
+    points = _by_springs(within.to_networkx(), _by_eigenvectors(within))
+    points = points - points.mean(axis=0)
+    axes = np.linalg.svd(points, full_matrices=False)[2]
+    return np.asarray(points @ axes.T)
+
+
+def _by_eigenvectors(topology: Topology) -> Points:
+    """A start in which nothing is folded: the vectors of the two smallest positive eigenvalues (Hall, 1970)."""
+    vectors = np.linalg.eigh(Laplacian.plain(topology).dense())[1]
+    start = np.stack([vectors[:, 1], vectors[:, min(2, topology.nodes - 1)]], axis=1)
+    # nodes that look alike would lie on one spot and never be driven apart
+    return start + np.random.default_rng(0).normal(scale=0.02 / np.sqrt(topology.nodes), size=start.shape)
+
+
+def _by_springs(graph: Any, start: Points) -> Points:
+    import networkx as nx  # noqa: PLC0415 - a quarter of a second that only pictures need
+
+    places = dict(enumerate(start))
+    try:
+        if len(start) <= STRESS_LIMIT:
+            found = nx.kamada_kawai_layout(graph, pos=places)
+            return np.array([found[node] for node in range(len(start))])
+    except ModuleNotFoundError:
+        pass  # scipy is another extra than matplotlib
+    turns = int(np.clip(20_000 // len(start), 10, 100))  # each takes as long as the square of the nodes
+    found = nx.spring_layout(graph, pos=places, iterations=turns, seed=0, method="force")
+    return np.array([found[node] for node in range(len(start))])
+
+
+def _packed(parts: list[list[int]], drawn: list[Points]) -> Points:
+    """Components side by side on shelves, the largest first, each with room for its nodes. Shape (nodes, 2)."""
+    nodes = sum(map(len, parts))
+    points = np.zeros((nodes, 2))
+    shelf = 1.2 * np.sqrt(4 * nodes)
+    left, top, height = 0.0, 0.0, 0.0
+    for index in sorted(range(len(parts)), key=lambda index: -len(parts[index])):
+        spread = np.abs(drawn[index]).max(initial=0.0)
+        radius = np.sqrt(len(parts[index]))
+        if left > 0 and left + 2 * radius > shelf:
+            left, top, height = 0.0, top - height, 0.0
+        scaled = drawn[index] * (0.8 * radius / spread if spread > 0 else 1.0)
+        points[parts[index]] = scaled + np.array([left + radius, top - radius])
+        left, height = left + 2 * radius, max(height, 2 * radius)
+    return points
+
+
+def _lines(axes: Any, found: Layout, ends: Ends, **style: Any) -> None:
+    from matplotlib.collections import LineCollection  # noqa: PLC0415 - an extra
+
+    segments = list(_segments(found, ends))
+    axes.add_collection(LineCollection(segments, rasterized=len(ends) > RASTER_EDGES, zorder=1, **style))
+
+
+def _segments(found: Layout, ends: Ends) -> NDArray[np.float64]:
+    """Shape (segments, 2, 2). An edge that wraps around becomes two stubs that leave the picture on opposite sides."""
+    a, b = found.points[ends[:, 0]], found.points[ends[:, 1]]
+    if found.period is None:
+        return np.stack([a, b], axis=1)
+    period = np.array(found.period)
+    shift = np.where(np.abs(b - a) > period / 2, np.sign(b - a) * period, 0.0)
+    around = shift.any(axis=1)
+    far_b, far_a = b[around] - shift[around], a[around] + shift[around]
+    stubs = [
+        np.stack([a[around], (a[around] + far_b) / 2], axis=1),
+        np.stack([b[around], (b[around] + far_a) / 2], axis=1),
+    ]
+    return np.concatenate([np.stack([a[~around], b[~around]], axis=1), *stubs])
+
+
+def _nodes(axes: Any, topology: Topology, points: NDArray[np.float64], vector: Array, side: NDArray[np.bool_]) -> None:
+    """The two sides of the cut differ by shape too, not by color alone."""
+    width = _marker_width(points)
+    most = float(np.abs(vector).max()) or 1.0
+    for marker, chosen, scale in (("o", ~side, 1.0), ("s", side, 0.9)):
+        axes.scatter(
+            *points[chosen].T,
+            s=(width * scale) ** 2,
+            c=vector[chosen],
+            cmap=COLORS,
+            vmin=-most,
+            vmax=most,
+            marker=marker,
+            edgecolors=DARK,
+            linewidths=0.8 if topology.nodes <= 200 else 0.2 if topology.nodes <= 600 else 0.1,
+            zorder=2,
+        )
+    if topology.names and topology.nodes <= NAMED_LIMIT:
+        for point, name in zip(points, topology.names, strict=True):
+            above = {"xytext": (0, width / 2 + 2), "textcoords": "offset points", "va": "bottom"}
+            axes.annotate(shown(name, 12), point, ha="center", fontsize=8, color=DARK, zorder=3, **above)
+    elif not topology.names and width >= NUMBER_POINTS:
+        dark = np.abs(vector) > 0.6 * most
+        for node, (x, y) in enumerate(points):
+            color = "white" if dark[node] else "black"
+            axes.text(x, y, str(node), ha="center", va="center_baseline", fontsize=8, color=color, zorder=3)
+
+
+def _marker_width(points: NDArray[np.float64]) -> float:
+    """Marker width in points of 1/72 inch, at which most nodes do not touch."""
+    steps = np.linalg.norm(points[:, None] - points[None], axis=2)
+    np.fill_diagonal(steps, np.inf)
+    near = float(np.quantile(steps.min(axis=1), 0.2))
+    extent = float(np.ptp(points, axis=0).max()) or 1.0
+    return float(np.clip(0.85 * near / extent * WIDTH_POINTS, 3.0, 20.0))

@@ -1,0 +1,249 @@
+"""Formats that list nodes and edges: edge lists, adjacency lists, node-link JSON.
+
+An edge list has two nodes on each line, `#` begins a comment; it cannot name a node without edges. A comment such as
+`# nodes: 7`, as in SNAP's files, says that the nodes are those numbered from 0 to 6; it is checked where the nodes have
+names. An adjacency list has a node and then its neighbors. Node-link JSON, as networkx writes it, is the one format
+that keeps everything: names, spec and seed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from topologies.errors import TopologyError
+from topologies.files.content import (
+    Content,
+    as_ends,
+    as_number,
+    brief,
+    by_label,
+    check_text,
+    check_weight,
+    decoded,
+    is_file,
+    labels_of,
+    lines_of,
+    whole,
+)
+from topologies.graph import Topology
+
+_HEAD = re.compile(r"#\s*nodes:\s*(\d+)", re.IGNORECASE)
+_ATTRIBUTES = re.compile(r"\{(?:'weight': ([^{},]+))?\}")
+"""What networkx writes behind an edge, where nothing else is known of it."""
+
+SPEC_LIMIT = 10_000
+_SHAPE = 'an object with "nodes" and "edges"'
+
+
+def read_edge_list(data: bytes, where: str) -> Content:
+    known: dict[str, int] = {}
+    flat, lines = array("q"), array("q")
+    total: int | None = None
+    for number, line in lines_of(data, where):
+        words, comment = _split(line)
+        if comment and total is None:
+            total = _announced(comment, f"{where}:{number}")
+        if not words:
+            continue
+        if len(words) != 2:
+            _check_rest(words, line, f"{where}:{number}")
+        flat.append(known.setdefault(words[0], len(known)))
+        flat.append(known.setdefault(words[1], len(known)))
+        lines.append(number)
+    if not known and not total:
+        raise TopologyError("no edges", key=where, allowed="two nodes per line")
+    return _content(list(known), flat, lines, where, total)
+
+
+def read_adjacency_list(data: bytes, where: str) -> Content:
+    """An edge may be named by one of its ends, as networkx writes it, or by both."""
+    rows = [(number, words) for number, line in lines_of(data, where) if (words := _split(line)[0])]
+    if not rows:
+        raise TopologyError("no nodes", key=where, allowed="a node and then its neighbors on each line")
+    known = {label: place for place, label in enumerate(dict.fromkeys(words[0] for _, words in rows))}
+    flat, lines = array("q"), array("q")
+    for number, words in rows:
+        node = known[words[0]]
+        for word in words[1:]:
+            flat.extend((node, known.setdefault(word, len(known))))
+            lines.append(number)
+    return _content(list(known), *_one_way(flat, lines, where), where, len(known))
+
+
+def write_edge_list(topology: Topology) -> Iterator[str]:
+    labels = _words(topology)
+    lonely = np.flatnonzero(topology.degrees == 0)
+    if topology.names and len(lonely):
+        text = "an edge list cannot name a node without edges"
+        allowed = "a format that lists the nodes, such as adjlist or json"
+        raise TopologyError(text, key="names", value=labels[lonely[0]], allowed=allowed)
+    yield f"# nodes: {topology.nodes} edges: {topology.edge_count}\n"
+    for i, j in topology.ends.tolist():
+        yield f"{labels[i]} {labels[j]}\n"
+
+
+def write_adjacency_list(topology: Topology) -> Iterator[str]:
+    """Each edge at its lower node alone, as networkx does."""
+    labels = _words(topology)
+    for node, neighbors in enumerate(topology.adjacency()):
+        yield " ".join([labels[node], *(labels[other] for other in neighbors if other > node)]) + "\n"
+
+
+def read_json(data: bytes, where: str) -> Content:
+    document = _document(data, where)
+    if document.get("directed"):
+        raise TopologyError("a directed graph", key=where, allowed='"directed": false')
+    links = _links(document, where)
+    pairs = [_json_ends(f"{where}: edge {number}", link) for number, link in enumerate(links)]
+    labels = _json_nodes(document, where)
+    declared = labels is not None
+    if labels is None:
+        labels = list(dict.fromkeys(end for pair in pairs for end in pair))
+    check_text(labels, where)
+    content = by_label(labels, pairs, where, lambda edge: f"{where}: edge {edge}")
+    spec, seed = _origin(document, where)
+    return replace(content, declared=declared, spec=spec, seed=seed)
+
+
+def write_json(topology: Topology) -> Iterator[str]:
+    labels: list[str] | list[int] = labels_of(topology) if topology.names else list(range(topology.nodes))
+    called = [json.dumps(label, ensure_ascii=False) for label in labels]
+    origin = json.dumps({"spec": topology.spec, "seed": topology.seed} if _is_spec(topology.spec) else {})
+    yield f'{{"directed": false, "multigraph": false, "graph": {origin},\n"nodes": ['
+    yield ",\n".join(f'{{"id": {label}}}' for label in called)
+    yield '],\n"edges": ['
+    between = ""
+    for i, j in topology.ends.tolist():
+        yield f'{between}{{"source": {called[i]}, "target": {called[j]}}}'
+        between = ",\n"
+    yield "]}\n"
+
+
+def _split(line: str) -> tuple[list[str], str]:
+    if "#" not in line:
+        return line.split(), ""
+    body, mark, comment = line.partition("#")
+    return body.split(), mark + comment
+
+
+def _announced(comment: str, where: str) -> int | None:
+    head = _HEAD.match(comment)
+    return whole(head[1], where) if head else None
+
+
+def _check_rest(words: Sequence[str], line: str, where: str) -> None:
+    rest = " ".join(words[2:])
+    attributes = _ATTRIBUTES.fullmatch(rest)
+    if not rest or (len(words) > 3 and not attributes):
+        raise TopologyError("not an edge", key=where, value=line.strip()[:80], allowed="two nodes per line")
+    weight = attributes[1] if attributes else rest
+    if weight is not None:
+        check_weight(weight, where)
+
+
+def _content(labels: list[str], flat: Sequence[int], lines: Sequence[int], where: str, total: int | None) -> Content:
+    ends = as_ends(flat)
+    if all(as_number(label) >= 0 for label in labels):
+        # whoever numbers nodes, be it from 1 or with gaps, wants them in that order
+        order = sorted(range(len(labels)), key=lambda place: as_number(labels[place]))
+        labels = [labels[place] for place in order]
+        ends = np.argsort(np.array(order, dtype=np.int64))[ends]
+    return Content(
+        nodes=len(labels) if total is None else total,
+        ends=ends,
+        place=lambda edge: f"{where}:{lines[edge]}",
+        labels=labels,
+        declared=total is not None,
+    )
+
+
+def _one_way(flat: array[int], lines: array[int], where: str) -> tuple[list[int], list[int]]:
+    """Drop the second mention of each edge, at its other end."""
+    seen: dict[tuple[int, int], int] = {}
+    for edge, line in enumerate(lines):
+        pair = (flat[2 * edge], flat[2 * edge + 1])
+        if pair in seen:
+            allowed = f"each neighbor once: it is at {where}:{seen[pair]}"
+            raise TopologyError("the same edge twice", key=f"{where}:{line}", allowed=allowed)
+        seen[pair] = line
+    kept = [pair for pair in seen if pair[0] <= pair[1] or pair[::-1] not in seen]
+    return [end for pair in kept for end in pair], [seen[pair] for pair in kept]
+
+
+def _words(topology: Topology) -> list[str]:
+    labels = labels_of(topology)
+    for label in labels:
+        if "#" in label or label.split() != [label] or label[0] == "\ufeff":
+            allowed = "names without spaces and '#', or another format, such as json"
+            raise TopologyError("a name that this format cannot hold", key="names", value=label, allowed=allowed)
+    return labels
+
+
+def _document(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        document = json.loads(decoded(data, where))
+    except (ValueError, RecursionError) as error:
+        raise error if isinstance(error, TopologyError) else TopologyError(f"not JSON: {error}", key=where) from None
+    if not isinstance(document, dict):
+        raise TopologyError("not a node-link graph", key=where, allowed=_SHAPE)
+    return document
+
+
+def _links(document: dict[str, Any], where: str) -> list[Any]:
+    """They were `links` to networkx before version 3.6."""
+    found = [document[key] for key in ("edges", "links") if key in document]
+    if len(found) != 1 or not isinstance(found[0], list):
+        raise TopologyError("not a node-link graph", key=where, allowed=_SHAPE)
+    return list(found[0])
+
+
+def _json_ends(where: str, link: Any) -> tuple[str, str]:
+    if not (isinstance(link, dict) and "source" in link and "target" in link):
+        allowed = 'an object with "source" and "target"'
+        raise TopologyError("not an edge", key=where, value=brief(link), allowed=allowed)
+    if "weight" in link:
+        check_weight(link["weight"], where)
+    return _label(link["source"], where), _label(link["target"], where)
+
+
+def _json_nodes(document: dict[str, Any], where: str) -> list[str] | None:
+    nodes = document.get("nodes")
+    if nodes is None:
+        return None
+    if not isinstance(nodes, list) or not all(isinstance(node, dict) and "id" in node for node in nodes):
+        raise TopologyError("nodes that are none", key=where, allowed='"nodes": a list of objects with "id"')
+    return [_label(node["id"], where) for node in nodes]
+
+
+def _label(value: Any, where: str) -> str:
+    """The nodes of some graphs of networkx are tuples, which JSON makes lists."""
+    if isinstance(value, list) and all(isinstance(part, str | int) for part in value):
+        return str(tuple(value))
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise TopologyError("not a node", key=where, value=brief(value), allowed="a name or a number")
+    return str(value)
+
+
+def _origin(document: dict[str, Any], where: str) -> tuple[str | None, int]:
+    """`build` is not asked: whether the edges are those of the spec, nobody has checked."""
+    known = document.get("graph")
+    known = known if isinstance(known, dict) else {}
+    spec, seed = known.get("spec"), known.get("seed", 0)
+    if not isinstance(spec, str | None) or isinstance(seed, bool) or not isinstance(seed, int):
+        raise TopologyError("not where a graph comes from", key=where, allowed='"spec": a text, "seed": a whole number')
+    if spec is not None and not _is_spec(spec):
+        allowed = f"a family with its parameters, up to {SPEC_LIMIT} printable signs"
+        raise TopologyError("not a spec", key=where, value=brief(spec), allowed=allowed)
+    return spec, seed
+
+
+def _is_spec(spec: str) -> bool:
+    """Not the path of the file that a graph was read from, which says nothing to others."""
+    return bool(spec) and spec.isprintable() and len(spec) <= SPEC_LIMIT and not is_file(spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ def sweep(
     Raises UserError: a mistake in the sweep, a combination that cannot be, or a folder that cannot be used;
     ExceptionGroup: several mistakes.
     """
+    if getattr(current_process(), "_inheriting", False):  # said here: later the folder is in use already
+        text = "a process of the sweep imports this script, and would begin the sweep again"
+        raise UserError(text, key="sweep", allowed='the call under `if __name__ == "__main__":`')
     if isinstance(what, Mapping):
         if out is None:
             raise UserError("a sweep without a file needs a folder", file="sweep", key="out", allowed="a new folder")

@@ -20,6 +20,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from zlib import crc32
 
 from p2pfl.core.facts import NEVER
@@ -81,6 +83,8 @@ class Ending:
         self._members = (1 << settings.members) - 1
         self.claims = {peer: Claims() for peer in neighbors}
         self.begun = self.through = 0
+        self._told = b"", b""
+        """Both sets, as bytes."""
         self.due_at = NEVER
         self.digest = NOTHING
         """The digest of what this node believes; equal where two nodes know the same."""
@@ -149,14 +153,11 @@ class Ending:
         claims = self.claims[peer]
         claims.tells = claims.tells + 1 if claims.told == self.digest else 1
         claims.told = self.digest
-        return self._sets()
+        return self._told
 
     def untold(self) -> list[int]:
         """The neighbors that have not been told what is new, whether they have heard it or not."""
         return [peer for peer, claims in self.claims.items() if claims.told != self.digest and self.has_news_for(peer)]
-
-    def _sets(self) -> tuple[bytes, bytes]:
-        return bitmap(self.begun), bitmap(self.through)
 
     def _take(self, begun: int, through: int, now: float) -> None:
         known = self.begun, self.through
@@ -165,7 +166,8 @@ class Ending:
         if (self.begun, self.through) == known:
             return
         self.due_at = min(self.due_at, now + TELL_WITHIN_S)
-        self.digest = digest_of(*self._sets())
+        self._told = bitmap(self.begun), bitmap(self.through)
+        self.digest = digest_of(*self._told)
         if self.through != known[1]:
             self._new_at = now
         whole = self.settings.profile.whole(self.begun.bit_count(), self.settings.members)
@@ -178,6 +180,8 @@ class Ending:
     def _accepted(self, which: str) -> int:
         """The members that enough neighbors name, or that name themselves."""
         needed = self.settings.profile.words_needed
+        if needed == 1:
+            return reduce(or_, (getattr(claims, which) for claims in self.claims.values()), 0)
         named = [0] * (needed + 1)
         themselves = 0
         for peer, claims in self.claims.items():

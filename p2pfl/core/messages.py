@@ -159,6 +159,7 @@ Transaction = Request | Reply | Resync | Ask | Busy
 Message = Hello | Transaction | Ready | Done | LivesTold | Resign
 
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")
+_TERMS = [struct.Struct(f"<{count}d") for count in range(MOST_TERMS + 1)]
 _SEED = 1
 """A different seed from that of `records`."""
 
@@ -182,8 +183,6 @@ def request_digest(request: Request) -> bytes:
         len(request.terms),
         len(request.audit),
     )
-    digest = xxh3_128(head, seed=_SEED)
-    digest.update(struct.pack(f"<{len(request.terms)}d", *request.terms))
-    digest.update(request.audit)
+    digest = xxh3_128(head + _TERMS[len(request.terms)].pack(*request.terms) + request.audit, seed=_SEED)
     digest.update(request.body)
     return digest.digest()

@@ -82,17 +82,18 @@ class Tick:
 
     def _patience_end(self, edge: Edge, phase: Phase, phase_from: float, median_s: float) -> float:
         """When the wait for this edge ends. `median_s` is the usual time of an exchange, over all live edges."""
-        patience, progress = edge.service.patience, edge.progress
+        patience = edge.service.patience
         wait_s = patience.wait_s()
         if wait_s > self.training_s:  # the usual wait is never shorter than that
             wait_s = min(wait_s, self._usual_wait_s(median_s))
+        if phase is Phase.TRAINING:  # the other phases are short, and end for all nodes alike
+            return self.began_at + min(wait_s, patience.afford_s(median_s, self.began_at))
         if phase is Phase.JOINING:
             return self.began_at + max(wait_s, LEAST_JOIN_TICK_S)
+        progress = edge.progress
         if progress.keeps_step:  # the exchange begins when both ends are there; `Rounds` waits for the other as long
             both_from = max(self.began_at, progress.closing_heard_at)
             return phase_from + self.settings.linger_s if progress.is_awaited else both_from + wait_s
-        if phase is Phase.TRAINING:  # the other phases are short, and end for all nodes alike
-            wait_s = min(wait_s, patience.afford_s(median_s, self.began_at))
         return self.began_at + wait_s
 
     def _usual_wait_s(self, median_s: float) -> float:

@@ -7,6 +7,7 @@ Accuracy on clean data need not show such an attack: `probe` gives the test data
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,14 +17,13 @@ from torch import Tensor
 
 from p2pfl.chance import generator
 from p2pfl.errors import UserError
+from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.samples import Samples, TensorSamples
+from sim.attacks.attack import Poison
 
 if TYPE_CHECKING:
     from p2pfl.learn.trainer import TorchLearner
-from collections.abc import Mapping
 
-from p2pfl.learn.interface import Learner, Vector
-from sim.attacks.attack import Poison
 
 TARGET = 0
 """Class that a trigger leads to."""

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import click
 
-if TYPE_CHECKING:
-    from sim.simulation import RunProgress
-    from sim.sweeps.run import SweepStanding
-from collections import Counter
-
 from p2pfl.cli.output import cell, node_rows, size, write_facts, write_rows
 from p2pfl.reporting.history import ModelScore
 from p2pfl.reporting.report import Batching, NodeReport, Report
+
+if TYPE_CHECKING:
+    from sim.simulation import RunProgress
+    from sim.sweeps.run import SweepStanding
+
 
 FORESEEABLE_FROM = 0.02
 """The time left is shown after this share of the rounds."""

@@ -34,7 +34,7 @@ Rows = NDArray[np.floating[Any]]
 
 TOLERANCE = 1e-5
 FEWEST = 5
-"""Fewer rounds than this are faster one at a time: a batched step costs as much as five of the shipped learner's."""
+"""Fewer rounds than this are trained one at a time, which is faster for the shipped model of digits."""
 
 
 def make_learners(

@@ -7,33 +7,30 @@ A file is there as a whole or not at all: written aside, flushed and renamed. On
 
 from __future__ import annotations
 
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-from p2pfl.reporting.plot import check_picture
-from sim.sweeps.model import Endings, Job, Plan, RunJob, RunOutcome, SweepFile
-from sim.sweeps.plan import check_plan, make_plan
-from sim.sweeps.results import Tally, as_csv, as_json, figures, flat_rows, results
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 import fcntl
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing import current_process
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from p2pfl.errors import StorageError, UserError
-from sim.sweeps.plan import load_sweep, sweep_from
+from p2pfl.reporting.plot import check_picture
+from sim.sweeps.model import Endings, Job, Plan, RunJob, RunOutcome, SweepFile
+from sim.sweeps.plan import check_plan, load_sweep, make_plan, sweep_from
+from sim.sweeps.results import Tally, as_csv, as_json, figures, flat_rows, results
 from sim.sweeps.runners import cores, run_here
 from sim.sweeps.work import build, run
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 WRITE_EVERY_S = 1.0
 
@@ -192,6 +189,9 @@ def sweep(
     Raises UserError: a mistake in the sweep, a combination that cannot be, or a folder that cannot be used;
     ExceptionGroup: several mistakes.
     """
+    if getattr(current_process(), "_inheriting", False):  # said here: later the folder is in use already
+        text = "a process of the sweep imports this script, and would begin the sweep again"
+        raise UserError(text, key="sweep", allowed='the call under `if __name__ == "__main__":`')
     if isinstance(what, Mapping):
         if out is None:
             raise UserError("a sweep without a file needs a folder", file="sweep", key="out", allowed="a new folder")

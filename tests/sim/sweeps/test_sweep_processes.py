@@ -16,26 +16,21 @@ def jobs_of(*attacks):
     return [make_job({"attack": attack, "byzantine": 1}, seed) for seed, attack in enumerate(attacks)]
 
 
-@pytest.mark.parametrize(
-    ("attack", "reason"),
-    [
-        ("raises", "ValueError: no such thing"),
-        ("user-error", "task.path: nothing to learn from (found 'x.csv')"),
-        ("killed", "its process was killed (SIGKILL: out of memory, or by hand)"),
-        ("leaves", "its process ended by itself (exit code 7)"),
-    ],
-)
+REASONS = {
+    "raises": "ValueError: no such thing",
+    "user-error": "task.path: nothing to learn from (found 'x.csv')",
+    "killed": "its process was killed (SIGKILL: out of memory, or by hand)",
+    "leaves": "its process ended by itself (exit code 7)",
+}
+
+
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_failing_run_costs_nothing_but_itself(starts, attack, reason, count):
-    jobs = jobs_of("none", attack, "none", attack, "none")
+def test_a_failing_run_costs_nothing_but_itself(starts, count):
+    """Each is followed by one that ends well, and two processes die one after the other."""
+    attacks = ["none", "raises", "none", "user-error", "none", "killed", "none", "leaves", "killed", "none"]
+    jobs = jobs_of(*attacks)
     ended = {job.seed: outcome for job, outcome in run_here(jobs, fake_jobs.run, count)}
-    assert {seed: outcome.reason for seed, outcome in ended.items()} == {
-        0: None,
-        1: reason,
-        2: None,
-        3: reason,
-        4: None,
-    }
+    assert [ended[seed].reason for seed in range(len(jobs))] == [REASONS.get(attack) for attack in attacks]
     assert sorted(starts()) == sorted(job.key for job in jobs)
 
 

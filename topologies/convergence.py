@@ -41,8 +41,7 @@ FORGET, TAIL, PERIODS = 500, 1_000, 2_000
 """Rounds with old values, first to forget the start, then to measure the contraction; periods of a schedule."""
 VALUES_LIMIT = 20_000_000
 """Most values held at once: a few copies take a gigabyte."""
-DELAY_LIMIT, RUNS_LIMIT = 1_000, 5_000
-CHUNK = 128
+RUNS_LIMIT, CHUNK = 5_000, 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,6 @@ class Tail(NamedTuple):
     """`contraction` per round once the slowest mode is all that is left; not yet so where not `settled`."""
 
     contraction: float
-    rounds: int
     settled: bool
 
 
@@ -92,10 +90,7 @@ def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None)
 
 
 def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | None = None) -> Consensus:
-    """As `simulate`; there is no other mode than `sync`, and a schedule brings its weights along.
-    Raises TopologyError: another mode, or an impossible request; DisconnectedError: the union of all rounds is not
-    connected.
-    """
+    """As `simulate`, in no mode but `sync`; a schedule brings its weights along, and its union has to be connected."""
     asked = asked or Asked()
     if mode != "sync":
         raise TopologyError("only for static undirected graphs", key="mode", value=mode, allowed="sync")
@@ -130,7 +125,7 @@ def _in_rounds(topology: Topology, mode: str, asked: Asked, limit: int) -> Conse
     """All nodes mix at once, with values of the present or with old ones."""
     rng = generator(asked.seed)
     if delayed := mode == "delay":
-        _require_whole("max-delay", asked.max_delay, 0, DELAY_LIMIT)
+        _require_whole("max-delay", asked.max_delay, 0, 1_000)
         kept = (asked.max_delay + 1) * topology.nodes * asked.dimension
         _require_held("max-delay", asked.max_delay, kept)
         limit = rounds_limit(2 * topology.edge_count * asked.dimension + kept, asked.rounds)
@@ -138,16 +133,17 @@ def _in_rounds(topology: Topology, mode: str, asked: Asked, limit: int) -> Conse
     if delayed:
         old = OldValues(topology, asked.weights, x, asked.max_delay, rng)
         distances, reached, mean_drift = run(iter(old.advance, None), x, asked.epsilon, asked.rounds, limit)
-        slowest = old.tail(limit)
+        measured = min(TAIL, limit - limit // 3)
+        slowest = Tail(old.tail(min(FORGET, limit // 3), measured), settled=measured == TAIL)
         notes = ["no formula predicts the contraction with delays; what stands beside it is that without"]
-        unsettled = "the contraction may not have settled: on so many nodes and edges it is that of"
+        unsettled = f"the contraction may not have settled: on so many nodes and edges it is that of {measured} rounds"
     else:
         step = mixing_step(topology, asked.weights)
         distances, reached, mean_drift = run(mixed([step], x), x, asked.epsilon, asked.rounds, limit)
         slowest = tail(step, x, limit)
-        notes, unsettled = [], "the contraction had not settled after"
+        notes, unsettled = [], f"the contraction had not settled after {limit} rounds"
     if not slowest.settled:
-        notes.append(f"{unsettled} {slowest.rounds} rounds")
+        notes.append(unsettled)
     rate = spectrum(topology, asked.weights).mixing_rate
     word = "undelayed" if delayed else "predicted"
     facts = {
@@ -277,9 +273,8 @@ def mixed(steps: Sequence[Step], x: Array) -> Iterator[tuple[Array, float]]:
 def run(
     states: Iterable[tuple[Array, float]], x: Array, epsilon: float, rounds: int | None, limit: int
 ) -> tuple[list[float], int | None, float]:
-    """Run from `x` through exactly `rounds` of the `states` that follow; None: until epsilon, or to the limit.
-
-    Returns the distance to consensus after each round over that at the start, the round of epsilon, and the `drift`.
+    """Run from `x` through exactly `rounds` of the `states`; None: until epsilon, or to the limit. Returns the distance
+    to consensus after each round over that at the start, the round of epsilon, and the `drift`.
     """
     last, first = x, disagreement(x)
     distances, reached = [1.0], None
@@ -299,14 +294,14 @@ def tail(step: Step, x: Array, limit: int) -> Tail:
     """
     y = _centered(x) / disagreement(x)
     measured = 0.0
-    for t in range(0, limit, 2):
+    for _ in range(0, limit, 2):
         once = _centered(step(y))
         measured = float(np.linalg.norm(once))
         twice = _centered(step(once))
         if np.linalg.norm(twice - measured**2 * y) < SETTLED:
-            return Tail(measured, t + 2, settled=True)
+            return Tail(measured, settled=True)
         y = twice / np.linalg.norm(twice)
-    return Tail(measured, limit, settled=False)
+    return Tail(measured, settled=False)
 
 
 def cyclic_tail(steps: Sequence[Step], x: Array, periods: int) -> Tail:
@@ -316,17 +311,17 @@ def cyclic_tail(steps: Sequence[Step], x: Array, periods: int) -> Tail:
     """
     y = _centered(x) / disagreement(x)
     slopes = []
-    for period in range(periods):
+    for _ in range(periods):
         for step in steps:
             y = _centered(step(y))
         left = float(np.linalg.norm(y))
         if left < VANISHED:
-            return Tail(0.0, (period + 1) * len(steps), settled=True)
+            return Tail(0.0, settled=True)
         slopes.append(np.log(left))
         y /= left
     third, fourth = (float(np.mean(part)) for part in np.array_split(slopes, 4)[2:])
-    settled = abs(third - fourth) < 1e-6 * len(steps)
-    return Tail(float(np.exp((third + fourth) / (2 * len(steps)))), periods * len(steps), settled)
+    contraction = float(np.exp((third + fourth) / (2 * len(steps))))
+    return Tail(contraction, settled=abs(third - fourth) < 1e-6 * len(steps))
 
 
 def _exact_after(schedule: Schedule, steps: Sequence[Step], x: Array) -> int | None:
@@ -367,17 +362,16 @@ class OldValues:
         """Root mean square distance to the mean of all rounds kept: older values drive the present ones apart."""
         return disagreement(self.past.reshape(-1, self.past.shape[2])) / math.sqrt(len(self.past))
 
-    def tail(self, limit: int) -> Tail:
-        """The geometric mean factor per round, within `limit` rounds. Values are centered and scaled: no underflow."""
-        measured = min(TAIL, limit - limit // 3)
+    def tail(self, forgotten: int, measured: int) -> float:
+        """The geometric mean factor per round, once so many are forgotten. Scaled each time: no underflow."""
         logs = []
-        for _ in range(min(FORGET, limit // 3) + measured):
+        for _ in range(forgotten + measured):
             self.past = (self.past - self.past.mean(axis=(0, 1))) / (self.distance() or 1.0)
             left = self.advance()[1]
             if left < VANISHED:
-                return Tail(0.0, measured, settled=measured == TAIL)
+                return 0.0
             logs.append(math.log(left))
-        return Tail(math.exp(sum(logs[-measured:]) / measured), measured, settled=measured == TAIL)
+        return math.exp(sum(logs[-measured:]) / measured)
 
 
 def averaging_ticks(reached: Sequence[int], epsilon: float) -> int | None:

@@ -15,7 +15,7 @@ from p2pfl.core.core import check_invariants
 from p2pfl.core.events import Event
 from p2pfl.core.facts import Phase
 from p2pfl.core.settings import Settings
-from p2pfl.core.turns import Turns
+from p2pfl.core.staleness import Turns
 from sim.engines import NodeEngine
 from sim.host import Host, HostPace, HostPlan, Watch
 from sim.kernel import Kernel

@@ -35,7 +35,7 @@ from p2pfl.core.events import Event, ReplyRefused, RequestRefused, RoundCommitte
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Message
 from p2pfl.core.settings import Settings
-from p2pfl.core.turns import Turns
+from p2pfl.core.staleness import Turns
 from p2pfl.reporting.status import MeanAndMax
 from sim.engines import NodeEngine
 from sim.kernel import NS, Kernel

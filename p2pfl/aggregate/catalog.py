@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from p2pfl.aggregate import centered, rules, selection
+from p2pfl.aggregate import centered, distances, rules
 from p2pfl.aggregate.centered import Centered
 from p2pfl.aggregate.columns import SAMPLED, PlainRows, Source
 from p2pfl.aggregate.distances import Floats, combined, spread_of
@@ -142,7 +142,7 @@ class Among(_Bearing):
                 return _shared(rows, self.rule.shares(spread_of(rows), slice(0, None)))
             case AfterNNM(rule=Chosen() as after):
                 spread = spread_of(rows)
-                return _shared(rows, after.shares_after(spread, selection.near_each(spread.squares, self.liars)))
+                return _shared(rows, after.shares_after(spread, distances.near_each(spread.squares, self.liars)))
             case Columnwise():
                 source = PlainRows(rows)
                 return Mixture(model=self.rule.of_source(source), kept=_let_through(source, self.rule)[1:])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from p2pfl.aggregate import selection
+from p2pfl.aggregate import distances
 from p2pfl.aggregate.columns import SAMPLED, sorted_blocks
 from p2pfl.aggregate.distances import (
     Floats,
@@ -115,8 +115,8 @@ class SelfCenteredClipping(Centered):
 
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:  # noqa: ARG002
         squares = squared_to(own, others)
-        radius = selection.own_radius(squares, weights, self.f) if self.tau is None else self.tau
-        return weights * selection.clipping(squares, radius)
+        radius = distances.own_radius(squares, weights, self.f) if self.tau is None else self.tau
+        return weights * distances.clipping(squares, radius)
 
 
 class ClippedSum(Centered):
@@ -131,7 +131,7 @@ class ClippedSum(Centered):
 
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:  # noqa: ARG002
         squares = squared_to(own, others)
-        return weights * selection.clipping(squares, selection.clipped_sum_radius(squares, self.f))
+        return weights * distances.clipping(squares, distances.clipped_sum_radius(squares, self.f))
 
 
 class Balance(Choosing):
@@ -188,7 +188,7 @@ class Hampel(Centered):
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:  # noqa: ARG002
         spread = spread_of([own, *others])
         squares = spread.squares[0, 1:]
-        clipped = selection.clipping(squares, selection.clipped_sum_radius(squares, self.f))
+        clipped = distances.clipping(squares, distances.clipped_sum_radius(squares, self.f))
         return np.where(weights > 0, 1 / (len(others) + 1), 0.0) * clipped * fading(spread, self.f)[1:]
 
     def kept(self, pulls: Floats, weights: Floats) -> Floats:  # noqa: ARG002 - weights are not asked
@@ -234,8 +234,8 @@ def center(spread: VectorSpread, liars: int) -> Floats:
 
     Krum's choice mixed with its nearest: Allouah et al. 2023, arXiv 2302.01772.
     """
-    scores = selection.krum_scores(spread.squares, max(1, len(spread.squares) - liars - 1))
-    return selection.near_one(spread.squares, liars, int(np.argmin(settled(scores))))
+    scores = distances.krum_scores(spread.squares, max(1, len(spread.squares) - liars - 1))
+    return distances.near_one(spread.squares, liars, int(np.argmin(settled(scores))))
 
 
 class Ways:

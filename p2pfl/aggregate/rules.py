@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.aggregate import selection
+from p2pfl.aggregate import distances
 from p2pfl.aggregate.columns import MixedRows, PlainRows, Source, mean_around_median, trimmed_mean
 from p2pfl.aggregate.distances import Floats, VectorSpread, combined, moved, spread_of, squared_to
 from p2pfl.aggregate.interface import Rows, Vector, as_rows
@@ -123,7 +123,7 @@ class Krum(Chosen):
     """
 
     def shares(self, spread: VectorSpread) -> Floats:
-        return selection.krum(spread.squares, self.f, 1)
+        return distances.krum(spread.squares, self.f, 1)
 
 
 class MultiKrum(Chosen):
@@ -133,7 +133,7 @@ class MultiKrum(Chosen):
     """
 
     def shares(self, spread: VectorSpread) -> Floats:
-        return selection.krum(spread.squares, self.f, len(spread.squares) - self.f)
+        return distances.krum(spread.squares, self.f, len(spread.squares) - self.f)
 
 
 class Bulyan(Aggregator):
@@ -150,7 +150,7 @@ class Bulyan(Aggregator):
         return self.around([rows[index] for index in self.choice(spread_of(rows))])
 
     def choice(self, spread: VectorSpread) -> NDArray[np.intp]:
-        return selection.bulyan_choice(spread.squares, self.f)
+        return distances.bulyan_choice(spread.squares, self.f)
 
     def around(self, chosen: Sequence[Vector], mixing: Floats | None = None) -> Vector:
         source: Source = PlainRows(chosen) if mixing is None else MixedRows(chosen, mixing)
@@ -174,11 +174,11 @@ class GeometricMedian(Chosen):
         if self.T is None:
             return super().of(rows)
         zero = np.zeros_like(rows[0])
-        return combined([zero, *rows], selection.smoothed_median(spread_of([zero, *rows]), self.T, self.nu).tolist())
+        return combined([zero, *rows], distances.smoothed_median(spread_of([zero, *rows]), self.T, self.nu).tolist())
 
     def shares(self, spread: VectorSpread) -> Floats:
         count = len(spread.squares)
-        return selection.geometric_median(spread, np.full(count, 1 / count))
+        return distances.geometric_median(spread, np.full(count, 1 / count))
 
 
 class CenteredClipping(Aggregator):
@@ -208,12 +208,12 @@ class CenteredClipping(Aggregator):
         """One step, for which no distances but those from the center are needed."""
         squares = squared_to(center, rows)
         weights = np.full(len(rows), 1 / len(rows))
-        radius = selection.own_radius(squares, weights, self.f) if self.tau is None else self.tau
-        return moved(center, rows, (weights * selection.clipping(squares, radius)).tolist())
+        radius = distances.own_radius(squares, weights, self.f) if self.tau is None else self.tau
+        return moved(center, rows, (weights * distances.clipping(squares, radius)).tolist())
 
     def shares(self, spread: VectorSpread, counted: slice) -> Floats:
         """Of the vectors of `spread`, the first of which is the center, and `counted` those that pull."""
-        return selection.clipped_center(spread, counted, self.f, self.tau, self.L)
+        return distances.clipped_center(spread, counted, self.f, self.tau, self.L)
 
 
 class NNM:
@@ -234,7 +234,7 @@ class NNM:
         rows, restore = as_rows(vectors)
         if self.f >= len(rows):
             raise ValueError(f"f={self.f} of {len(rows)} vectors")
-        mixing = selection.near_each(spread_of(rows).squares, self.f)
+        mixing = distances.near_each(spread_of(rows).squares, self.f)
         found = [combined(rows, shares.tolist()) for shares in mixing]
         return restore(np.stack(found)) if hasattr(vectors, "ndim") else [restore(row) for row in found]
 
@@ -257,7 +257,7 @@ class AfterNNM(Aggregator):
 
     def of(self, rows: Rows) -> Vector:
         spread = spread_of(rows)
-        mixing = selection.near_each(spread.squares, self.f)
+        mixing = distances.near_each(spread.squares, self.f)
         match self.rule:
             case Chosen():
                 return combined(rows, self.rule.shares_after(spread, mixing).tolist())

@@ -197,8 +197,8 @@ def _look_for_room(federation: FederationConfig, findings: Findings) -> None:
     from p2pfl.engine.state import NodeState  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
+    from p2pfl.runtime.engine_thread import needs_of  # noqa: PLC0415 - as above
     from p2pfl.runtime.parts import durability_of  # noqa: PLC0415 - as above
-    from p2pfl.runtime.room import needs_of  # noqa: PLC0415 - as above
 
     for index in sorted(findings.here.keys() & findings.learners.keys()):
         node, learner = findings.here[index], findings.learners[index]
@@ -319,7 +319,7 @@ def graph_facts(
     holds: None. The graph is warned of for so many `liars`, or those of the rule.
     """
     from p2pfl.config.rule import liars_of  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.reporting.contraction import predicted  # noqa: PLC0415 - as above
+    from p2pfl.reporting.figures import predicted  # noqa: PLC0415 - as above
     from topologies import Topology, TopologyError  # noqa: PLC0415 - as above
     from topologies.metrics.byzantine import warnings  # noqa: PLC0415 - as above
     from topologies.metrics.describe import survey  # noqa: PLC0415 - as above

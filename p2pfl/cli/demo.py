@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from p2pfl.cli.launch import REPORT_FILE, run_fleet
-from p2pfl.cli.output import Form, format_option
-from p2pfl.cli.report import check_report, where
+from p2pfl.cli.output import Form, check_report, format_option, where
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from p2pfl.cli.output import Form, footnote, format_option, size, write_facts, write_rows
-from p2pfl.cli.report import check_report, node_rows, where, write_report
+from p2pfl.cli.output import (
+    Form,
+    check_report,
+    footnote,
+    format_option,
+    node_rows,
+    size,
+    where,
+    write_facts,
+    write_report,
+    write_rows,
+)
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig

@@ -95,7 +95,7 @@ def key(path: Path) -> None:
 
 
 def _checked_name(name: str | None, target: Path) -> str:
-    from p2pfl.config.kinds import name as kind  # noqa: PLC0415 - read where it is used
+    from p2pfl.config.tables import name as kind  # noqa: PLC0415 - read where it is used
 
     wanted = target.name if name is None else name
     try:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
 
-from p2pfl.config.kinds import Kind
+from p2pfl.config.tables import Kind
 
 SPARSIFIERS = ("top-k", "random-k")
 QUANTIZERS = ("q8", "q4", "q2")

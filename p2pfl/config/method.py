@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.kinds import OBJECT, Kind, ParameterKinds, number, read_any_parameters, read_parameters, short
+from p2pfl.config.tables import OBJECT, Kind, ParameterKinds, number, read_any_parameters, read_parameters, short
 
 _PARAMETERS: Mapping[str, ParameterKinds] = {
     "plain": {},

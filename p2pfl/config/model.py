@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.compressor import compressor
-from p2pfl.config.kinds import Kind, address, choice, name, number, or_none, pair, public_key, text, texts, whole
 from p2pfl.config.method import method
 from p2pfl.config.rule import rule, staleness
+from p2pfl.config.tables import Kind, address, choice, name, number, or_none, pair, public_key, text, texts, whole
 
 Edges = tuple[tuple[int, int], ...]
 """Sorted pairs (i, j) of member indices with i < j."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from p2pfl.config.kinds import OBJECT, Kind, ParameterKinds, number, read_parameters, short, whole
+from p2pfl.config.tables import OBJECT, Kind, ParameterKinds, number, read_parameters, short, whole
 
 CENTRAL = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum", "bulyan")
 """Rules that treat the node's own model as one vector among others; NNM may precede them."""

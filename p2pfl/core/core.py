@@ -32,8 +32,8 @@ from p2pfl.core.messages import LivesTold, Resign
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.settings import Settings
+from p2pfl.core.staleness import ALWAYS, Turns
 from p2pfl.core.standing import View
-from p2pfl.core.turns import ALWAYS, Turns
 
 
 class Timers:

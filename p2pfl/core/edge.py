@@ -22,9 +22,8 @@ from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Resign
 from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord, disagreement
 from p2pfl.core.settings import Settings
-from p2pfl.core.staleness import Weighing
+from p2pfl.core.staleness import Turns, Weighing
 from p2pfl.core.standing import Fault
-from p2pfl.core.turns import Turns
 
 _TELLING = (Ready, Done, LivesTold, Resign)
 """Messages that do not wait for the engine: the session may end before it answers."""

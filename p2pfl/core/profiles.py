@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import ClassVar, final
 
-from p2pfl.core.turns import Turns, most_at_once
+from p2pfl.core.staleness import Turns, most_at_once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

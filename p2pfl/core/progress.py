@@ -8,7 +8,7 @@ from p2pfl.core.ending import Ending, digest_of
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.limits import Patience, UsualTime
 from p2pfl.core.messages import Done, Hello, Ready
-from p2pfl.core.turns import ALWAYS, Turns, place
+from p2pfl.core.staleness import ALWAYS, Turns, place
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,21 +1,75 @@
-"""How much an exchange counts: s(tau) when the peer knew us `tau` of our own rounds ago, and its use on one edge.
+"""In which of a node's rounds an edge has its turn, and how much an exchange counts by how many turns late it is.
 
-`hinge-polynomial:b,a` is the default: 1 for tau <= b, then (tau - b + 1)^-a. constant, hinge and polynomial are
-FedAsync's (Xie, Koyejo, Gupta 2019, arXiv 1903.03934, section 5). All are 0 above 64. Staleness is not a defence: a
-liar chooses what it echoes.
+Where the graph is a schedule of P graphs that repeats, a node's own round selects the edges: in version v it uses
+those of graph v mod P, and in closing round t those of graph t mod P. On a static graph every round is every edge's
+turn. Both ends of an edge know the same turns, and count them by their own rounds, so at any one time the two may be in
+different rounds of the schedule.
+
+s(tau) is the weight when the peer knew us `tau` turns ago. `hinge-polynomial:b,a` is the default: 1 for tau <= b, then
+(tau - b + 1)^-a. constant, hinge and polynomial are FedAsync's (Xie, Koyejo, Gupta 2019, arXiv 1903.03934, section 5).
+All are 0 above 64. Staleness is not a defence: a liar chooses what it echoes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from p2pfl.core.facts import Facts
-from p2pfl.core.turns import Turns
 
 LIMIT = 64
 
 Staleness = Callable[[int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """`phases` are the versions below `period` in which the edge is active, ascending; then it repeats."""
+
+    period: int = 1
+    phases: tuple[int, ...] = (0,)
+
+    def active(self, version: int) -> bool:
+        if len(self.phases) == self.period:
+            return True
+        phase = version % self.period
+        place = bisect_right(self.phases, phase)
+        return place > 0 and self.phases[place - 1] == phase
+
+    def between(self, known: int, now: int) -> int:
+        """How many turns came after version `known`, up to version `now`. On a static graph: `now - known`."""
+        if len(self.phases) == self.period:
+            return max(0, now - known)
+        return max(0, self._until(now) - self._until(known))
+
+    def _until(self, version: int) -> int:
+        whole, phase = divmod(version, self.period)
+        return whole * len(self.phases) + bisect_right(self.phases, phase)
+
+
+ALWAYS = Turns()
+
+
+def place(version: int, closing: int | None) -> int:
+    """Selects a round's graph: nodes that joined, or train for a time, share closing rounds but not versions."""
+    return closing or version
+
+
+def turns_of(index: int, schedule: Sequence[Iterable[tuple[int, int]]]) -> dict[int, Turns]:
+    """The turns of each neighbor of node `index`: `schedule` has the edges of each round of a period."""
+    phases: dict[int, list[int]] = {}
+    for phase, edges in enumerate(schedule):
+        for a, b in edges:
+            if index in (a, b):
+                phases.setdefault(b if a == index else a, []).append(phase)
+    return {peer: Turns(len(schedule), tuple(sorted(phases[peer]))) for peer in sorted(phases)}
+
+
+def most_at_once(turns: Mapping[int, Turns]) -> int:
+    """The largest number of these edges that are active in one and the same round."""
+    period = max((one.period for one in turns.values()), default=0)
+    return max((sum(one.active(phase) for one in turns.values()) for phase in range(period)), default=0)
 
 
 def parse_staleness(spec: str) -> Staleness:
@@ -34,11 +88,6 @@ def parse_staleness(spec: str) -> Staleness:
         case "hinge-polynomial", [b, a]:
             return _limited(lambda tau: 1.0 if tau <= b else (tau - b + 1.0) ** -a)
     raise ValueError(f"no staleness weight {spec!r}")
-
-
-def _limited(weight: Staleness) -> Staleness:
-    table = [min(1.0, max(0.0, weight(tau))) for tau in range(LIMIT + 1)]
-    return lambda tau: 0.0 if tau > LIMIT else table[max(0, tau)]
 
 
 LONGEST_PACE_S = 3600.0
@@ -105,3 +154,8 @@ class Weighing:
         self.told = None if echo is None else Told(weight=weight, pace_s=pace_s, echo=min(echo, facts.version))
         share = min(1.0, factor / facts.samples)
         facts.pace_s += share * (pace_s - facts.pace_s)
+
+
+def _limited(weight: Staleness) -> Staleness:
+    table = [min(1.0, max(0.0, weight(tau))) for tau in range(LIMIT + 1)]
+    return lambda tau: 0.0 if tau > LIMIT else table[max(0, tau)]

@@ -1,24 +1,39 @@
-"""Built-in task `digits`: 1,797 real handwritten digits, 8 x 8 pixels (data/SOURCE.txt), and a small MLP.
+"""Built-in tasks of handwritten digits, and images stored like them.
 
-The common test set is every fifth image in the order of the labels: 360 images, 36 or nearly so of each digit, the same
-for every seed. The other 1,437 are partitioned.
+`digits`: 1,797 real ones of 8 x 8 pixels (data/SOURCE.txt), and a small MLP. The common test set is every fifth image
+in the order of the labels: 360 images, 36 or nearly so of each digit, the same for every seed. The other 1,437 are
+partitioned.
+
+`mnist-idx`: a folder of IDX files in torchvision's layout (MNIST, Fashion-MNIST, KMNIST). With `path` in a node's
+`[data]`, all of the folder's training images are that node's; with `path` in `[task]`, they are partitioned. The t10k
+files, if there are any, are the common test set. IDX is unsigned bytes behind a magic number and big-endian sizes,
+plain or gzipped.
 """
 
 from __future__ import annotations
 
+import gzip
+import struct
+import zlib
 from functools import cache
 from importlib.resources import as_file, files
 from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
 from p2pfl.learn.task import NodeContext, Pair, Task, at_least
 
 PIXELS, CLASSES, BRIGHTEST = 64, 10, 16
 _TEST_EVERY = 5
+
+SIDE, IDX_CLASSES, IDX_BRIGHTEST = 28, 10, 255
 
 
 def digits(*, partition: str = "iid", hidden: int = 32) -> Task:
@@ -54,3 +69,111 @@ def mlp(*sizes: int) -> nn.Sequential:
     for width, following in pairwise(sizes):
         layers += [nn.Linear(width, following), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def mnist_idx(
+    *, path: str = "", model: Literal["mlp", "cnn"] = "mlp", hidden: int = 128, partition: str | None = None
+) -> Task:
+    """`path` is relative to the federation file; without it every node names its own. `hidden` is for the mlp."""
+    at_least("hidden", hidden, 1)
+    if partition is not None:
+        parse_partition(partition)
+
+    def data(node: NodeContext) -> tuple[Pair, Pair | None]:
+        node.check_local("path")
+        folder = node.path()
+        images, labels = _read(folder, "train")
+        test = _pair(*_read(folder, "t10k")) if has_idx(folder, "t10k-images-idx3-ubyte") else None
+        return _pair(images, labels, node.own_rows(labels, partition)), test
+
+    def make() -> torch.nn.Module:
+        return small_cnn() if model == "cnn" else mlp(SIDE * SIDE, hidden, IDX_CLASSES)
+
+    del path  # NodeContext.path finds it
+    return Task(name="mnist-idx", model=make, data=data)
+
+
+def small_cnn() -> nn.Sequential:
+    """Two convolutions for images (b, 1, 28, 28), ten outputs; 28,938 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 7 * 7, 10),
+    )
+
+
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """The array in one file, plain or `.gz`.
+
+    Raises UserError: the file cannot be read, is of another kind or of another length than its header says.
+    """
+    content = _content(path)
+    header = 4 + 4 * dimensions
+    expected = 0x0800 + dimensions  # unsigned bytes, so many dimensions
+    magic = struct.unpack(">I", content[:4])[0] if len(content) >= header else None
+    if magic != expected:
+        raise UserError("this is no such IDX file", file=path, key="magic number", value=magic, allowed=str(expected))
+    shape = struct.unpack(f">{dimensions}I", content[4:header])
+    values = np.frombuffer(content, dtype=np.uint8, offset=header)
+    if values.size != np.prod(shape, dtype=object):
+        raise UserError("length and header differ", file=path, value=values.size, allowed=f"{shape} bytes")
+    return values.reshape(shape)
+
+
+def find_idx(folder: Path, name: str) -> Path:
+    """The file `name` or `name.gz` below `folder`, in torchvision's layout or directly.
+
+    Raises UserError: there is none.
+    """
+    for path in _candidates(folder, name):
+        if path.is_file():
+            return path
+    raise UserError(
+        f"there is no {name}",
+        key="data.path",
+        value=str(folder),
+        allowed=f"a folder with MNIST/raw/{name} or {name}, plain or .gz",
+    )
+
+
+def has_idx(folder: Path, name: str) -> bool:
+    return any(path.is_file() for path in _candidates(folder, name))
+
+
+def _read(folder: Path, prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Images (n, 28, 28) and labels (n,) of one set, checked against each other."""
+    image_file, label_file = (find_idx(folder, f"{prefix}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
+    images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
+    if images.shape[1:] != (SIDE, SIDE):
+        raise UserError("images of another size", file=image_file, value=images.shape[1:], allowed=f"{SIDE} x {SIDE}")
+    if len(images) != len(labels):
+        raise UserError(
+            "another number of labels than images", file=label_file, value=len(labels), allowed=f"{len(images)}"
+        )
+    if len(labels) == 0 or labels.max() >= IDX_CLASSES:
+        found = int(labels.max()) if len(labels) else "nothing"
+        raise UserError("labels are wrong", file=label_file, value=found, allowed=f"0 to {IDX_CLASSES - 1}")
+    return images, labels
+
+
+def _pair(images: NDArray[np.uint8], labels: NDArray[np.uint8], rows: Any = slice(None)) -> Pair:
+    """Convert only the node's own rows to floats; the rest takes a quarter of the memory."""
+    inputs = torch.from_numpy(images[rows].astype(np.float32)).div_(IDX_BRIGHTEST).unsqueeze_(1)
+    return inputs, torch.from_numpy(labels[rows].astype(np.int64))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"this file cannot be read: {error}", file=path) from error
+
+
+def _candidates(folder: Path, name: str) -> list[Path]:
+    places = [folder / "MNIST" / "raw", folder / "raw", folder]
+    return [place / (name + suffix) for place in places for suffix in ("", ".gz")]

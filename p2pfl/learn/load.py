@@ -23,7 +23,7 @@ from p2pfl.learn.task import LearnerFactory, NodeContext, Task
 
 BUILT_IN = {
     "digits": ("p2pfl.learn.digits", "digits"),
-    "mnist-idx": ("p2pfl.learn.mnist_idx", "mnist_idx"),
+    "mnist-idx": ("p2pfl.learn.digits", "mnist_idx"),
     "csv": ("p2pfl.learn.csv_table", "csv_table"),
     "quadratic": ("p2pfl.learn.quadratic", "QuadraticTask"),
 }

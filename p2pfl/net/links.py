@@ -20,11 +20,10 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.net.address import parse_address
 from p2pfl.net.counters import Counters, OnAlarm, Refusals
-from p2pfl.net.dialer import Dialer, open_browserless
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import ByteBudget, Limits
 from p2pfl.net.link import PeerLink, Shared
-from p2pfl.net.listener import ListeningSocket
+from p2pfl.net.sockets import Dialer, ListeningSocket, open_browserless
 from p2pfl.net.table import Callbacks, Table
 
 SEALING_THREADS = 2

@@ -32,14 +32,12 @@ from p2pfl.net.links import Links
 from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
-from p2pfl.runtime import ending, parts
+from p2pfl.runtime import parts, workshop
 from p2pfl.runtime.driver import Driver
-from p2pfl.runtime.ending import Waiting, start_errand
-from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look
+from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look, needs_of
 from p2pfl.runtime.parts import Setup, read_setup
-from p2pfl.runtime.room import needs_of
 from p2pfl.runtime.status import Status
-from p2pfl.runtime.workshop import Moment, Workshop
+from p2pfl.runtime.workshop import Moment, Waiting, Workshop, start_errand
 from p2pfl.storage import Store
 
 log = logging.getLogger("p2pfl")
@@ -168,7 +166,7 @@ class Application:
         """Shown in place of the phase."""
         if self.driver is None or not hasattr(self, "status"):
             return
-        if what == ending.WAITING_FOR_DISK != self.status.waits_for:
+        if what == workshop.WAITING_FOR_DISK != self.status.waits_for:
             self.driver.alarms["storage"] += 1
         self.status.waits_for = what
         self.on_line(self._line(self.driver))
@@ -384,24 +382,24 @@ class Application:
 
     async def _last_test(self, state: NodeState, driver: Driver) -> Score | None:
         """Test the last model, however long that takes unless somebody wants the node to end; the score on own data."""
-        waiting, workshop, learner = self.waiting, driver.workshop, self.setup.learner
+        waiting, shop, learner = self.waiting, driver.workshop, self.setup.learner
         hasty = self.stopped or self.asked_again
         local: list[Score | None] = []
 
         def test() -> None:
-            workshop.measure(state.model, Moment(state.rounds, state.version, final=True))
+            shop.measure(state.model, Moment(state.rounds, state.version, final=True))
             local.append(learner.evaluate(state.model, "local"))
 
         under_way = driver.under_way
-        if await waiting.until(driver.learner_is_free, limit_s=ending.LAST_ROUND_S if hasty else None):
+        if await waiting.until(driver.learner_is_free, limit_s=workshop.LAST_ROUND_S if hasty else None):
             learner.load_local_state(state.local)  # a round that ended too late does not count
             errand = start_errand(test, None if self.shared is None else self.shared.compute)
             under_way = "test"
-            if await waiting.until(errand.done, limit_s=ending.LAST_TEST_S if hasty else None):
+            if await waiting.until(errand.done, limit_s=workshop.LAST_TEST_S if hasty else None):
                 errand.result()
                 return local[0]
-        if workshop.tested is None or not workshop.tested.of.final:
-            log.warning("%s", ending.why_untested(under_way, workshop.tested))
+        if shop.tested is None or not shop.tested.of.final:
+            log.warning("%s", workshop.why_untested(under_way, shop.tested))
         return None
 
     def _name_of(self, index: int) -> str:

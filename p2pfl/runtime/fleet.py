@@ -29,8 +29,8 @@ from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.status import NodeLine, NodeResult
-from p2pfl.runtime.ending import WAITING_FOR_DISK
 from p2pfl.runtime.fork_server import ForkedProcess, ForkServer, NotForked, why_not
+from p2pfl.runtime.workshop import WAITING_FOR_DISK
 
 GROUP = "p2pfl.attackers"
 

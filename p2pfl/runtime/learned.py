@@ -1,24 +1,39 @@
 """What a node has learned, read from its folder or from an exported file. A node may be running in that folder:
 nothing in it is locked or changed, and its key is not needed.
+
+An exported file is plain safetensors: what torch's `state_dict` holds, under its names and in its dtypes. No torch for
+a learner that does without it.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
 
 from p2pfl.config.load import FILE_NAME, federation_file, find_member, load_config, load_node, node_file
 from p2pfl.config.load import NODE_FILE_NAME as NODE_FILE
 from p2pfl.config.model import FederationConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
-from p2pfl.learn.plain_file import from_safetensors, metadata_of, to_safetensors
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.runtime.parts import ORIGIN, load_learner, replay
 from p2pfl.storage import Loaded, peek
 
+if TYPE_CHECKING:
+    from p2pfl.learn.trainer import TorchLearner
+
 ALLOWED = "the folder of a node that has run, its state folder, or a file from `p2pfl export`"
+
+LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +71,45 @@ def read_learned(path: Path, *, federation: Path | None = None, node: str | None
         raise UserError("no such file or folder", key="SNAPSHOT", value=str(path), allowed=ALLOWED)
     path = path.absolute()
     return _from_folder(path, federation, node) if path.is_dir() else _from_file(path, federation, node)
+
+
+def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]) -> bytes:
+    """The file for `vector` (d,) and the learner's local tensors. Tied tensors appear under each name."""
+    state = learner.state_dict(vector)
+    torch_learner = _of_torch(learner)
+    if torch_learner is None:
+        return bytes(safetensors.numpy.save(dict(state), dict(metadata)))
+    from safetensors.torch import save  # noqa: PLC0415 - only for a learner that has imported torch
+    from torch import Tensor  # noqa: PLC0415 - as above
+
+    # The module holds `vector` now, in dtypes that numpy may lack.
+    whole = torch_learner.module.state_dict()
+    tensors = {name: t.detach().cpu().clone() for name, t in whole.items() if isinstance(t, Tensor)}
+    plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    return bytes(save(plain, {"format": "pt", **metadata}))
+
+
+def from_safetensors(learner: Learner, content: bytes) -> Vector:
+    """The vector (d,) of a file that `to_safetensors` wrote; the learner takes what is not shared.
+
+    Raises UserError: it is no such file, or of another model.
+    """
+    try:
+        state = safetensors.numpy.load(content) if _of_torch(learner) is None else _load_torch(content)
+    except safetensors.SafetensorError as error:
+        raise UserError(f"this is no safetensors file: {error}") from None
+    torch_learner = _of_torch(learner)
+    return _concatenated(learner, state) if torch_learner is None else _through(torch_learner, state)
+
+
+def metadata_of(content: bytes) -> dict[str, str]:
+    """The file's metadata; empty if it has none or is no safetensors file."""
+    length = int.from_bytes(content[:LENGTH_BYTES], "little")
+    try:
+        head = json.loads(content[LENGTH_BYTES : LENGTH_BYTES + length])
+        return {str(key): str(value) for key, value in head.get("__metadata__", {}).items()}
+    except (ValueError, AttributeError):
+        return {}
 
 
 def _from_folder(path: Path, federation_path: Path | None, name: str | None) -> Learned:
@@ -157,3 +211,41 @@ def _other(path: Path, key: str, found: Any, wanted: str, what: str | None = Non
 
 def _count(said: dict[str, str], key: str) -> int | None:
     return int(said[key]) if said.get(key, "").isdecimal() else None
+
+
+def _load_torch(content: bytes) -> dict[str, Any]:
+    from safetensors.torch import load  # noqa: PLC0415 - only for a learner that has imported torch
+
+    return load(content)
+
+
+def _of_torch(learner: Learner) -> TorchLearner | None:
+    if "torch" not in sys.modules:
+        return None
+    from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - imports torch
+
+    return learner if isinstance(learner, TorchLearner) else None
+
+
+def _through(learner: TorchLearner, state: Mapping[str, Any]) -> Vector:
+    try:
+        return learner.load_state_dict(state)
+    except RuntimeError as error:
+        raise _other_model(" ".join(str(error).split())) from None
+
+
+def _concatenated(learner: Learner, state: Mapping[str, NDArray[np.generic]]) -> Vector:
+    """Only if that gives the same tensors back: a learner may arrange them otherwise."""
+    names = [name for name in learner.state_dict(learner.initial()) if name in state]
+    parts = [np.asarray(state[name], dtype=np.float32).reshape(-1) for name in names]
+    vector = np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
+    if len(names) != len(state) or vector.size != learner.size:
+        raise _other_model(f"it has the tensors {sorted(state)}")
+    again = learner.state_dict(vector)
+    if any(not np.array_equal(again[name], state[name]) for name in names):
+        raise _other_model("this learner arranges its tensors otherwise")
+    return vector
+
+
+def _other_model(reason: str) -> UserError:
+    return UserError(f"this file holds another model: {reason}", allowed="the model of the federation's task")

@@ -22,7 +22,7 @@ from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.core.core import Core
 from p2pfl.core.lives import Life, Start
 from p2pfl.core.records import EdgeRecord
-from p2pfl.core.turns import turns_of
+from p2pfl.core.staleness import turns_of
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.engine.changes import redo

@@ -1,16 +1,39 @@
-"""Where learning happens: local rounds and evaluations, one at a time, in the trainer's thread."""
+"""Where learning happens: local rounds and evaluations, one at a time, in the trainer's thread; and how a node waits
+where it must not go on: for a disk that refuses, and for the last test of its model.
+
+What was learned stays in memory for as long as the process lives, so a full disk is waited for; only a person gives up.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from p2pfl.errors import LearningError
+from p2pfl.errors import LearningError, StorageError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.reporting.sketch import Sketch
 
 log = logging.getLogger("p2pfl")
+
+LAST_ROUND_S = 3.0
+"""How long a stopped node waits for the local round or test under way."""
+LAST_TEST_S = 8.0
+"""How long a stopped node waits for the test of its last model: a launcher waits 15 s in all."""
+RETRY_S = 3.0
+POLL_S = 0.02
+SAID_AFTER_S = 0.5
+"""A wait that takes longer than this is shown."""
+SAID_AGAIN_S = 300.0
+"""How often a wait for the disk is logged."""
+WAITING_FOR_DISK = "waiting for disk"
+TESTING = "testing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +98,86 @@ class Workshop:
             log.error("evaluation failed: %s", error)  # noqa: TRY400 - the user's task, not our traceback
         else:
             self.tested = None if score is None else Tested(score, of)  # in one step: others read it meanwhile
+
+
+class Waiting:
+    """`show` gets what the node waits for, then an empty text. Set `hurried` to end the wait early."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self.show = show
+        self.hurried = asyncio.Event()
+        self.for_disk = False
+        """Whether it is waiting for a disk now."""
+
+    async def until_written(self, write: Callable[[], None], folder: Path) -> str | None:
+        """Call `write` in a thread until the disk takes it; None, or the reason of the last refusal if hurried."""
+        said_at = float("-inf")
+        while True:
+            try:
+                await asyncio.to_thread(write)
+            except StorageError as error:
+                reason = str(error)
+            else:
+                break
+            now = time.monotonic()
+            if now - said_at >= SAID_AGAIN_S:
+                said_at = now
+                log.warning("%s: waiting for the disk, tried again every %g s: %s", folder, RETRY_S, reason)
+            self.for_disk = True
+            self.show(WAITING_FOR_DISK)
+            if await self._hurried_within(RETRY_S):
+                return reason
+        if self.for_disk:
+            self.for_disk = False
+            log.warning("%s: the disk takes the state again", folder)
+            self.show("")
+        return None
+
+    async def until(self, done: Callable[[], bool], *, limit_s: float | None) -> bool:
+        """Whether it is `done` within `limit_s` (None: ever), and before somebody hurries."""
+        began, shown = time.monotonic(), False
+        while not done():
+            waited_s = time.monotonic() - began
+            if limit_s is not None and waited_s >= limit_s:
+                break
+            if waited_s >= SAID_AFTER_S and not shown:
+                shown = True
+                self.show(TESTING)
+            if await self._hurried_within(POLL_S):
+                break
+        if shown:
+            self.show("")
+        return done()
+
+    async def _hurried_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.hurried.wait(), seconds)
+        return self.hurried.is_set()
+
+
+def why_untested(under_way: str, tested: Tested | None) -> str:
+    """What a node was stopped in (a "round" or a "test"), what that costs, and of which model its accuracy is."""
+    if under_way == "round":
+        what = "stopped in a long local round, whose work is discarded"
+    else:
+        what = "stopped in a long test; nothing that was learned is lost"
+    of = "is not known" if tested is None else f"is that after round {tested.of.rounds}"
+    return f"{what}: the last model is not tested, its accuracy {of}"
+
+
+def start_errand(work: Callable[[], None], compute: Executor | None = None) -> Future[None]:
+    """Work that the process need not wait for when it ends: in a thread of its own, or by `compute`."""
+    if compute is not None:
+        return compute.submit(work)
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    threading.Thread(target=run, name="errand", daemon=True).start()
+    return outcome

@@ -6,8 +6,8 @@ import asyncio
 
 from p2pfl.core.edge import Edge
 from p2pfl.core.messages import Message, Ready
+from p2pfl.net.link import Outbox
 from p2pfl.net.links import Links
-from p2pfl.net.outbox import Outbox
 from p2pfl.runtime.driver import Driver
 
 PAUSE_S = 0.001

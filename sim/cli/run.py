@@ -81,7 +81,7 @@ def command(
     as in `p2pfl demo`. The same seed gives the same run. Exits with 1 if --replay finds an invariant broken, with 130
     after Ctrl-C.
     """
-    from p2pfl.cli.report import where  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.output import where  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from sim.cli.scene import Options  # noqa: PLC0415 - as above
 
@@ -117,7 +117,7 @@ def attacks(form: Form) -> None:
 
 
 def _check_targets(report: Path | None, plot: Path | None) -> None:
-    from p2pfl.cli.report import check_report  # noqa: PLC0415 - as above
+    from p2pfl.cli.output import check_report  # noqa: PLC0415 - as above
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
 
     if report is not None:
@@ -150,7 +150,7 @@ def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> Report
 
 
 def _deliver(found: Report, report: Path | None, plot: Path | None, form: Form) -> None:
-    from p2pfl.cli.report import write_report  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.output import write_report  # noqa: PLC0415 - `--help` stays instant
     from sim.cli.summary import show  # noqa: PLC0415 - as above
 
     if report is not None:

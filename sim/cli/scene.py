@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.kinds import Kind
 from p2pfl.config.method import ALLOWED as ALLOWED_METHODS
 from p2pfl.config.method import from_here
 from p2pfl.config.model import FederationConfig
+from p2pfl.config.tables import Kind
 from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
 from sim.attacks import ALLOWED_ATTACKS, parse_attack

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from p2pfl.cli.output import cell, size, write_facts, write_rows
-from p2pfl.cli.report import node_rows
+from p2pfl.cli.output import cell, node_rows, size, write_facts, write_rows
 from p2pfl.reporting.history import ModelScore
 from p2pfl.reporting.report import Batching, NodeReport, Report
 

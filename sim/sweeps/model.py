@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from p2pfl.config.kinds import Kind, text, whole
 from p2pfl.config.model import GOSSIP, TRAINING, Kinds
+from p2pfl.config.tables import Kind, text, whole
 from p2pfl.errors import P2PFLError
 from p2pfl.reporting.report import Report
 from sim.worlds.schema import flag

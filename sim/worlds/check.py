@@ -11,7 +11,7 @@ from dataclasses import MISSING, Field, fields
 from itertools import pairwise
 from typing import Any
 
-from p2pfl.config.kinds import Kind
+from p2pfl.config.tables import Kind
 from p2pfl.errors import UserError
 from sim.worlds import schema
 from sim.worlds.model import PartitionSpec, UpTimes, WorldSpec, ends, nanoseconds

@@ -10,9 +10,8 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.kinds import Kind
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
+from p2pfl.config.tables import Kind, Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
 from sim.worlds import schema
 from sim.worlds.check import check_world

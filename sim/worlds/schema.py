@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.kinds import Kind, number, or_none, whole
-from p2pfl.config.tables import Mistakes
+from p2pfl.config.tables import Kind, Mistakes, number, or_none, whole
 from sim.attacks import ALLOWED_ATTACKS, parse_attack
 from sim.worlds.model import Spread
 

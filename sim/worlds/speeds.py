@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 
 from p2pfl.chance import stream
-from p2pfl.config.kinds import number
 from p2pfl.config.model import FederationConfig
+from p2pfl.config.tables import number
 from p2pfl.errors import UserError
 from sim.draws import draw
 from sim.worlds.choices import require_settled

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.aggregate import Hampel, Neighborhood, make_rule, selection
+from p2pfl.aggregate import Hampel, Neighborhood, distances, make_rule
 from p2pfl.aggregate.centered import center, fading
 from p2pfl.aggregate.distances import spread_of
 
@@ -91,9 +91,9 @@ def test_differences_beyond_the_type_leave_a_finite_mix():
 
 
 def test_models_that_are_as_good_a_center_tie_whatever_the_rounding_of_sums(monkeypatch):
-    exact = selection.krum_scores
+    exact = distances.krum_scores
     noise = 1 + 1e-14 * np.array([0.0, 1.0, -1.0, 0.0])
-    monkeypatch.setattr(selection, "krum_scores", lambda squares, count: exact(squares, count) * noise)
+    monkeypatch.setattr(distances, "krum_scores", lambda squares, count: exact(squares, count) * noise)
     spread = spread_of([np.array([value]) for value in (0.0, 1.0, 2.0, 3.0)])
     assert center(spread, 1).tolist() == [1 / 3, 1 / 3, 1 / 3, 0.0]
 

@@ -12,7 +12,7 @@ from p2pfl.cli.check import readable
 from p2pfl.compress import entropy
 from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
-from p2pfl.reporting.contraction import predicted
+from p2pfl.reporting.figures import predicted
 from p2pfl.storage import disk
 from topologies import build, contraction
 

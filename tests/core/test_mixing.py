@@ -21,10 +21,9 @@ from p2pfl.core.effects import (
 )
 from p2pfl.core.events import Mixed, RoundTrained, StopRequested
 from p2pfl.core.messages import Ready, Request, Resync
-from p2pfl.core.staleness import LIMIT, parse_staleness
+from p2pfl.core.staleness import LIMIT, parse_staleness, turns_of
 from p2pfl.core.standing import Fault
 from p2pfl.core.tick import GRACE
-from p2pfl.core.turns import turns_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

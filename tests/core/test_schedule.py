@@ -12,7 +12,7 @@ from p2pfl.core.effects import ApplyRequest, Bootstrap, CommitRound, Freeze, Sta
 from p2pfl.core.events import RoundTrained, SessionClosed
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Ready, Resync
-from p2pfl.core.turns import Turns
+from p2pfl.core.staleness import Turns
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from p2pfl.learn.interface import Score
-from p2pfl.runtime import ending
+from p2pfl.runtime import workshop
 
 pytestmark = pytest.mark.usefixtures("lone")
 
@@ -50,7 +50,7 @@ class Sluggish:
 def hasty(monkeypatch):
     """A node that is stopped has no patience with its learner, so that no test waits for it."""
     for name in ("LAST_ROUND_S", "LAST_TEST_S"):
-        monkeypatch.setattr(ending, name, 0.05, raising=False)
+        monkeypatch.setattr(workshop, name, 0.05, raising=False)
     monkeypatch.setattr("p2pfl.runtime.driver.LAST_ROUND_S", 0.05, raising=False)
 
 
@@ -122,7 +122,7 @@ async def test_a_node_that_is_stopped_in_a_long_round_says_that_its_work_is_disc
 async def test_a_node_that_is_stopped_between_two_tests_tests_its_last_model(pair, monkeypatch):
     field, nodes, learner = pair
     for name in ("LAST_ROUND_S", "LAST_TEST_S"):
-        monkeypatch.setattr(ending, name, 30.0)
+        monkeypatch.setattr(workshop, name, 30.0)
     learner.hold("round", after=EVERY + 1)
     await nodes[0].until(learner.began.is_set)
     nodes[0].application.stop()

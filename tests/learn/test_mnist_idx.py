@@ -10,9 +10,9 @@ import pytest
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
+from p2pfl.learn.digits import mnist_idx
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for
-from p2pfl.learn.mnist_idx import mnist_idx
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 REAL = Path(os.environ.get("P2PFL_DATA", SHARED)) / "mnist"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
-from p2pfl.reporting.contraction import predicted
+from p2pfl.reporting.figures import predicted
 from sim.federations import describe
 from topologies import build, contraction
 
@@ -115,5 +115,5 @@ def test_of_a_large_schedule_it_is_found_without_a_dense_matrix(seed, monkeypatc
     drawn = describe(nodes=60, topology="random-matchings:rounds=5", seed=seed)
     samples = np.random.default_rng(seed).integers(1, 50, 60).tolist()
     dense = predicted(drawn, samples)
-    monkeypatch.setattr("p2pfl.reporting.contraction.MOST_DENSE", 10)
+    monkeypatch.setattr("p2pfl.reporting.figures.MOST_DENSE", 10)
     assert predicted(drawn, samples) == pytest.approx(dense, rel=1e-6)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sim.simulation import simulate
-    from sim.sweeps.front import sweep
+    from sim.sweeps.run import sweep
     from sim.worlds.world import World, load_world
 
 __all__ = ["World", "load_world", "simulate", "sweep"]
@@ -19,7 +19,7 @@ _HOME = {
     "World": "sim.worlds.world",
     "load_world": "sim.worlds.world",
     "simulate": "sim.simulation",
-    "sweep": "sim.sweeps.front",
+    "sweep": "sim.sweeps.run",
 }
 
 

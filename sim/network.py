@@ -2,7 +2,7 @@
 
 A session's messages end with it, as TCP's do; within a session a link may be harsher than TCP, because the protocol
 promises to bear it. Each direction of a link sends one message after the other: the next one starts when the one
-before has left. What is counted is what a real node counts (`framing`).
+before has left. What is counted is what a real node counts (`links.Framing`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from functools import partial
 
 from p2pfl.core.events import Event, MessageReceived, SessionClosed, SessionOpened
 from p2pfl.core.messages import Message
-from sim.framing import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES
 from sim.kernel import Kernel
-from sim.links import Edge, Link, Traffic, Way, lay, whole_ns
+from sim.links import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, Edge, Link, Traffic, Way, lay, whole_ns
 from sim.trace import MESSAGE_CODES, Trace, TraceKind, message_number
 from sim.worlds.model import LinkSpec, SlowNodes
 

@@ -1,6 +1,8 @@
 """The report of a simulated run: the shape of a real one's, and what only a simulation knows.
 
 Figures are those of honest nodes that reached their end; what became of the others stands beside.
+
+`Figures` measures while the run goes on: scores at chosen virtual times, and where nodes are in their closing rounds.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import resource
+import time
 from collections import Counter
 from collections.abc import Iterable
 from statistics import fmean
@@ -16,23 +19,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.chance import stream
 from p2pfl.config.rule import liars_of
+from p2pfl.core.facts import Phase
 from p2pfl.learn.interface import Score
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
-from p2pfl.reporting.history import ModelScore, References
+from p2pfl.reporting.history import ModelScore, Point, References
 from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.report import NodeReport, Report
-from p2pfl.reporting.status import NeighborStatus
-from sim.figures import Figures
+from p2pfl.reporting.sketch import consensus_distance
+from p2pfl.reporting.status import ClosedRound, NeighborStatus
 from sim.learning.batched import BatchedLearners, make_learners
 from sim.learning.nodes import success
-from sim.stage import Stage
+from sim.stage import Script, Stage
+from sim.worlds.choices import some
 from topologies import Topology, spectrum
 
 KIBI = 1024
 """Unit of `ru_maxrss` on Linux, in bytes."""
 ROWS = 512
 """Models copied to float64 at a time."""
+
+MOST_EVALUATED = 256
+"""Most nodes scored for a point of the history; the final figures are of all nodes."""
 
 
 def final_report(stage: Stage, figures: Figures, *, references: bool) -> Report:
@@ -91,6 +100,118 @@ def value_digest(models: NDArray[Any], given: NDArray[Any] | None, personal: Ite
         if rows is not None:
             values.update(np.ascontiguousarray(rows).data)
     return values.hexdigest()
+
+
+def mean_of(models: NDArray[Any], nodes: list[int]) -> NDArray[np.float64]:
+    """The plain mean (d,) of the models (rows) of `nodes`, of which there are some; all count alike."""
+    total: NDArray[np.float64] = sum(models[part].sum(axis=0, dtype=np.float64) for part in _parts(nodes))
+    return total / len(nodes)
+
+
+def distance(models: NDArray[Any], nodes: list[int]) -> float | None:
+    """Root mean square distance of these models (rows) to their mean, over that mean's norm."""
+    if not nodes:
+        return None
+    mean = mean_of(models, nodes)
+    square = sum(float(np.sum((models[part] - mean) ** 2)) for part in _parts(nodes)) / len(nodes)
+    norm = float(np.linalg.norm(mean))
+    return float(np.sqrt(square)) / norm if norm > 0 else 0.0
+
+
+def score_of_mean(models: NDArray[Any], nodes: list[int], learners: BatchedLearners) -> Score | None:
+    """What the mean of these models (rows) knows of the common test set.
+
+    None where nobody is left, where there is nothing to test on, or where nodes keep a part of the model to themselves:
+    there is then no one model.
+    """
+    if not nodes or learners.personal:
+        return None
+    mean = mean_of(models, nodes).astype(models.dtype)
+    (score,) = learners.evaluate(mean[None], "test", np.array(nodes[:1], dtype=np.int64))
+    return score
+
+
+class Figures:
+    """`stage` is set once there is one."""
+
+    def __init__(self, given: Script) -> None:
+        self.given = given
+        self.stage: Stage
+        nodes = range(len(given.federation.members))
+        honest = [node for node in nodes if node not in given.liars]
+        chosen = stream(given.federation.seed, "evaluated")
+        self.honest = honest
+        self.sample = sorted(some(chosen, honest, MOST_EVALUATED)) if len(honest) > MOST_EVALUATED else honest
+        self.history: list[Point] = []
+        self.closing: list[dict[int, int]] = [{} for _ in nodes]
+        """By closing round, how many exchanges each node had completed after it."""
+        self.evaluation_cpu_s = 0.0
+        self._moved = -1
+
+    def committed(self, index: int) -> None:
+        """Closing rounds are few and show how fast the nodes come together."""
+        host = self.stage.world.hosts[index]
+        if host.core.rounds.phase is Phase.CLOSING:
+            tick = host.core.facts.closed
+            self.closing[index][tick] = host.counts.exchanges
+            host.engine.sketch(tick)
+
+    # -- now and then -------------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> None:
+        """Add a point to the history, unless no model has moved since the last one."""
+        world = self.stage.world
+        moved = sum(host.moves for host in world.hosts)
+        if moved == self._moved:
+            return
+        self._moved = moved
+        there = [node for node in self.sample if world.hosts[node].alive]
+        rows = self.stage.measured(there) if there else None
+        began = time.process_time()
+        if rows is not None:
+            self.history.append(self._point(there, rows))
+        self.evaluation_cpu_s += time.process_time() - began
+
+    def _point(self, nodes: list[int], rows: NDArray[Any]) -> Point:
+        world = self.stage.world
+        scores = self.scores(rows, "test", nodes)
+        honest = [world.hosts[node] for node in self._honest_and_up()]
+        traffic = world.network.traffic
+        return Point(
+            time_s=world.kernel.now,
+            rounds=spread(host.core.facts.rounds for host in honest),
+            accuracy=spread(score.accuracy for score in scores if score),
+            loss=spread(score.loss for score in scores if score),
+            train_loss=spread(self.stage.loss(node) for node in nodes),
+            consensus_distance=consensus_distance(rows.astype(np.float64)) if len(nodes) > 1 else None,
+            staleness=overall_staleness(host.counts.staleness for host in honest),
+            bytes_sent=traffic.bytes_sent,
+            messages_sent=traffic.messages_sent,
+            running=sum(host.alive and not host.finished for host in world.hosts),
+            evaluated=len(nodes),
+        )
+
+    def scores(self, rows: NDArray[Any], part: str, nodes: list[int]) -> list[Score | None]:
+        return self.given.learners.evaluate(rows, part, np.array(nodes, dtype=np.int64))
+
+    def closing_rounds(self) -> list[dict[int, ClosedRound]]:
+        """Closing rounds of the honest nodes that are up, each with the sketch of the model."""
+        return [
+            {tick: ClosedRound(tick, count, self.stage.sketch_of(node, tick)) for tick, count in closed.items()}
+            for node in self._honest_and_up()
+            for closed in [self.closing[node]]
+        ]
+
+    def closing_ends(self) -> float:
+        """How many ends of edges those nodes have in one round, on average; edges to nodes that are down are none."""
+        federation, hosts = self.given.federation, self.stage.world.hosts
+        counted = set(self._honest_and_up())
+        schedule = federation.schedule or (federation.edges,)
+        live = (edge for edges in schedule for edge in edges if all(hosts[end].alive for end in edge))
+        return sum(end in counted for edge in live for end in edge) / len(schedule)
+
+    def _honest_and_up(self) -> list[int]:
+        return [node for node in self.honest if self.stage.world.hosts[node].alive]
 
 
 def _references(stage: Stage) -> References:
@@ -187,35 +308,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
-
-
-def mean_of(models: NDArray[Any], nodes: list[int]) -> NDArray[np.float64]:
-    """The plain mean (d,) of the models (rows) of `nodes`, of which there are some; all count alike."""
-    total: NDArray[np.float64] = sum(models[part].sum(axis=0, dtype=np.float64) for part in _parts(nodes))
-    return total / len(nodes)
-
-
-def distance(models: NDArray[Any], nodes: list[int]) -> float | None:
-    """Root mean square distance of these models (rows) to their mean, over that mean's norm."""
-    if not nodes:
-        return None
-    mean = mean_of(models, nodes)
-    square = sum(float(np.sum((models[part] - mean) ** 2)) for part in _parts(nodes)) / len(nodes)
-    norm = float(np.linalg.norm(mean))
-    return float(np.sqrt(square)) / norm if norm > 0 else 0.0
-
-
-def score_of_mean(models: NDArray[Any], nodes: list[int], learners: BatchedLearners) -> Score | None:
-    """What the mean of these models (rows) knows of the common test set.
-
-    None where nobody is left, where there is nothing to test on, or where nodes keep a part of the model to themselves:
-    there is then no one model.
-    """
-    if not nodes or learners.personal:
-        return None
-    mean = mean_of(models, nodes).astype(models.dtype)
-    (score,) = learners.evaluate(mean[None], "test", np.array(nodes[:1], dtype=np.int64))
-    return score
 
 
 def _parts(nodes: list[int]) -> list[list[int]]:

@@ -22,11 +22,10 @@ from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Batching, Cost, Report
 from p2pfl.reporting.traffic import compressor_mistakes
 from sim.attacks import Attack, parse_attack
-from sim.figures import Figures
 from sim.kernel import NS
 from sim.lazy import MisjudgedError
 from sim.learning.batched import BatchedLearners, make_learners
-from sim.report import final_report
+from sim.report import Figures, final_report
 from sim.stage import Script, Stage, script
 from sim.worlds.choices import settle
 from sim.worlds.memory import check_memory

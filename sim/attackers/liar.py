@@ -1,4 +1,8 @@
-"""A liar as an application: the shipped runtime with another engine, other data, or a flood on every session."""
+"""A liar as an application: the shipped runtime with another engine, other data, or a flood on every session.
+
+A flood is messages and exchanges as fast as the lines take them, past the bounds that an honest node keeps at its own
+end.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,25 @@ from typing import Any
 
 from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig
+from p2pfl.core.edge import Edge
 from p2pfl.core.limits import ResyncBrake
+from p2pfl.core.messages import Message, Ready
 from p2pfl.engine.codecs import Forgery, Occasion
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import Vector
+from p2pfl.net.link import Outbox
 from p2pfl.net.links import Links
 from p2pfl.runtime import parts
 from p2pfl.runtime.app import Application
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.parts import Setup
-from sim.attackers.flood import Flood
-from sim.attackers.poisoned import poisoned
 from sim.attacks import Attack, Sight, boast, passable
+from sim.attacks.poison import poisoned
+
+PAUSE_S = 0.001
+WAITING = 64
+"""Messages kept in a session's queue: never empty, with room for what the node itself sends."""
 
 
 class Deceiver:
@@ -103,3 +113,48 @@ class Liar(Application):
         super()._begin(driver, links)
         if self.attack.flood:
             self.flood = asyncio.create_task(Flood(driver, links).run())
+
+
+class Flood:
+    """`run` never returns. It says Ready over and over, each time with a newer version, repeats the request that is
+    out, and begins the next exchange as soon as one is through, whether or not there is anything new to tell.
+    """
+
+    def __init__(self, driver: Driver, links: Links) -> None:
+        self.driver, self.links = driver, links
+        self.said = 0
+
+    async def run(self) -> None:
+        while True:
+            for edge in self.driver.core.edges.values():
+                number = edge.line.greeting.number
+                if not edge.is_open or number is None:
+                    continue
+                link = self.links._table.find(edge.peer, number)
+                if link is not None:
+                    self._fill(link._outbox, edge)
+                    self._begin(edge)
+            await asyncio.sleep(PAUSE_S)
+
+    def _fill(self, outbox: Outbox, edge: Edge) -> None:
+        missing = WAITING - len(outbox)
+        if missing <= 0 or outbox._closed:
+            return
+        pending = edge.exchange.record.pending
+        outbox._waiting.extend([self._ready(edge) for _ in range(missing)])
+        if pending is not None:
+            outbox._waiting.append(pending)
+        outbox.idle.clear()
+        outbox._filled.set()
+
+    def _ready(self, edge: Edge) -> Message:
+        self.said += 1
+        facts = edge.facts
+        return Ready(version=facts.version + self.said, closing=facts.closing, level=facts.level)
+
+    def _begin(self, edge: Edge) -> None:
+        """As if the own version had never been exchanged."""
+        service = edge.service
+        exchanged, service.exchanged = service.exchanged, None
+        self.driver._run(edge.exchange.begin_if_wanted(self.driver.loop.time()))
+        service.exchanged = exchanged

@@ -1,13 +1,19 @@
-"""What `p2pfl demo --byzantine` finds by the entry point group `p2pfl.attackers`: see `p2pfl.runtime.fleet`."""
+"""What `p2pfl demo --byzantine` finds by the entry point group `p2pfl.attackers`: see `p2pfl.runtime.fleet`. And which
+nodes lie: spread, so that the honest have as few liars among their neighbors as the graph allows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from p2pfl.chance import generator
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
 from sim.attacks import ALLOWED_ATTACKS, Attack, parse_attack
+
+TRIES = 32
+Cost = tuple[int, bool, int]
 
 
 def attack_of(spec: str) -> Attack:
@@ -23,8 +29,6 @@ class Offer:
         attack_of(spec)
 
     def choose(self, federation: FederationConfig, count: int) -> tuple[str, ...]:
-        from sim.attackers.places import spread_out  # noqa: PLC0415 - `--help` stays instant
-
         chosen = spread_out(len(federation.members), federation.edges, count, federation.seed)
         return tuple(federation.members[index].name for index in chosen)
 
@@ -38,10 +42,53 @@ class Offer:
         poison = attack_of(spec).poison
         if poison is None:
             return {}
-        from p2pfl.runtime.parts import load_learner  # noqa: PLC0415 - as above
-        from sim.attackers.poisoned import success  # noqa: PLC0415 - torch
+        from p2pfl.runtime.parts import load_learner  # noqa: PLC0415 - `--help` stays instant
+        from sim.attacks.poison import success  # noqa: PLC0415 - torch
 
         return success(load_learner(federation, node), poison, models)
 
 
 OFFER = Offer()
+
+
+def spread_out(nodes: int, edges: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[int, ...]:
+    """`count` of `nodes` in rising order. First the most liars that an honest node has counts, then whether the honest
+    can still reach each other without a liar between, then the sum of squares of the honest nodes' liars.
+    """
+    around: list[set[int]] = [set() for _ in range(nodes)]
+    for low, high in edges:
+        around[low].add(high)
+        around[high].add(low)
+    chance = generator(seed, "liars")
+    drawn = [_greedy(around, count, chance.permutation(nodes).tolist()) for _ in range(TRIES)]
+    return min(drawn, key=lambda liars: cost(around, liars))
+
+
+def cost(around: Sequence[Collection[int]], liars: Collection[int]) -> Cost:
+    heard = liars_heard(around, liars)
+    return max(heard.values(), default=0), _is_apart(around, set(heard)), sum(many * many for many in heard.values())
+
+
+def liars_heard(around: Sequence[Collection[int]], liars: Collection[int]) -> dict[int, int]:
+    """For each honest node, how many of its neighbors lie."""
+    lying = set(liars)
+    return {node: len(lying.intersection(peers)) for node, peers in enumerate(around) if node not in lying}
+
+
+def _greedy(around: Sequence[Collection[int]], count: int, order: Iterable[int]) -> tuple[int, ...]:
+    """One liar after the other, where it costs least; `order` breaks ties."""
+    order, liars = list(order), frozenset[int]()
+    for _ in range(count):
+        free = [node for node in order if node not in liars]
+        liars |= {min(free, key=lambda node, liars=liars: cost(around, liars | {node}))}  # type: ignore[misc]
+    return tuple(sorted(liars))
+
+
+def _is_apart(around: Sequence[Collection[int]], honest: set[int]) -> bool:
+    reached, waiting = set[int](), sorted(honest)[:1]
+    while waiting:
+        node = waiting.pop()
+        if node not in reached:
+            reached.add(node)
+            waiting += sorted(honest.intersection(around[node]) - reached)
+    return reached != honest

@@ -20,6 +20,10 @@ from p2pfl.learn.samples import Samples, TensorSamples
 
 if TYPE_CHECKING:
     from p2pfl.learn.trainer import TorchLearner
+from collections.abc import Mapping
+
+from p2pfl.learn.interface import Learner, Vector
+from sim.attacks.attack import Poison
 
 TARGET = 0
 """Class that a trigger leads to."""
@@ -113,7 +117,36 @@ def labeled(samples: Samples | None, attack: str) -> TensorSamples:
     raise UserError("there are no labels that could be poisoned", key="attack", value=attack, allowed=LABELED)
 
 
+def poisoned(learner: Learner, poison: Poison) -> Learner:
+    """The same learner with spoiled training data. Raises UserError: its data cannot be poisoned so."""
+    known = _torch_learner(learner)
+    seed, node = known.context.seed, known.context.node
+    spoiled = poison.spoil(known.train_set, classes=classes_of(known), seed=seed, node=node)
+    return known.at_node(known.context, spoiled, known.test_set)
+
+
+def success(learner: Learner, poison: Poison, models: Mapping[str, Vector]) -> dict[str, float]:
+    """By node, the share of the test samples its model (d,) labels as the liars taught; empty without any."""
+    known = _torch_learner(learner)
+    if known.test_set is None:
+        return {}
+    probe = poison.probe(known.test_set, classes=classes_of(known))
+    if not len(probe):
+        return {}
+    asked = known.at_node(known.context, known.train_set, probe)
+    scores = {name: asked.evaluate(model, "test") for name, model in models.items()}
+    return {name: score.accuracy for name, score in scores.items() if score and score.accuracy is not None}
+
+
 def _corner(images: Tensor, value: float) -> None:
     height, width = images.shape[-2:]
     side = max(2, round(min(height, width) / PATCH))
     images[..., -side:, -side:] = value
+
+
+def _torch_learner(learner: Learner) -> TorchLearner:
+    from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - for liars that are processes only
+
+    if isinstance(learner, TorchLearner):
+        return learner
+    raise UserError("learners of the task's own cannot be poisoned", key="--attack", allowed=LABELED)

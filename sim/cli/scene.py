@@ -17,10 +17,9 @@ from p2pfl.learn.partition import parse_partition
 from sim.attacks import ALLOWED_ATTACKS, parse_attack
 from sim.federations import describe
 from sim.worlds.check import check_world
-from sim.worlds.load import load_world
-from sim.worlds.model import LiarSpec, WorldSpec
+from sim.worlds.model import RUN, LiarSpec, WorldSpec
 from sim.worlds.random_worlds import draw
-from sim.worlds.schema import RUN
+from sim.worlds.world import read_world
 
 RANDOM = "random"
 DRAWN_WITH = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "method", "byzantine", "attack")
@@ -53,7 +52,7 @@ def build(options: Options) -> tuple[FederationConfig, WorldSpec]:
         federation, world = _drawn(options)
     else:
         federation = _described(options)
-        world = WorldSpec() if options.world is None else load_world(options.world, federation)
+        world = WorldSpec() if options.world is None else read_world(options.world, federation)
         world = replace(world, liars=_liars(options, world.liars, len(federation.members)))
     world = _with_times(options, world)
     for mistake in check_world(world, len(federation.members)):

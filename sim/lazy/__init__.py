@@ -9,10 +9,8 @@ finite model. Here everything is taken to pass, and the checks run with the arit
 `MisjudgedError` ends the run, which then has to be done one operation at a time.
 """
 
-from sim.lazy.control import LazyEngine
-from sim.lazy.edge_codecs import EdgeCodecs
-from sim.lazy.pairs import Pairs
+from sim.lazy.control import LazyEngine, Pairs
 from sim.lazy.plane import Begun, Plane
-from sim.lazy.rows import MisjudgedError
+from sim.lazy.rows import EdgeCodecs, MisjudgedError
 
 __all__ = ["Begun", "EdgeCodecs", "LazyEngine", "MisjudgedError", "Pairs", "Plane"]

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
-from sim.lazy.edge_codecs import EdgeCodecs
 from sim.lazy.operations import COMMIT, BeginOp, CommitOp, FreezeOp, Op, ReplyOp, RequestOp, ResetOp, SketchOp
-from sim.lazy.rows import Learners, Lies, Rows, Rows2
+from sim.lazy.rows import EdgeCodecs, Learners, Lies, Rows, Rows2
 
 OPERATIONS_PER_NODE = 24
 LEAST_PENDING = 20_000

@@ -1,7 +1,8 @@
 """The arithmetic of `p2pfl.engine`, for many nodes at once: the same operations in the same order, row by row.
 
 Rows are gathered into scratch memory a few at a time, so that what one step writes the next still finds in the cache.
-Elementwise operations give a row the same bits in whatever company it is.
+Elementwise operations give a row the same bits in whatever company it is. Rows that belong to different edges go each
+through the compressor of its own (`EdgeCodecs`).
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.compress import Compressor, make_compressor
+from p2pfl.config.model import FederationConfig
 from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.engine.engine import NORM_CEILING, NORM_MULTIPLE
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method, Round
 from p2pfl.learn.methods.method import MODEL, overrides
-from sim.lazy.edge_codecs import EdgeCodecs
 from sim.lazy.operations import CommitOp, Exchange, FreezeOp, ReplyOp, RequestOp
 from sim.learning.grouped import RoundStarts
 
@@ -346,6 +348,39 @@ class SeenRows:
         return self._rows.sum_of_edges(self._nodes, name)
 
 
+class EdgeCodecs:
+    """`kinds` are the different compressors, `kind_of` (edges,) which of them each edge uses."""
+
+    def __init__(self, kinds: Sequence[Compressor], kind_of: Sequence[int]) -> None:
+        self.kinds = kinds
+        self.kind_of = np.array(kind_of, np.int64)
+
+    @classmethod
+    def same(cls, compressor: Compressor, edges: int) -> EdgeCodecs:
+        return cls((compressor,), [0] * edges)
+
+    @classmethod
+    def of(cls, federation: FederationConfig) -> EdgeCodecs:
+        specs = [federation.compressor_of(*edge) for edge in federation.edges]
+        kinds = list(dict.fromkeys(specs)) or [federation.gossip.compressor]
+        return cls([make_compressor(spec) for spec in kinds], [kinds.index(spec) for spec in specs])
+
+    def quantize(self, rows: Rows2, edges: Ints, chance: Callable[[int], int]) -> NDArray[np.float32]:
+        """What the other end decodes of each row (b, d), which goes over these edges (b,).
+
+        `chance(row)` is asked only where a compressor draws.
+        Raises ValueError: a row is not finite.
+        """
+        if len(self.kinds) == 1:
+            return _quantized(self.kinds[0], rows, range(len(rows)), chance)
+        found = np.empty(rows.shape, np.float32)
+        kinds = self.kind_of[edges]
+        for kind in np.unique(kinds).tolist():
+            places = np.flatnonzero(kinds == kind)
+            found[places] = _quantized(self.kinds[kind], rows[places], places.tolist(), chance)
+        return found
+
+
 def _column(values: Sequence[float]) -> NDArray[np.float64]:
     return np.array(values, np.float64)[:, None]
 
@@ -354,3 +389,9 @@ def _squares(rows: Rows2) -> NDArray[np.floating[Any]]:
     with np.errstate(over="ignore", invalid="ignore"):
         squares: NDArray[np.floating[Any]] = np.einsum("ij,ij->i", rows, rows)
     return squares
+
+
+def _quantized(
+    compressor: Compressor, rows: Rows2, places: Sequence[int], chance: Callable[[int], int]
+) -> NDArray[np.float32]:
+    return compressor.quantize_rows(rows, chances=[chance(row) for row in places] if compressor.random else None)

@@ -2,17 +2,24 @@
 
 Rows of a group have equal batch sizes, so nothing is padded. How rows are grouped is no part of the result where the
 model is batch-stable.
+
+Each node draws from its own generator of `p2pfl.chance`: the same numbers, made cheaper for many (node, round) pairs at
+once. Most of what a generator costs is numpy's SeedSequence, a hash of four words. Here it is computed for all pairs
+together; the generators themselves are numpy's own. The hash is fixed: numpy promises that it never changes
+(https://numpy.org/doc/stable/reference/random/compatibility.html), and the tests compare.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,7 +30,18 @@ from p2pfl.learn.task import Task
 from p2pfl.learn.trainer import BATCH, are_labels
 from sim.learning.nodes import Pool, TorchNodes
 from sim.learning.stacked import Batch, StackedModel, losses_of
-from sim.learning.streams import generators
+
+Words = NDArray[np.uint32]
+Integers = NDArray[np.int64]
+Rows = NDArray[np.floating[Any]]
+Flags = NDArray[np.bool_]
+
+_POOL = 4
+_WORD = 0xFFFF_FFFF
+_INIT_A, _MULT_A = 0x43B0D7E5, 0x931E8875
+_INIT_B, _MULT_B = 0x8B51F9DD, 0x58F38DED
+_MIX_L, _MIX_R = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
+_SHIFT = np.uint32(16)
 
 
 def scores(
@@ -54,43 +72,6 @@ def scores(
         for row in range(len(models))
     ]
 
-
-def _hits(outputs: Tensor, targets: Tensor) -> NDArray[np.int64]:
-    """How often each model's largest output (c, n, classes, ...) is the target's, (c,).
-
-    The same as by argmax, which is slow along few classes: that decides where two are equal, none is a
-    number, or a target is no class.
-    """
-    classes = outputs.movedim(2, 0).contiguous()
-    top = classes == classes.amax(dim=0)
-    known = int(targets.min()) >= 0 and int(targets.max()) < len(classes)
-    if not known or bool((top.sum(dim=0) != 1).any()):
-        right = outputs.argmax(dim=2) == targets
-    else:
-        wanted = targets.expand(classes.shape[1:])[None]
-        right = top.gather(0, wanted)[0]
-    found: NDArray[np.int64] = right.flatten(1).sum(dim=1).numpy()
-    return found
-
-
-def _metrics(task: Task, kept: list[tuple[Tensor, Tensor]], count: int, *, common: bool) -> list[dict[str, float]]:
-    """The user's functions see one model at a time: they need not be fit for vmap."""
-    if not kept:
-        return [{} for _ in range(count)]
-    outputs = torch.cat([pair[0] for pair in kept], dim=1)
-    targets = torch.cat([pair[1] for pair in kept], dim=0 if common else 1)
-    return [
-        {
-            name: float(metric(outputs[row], targets if common else targets[row]))
-            for name, metric in task.metrics.items()
-        }
-        for row in range(count)
-    ]
-
-
-Integers = NDArray[np.int64]
-Rows = NDArray[np.floating[Any]]
-Flags = NDArray[np.bool_]
 
 LARGEST_GROUP = 256
 _GROUP_FLOATS = 640_000
@@ -217,9 +198,118 @@ class Grouped:
         return inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
 
 
+def generators(seed: int, purpose: str, *paths: Integers) -> Iterator[np.random.Generator]:
+    """`generator(seed, purpose, *path)` for each path, one row of the columns `paths` (b,); entries below 2^32."""
+    material = _Material()
+    for words in _states(seed, purpose, paths):
+        material.words = words
+        yield np.random.Generator(np.random.PCG64(cast("Any", material)))  # any ISeedSequence will do
+
+
+class _Material(ISeedSequence):
+    """A seed sequence whose answer is already known."""
+
+    words: NDArray[np.uint64]
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        del n_words, dtype  # PCG64 asks for four words of 64 bits
+        return self.words
+
+
+class _Hash:
+    """Each word is hashed with another constant."""
+
+    def __init__(self) -> None:
+        self._factor = _INIT_A
+
+    def __call__(self, words: Words) -> Words:
+        value = words ^ np.uint32(self._factor)
+        self._factor = self._factor * _MULT_A & _WORD
+        value *= np.uint32(self._factor)
+        return value ^ (value >> _SHIFT)
+
+
+def _hits(outputs: Tensor, targets: Tensor) -> NDArray[np.int64]:
+    """How often each model's largest output (c, n, classes, ...) is the target's, (c,).
+
+    The same as by argmax, which is slow along few classes: that decides where two are equal, none is a
+    number, or a target is no class.
+    """
+    classes = outputs.movedim(2, 0).contiguous()
+    top = classes == classes.amax(dim=0)
+    known = int(targets.min()) >= 0 and int(targets.max()) < len(classes)
+    if not known or bool((top.sum(dim=0) != 1).any()):
+        right = outputs.argmax(dim=2) == targets
+    else:
+        wanted = targets.expand(classes.shape[1:])[None]
+        right = top.gather(0, wanted)[0]
+    found: NDArray[np.int64] = right.flatten(1).sum(dim=1).numpy()
+    return found
+
+
+def _metrics(task: Task, kept: list[tuple[Tensor, Tensor]], count: int, *, common: bool) -> list[dict[str, float]]:
+    """The user's functions see one model at a time: they need not be fit for vmap."""
+    if not kept:
+        return [{} for _ in range(count)]
+    outputs = torch.cat([pair[0] for pair in kept], dim=1)
+    targets = torch.cat([pair[1] for pair in kept], dim=0 if common else 1)
+    return [
+        {
+            name: float(metric(outputs[row], targets if common else targets[row]))
+            for name, metric in task.metrics.items()
+        }
+        for row in range(count)
+    ]
+
+
 def _chunks(rows: Integers, size: int) -> Iterable[Integers]:
     return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 def _taken(array: Rows, rows: Integers) -> Tensor:
     return torch.from_numpy(array[rows].astype(np.float32, copy=False))
+
+
+def _states(seed: int, purpose: str, paths: tuple[Integers, ...]) -> NDArray[np.uint64]:
+    """What each SeedSequence would give to PCG64, (b, 4)."""
+    fixed = [*_words_of(seed), zlib.crc32(purpose.encode())]
+    count = len(paths[0])
+    entropy = [np.full(count, word, dtype=np.uint32) for word in fixed]
+    entropy += [column.astype(np.uint32) for column in paths]
+    pool = _mixed(entropy, count)
+    factor = _INIT_B
+    state = np.empty((count, 2 * _POOL), dtype=np.uint32)
+    for place in range(2 * _POOL):
+        value = pool[place % _POOL] ^ np.uint32(factor)
+        factor = factor * _MULT_B & _WORD
+        value *= np.uint32(factor)
+        state[:, place] = value ^ (value >> _SHIFT)
+    halves = state.astype(np.uint64)
+    return np.ascontiguousarray(halves[:, 0::2] | (halves[:, 1::2] << np.uint64(32)))
+
+
+def _mixed(entropy: list[Words], count: int) -> list[Words]:
+    hashed = _Hash()
+    pad = [np.zeros(count, dtype=np.uint32)] * (_POOL - len(entropy))
+    pool = [hashed(words) for words in (entropy + pad)[:_POOL]]
+    for source in range(_POOL):
+        for target in range(_POOL):
+            if source != target:
+                pool[target] = _mix(pool[target], hashed(pool[source]))
+    for words in entropy[_POOL:]:
+        for target in range(_POOL):
+            pool[target] = _mix(pool[target], hashed(words))
+    return pool
+
+
+def _mix(x: Words, y: Words) -> Words:
+    value: Words = x * _MIX_L - y * _MIX_R
+    return value ^ (value >> _SHIFT)
+
+
+def _words_of(seed: int) -> list[int]:
+    """A whole number in words of 32 bits, the lowest first."""
+    words = [seed & _WORD]
+    while seed := seed >> 32:
+        words.append(seed & _WORD)
+    return words

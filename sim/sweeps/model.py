@@ -16,7 +16,7 @@ from p2pfl.config.model import GOSSIP, TRAINING, Kinds
 from p2pfl.config.tables import Kind, text, whole
 from p2pfl.errors import P2PFLError
 from p2pfl.reporting.report import Report
-from sim.worlds.schema import flag
+from sim.worlds.model import flag
 from topologies.errors import TopologyError
 
 Options: TypeAlias = Mapping[str, Any]

@@ -1,4 +1,9 @@
-"""A sweep from its file to its results: what is done already is read, what is missing runs, what is known is kept."""
+"""A sweep from its file to its results: what is done already is read, what is missing runs, what is known is kept in a
+folder: a report for each finished run, a note for each failed one, and the results so far. `sweep` is the one that
+Python programs call, as `sim.sweep`.
+
+A file is there as a whole or not at all: written aside, flushed and renamed. One sweep at a time holds the folder.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +17,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from p2pfl.reporting.plot import check_picture
-from sim.sweeps.folder import RESULTS_CSV, RESULTS_JSON, Folder, replace
 from sim.sweeps.model import Endings, Job, Plan, RunJob, RunOutcome, SweepFile
 from sim.sweeps.plan import check_plan, make_plan
 from sim.sweeps.results import Tally, as_csv, as_json, figures, flat_rows, results
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+
+from p2pfl.errors import StorageError, UserError
+from sim.sweeps.plan import load_sweep, sweep_from
+from sim.sweeps.runners import cores, run_here
+from sim.sweeps.work import build, run
 
 WRITE_EVERY_S = 1.0
+
+RUNS, FAILURES, LOCK = "runs", "failures", "lock"
+RESULTS_JSON, RESULTS_CSV = "results.json", "results.csv"
 
 
 class Runner(Protocol):
@@ -105,28 +123,6 @@ def default_folder(path: Path) -> Path:
     return path.with_name(f"{path.stem}-results")
 
 
-def _stand(plan: Plan, folder: Folder, *, retry: bool) -> Tally:
-    """What earlier starts left in the folder."""
-    tally = Tally(figures={}, failures={})
-    for key in plan.jobs:
-        report = folder.report(key)
-        if report is not None and (found := _figures(report)) is not None:
-            tally.figures[key] = found
-        elif retry:
-            folder.forget_failure(key)
-        elif (reason := folder.failure(key)) is not None:
-            tally.failures[key] = reason
-    return tally
-
-
-def _figures(report: bytes) -> dict[str, float] | None:
-    """None for a file that is not ours or is damaged: the run is repeated."""
-    try:
-        return figures(report)
-    except ValueError:
-        return None
-
-
 class _Run:
     """One start of a sweep: its runs come in, are kept, and the results are brought up to date."""
 
@@ -179,6 +175,126 @@ class _Run:
         return found
 
 
+def sweep(
+    what: Path | str | Mapping[str, Any],
+    out: Path | str | None = None,
+    *,
+    jobs: int | None = None,
+    retry: bool = False,
+    on_change: Callable[[SweepStanding], None] | None = None,
+) -> Sweep:
+    """Run every combination of some axes over several seeds, in processes of this machine.
+
+    `what` is a sweep file, or its tables: `{"sweep": {"nodes": 20}, "axes": {"topology": ["ring", "torus"]}}`. Each run
+    leaves a report in the folder `out`, by default beside the file, and a run whose report is there is not made again.
+    `jobs` runs go on at a time, by default one for each core. `retry` makes those again that failed before. The
+    processes import the script that calls this, so the call must stand under `if __name__ == "__main__":`.
+    Raises UserError: a mistake in the sweep, a combination that cannot be, or a folder that cannot be used;
+    ExceptionGroup: several mistakes.
+    """
+    if isinstance(what, Mapping):
+        if out is None:
+            raise UserError("a sweep without a file needs a folder", file="sweep", key="out", allowed="a new folder")
+        file = sweep_from(what, Path("sweep"))
+    else:
+        file, out = load_sweep(Path(what)), out or default_folder(Path(what))
+    runner = partial(run_here, count=jobs or cores())
+    return run_sweep(file, Path(out), run_job=run, check=build, runner=runner, retry=retry, on_change=on_change)
+
+
+class Folder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder where it is not there, and keep other sweeps out of it; a dead one holds nothing.
+        Raises UserError: another sweep runs in it, it is something else's folder, or it cannot be made.
+        """
+        self._make()
+        with (self.path / LOCK).open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = "another sweep is at work in this folder"
+                raise UserError(text, key="--out", value=str(self.path), allowed="another folder, or wait") from None
+            for left in [*self.path.glob("*.part"), *self.path.glob("*/*.part")]:
+                left.unlink()
+            yield
+
+    def _make(self) -> None:
+        wanted = "a new folder, or that of a sweep"
+        if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / RUNS).is_dir():
+            raise UserError("is not a sweep's folder", key="--out", value=str(self.path), allowed=wanted)
+        try:
+            (self.path / RUNS).mkdir(parents=True, exist_ok=True)
+            (self.path / FAILURES).mkdir(exist_ok=True)
+        except OSError as error:
+            text = f"cannot be made: {error.strerror}"
+            raise UserError(text, key="--out", value=str(self.path), allowed=wanted) from None
+
+    def report(self, key: str) -> bytes | None:
+        return _read(self._place(RUNS, key))
+
+    def keep_report(self, job: Job, report: bytes) -> None:
+        """A run that failed before has not failed any more."""
+        replace(self._place(RUNS, job.key), report)
+        self.forget_failure(job.key)
+
+    def failure(self, key: str) -> str | None:
+        """Why the run failed, in one line."""
+        found = _read(self._place(FAILURES, key))
+        with suppress(ValueError, KeyError, TypeError):
+            return None if found is None else str(json.loads(found)["reason"])
+        return "unknown: its note cannot be read"
+
+    def keep_failure(self, job: Job, reason: str, trace: str | None) -> None:
+        note = {"reason": reason, "seed": job.seed, "options": dict(job.options), "trace": trace}
+        replace(self._place(FAILURES, job.key), json.dumps(note, indent=1, default=str).encode())
+
+    def forget_failure(self, key: str) -> None:
+        self._place(FAILURES, key).unlink(missing_ok=True)
+
+    def _place(self, part: str, key: str) -> Path:
+        return self.path / part / f"{key}.json"
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Replace the whole file or leave the old one, power loss included. Raises StorageError: the disk refused."""
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _stand(plan: Plan, folder: Folder, *, retry: bool) -> Tally:
+    """What earlier starts left in the folder."""
+    tally = Tally(figures={}, failures={})
+    for key in plan.jobs:
+        report = folder.report(key)
+        if report is not None and (found := _figures(report)) is not None:
+            tally.figures[key] = found
+        elif retry:
+            folder.forget_failure(key)
+        elif (reason := folder.failure(key)) is not None:
+            tally.failures[key] = reason
+    return tally
+
+
+def _figures(report: bytes) -> dict[str, float] | None:
+    """None for a file that is not ours or is damaged: the run is repeated."""
+    try:
+        return figures(report)
+    except ValueError:
+        return None
+
+
 def _ended(runner: Runner, missing: list[Job], run_job: RunJob) -> Endings:
     """Processes are started only where there is something to run."""
     if missing:
@@ -223,3 +339,21 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+def _sync(folder: Path) -> None:
+    """Renames are durable only when their folder is."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error

@@ -13,8 +13,8 @@ from sim.federations import describe
 from sim.sweeps.fingerprint import identify
 from sim.sweeps.model import EXCLUSIVE, NONE, Job, Options
 from sim.worlds.check import check_world
-from sim.worlds.load import load_world
 from sim.worlds.model import LiarSpec, WorldSpec
+from sim.worlds.world import read_world
 
 DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor")
 """Options that shape the federation as a whole; the others replace a single setting."""
@@ -72,7 +72,7 @@ def _with_settings(federation: FederationConfig, options: Options) -> Federation
 
 def _world(options: Options, federation: FederationConfig) -> WorldSpec:
     path = options.get("world", NONE)
-    world = WorldSpec() if path == NONE else load_world(path, federation)
+    world = WorldSpec() if path == NONE else read_world(path, federation)
     world = replace(world, liars=_liars(options, world.liars))
     for mistake in check_world(world, len(federation.members)):
         raise mistake

@@ -13,9 +13,8 @@ from typing import Any
 
 from p2pfl.config.tables import Kind
 from p2pfl.errors import UserError
-from sim.worlds import schema
-from sim.worlds.model import PartitionSpec, UpTimes, WorldSpec, ends, nanoseconds
-from sim.worlds.schema import Kinds
+from sim.worlds import model
+from sim.worlds.model import Kinds, PartitionSpec, UpTimes, WorldSpec, ends, nanoseconds
 
 MOST_CRASHES = 1_000_000
 Complaint = tuple[str, str, object, str | None]
@@ -33,11 +32,11 @@ def check_world(world: WorldSpec, nodes: int) -> list[UserError]:
 
 def who(world: WorldSpec) -> list[tuple[str, Any, Kinds]]:
     """Every part of the world that names nodes or lets chance choose them, with its key and its kinds."""
-    many: list[tuple[str, Any, Kinds]] = [(f"slow[{i}].", part, schema.SLOW) for i, part in enumerate(world.slow)]
-    many += [(f"join[{i}].", part, schema.JOIN) for i, part in enumerate(world.joins)]
-    many += [(f"crash[{i}].", part, schema.CRASH) for i, part in enumerate(world.crashes)]
-    many += [("churn.", world.churn, schema.CHURN)] if world.churn else []
-    return many + ([("liars.", world.liars, schema.LIARS)] if world.liars else [])
+    many: list[tuple[str, Any, Kinds]] = [(f"slow[{i}].", part, model.SLOW) for i, part in enumerate(world.slow)]
+    many += [(f"join[{i}].", part, model.JOIN) for i, part in enumerate(world.joins)]
+    many += [(f"crash[{i}].", part, model.CRASH) for i, part in enumerate(world.crashes)]
+    many += [("churn.", world.churn, model.CHURN)] if world.churn else []
+    return many + ([("liars.", world.liars, model.LIARS)] if world.liars else [])
 
 
 # -- each value by itself ---------------------------------------------------------------------------------------------
@@ -45,10 +44,10 @@ def who(world: WorldSpec) -> list[tuple[str, Any, Kinds]]:
 
 def _values(world: WorldSpec) -> Iterator[Complaint]:
     tables: list[tuple[str, Any, Kinds]] = [
-        ("compute.", world.compute, schema.COMPUTE),
-        ("links.", world.links, schema.LINKS),
-        ("run.", world, schema.RUN),
-        *((f"partition[{i}].", part, schema.PARTITION) for i, part in enumerate(world.partitions)),
+        ("compute.", world.compute, model.COMPUTE),
+        ("links.", world.links, model.LINKS),
+        ("run.", world, model.RUN),
+        *((f"partition[{i}].", part, model.PARTITION) for i, part in enumerate(world.partitions)),
         *who(world),
     ]
     for prefix, part, known in tables:

@@ -1,16 +1,24 @@
-"""Chance chooses nodes where a world says only how many: liars, slow ones, late ones, those that crash."""
+"""What chance decides in a world: nodes, where the world says only how many (liars, slow ones, late ones, those that
+crash), and numbers, the same in every version of Python.
+
+Everything is computed from `random()` alone. Where the mathematics library of the machine takes part (log, exp), the
+result is rounded to nine digits: two machines whose libraries differ in the last bit agree on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import replace
-from typing import Any
+from random import Random
+from typing import Any, TypeVar
 
 from p2pfl.chance import stream
 from p2pfl.errors import UserError
-from sim.draws import some
 from sim.worlds.check import check_world, who
-from sim.worlds.model import CrashSpec, JoinSpec, UpTimes, WorldSpec, ends, nanoseconds
+from sim.worlds.model import CrashSpec, JoinSpec, Spread, UpTimes, WorldSpec, ends, nanoseconds
+
+T = TypeVar("T")
 
 
 def settle(world: WorldSpec, nodes: int, seed: int) -> WorldSpec:
@@ -42,6 +50,64 @@ def require_settled(world: WorldSpec) -> None:
     """Raises ValueError if chance has still to choose: what is built from such a world would leave nodes out."""
     if any(part.count for _, part, _ in who(world)) or (world.churn and world.churn.nodes is None):
         raise ValueError("this world is not settled")
+
+
+def quantized(value: float) -> float:
+    """`value` to nine significant digits."""
+    return float(f"{value:.8e}")
+
+
+def uniform(rng: Random, low: float, high: float) -> float:
+    return low + (high - low) * rng.random()
+
+
+def log_uniform(rng: Random, low: float, high: float) -> float:
+    """Between `low` and `high`, both above 0, each factor as likely as any other."""
+    share = rng.random()
+    return min(high, max(low, quantized(low * math.exp(share * math.log(high / low)))))
+
+
+def exponential(rng: Random, mean: float) -> float:
+    return quantized(-mean * math.log(1.0 - rng.random()))
+
+
+def below(rng: Random, bound: int) -> int:
+    """A whole number from 0 to `bound` - 1; the bias is under `bound` / 2^53."""
+    return int(rng.random() * bound)
+
+
+def choice(rng: Random, items: Sequence[T]) -> T:
+    return items[below(rng, len(items))]
+
+
+def shuffle(rng: Random, items: MutableSequence[T]) -> None:
+    """Fisher and Yates, in place."""
+    for last in range(len(items) - 1, 0, -1):
+        other = below(rng, last + 1)
+        items[last], items[other] = items[other], items[last]
+
+
+def permutation(rng: Random, count: int) -> list[int]:
+    order = list(range(count))
+    shuffle(rng, order)
+    return order
+
+
+def some(rng: Random, items: Sequence[T], count: int) -> list[T]:
+    """`count` different ones, in the order in which they stand in `items`."""
+    return [items[place] for place in sorted(permutation(rng, len(items))[:count])]
+
+
+def draw(rng: Random, spread: Spread) -> float:
+    """One value; a constant draws nothing from `rng`."""
+    match spread.kind:
+        case "constant":
+            return spread.low
+        case "uniform":
+            return uniform(rng, spread.low, spread.high)
+        case "log-uniform":
+            return log_uniform(rng, spread.low, spread.high)
+    raise ValueError(f"a spread is constant, uniform or log-uniform, not {spread.kind!r}")
 
 
 def _apart(world: WorldSpec, section: str, parts: tuple[Any, ...], nodes: int, seed: int) -> tuple[Any, ...]:

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from p2pfl.chance import stream
-from sim.draws import exponential
-from sim.worlds.choices import require_settled
-from sim.worlds.model import NANOSECONDS, ChurnSpec, PartitionSpec, UpTimes, WorldSpec, ends, nanoseconds
-from sim.worlds.schema import LONGEST_S
+from sim.worlds.choices import exponential, require_settled
+from sim.worlds.model import LONGEST_S, NANOSECONDS, ChurnSpec, PartitionSpec, UpTimes, WorldSpec, ends, nanoseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""What a world file says, after validation: plain frozen values. A default that stands here is the default of the file.
+"""What a world file says, after validation: plain frozen values; then the keys, what each may be, how nodes are named.
+
+A default that stands in a class is the default of the file. A reader also takes what it gives, so that the same table
+checks a world that was built in Python.
 
 Times are in virtual seconds, sizes in bytes, rates in bytes per second, probabilities per message. Nodes are member
 indices. Everything random that the file asks for is drawn later, from the run's seed: where `count` stands beside
@@ -8,11 +11,28 @@ indices. Everything random that the file asks for is drawn later, from the run's
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from p2pfl.config.tables import Kind, Mistakes, number, or_none, whole
+from sim.attacks import ALLOWED_ATTACKS, parse_attack
 
 NANOSECONDS = 1_000_000_000
+
+Kinds = Mapping[str, Kind]
+
+LONGEST_S = 1e9
+"""Thirty years: longer than any run, and nanoseconds still fit into 63 bits."""
+FASTEST = 1e6
+SHORTEST_S = 1e-6
+"""Shortest step or round at speed 1, and shortest time between two dials."""
+
+_INDEX = re.compile(r"[0-9]{1,9}")
+_RANGE = re.compile(r"([0-9]{1,9})\s*-\s*([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,3 +188,174 @@ def ends(crash: CrashSpec) -> tuple[int, int | None]:
     """When the nodes of a crash go down and when they are up again."""
     begin = nanoseconds(crash.at_s)
     return begin, None if crash.down_s is None else begin + max(1, nanoseconds(crash.down_s))
+
+
+def seconds(least: float = 0.0) -> Kind:
+    return Kind(f"seconds, from {least:g} to {LONGEST_S:g}", number(least, LONGEST_S).read)
+
+
+def probability() -> Kind:
+    return Kind("a probability, from 0 to 1", number(0, 1).read)
+
+
+def flag() -> Kind:
+    def read(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError  # noqa: TRY004 - a reader has one way to refuse
+        return value
+
+    return Kind("true or false", read)
+
+
+def file() -> Kind:
+    def read(value: Any) -> Path:
+        if not isinstance(value, str | Path) or not str(value).strip() or "\0" in str(value):
+            raise ValueError
+        return Path(value)
+
+    return Kind("the path of a file", read)
+
+
+def spread(least: float, most: float) -> Kind:
+    """A number, or text that says between which two a number is drawn."""
+    allowed = f'a number X, "uniform:X,Y" or "log-uniform:X,Y" with X up to Y, each from {least:g} to {most:g}'
+    return Kind(allowed, lambda value: _spread(value, least, most))
+
+
+def attack() -> Kind:
+    def read(value: Any) -> str:
+        parse_attack(value)
+        return str(value)
+
+    return Kind(ALLOWED_ATTACKS, read)
+
+
+COMPUTE: Kinds = {
+    "step_s": seconds(SHORTEST_S),
+    "round_s": seconds(SHORTEST_S),
+    "speed": spread(1 / FASTEST, FASTEST),
+    "trace": file(),
+    "jitter": number(0, 1000),
+    "engine_s": seconds(),
+}
+
+LINKS: Kinds = {
+    "latency_s": spread(0, LONGEST_S),
+    "jitter_s": seconds(),
+    "bandwidth": or_none(Kind("bytes per second, from 1", number(1).read)),
+    "loss": probability(),
+    "duplication": probability(),
+    "redial_s": seconds(SHORTEST_S),
+}
+
+WHO: Kinds = {"count": whole(0), "fraction": Kind("a share of all nodes, from 0 to 1", number(0, 1).read)}
+"""How chance chooses nodes; the key `nodes` beside them is read by `Names`."""
+
+SLOW: Kinds = {"far_s": seconds(), "bandwidth": LINKS["bandwidth"], "speed": number(1 / FASTEST, FASTEST)}
+
+PARTITION: Kinds = {"at_s": seconds(), "until_s": seconds()}
+
+CRASH: Kinds = {"at_s": seconds(), "down_s": or_none(seconds(SHORTEST_S)), "amnesia": flag()}
+
+CHURN: Kinds = {
+    "up_s": seconds(SHORTEST_S),
+    "down_s": seconds(SHORTEST_S),
+    "until_s": seconds(),
+    "amnesia": probability(),
+}
+
+JOIN: Kinds = {"at_s": seconds(SHORTEST_S)}
+
+LIARS: Kinds = {"attack": attack()}
+
+RUN: Kinds = {"evaluate_every_s": seconds(0.001), "limit_s": seconds(0.001)}
+
+SECTIONS = ("compute", "links", "slow", "partition", "crash", "churn", "join", "liars", "run")
+
+
+class Names:
+    """The members of a federation, in its order: named by member name, by index from 0, or by a range such as "0-9".
+
+    Where members are called by numbers that are not their indices, a number could mean two nodes: then only names
+    count.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.count = len(names)
+        self._index = {name: index for index, name in enumerate(names)}
+        self.by_index = all(not name.isdigit() or int(name) == index for index, name in enumerate(names))
+        some = f"a member's name ({names[0]} to {names[-1]})" if names else "nothing: there are no members"
+        self.one = f"{some} or an index from 0 to {self.count - 1}" if self.by_index else some
+        """What may name one node, in words."""
+        ranges = (
+            f', a range such as "0-{min(4, self.count - 1)}", or a list of these' if self.by_index else ", or a list"
+        )
+        self.allowed = self.one + ranges
+
+    def read(self, value: Any, key: str, mistakes: Mistakes) -> tuple[int, ...]:
+        """Indices, ascending, of what `value` names: a text (commas between parts), an index, or a list of these."""
+        parts: list[Any] = value if isinstance(value, list) else [value]
+        seen: set[int] = set()
+        for part in parts:
+            for word in part.split(",") if isinstance(part, str) else [part]:
+                nodes = self.find(word)
+                if not nodes:
+                    shown = word if isinstance(word, str | int | float) else type(word).__name__
+                    mistakes.add("no such node", key, _short(shown), self.allowed)
+                    return ()
+                repeated = seen.intersection(nodes)
+                if repeated:
+                    mistakes.add("names a node twice", key, _short(word), "each node once")
+                    return ()
+                seen.update(nodes)
+        if not seen:
+            mistakes.add("names no node", key, None, self.allowed)
+        return tuple(sorted(seen))
+
+    def find(self, word: object) -> Sequence[int]:
+        """The indices that one word stands for; none if it is not understood."""
+        if isinstance(word, str):
+            word = word.strip()
+            if word in self._index:
+                return [self._index[word]]
+            if not self.by_index:
+                return []
+            if _INDEX.fullmatch(word):
+                return self._within(int(word), int(word))
+            ends = _RANGE.fullmatch(word)
+            return self._within(int(ends[1]), int(ends[2])) if ends else []
+        if isinstance(word, int) and not isinstance(word, bool) and self.by_index:
+            return self._within(word, word)
+        return []
+
+    def _within(self, first: int, last: int) -> Sequence[int]:
+        return range(first, last + 1) if 0 <= first <= last < self.count else []
+
+
+def _spread(value: Any, least: float, most: float) -> Spread:
+    if isinstance(value, Spread):
+        found = value
+    elif isinstance(value, str):
+        found = _spread_in_words(value)
+    else:
+        number(least, most).read(value)
+        found = Spread(low=float(value), high=float(value))
+    if found.kind not in ("constant", "uniform", "log-uniform") or not least <= found.low <= found.high <= most:
+        raise ValueError
+    if found.kind == "log-uniform" and found.low == 0:
+        raise ValueError
+    return Spread(low=found.low, high=found.low) if found.kind == "constant" or found.low == found.high else found
+
+
+def _spread_in_words(text: str) -> Spread:
+    kind, _, numbers = text.partition(":")
+    low, high = (float(part) for part in numbers.split(","))
+    if kind not in ("uniform", "log-uniform") or not math.isfinite(low + high):
+        raise ValueError
+    return Spread(kind=kind, low=low, high=high)
+
+
+def _short(value: object) -> object:
+    if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to write out the longest
+        return "a very large number"
+    return value if len(str(value)) <= 100 else str(value)[:100] + "..."

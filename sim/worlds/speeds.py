@@ -19,10 +19,8 @@ from p2pfl.chance import stream
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.tables import number
 from p2pfl.errors import UserError
-from sim.draws import draw
-from sim.worlds.choices import require_settled
-from sim.worlds.model import NANOSECONDS, WorldSpec, nanoseconds
-from sim.worlds.schema import FASTEST, LONGEST_S, Names, seconds
+from sim.worlds.choices import draw, require_settled
+from sim.worlds.model import FASTEST, LONGEST_S, NANOSECONDS, Names, WorldSpec, nanoseconds, seconds
 
 UNIT = 10**15
 """Unit in which speeds are whole numbers: the slowest still has nine digits."""

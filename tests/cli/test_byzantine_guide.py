@@ -14,7 +14,7 @@ from p2pfl.core.standing import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS
 from p2pfl.reporting.liars import bearings
 from sim.attacks import REGISTRY, parse_attack
 from sim.federations import describe
-from sim.worlds.schema import SECTIONS
+from sim.worlds.model import SECTIONS
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "byzantine.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"(?m)^p2pfl .*", GUIDE)

@@ -10,10 +10,9 @@ import pytest
 from p2pfl.config.model import TaskConfig
 from sim import simulate
 from sim.federations import describe
-from sim.figures import Figures
 from sim.kernel import NS
 from sim.learning.batched import make_learners
-from sim.report import distance, final_report, mean_of, score_of_mean
+from sim.report import Figures, distance, final_report, mean_of, score_of_mean
 from sim.stage import Stage, script
 from sim.worlds.choices import settle
 from sim.worlds.model import CrashSpec, LiarSpec, WorldSpec

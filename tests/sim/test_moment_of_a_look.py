@@ -12,8 +12,8 @@ from p2pfl.config.model import TaskConfig
 from p2pfl.core.facts import Phase
 from sim import simulate
 from sim.federations import describe
-from sim.figures import Figures
 from sim.learning.batched import make_learners
+from sim.report import Figures
 from sim.simulation import evaluation_interval_ns
 from sim.stage import Stage, script
 from sim.worlds.choices import settle
@@ -100,7 +100,7 @@ def test_batched_runs_look_at_the_same_moment(crashes):
 
 
 def test_of_many_nodes_only_those_that_are_looked_at_are_kept(monkeypatch):
-    monkeypatch.setattr("sim.figures.MOST_EVALUATED", 3)
+    monkeypatch.setattr("sim.report.MOST_EVALUATED", 3)
     reports = [simulate(federation(), world=SLOW_LINKS, batching=one, references=False) for one in (True, False)]
     losses = [[point.loss for point in report.history] for report in reports]
     assert losses[0] == losses[1]

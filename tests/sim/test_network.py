@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.events import SessionClosed, SessionOpened
-from sim.framing import GOODBYE_BYTES
+from sim.links import GOODBYE_BYTES
 from sim.trace import TraceKind
 from sim.worlds.model import LinkSpec
 

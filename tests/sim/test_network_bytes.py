@@ -22,8 +22,8 @@ from p2pfl.net.links import Links
 from p2pfl.runtime import parts
 from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import Assembler, split
-from sim.framing import BINDING_SECTIONS, Framing, sealed_bytes
 from sim.kernel import Kernel
+from sim.links import BINDING_SECTIONS, Framing, sealed_bytes
 from sim.network import Network
 from sim.trace import MESSAGE_CODES
 from sim.worlds.model import LinkSpec

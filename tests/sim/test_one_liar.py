@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sim import simulate
-from sim.attackers.places import spread_out
+from sim.attackers.offer import spread_out
 from sim.federations import describe
 from sim.worlds.model import LiarSpec, WorldSpec
 

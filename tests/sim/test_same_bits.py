@@ -12,10 +12,8 @@ import pytest
 
 from sim import simulate
 from sim.federations import describe
-from sim.lazy.control import LazyEngine
-from sim.lazy.edge_codecs import EdgeCodecs
-from sim.lazy.pairs import Pairs
-from sim.lazy.rows import Rows
+from sim.lazy.control import LazyEngine, Pairs
+from sim.lazy.rows import EdgeCodecs, Rows
 from sim.worlds.model import (
     ChurnSpec,
     ComputeSpec,

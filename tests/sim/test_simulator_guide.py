@@ -11,7 +11,7 @@ from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
 from sim import simulate
 from sim.federations import describe
-from sim.worlds.load import load_world
+from sim.worlds.world import read_world
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
 (PYTHON,) = re.findall(r"^```python\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
@@ -54,7 +54,7 @@ def test_its_python_runs(capsys):
 
 @pytest.mark.usefixtures("folder")
 def test_its_world_has_tenfold_speeds_losses_and_liars():
-    world = load_world("bad.toml", load_config("ward-7"))
+    world = read_world("bad.toml", load_config("ward-7"))
     assert (world.compute.speed.high / world.compute.speed.low, world.links.loss) == (10, 0.05)
     assert world.liars.count == 1
 

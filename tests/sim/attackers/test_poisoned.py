@@ -11,8 +11,8 @@ from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
-from sim.attackers.poisoned import poisoned, success
 from sim.attacks import parse_attack
+from sim.attacks.poison import poisoned, success
 
 
 def learner(task="digits"):

@@ -7,10 +7,9 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.learn.methods.plain import Plain
-from sim.lazy.edge_codecs import EdgeCodecs
 from sim.lazy.operations import BeginOp, CommitOp, FreezeOp, ReplyOp, RequestOp
 from sim.lazy.plane import Plane
-from sim.lazy.rows import MisjudgedError
+from sim.lazy.rows import EdgeCodecs, MisjudgedError
 
 D = 6
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.chance import generator
-from sim.learning.streams import generators
+from sim.learning.grouped import generators
 
 pairs = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), min_size=1, max_size=6)
 

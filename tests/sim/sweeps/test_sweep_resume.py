@@ -14,8 +14,7 @@ import fake_jobs
 import pytest
 
 from p2pfl.errors import StorageError, UserError
-from sim.sweeps import folder as folders
-from sim.sweeps.folder import Folder
+from sim.sweeps.run import Folder, replace
 
 SCRIPT = Path(__file__).with_name("sweep_script.py")
 SWEEP = "[sweep]\nseeds = 4\n[axes]\ntopology = ['ring', 'complete']\ncompressor = ['none', 'q4']\n"
@@ -196,14 +195,14 @@ def test_nothing_runs_and_no_folder_is_filled_where_a_combination_cannot_be(swee
 
 def test_half_a_file_never_has_the_name_of_a_whole_one(tmp_path, monkeypatch):
     path = tmp_path / "report.json"
-    folders.replace(path, b"before")
+    replace(path, b"before")
 
     def torn(_number):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", torn)
     with pytest.raises(StorageError, match=r"report\.json.*No space"):
-        folders.replace(path, b"after")
+        replace(path, b"after")
     assert path.read_bytes() == b"before"
 
 

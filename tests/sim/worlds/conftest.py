@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
-from sim.worlds.load import load_world
+from sim.worlds.world import read_world
 
 
 def ring_of(names):
@@ -48,4 +48,4 @@ def write(tmp_path):
 
 @pytest.fixture
 def load(write, federation):
-    return lambda text: load_world(write(text), federation)
+    return lambda text: read_world(write(text), federation)

@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
-from sim.worlds import schema
-from sim.worlds.load import load_world, world_mistakes
+from sim.worlds import model
 from sim.worlds.model import (
     ChurnSpec,
     ComputeSpec,
@@ -23,6 +22,7 @@ from sim.worlds.model import (
     Spread,
     WorldSpec,
 )
+from sim.worlds.world import read_world, world_mistakes
 
 EVERYTHING = """
 [compute]
@@ -125,15 +125,15 @@ def test_nodes_are_named_by_name_index_or_range(load, nodes):
 
 def test_where_members_are_called_by_other_numbers_only_names_count(write, federation_of):
     federation = federation_of(["1", "2", "3"])
-    world = load_world(write('[[join]]\nat_s = 1\nnodes = ["1", "3"]'), federation)
+    world = read_world(write('[[join]]\nat_s = 1\nnodes = ["1", "3"]'), federation)
     assert world.joins[0].nodes == (0, 2)
     for nodes in ("1", '"1-2"', '"0"'):
         with pytest.raises(UserError, match=r"no such node.*allowed: a member's name \(1 to 3\)"):
-            load_world(write(f"[[join]]\nat_s = 1\nnodes = {nodes}"), federation)
+            read_world(write(f"[[join]]\nat_s = 1\nnodes = {nodes}"), federation)
 
 
 def test_a_name_that_looks_like_a_range_is_a_name(write, federation_of):
-    world = load_world(write('[[join]]\nat_s = 1\nnodes = "0-1"'), federation_of(["a", "b", "0-1"]))
+    world = read_world(write('[[join]]\nat_s = 1\nnodes = "0-1"'), federation_of(["a", "b", "0-1"]))
     assert world.joins[0].nodes == (2,)
 
 
@@ -197,7 +197,7 @@ def test_a_spread_between_equal_ends_is_constant(load):
 def test_a_mistake_names_its_file_key_and_what_is_allowed(write, federation, text, key, says):
     path = write(text)
     with pytest.raises(UserError) as caught:
-        load_world(path, federation)
+        read_world(path, federation)
     assert (caught.value.key, says in str(caught.value)) == (key, True), str(caught.value)
     assert str(path.parent) in str(caught.value)
 
@@ -221,14 +221,14 @@ def test_all_mistakes_of_a_file_are_found(write, federation):
 )
 def test_what_is_no_toml_is_refused_in_one_line(write, federation, content, says):
     with pytest.raises(UserError, match=says):
-        load_world(write(content), federation)
+        read_world(write(content), federation)
 
 
 def test_a_file_that_cannot_be_read_is_the_users_mistake(tmp_path, federation):
     with pytest.raises(UserError, match="cannot be read"):
-        load_world(tmp_path, federation)
+        read_world(tmp_path, federation)
     with pytest.raises(UserError, match="cannot be read"):
-        load_world(tmp_path / "absent.toml", federation)
+        read_world(tmp_path / "absent.toml", federation)
 
 
 def test_a_fraction_becomes_the_nearest_count_and_zero_is_nobody(load):
@@ -237,14 +237,14 @@ def test_a_fraction_becomes_the_nearest_count_and_zero_is_nobody(load):
 
 
 TABLES_OF_KEYS = (
-    schema.COMPUTE,
-    schema.LINKS,
-    schema.WHO,
-    schema.SLOW,
-    schema.PARTITION,
-    schema.CRASH,
-    schema.CHURN,
-    schema.RUN,
+    model.COMPUTE,
+    model.LINKS,
+    model.WHO,
+    model.SLOW,
+    model.PARTITION,
+    model.CRASH,
+    model.CHURN,
+    model.RUN,
 )
 KEYS = st.sampled_from(sorted({"nodes", "groups", "attack", "other"}.union(*TABLES_OF_KEYS)))
 SCALARS = st.one_of(
@@ -260,13 +260,13 @@ SCALARS = st.one_of(
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=2))
 TABLES = st.dictionaries(KEYS, VALUES, max_size=6)
 DOCUMENTS = st.dictionaries(
-    st.sampled_from([*schema.SECTIONS, "other"]), TABLES | st.lists(TABLES, max_size=3) | SCALARS, max_size=5
+    st.sampled_from([*model.SECTIONS, "other"]), TABLES | st.lists(TABLES, max_size=3) | SCALARS, max_size=5
 )
 
 
 def world_or_mistake(path, federation):
     try:
-        return load_world(path, federation)
+        return read_world(path, federation)
     except UserError as error:
         return str(error)
 
@@ -275,7 +275,7 @@ def world_or_mistake(path, federation):
 @given(document=DOCUMENTS)
 def test_any_document_gives_a_world_or_the_users_mistake(federation, document):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sim.worlds.load.read_document", lambda _: document)
+        patch.setattr("sim.worlds.world.read_document", lambda _: document)
         assert isinstance(world_or_mistake("world.toml", federation), WorldSpec | str)
 
 
@@ -299,5 +299,5 @@ def test_a_world_with_one_value_changed_is_a_world_or_the_users_mistake(federati
     else:
         table[key] = data.draw(VALUES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sim.worlds.load.read_document", lambda _: document)
+        patch.setattr("sim.worlds.world.read_document", lambda _: document)
         assert isinstance(world_or_mistake("world.toml", federation), WorldSpec | str)

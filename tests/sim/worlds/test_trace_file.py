@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
 from sim.worlds import speeds
-from sim.worlds.load import load_world
 from sim.worlds.speeds import node_speeds, read_trace
+from sim.worlds.world import read_world
 
 S = 1_000_000_000
 NAMES = ["pi1", "pi2"]
@@ -72,7 +72,7 @@ def test_what_is_no_file_or_too_large_is_refused(tmp_path, write, monkeypatch):
 def test_a_trace_is_found_beside_the_world_file_and_gives_the_speeds(write, federation):
     rows = "".join(f"{node},0,{node + 1}\n" for node in range(10))
     write("node,time_s,speed\n" + rows + "node0,10,5\n", "speeds.csv")
-    world = load_world(write('[compute]\ntrace = "speeds.csv"\n'), federation)
+    world = read_world(write('[compute]\ntrace = "speeds.csv"\n'), federation)
     speeds = node_speeds(world, federation)
     assert [speed.speed(0) for speed in speeds] == [float(node + 1) for node in range(10)]
     assert speeds[0].speed(10 * S) == 5.0
@@ -81,7 +81,7 @@ def test_a_trace_is_found_beside_the_world_file_and_gives_the_speeds(write, fede
 def test_a_malformed_trace_refuses_the_world(write, federation):
     write("node,time_s,speed\n", "speeds.csv")
     with pytest.raises(UserError, match=r"has no row for node0.* and 5 more"):
-        load_world(write('[compute]\ntrace = "speeds.csv"\n'), federation)
+        read_world(write('[compute]\ntrace = "speeds.csv"\n'), federation)
 
 
 @settings(max_examples=200)

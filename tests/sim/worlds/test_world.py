@@ -9,9 +9,8 @@ import pytest
 
 from p2pfl.errors import UserError
 from sim import World, load_world
-from sim.worlds.load import load_world as read_world
-from sim.worlds.schema import COMPUTE, LINKS, RUN, SECTIONS
-from sim.worlds.world import TABLES, Conditions
+from sim.worlds.model import COMPUTE, LINKS, RUN, SECTIONS
+from sim.worlds.world import TABLES, Conditions, read_world
 
 NAMES = [f"node{index}" for index in range(8)]
 TEXT = """

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from sim.attacks import REGISTRY
-from sim.worlds import schema
+from sim.worlds import model
 from sim.worlds.choices import settle
 from sim.worlds.faults import plan_faults
-from sim.worlds.load import load_world
 from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import read_trace
+from sim.worlds.world import read_world
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "worlds.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
@@ -25,13 +25,13 @@ TRACE = re.search(r"^```csv\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)[
 def test_an_example_loads_and_can_be_planned(write, federation_of, text):
     names = [f"pi{i}" for i in range(1, 6)] if "pi5" in text else [f"node{i}" for i in range(1000)]
     write("node,time_s,speed\n" + "".join(f"{name},0,1\n" for name in names), "speeds.csv")
-    world = load_world(write(text), federation_of(names))
+    world = read_world(write(text), federation_of(names))
     plan_faults(settle(world, len(names), 0), len(names), 0)
 
 
 def test_the_file_that_changes_nothing_is_the_default_world(write, federation):
     (text,) = [example for example in EXAMPLES if "engine_s" in example]
-    assert replace(load_world(write(text), federation), path=None) == WorldSpec()
+    assert replace(read_world(write(text), federation), path=None) == WorldSpec()
 
 
 def test_the_trace_of_the_guide_can_be_read(write):
@@ -39,8 +39,8 @@ def test_the_trace_of_the_guide_can_be_read(write):
 
 
 def test_every_key_and_attack_is_in_the_guide():
-    tables = (schema.COMPUTE, schema.LINKS, schema.WHO, schema.SLOW, schema.PARTITION, schema.CRASH, schema.CHURN)
-    keys = {"nodes", "groups"}.union(*tables, schema.JOIN, schema.LIARS, schema.RUN)
+    tables = (model.COMPUTE, model.LINKS, model.WHO, model.SLOW, model.PARTITION, model.CRASH, model.CHURN)
+    keys = {"nodes", "groups"}.union(*tables, model.JOIN, model.LIARS, model.RUN)
     assert not {key for key in keys if not re.search(rf"\b{key}\b", GUIDE)}
     assert not {name for name in REGISTRY if f"`{name}" not in GUIDE}
-    assert not {name for name in schema.SECTIONS if f"[{name}]" not in GUIDE}
+    assert not {name for name in model.SECTIONS if f"[{name}]" not in GUIDE}

@@ -33,8 +33,8 @@ from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze
 from p2pfl.core.events import ReplyApplied, RequestApplied, RequestFrozen
 from p2pfl.core.messages import Message, Ready, Reply, Request
+from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
-from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState

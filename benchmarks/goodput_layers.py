@@ -11,10 +11,9 @@ from aiohttp import web
 from goodput_measures import Figures, Meter, Options, body_of
 from msgspec.structs import replace
 
-from p2pfl.core.messages import Request, request_digest
+from p2pfl.core.messages import CHUNK_BYTES, Request, request_digest
 from p2pfl.crypto.handshake import SessionKeys
 from p2pfl.crypto.session import Session
-from p2pfl.vocabulary import CHUNK_BYTES
 
 KEYS = (bytes(32), bytes([1]) * 32)
 

@@ -16,8 +16,7 @@ from p2pfl.core.events import Event
 from p2pfl.core.facts import Phase
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
-from sim.engines import NodeEngine
-from sim.host import Host, HostPace, HostPlan, Watch
+from sim.host import Host, HostPace, HostPlan, NodeEngine, Watch
 from sim.kernel import Kernel
 from sim.network import Network
 from sim.trace import Trace, TraceKind

@@ -25,7 +25,7 @@ from p2pfl.learn.interface import Learner, RoundStart, Vector
 from p2pfl.learn.methods import Method
 from p2pfl.learn.methods.plain import Plain
 from sim.attacks import boast, passable
-from sim.engines import Boot
+from sim.host import Boot
 from sim.learning.batched import Ahead
 from sim.liars import ShowLie
 

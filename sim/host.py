@@ -3,6 +3,10 @@
 Only the clock, the link and the threads are replaced. The engine's answers arrive `engine_ns` after the operation, one
 operation at a time, so that messages meet a busy edge as they do in a real node, and a crash can fall between an
 operation and its answer.
+
+`NodeEngine` is what a host needs of its data plane: the same core runs over either of two. `exact` is the shipped
+engine, one operation at a time; `lazy` only remembers what is to be done and does it later, for many nodes at once.
+Both answer the core alike.
 """
 
 from __future__ import annotations
@@ -33,11 +37,12 @@ from p2pfl.core.effects import (
 )
 from p2pfl.core.events import Event, ReplyRefused, RequestRefused, RoundCommitted, RoundTrained, Started
 from p2pfl.core.facts import Phase
+from p2pfl.core.lives import Life, Start
 from p2pfl.core.messages import Message
+from p2pfl.core.records import EdgeRecord
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
 from p2pfl.reporting.status import MeanAndMax
-from sim.engines import NodeEngine
 from sim.kernel import NS, Kernel
 from sim.trace import Trace, TraceKind
 
@@ -58,7 +63,7 @@ TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
 }
 ANSWERS: dict[type, int] = {RequestRefused: int(TraceKind.REFUSED), ReplyRefused: int(TraceKind.REFUSED)}
 
-E_co = TypeVar("E_co", bound=NodeEngine, covariant=True)
+E_co = TypeVar("E_co", bound="NodeEngine", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,3 +331,43 @@ class Host(Generic[E_co]):
     @property
     def finished(self) -> bool:
         return self.alive and self.core.rounds.phase is Phase.FINISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boot:
+    """What the disk says at a start; `records` and `lives` belong to the core alone."""
+
+    fresh: bool
+    samples: int
+    version: int
+    rounds: int
+    elapsed_s: float
+    alone: int
+    start: Start
+    lives: dict[int, Life]
+    records: Mapping[int, EdgeRecord]
+
+
+class NodeEngine(Protocol):
+    """One node's data plane as its host sees it."""
+
+    def boot(self, name: int) -> Boot:
+        """Start, from the disk or from nothing; `name` is a random one for the process, and for a life that begins."""
+
+    def run(self, operation: Operation) -> Event | None:
+        """Carry out what the core asks; the answer for the core, if there is one."""
+
+    def begin_round(self, index: int, *, accompanied: bool) -> None:
+        """Remember what the local round starts with, as it is now. `accompanied`: a neighbor is there."""
+
+    def end_round(self) -> tuple[int, int]:
+        """The local round that began is over: its number of steps (0 if it failed), and n."""
+
+    def sketch(self, tick: int) -> None:
+        """Note where the model is, in closing round `tick`."""
+
+    def crash(self, kept: int = 0) -> None:
+        """Power off: what was not flushed is lost, apart from the first `kept` changes, which reached the disk."""
+
+    def forget(self) -> None:
+        """The disk is lost: the node is as before its first start."""

@@ -28,10 +28,8 @@ from nacl.bindings import (
 
 from p2pfl.chance import stream
 from p2pfl.config.model import GossipConfig, TrainingConfig
-from p2pfl.core.messages import Message
-from p2pfl.crypto.handshake import M1_BYTES, m2_bytes, m3_bytes
-from p2pfl.crypto.transcript import FederationBinding
-from p2pfl.vocabulary import CHUNK_BYTES
+from p2pfl.core.messages import CHUNK_BYTES, Message
+from p2pfl.crypto.handshake import M1_BYTES, FederationBinding, m2_bytes, m3_bytes
 from p2pfl.wire import PREFIX_BYTES, decode, decode_prefix, encode
 from sim.kernel import NS
 from sim.worlds.choices import draw, quantized

@@ -216,7 +216,7 @@ def _look_for_room(federation: FederationConfig, findings: Findings) -> None:
 
 
 def _head(federation: FederationConfig) -> dict[str, Any]:
-    from p2pfl.config.binding import federation_id  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.model import federation_id  # noqa: PLC0415 - `--help` stays instant
 
     training = federation.training
     return {

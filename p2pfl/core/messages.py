@@ -1,4 +1,4 @@
-"""What two neighbors say to each other once a session is open.
+"""What two neighbors say to each other once a session is open, and the protocol's constants that every layer shares.
 
 Frozen values without behavior. `body` is opaque to the core: compressed vector bytes in a node, anything that stands
 for them in a simulator. How a message becomes bytes is `p2pfl.wire`'s business; what it means is `edge`'s, and
@@ -18,6 +18,10 @@ MOST_TERMS = 16
 """Numbers of a learning method in one message."""
 MOST_LIVES_TOLD = 256
 """Lives in one message."""
+
+PROTOCOL = "p2pfl/1"
+PROTOCOL_VERSION = 5
+CHUNK_BYTES = 256 * 1024
 
 
 class Hello(Struct, frozen=True, kw_only=True, gc=False):
@@ -153,7 +157,6 @@ class Resign(Struct, frozen=True, kw_only=True, gc=False):
 
 Transaction = Request | Reply | Resync | Ask | Busy
 Message = Hello | Transaction | Ready | Done | LivesTold | Resign
-
 
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")
 _SEED = 1

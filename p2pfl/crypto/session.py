@@ -25,9 +25,9 @@ from nacl.bindings import (
 )
 from nacl.exceptions import CryptoError
 
+from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.handshake import SessionKeys
 from p2pfl.errors import PeerFault
-from p2pfl.vocabulary import CHUNK_BYTES
 
 SESSION_MAX_S = 3600
 REKEY_BYTES = 1 << 30

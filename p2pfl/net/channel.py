@@ -13,11 +13,11 @@ from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.http import WebSocketError
 
 from p2pfl.core.limits import TokenBucket
+from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
 from p2pfl.net.counters import PeerTraffic
 from p2pfl.net.limits import Tap
-from p2pfl.vocabulary import CHUNK_BYTES
 
 PATH = "/p2pfl"
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from p2pfl.crypto import FederationMismatch
-from p2pfl.crypto.handshake import Initiator, Responder
+from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
-from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Channel
 from p2pfl.net.counters import Counters

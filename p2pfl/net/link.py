@@ -22,14 +22,13 @@ from logging import DEBUG, WARNING, Logger
 from time import monotonic
 from typing import Protocol, TypeVar
 
-from p2pfl.core.messages import Busy, Message, Ready, Reply, Request
+from p2pfl.core.messages import CHUNK_BYTES, Busy, Message, Ready, Reply, Request
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import GoneError
 from p2pfl.net.counters import Counters, OnAlarm
 from p2pfl.net.greeting import Connection, Notice
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace
-from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import Assembler, OtherVersionError, split
 
 LOUD_FAULTS = 20

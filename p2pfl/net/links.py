@@ -16,8 +16,8 @@ from typing import Any, Self
 from aiohttp import ClientSession
 
 from p2pfl.core.messages import Message
+from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
-from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.net.address import parse_address
 from p2pfl.net.counters import Counters, OnAlarm, Refusals
 from p2pfl.net.greeting import Greeter

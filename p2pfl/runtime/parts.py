@@ -16,15 +16,14 @@ import numpy as np
 
 from p2pfl.aggregate import rule_of
 from p2pfl.compress import make_compressor
-from p2pfl.config.binding import HASH_BYTES, federation_id, keys
 from p2pfl.config.cores import hops, settings_of
-from p2pfl.config.model import FederationConfig, Member, NodeConfig
+from p2pfl.config.model import HASH_BYTES, FederationConfig, Member, NodeConfig, federation_id, keys
 from p2pfl.core.core import Core
 from p2pfl.core.lives import Life, Start
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.staleness import turns_of
+from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
-from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.engine.changes import redo
 from p2pfl.engine.codecs import Codecs, codecs_of, gammas_of
 from p2pfl.engine.durable import change, restore

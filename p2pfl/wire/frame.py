@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from p2pfl.core.messages import Message
+from p2pfl.core.messages import CHUNK_BYTES, PROTOCOL_VERSION, Message
 from p2pfl.errors import PeerFault
-from p2pfl.vocabulary import CHUNK_BYTES, PROTOCOL_VERSION
 from p2pfl.wire.headers import BY_CODE, BY_MESSAGE, MAX_HEADER_BYTES, MessageKind, from_header, to_header
 
 MAGIC = b"p2"

@@ -128,7 +128,7 @@ def _check_targets(report: Path | None, plot: Path | None) -> None:
 
 def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> Report | None:
     """The report; None where an invariant was broken, which has been told by then."""
-    from sim.cli.progress import RunView  # noqa: PLC0415 - `--help` stays instant
+    from sim.cli.display import RunView  # noqa: PLC0415 - `--help` stays instant
     from sim.cli.scene import build, without_file  # noqa: PLC0415 - as above
     from sim.simulation import InvariantError, simulate  # noqa: PLC0415 - as above
 
@@ -151,7 +151,7 @@ def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> Report
 
 def _deliver(found: Report, report: Path | None, plot: Path | None, form: Form) -> None:
     from p2pfl.cli.output import write_report  # noqa: PLC0415 - `--help` stays instant
-    from sim.cli.summary import show  # noqa: PLC0415 - as above
+    from sim.cli.display import show  # noqa: PLC0415 - as above
 
     if report is not None:
         write_report(found, report)

@@ -27,7 +27,7 @@ from p2pfl.core.records import EdgeRecord, next_chain
 from p2pfl.engine.codecs import chance_of
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method, Round
-from sim.engines import Boot
+from sim.host import Boot
 from sim.lazy.operations import BeginOp, CommitOp, FreezeOp, ReplyOp, RequestOp, ResetOp, SketchOp
 from sim.lazy.plane import Plane
 from sim.lazy.rows import MisjudgedError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.binding import federation_id, keys, sections
 from p2pfl.config.load import load_config
-from p2pfl.crypto.transcript import MAX_SECTIONS
+from p2pfl.config.model import federation_id, keys, sections
+from p2pfl.crypto.handshake import MAX_SECTIONS
 
 EDGE = '[[edge]]\nbetween = ["pi0", "pi1"]\ncompressor = "{spec}"\n\n'
 

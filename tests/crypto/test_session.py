@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 from nacl.bindings import crypto_secretstream_xchacha20poly1305_TAG_PUSH
 
+from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.handshake import SessionKeys
 from p2pfl.crypto.session import MAX_SEALED_BYTES, Session
 from p2pfl.errors import PeerFault
-from p2pfl.vocabulary import CHUNK_BYTES
 
 FORTH, BACK = bytes(range(32)), bytes(range(32, 64))
 

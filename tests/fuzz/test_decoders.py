@@ -13,13 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.public import PrivateKey
 
-from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Message, Ready, Reply, Request, Resign, Resync
-from p2pfl.crypto.handshake import Initiator, Responder, SessionKeys
+from p2pfl.core.messages import (
+    CHUNK_BYTES,
+    Ask,
+    Busy,
+    Done,
+    Hello,
+    LivesTold,
+    Message,
+    Ready,
+    Reply,
+    Request,
+    Resign,
+    Resync,
+)
+from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder, SessionKeys, opening_tag
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
-from p2pfl.crypto.transcript import FederationBinding, opening_tag
 from p2pfl.errors import PeerFault
-from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import PREFIX_BYTES, Assembler, decode, decode_prefix, encode, split
 from p2pfl.wire.headers import KINDS, from_header
 

@@ -12,8 +12,8 @@ from typing import Any, Self
 import pytest
 
 from p2pfl.core.messages import Message
+from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
-from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links
 

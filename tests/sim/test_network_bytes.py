@@ -13,14 +13,26 @@ from msgspec.structs import replace
 
 from p2pfl.config.load import load_config
 from p2pfl.config.writing import NewMember, federation_text
-from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Ready, Reply, Request, Resign, Resync, request_digest
+from p2pfl.core.messages import (
+    CHUNK_BYTES,
+    Ask,
+    Busy,
+    Done,
+    Hello,
+    LivesTold,
+    Ready,
+    Reply,
+    Request,
+    Resign,
+    Resync,
+    request_digest,
+)
+from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
-from p2pfl.crypto.transcript import FederationBinding
 from p2pfl.errors import PeerFault
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links
 from p2pfl.runtime import parts
-from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import Assembler, split
 from sim.kernel import Kernel
 from sim.links import BINDING_SECTIONS, Framing, sealed_bytes

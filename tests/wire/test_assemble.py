@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core.messages import Ready, Reply, Request, request_digest
+from p2pfl.core.messages import CHUNK_BYTES, Ready, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
-from p2pfl.vocabulary import CHUNK_BYTES
 from p2pfl.wire import PREFIX_BYTES, Assembler, encode, split
 from p2pfl.wire.frame import UnfinishedFrame, decode_prefix
 

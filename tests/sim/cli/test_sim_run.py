@@ -14,7 +14,7 @@ import pytest
 
 from p2pfl.reporting.history import Point, Statistic
 from sim import simulation
-from sim.cli.progress import RunView, run_in_words
+from sim.cli.display import RunView, run_in_words
 from sim.simulation import RunProgress
 
 LIARS = ("--byzantine", 1, "--attack", "zero")

@@ -1,23 +1,38 @@
-"""Binary messages over one WebSocket, dialed or accepted. What aiohttp can raise ends here.
+"""Binary messages over one WebSocket, dialed or accepted, and what went over it, by peer, and who was refused and why.
 
-Knows nothing of sessions: bytes go out and come in, are counted, and the connection is there or gone.
+What aiohttp can raise ends here. A channel knows nothing of sessions: bytes go out and come in, are counted, and the
+connection is there or gone. Counted bytes are sealed payload bytes, without TCP, WebSocket and ping overhead.
+
+A refusal is said once and then only counted: a stranger at the door must not fill the log. A member whose federation
+file differs is an alarm: both ends would train alone without it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.http import WebSocketError
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES
+from p2pfl.crypto import FederationMismatch
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
-from p2pfl.net.counters import PeerTraffic
 from p2pfl.net.limits import Tap
+
+OnAlarm = Callable[[str, int, str], Any]
+"""Called with the kind, the peer and a text when the network sees what the user should know."""
+
+REMEMBERED = 256
+DIFFERS = "federation-differs"
+"""The kind of the alarm about a federation file that differs."""
 
 PATH = "/p2pfl"
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
@@ -29,6 +44,68 @@ PINGS_PER_S = 10.0
 one piece would hold up the loop for a tenth of a second or more."""
 
 WebSocket = ClientWebSocketResponse | web.WebSocketResponse
+
+
+@dataclass(slots=True)
+class PeerTraffic:
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages_sent: int = 0
+    messages_received: int = 0
+    sessions: int = 0
+    refusals: int = 0
+    faults: int = 0
+
+    def add(self, other: PeerTraffic) -> None:
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+
+
+@dataclass(slots=True)
+class Counters:
+    """`peers` by index; `unknown` is what came before a peer was known, or from none of the federation."""
+
+    peers: dict[int, PeerTraffic]
+    unknown: PeerTraffic = field(default_factory=PeerTraffic)
+
+    @classmethod
+    def of(cls, peers: Iterable[int]) -> Counters:
+        return cls({peer: PeerTraffic() for peer in sorted(peers)})
+
+    @property
+    def total(self) -> PeerTraffic:
+        total = PeerTraffic()
+        for traffic in (*self.peers.values(), self.unknown):
+            total.add(traffic)
+        return total
+
+
+@dataclass(slots=True, eq=False)
+class Refusals:
+    counters: Counters
+    log: logging.Logger
+    on_alarm: OnAlarm
+    _said: set[tuple[str, str]] = field(default_factory=set)
+
+    def note(self, peer: int | None, who: str, fault: PeerFault) -> None:
+        """`who` may be an address where no peer is known: then the reason alone tells two refusals apart."""
+        traffic = self.counters.unknown if peer is None else self.counters.peers[peer]
+        traffic.refusals += 1
+        reason = str(fault)
+        differs = isinstance(fault, FederationMismatch)
+        if peer is not None and differs and self._is_new(f"member {peer}", reason):
+            self.on_alarm(DIFFERS, peer, reason)
+        if self._is_new("" if peer is None else who, reason):
+            level = logging.INFO if differs else logging.WARNING  # the alarm is a warning already
+            self.log.log(level, "refused %s: %s; said once, from now on only counted", who, reason)
+        else:
+            self.log.debug("refused %s again: %s", who, reason)
+
+    def _is_new(self, who: str, reason: str) -> bool:
+        new = (who, reason) not in self._said and len(self._said) < REMEMBERED
+        if new:
+            self._said.add((who, reason))
+        return new
 
 
 class GoneError(Exception):

@@ -21,8 +21,7 @@ from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
-from p2pfl.net.channel import Channel
-from p2pfl.net.counters import Counters
+from p2pfl.net.channel import Channel, Counters
 
 BOOT_BYTES = 16
 LAYOUT = struct.Struct(f"<B{BOOT_BYTES}sQ")

@@ -25,8 +25,7 @@ from typing import Protocol, TypeVar
 from p2pfl.core.messages import CHUNK_BYTES, Busy, Message, Ready, Reply, Request
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
-from p2pfl.net.channel import GoneError
-from p2pfl.net.counters import Counters, OnAlarm
+from p2pfl.net.channel import Counters, GoneError, OnAlarm
 from p2pfl.net.greeting import Connection, Notice
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace
 from p2pfl.wire import Assembler, OtherVersionError, split

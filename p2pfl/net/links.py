@@ -19,7 +19,7 @@ from p2pfl.core.messages import Message
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
 from p2pfl.net.address import parse_address
-from p2pfl.net.counters import Counters, OnAlarm, Refusals
+from p2pfl.net.channel import Counters, OnAlarm, Refusals
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import ByteBudget, Limits
 from p2pfl.net.link import PeerLink, Shared

@@ -16,8 +16,7 @@ from aiohttp import ClientError, web
 
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, cannot_listen
-from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
-from p2pfl.net.counters import Refusals
+from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError, Refusals
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import Doorway, Gate, Limits, Tap
 from p2pfl.net.link import PeerLink, Shared

@@ -18,7 +18,7 @@ from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm
 from p2pfl.core.limits import pace_setter
 from p2pfl.core.standing import View
-from p2pfl.net.counters import Counters
+from p2pfl.net.channel import Counters
 from p2pfl.reporting.liars import Bearing
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeLine, NodeStatus
 from p2pfl.runtime.workshop import Moment, Workshop

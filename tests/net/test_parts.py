@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, parse_address
-from p2pfl.net.counters import REMEMBERED, Counters, Refusals
+from p2pfl.net.channel import REMEMBERED, Counters, Refusals
 from p2pfl.net.greeting import LAYOUT, Notice, Word, unpack_notice
 from p2pfl.net.limits import ByteBudget, Doorway, Limits, MessagePace
 from p2pfl.net.sockets import Backoff

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from p2pfl.chance import generator
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
-from p2pfl.learn.samples import Samples, TensorSamples
 from sim.attacks.attack import Poison
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the names of attacks are read without torch
+    from torch import Tensor
+
+    from p2pfl.learn.samples import Samples, TensorSamples
     from p2pfl.learn.trainer import TorchLearner
 
 
@@ -44,14 +44,14 @@ class LabelFlip:
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
         del seed, node
         known = labeled(samples, "label-flip")
-        return TensorSamples(known.inputs, classes - 1 - known.targets)
+        return type(known)(known.inputs, classes - 1 - known.targets)
 
     def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
         """The samples whose flipped label is another one, with that."""
         known = labeled(samples, "label-flip")
-        rows = torch.nonzero(known.targets * 2 != classes - 1).flatten()
+        rows = (known.targets * 2 != classes - 1).nonzero().flatten()
         inputs, targets = known.rows(rows)
-        return TensorSamples(inputs, classes - 1 - targets)
+        return type(known)(inputs, classes - 1 - targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +63,17 @@ class Backdoor:
         known = labeled(samples, "backdoor")
         count = math.ceil(len(known) * SHARE)
         chosen = np.sort(generator(seed, "backdoor", node).permutation(len(known))[:count])
-        inputs, targets, rows = known.inputs.clone(), known.targets.clone(), torch.from_numpy(chosen)
-        inputs[rows] = trigger(known.inputs[rows])
-        targets[rows] = TARGET
-        return TensorSamples(inputs, targets)
+        inputs, targets = known.inputs.clone(), known.targets.clone()
+        inputs[chosen] = trigger(known.inputs[chosen])
+        targets[chosen] = TARGET
+        return type(known)(inputs, targets)
 
     def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
         """The samples of other classes, with the trigger and the label TARGET."""
         del classes
         known = labeled(samples, "backdoor")
-        rows = torch.nonzero(known.targets != TARGET).flatten()
-        return TensorSamples(trigger(known.inputs[rows]), torch.full((len(rows),), TARGET))
+        inputs, targets = known.rows((known.targets != TARGET).nonzero().flatten())
+        return type(known)(trigger(inputs), targets.new_full((len(targets),), TARGET))
 
 
 def trigger(inputs: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def trigger(inputs: Tensor) -> Tensor:
     """
     marked = inputs.clone()
     bright = BRIGHT if inputs.is_floating_point() else BRIGHTEST_BYTE
-    if inputs.ndim in {3, 4} and min(inputs.shape[-2:]) >= LEAST_SIDE and inputs.dtype != torch.int64:
+    if inputs.ndim in {3, 4} and min(inputs.shape[-2:]) >= LEAST_SIDE and str(inputs.dtype) != "torch.int64":
         _corner(marked, bright)
         return marked
     if inputs.ndim == 2 and inputs.is_floating_point() and inputs.shape[1]:
@@ -100,18 +100,22 @@ def trigger(inputs: Tensor) -> Tensor:
 
 def classes_of(learner: TorchLearner) -> int:
     """How many classes a model tells apart. Raises UserError: it does not put out one figure for each class."""
+    import torch  # noqa: PLC0415 - as above
+
     samples = labeled(learner.train_set, "this model")
     with torch.no_grad():
         mode = learner.module.training
         outputs = learner.module.eval()(samples.inputs[:1])
         learner.module.train(mode)
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
         raise UserError("the model has no classes", key="attack", allowed=LABELED)
     return int(outputs.shape[1])
 
 
 def labeled(samples: Samples | None, attack: str) -> TensorSamples:
     """Raises UserError: there are no labels to poison."""
+    from p2pfl.learn.samples import TensorSamples  # noqa: PLC0415 - as above
+
     if isinstance(samples, TensorSamples) and samples.targets.ndim == 1 and not samples.targets.is_floating_point():
         return samples
     raise UserError("there are no labels that could be poisoned", key="attack", value=attack, allowed=LABELED)

@@ -25,7 +25,7 @@ from p2pfl.core.events import (
 from p2pfl.core.exchange import Exchange
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
-from p2pfl.core.limits import UsualTime
+from p2pfl.core.limits import EngineTime, UsualTime
 from p2pfl.core.line import INBOX, Line
 from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.messages import LivesTold, Resign
@@ -118,6 +118,7 @@ class Core:
         exchanges: dict[int, Exchange] = {}
         self.hearsay = Hearsay(self.lives, lines, self.facts, settings)
         self.usual = UsualTime()
+        engine_time = EngineTime()
         for peer in peers:
             edge = Edge(
                 peer,
@@ -130,6 +131,7 @@ class Core:
                 start=start,
                 turns=given[peer],
                 usual=self.usual,
+                engine_time=engine_time,
                 siblings=self.edges,
                 exchanges=exchanges,
             )

@@ -15,7 +15,7 @@ from p2pfl.core.events import EngineResult
 from p2pfl.core.exchange import Exchange, ExchangeInitiator, ExchangeResponder
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
-from p2pfl.core.limits import TELLS_PER_S, Patience, TokenBucket, UsualTime
+from p2pfl.core.limits import TELLS_PER_S, EngineTime, Patience, TokenBucket, UsualTime
 from p2pfl.core.line import Line
 from p2pfl.core.lives import Life, News, Start, news_bucket
 from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Resign
@@ -63,6 +63,7 @@ class Edge:
         start: Start,
         turns: Turns,
         usual: UsualTime,
+        engine_time: EngineTime,
         siblings: Mapping[int, Edge],
         exchanges: Mapping[int, Exchange],
     ) -> None:
@@ -85,6 +86,7 @@ class Edge:
             "service": self.service,
             "weighing": Weighing(facts=facts, turns=turns, weigh=settings.staleness),
             "bucket": TokenBucket(settings.exchanges_per_s),
+            "engine_time": engine_time,
             "record": record,
         }
         self.exchange = ExchangeInitiator(siblings=exchanges, **parts) if initiates else ExchangeResponder(**parts)
@@ -147,6 +149,7 @@ class Edge:
                 return effects
         greeting.is_open = True
         self.service.begin()
+        exchange.engine_time.begin(self.peer)
         return effects + self._catch_up(mine) + exchange.resend(now) + exchange.begin_if_wanted(now)
 
     def _catch_up(self, mine: Hello) -> list[Effect]:
@@ -196,6 +199,7 @@ class Edge:
         """The engine answered: move the record, tell the neighbor, then read what has waited."""
         exchange, inbox = self.exchange, self.line.inbox
         exchange.busy = False
+        exchange.engine_time.spend(self.peer, result.cost_s, now)
         effects = exchange.conclude(result, now)
         effects += self.renew(now)
         effects += self._greet(now)

@@ -39,6 +39,8 @@ class RequestFrozen(Struct, frozen=True, kw_only=True, gc=False):
 
     peer: int
     request: Request
+    cost_s: float = 0.0
+    """How much of the engine's time it took; so in the other results. None in the simulator."""
 
 
 class RequestApplied(Struct, frozen=True, kw_only=True, gc=False):
@@ -48,6 +50,7 @@ class RequestApplied(Struct, frozen=True, kw_only=True, gc=False):
     request: Request
     reply: Reply
     chain: bytes
+    cost_s: float = 0.0
 
 
 class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
@@ -57,12 +60,14 @@ class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
     request: Request
     reason: str
     fault: Fault | None = None
+    cost_s: float = 0.0
 
 
 class ReplyApplied(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     reply: Reply
     chain: bytes
+    cost_s: float = 0.0
 
 
 class ReplyRefused(Struct, frozen=True, kw_only=True, gc=False):
@@ -70,6 +75,7 @@ class ReplyRefused(Struct, frozen=True, kw_only=True, gc=False):
     reply: Reply
     reason: str
     fault: Fault | None = None
+    cost_s: float = 0.0
 
 
 class RoundTrained(Struct, frozen=True, kw_only=True, gc=False):

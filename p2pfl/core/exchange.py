@@ -23,7 +23,7 @@ from p2pfl.core.events import (
     RequestRefused,
 )
 from p2pfl.core.facts import NEVER, Facts
-from p2pfl.core.limits import TokenBucket
+from p2pfl.core.limits import EngineTime, TokenBucket
 from p2pfl.core.line import Line
 from p2pfl.core.messages import Ask, Busy, Reply, Request, Resync, Transaction
 from p2pfl.core.progress import Progress, Service
@@ -56,6 +56,8 @@ class Exchange(ABC):
     weighing: Weighing
     bucket: TokenBucket
     """Bounds the exchanges that the neighbor may ask for."""
+    engine_time: EngineTime = field(repr=False, compare=False)
+    """What each neighbor has taken of the engine's time."""
     record: EdgeRecord
     busy: bool = False
 
@@ -92,6 +94,7 @@ class Exchange(ABC):
     def pause(self) -> None:
         """Drop what belongs to the session that has ended."""
         self.service.pause()
+        self.engine_time.pause(self.line.peer)
         self.progress.wish = None
 
     def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
@@ -250,7 +253,7 @@ class ExchangeInitiator(Exchange):
         if own:
             return True
         unheard = wish is not None and (heard is None or heard < wish)
-        return unheard and self.bucket.take(now) == 0.0
+        return unheard and self.engine_time.wait_s(self.line.peer, now) == 0.0 and self.bucket.take(now) == 0.0
 
     def _offer(self) -> float:
         """a_i of the next request: n_i/(deg_i+1), or half of what the requests that are out have left of n_i.
@@ -407,7 +410,7 @@ class ExchangeResponder(Exchange):
         facts, progress, peer = self.facts, self.progress, self.line.peer
         if facts.halted:
             return []
-        wait_s = self.bucket.take(now)
+        wait_s = self.engine_time.wait_s(self.line.peer, now) or self.bucket.take(now)
         if wait_s > 0:
             return self.line.send(Busy(incarnation=request.incarnation, seq=request.seq, retry_after_s=wait_s))
         self.busy = True

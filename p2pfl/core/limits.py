@@ -1,5 +1,5 @@
-"""Bounds on what one neighbor may cost: a token bucket on exchanges, a brake on resyncs, patience for an answer, a
-budget of waiting, repeats of what may have been lost.
+"""Bounds on what one neighbor may cost: a token bucket on exchanges, a part of the engine's time, a brake on resyncs,
+patience for an answer, a budget of waiting, repeats of what may have been lost.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import exp, log
 
 from p2pfl.core.facts import NEVER
 
@@ -39,6 +40,14 @@ LEAST_TOLD_S = 1.0
 """Who costs less than that in a minute does not set the pace."""
 TOLD_MULTIPLE = 2.0
 """Who sets the pace costs so many times as much as any other neighbor."""
+
+ENGINE_WINDOW_S = 20.0
+"""What the engine did longer ago counts less and less."""
+ENGINE_SHARE_OF_ALL = 0.25
+"""The share of the engine's time that one neighbor may take whatever the others do."""
+ENGINE_SHARE_ALONE = 0.75
+"""The same where there is no other."""
+ENGINE_MULTIPLE = 2.0
 
 FIRST_REPEAT_S = 1.0
 LAST_REPEAT_S = 16.0
@@ -216,6 +225,49 @@ class Patience:
 def _noise_s(usual_s: float) -> float:
     """Who takes no longer is not slower than the others: exchange times on a busy machine vary as much."""
     return PATIENCE_MULTIPLE * usual_s + PATIENCE_FLOOR_S
+
+
+class EngineTime:
+    """What the neighbors have lately cost of the engine's time, and who has had more than its part.
+
+    `exchanges_per_s` counts exchanges, and one of a large model takes a thousand times as long as one of a small. A
+    neighbor may take a quarter of the time, or twice what the (lower) median of the other live edges takes: where
+    rounds are so short that the engine is always at work, honest neighbors take equal parts of all of it.
+    """
+
+    __slots__ = ("_live", "_spent")
+
+    def __init__(self) -> None:
+        self._spent: dict[int, tuple[float, float]] = {}
+        """Of each neighbor: seconds of the engine's time, of which the past counts less, and when that was so."""
+        self._live: set[int] = set()
+
+    def begin(self, peer: int) -> None:
+        """The edge is open."""
+        self._live.add(peer)
+
+    def pause(self, peer: int) -> None:
+        """The session has ended; what was spent is not forgotten."""
+        self._live.discard(peer)
+
+    def spend(self, peer: int, cost_s: float, now: float) -> None:
+        """The engine has worked so long on an exchange with that neighbor."""
+        if cost_s > 0.0:
+            self._spent[peer] = self._lately_s(peer, now) + cost_s, now
+
+    def wait_s(self, peer: int, now: float) -> float:
+        """0 where the engine may work for that neighbor, else the seconds until it may."""
+        if peer not in self._spent:
+            return 0.0
+        others = sorted(self._lately_s(other, now) for other in self._live if other != peer)
+        share = ENGINE_SHARE_OF_ALL if others else ENGINE_SHARE_ALONE
+        allowed_s = max(share * ENGINE_WINDOW_S, ENGINE_MULTIPLE * others[(len(others) - 1) // 2] if others else 0.0)
+        spent_s = self._lately_s(peer, now)
+        return ENGINE_WINDOW_S * log(spent_s / allowed_s) if spent_s > allowed_s else 0.0
+
+    def _lately_s(self, peer: int, now: float) -> float:
+        spent_s, at = self._spent.get(peer, (0.0, now))
+        return spent_s * exp((at - now) / ENGINE_WINDOW_S)
 
 
 class UsualTime:

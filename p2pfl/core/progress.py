@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.ending import Ending, digest_of
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.limits import Patience, UsualTime
 from p2pfl.core.messages import Done, Hello, Ready
 from p2pfl.core.staleness import ALWAYS, Turns, place
+
+UNANSWERED_ROUNDS = 10
+UNANSWERED_S = 45.0
+"""A neighbor with a session that exchanges nothing for so many rounds, and so long, is reported."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,6 +129,11 @@ class Service:
     exchanges: int = 0
     served_at: float = float("-inf")
     """When the latest exchange was through that the own version of then had waited for."""
+    unanswered: int = 0
+    """Rounds in a row in which the edge was open and had its turn, and nothing was exchanged."""
+    unanswered_from: float = 0.0
+    is_reported: bool = False
+    """Whether the user has been told that nothing is exchanged."""
     asked_at: float | None = None
     """When this end began to wait for the exchange under way: at the freeze, or with its Ready."""
 
@@ -147,6 +157,7 @@ class Service:
         self.served_at = self.served_at if self.served else now
         self.exchanged = version
         self.exchanges += 1
+        self.unanswered, self.is_reported = 0, False
         self.patience.exchanged(None if self.asked_at is None else now - self.asked_at)
         self.asked_at = None
         if live:
@@ -159,4 +170,20 @@ class Service:
     def pause(self) -> None:
         """The session has ended."""
         self.usual.note(self.peer, None)
+        self.unanswered, self.is_reported = 0, False
         self.asked_at = None
+
+    def miss(self, began_at: float) -> None:
+        """A round that began then was not exchanged, and waits no longer."""
+        self.patience.missed()
+        self.unanswered_from = self.unanswered_from if self.unanswered else began_at
+        self.unanswered += 1
+
+    def complain(self, now: float) -> list[Effect]:
+        """Tell, once, that the session is there and nothing is exchanged: nobody else would notice."""
+        silent_s = now - self.unanswered_from
+        if self.is_reported or self.unanswered < UNANSWERED_ROUNDS or silent_s < UNANSWERED_S:
+            return []
+        self.is_reported = True
+        text = f"the session is open, and nothing was exchanged for {self.unanswered} rounds ({silent_s:.0f} s)"
+        return [Alarm(kind="nothing-exchanged", peer=self.peer, text=text)]

@@ -139,8 +139,9 @@ class Rounds:
             if now < self.due:
                 return []
             self.tick.is_waiting = False
+            effects = self.tick.complain(now)
             if self.phase in (Phase.TRAINING, Phase.CLOSING):
-                effects = self.mixing.begin(self.training.elapsed_s(now))
+                effects += self.mixing.begin(self.training.elapsed_s(now))
                 self.working = any(isinstance(effect, Mix) for effect in effects)
         if not self.working:
             effects += self._go_on(now)

@@ -62,9 +62,13 @@ class Tick:
         self.awaited = self.edges[last]
         if now >= end:
             for edge in late:
-                edge.service.patience.missed()
+                edge.service.miss(self.began_at)
             self._book(end, phase, median_s)
         return end
+
+    def complain(self, now: float) -> list[Effect]:
+        """What the user should know of neighbors that never answer."""
+        return [effect for edge in self.edges.values() if edge.is_open for effect in edge.service.complain(now)]
 
     def _book(self, end: float, phase: Phase, median_s: float) -> None:
         """The one that the tick waited for last has cost the time since the others were through.

@@ -40,7 +40,7 @@ MESSAGE_BYTES = MAX_SEALED_BYTES + 1
 """The size from which aiohttp refuses a message."""
 
 PINGS_PER_S = 10.0
-"""Pings and pongs allowed, beside `BURST` at once: an honest end sends one of each per heartbeat. 256 KiB of them in
+"""Pings and pongs allowed, beside `BURST` at once: an honest end sends none. 256 KiB of them in
 one piece would hold up the loop for a tenth of a second or more."""
 
 WebSocket = ClientWebSocketResponse | web.WebSocketResponse

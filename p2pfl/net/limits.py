@@ -34,9 +34,10 @@ class Limits:
     queue_messages: int = 64
     drain_s: float = 30.0
     """How long one chunk may wait for the peer to read."""
-    heartbeat_s: float = 30.0
-    """The silence after which a ping is sent; half as long again without an answer ends the session. A chunk of 256 KiB
-    must pass in that half, behind as much in the socket, so links below about 300 kbit/s are too slow."""
+    silence_s: float = 45.0
+    """The longest time without a sealed chunk from the other end: then the session is dead, whatever the connection
+    says. An end with nothing to say seals an empty chunk after a third of that. A chunk of 256 KiB must pass in it,
+    behind as much in the socket, so links below about 150 kbit/s are too slow."""
     close_s: float = 1.0
     """How long a goodbye may take."""
     retry_first_s: float = 0.2

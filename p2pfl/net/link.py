@@ -22,6 +22,7 @@ from logging import DEBUG, WARNING, Logger
 from time import monotonic
 from typing import Protocol, TypeVar
 
+from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES, Busy, Message, Ready, Reply, Request
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
@@ -38,6 +39,13 @@ BATCH_BYTES = 4 * CHUNK_BYTES
 BATCH_CHUNKS = 4
 """Chunks that are read ahead while as many at most are opened."""
 LISTENER_PATIENCE_S = 60.0
+SILENCE_LOOKS = 9
+"""Silence is looked for so many times in the longest that is borne. Looks are counted, not seconds: a process that was
+stopped for an hour must first read what has come meanwhile."""
+BEATS_PER_S = 1.0
+"""Empty chunks allowed, beside `BURST` at once: an honest end sends one in fifteen seconds."""
+SILENT = "silent-session"
+"""The kind of the alarm about a connection over which nothing sealed comes any more."""
 
 MALFORMED = "protocol fault sealed by the peer: "
 """The start of the reason where the peer itself, and nobody on the way, sealed what ended the session."""
@@ -98,6 +106,13 @@ class Inbox:
         self._closed = False
         self._arrived: asyncio.Queue[bytes | Exception] = asyncio.Queue(BATCH_CHUNKS)
         self._receiving: asyncio.Timeout | None = None
+        self._beats = TokenBucket(BEATS_PER_S)
+        self._heard = False
+
+    def hears(self) -> bool:
+        """Whether a sealed chunk has come since this was asked last."""
+        heard, self._heard = self._heard, False
+        return heard
 
     @property
     def pending_bytes(self) -> int:
@@ -150,12 +165,18 @@ class Inbox:
                 if isinstance(data, Exception):
                     return messages, data
                 chunk, final = self._connection.session.open(data)
+                self._heard = True
                 if final:
                     return messages, FarewellError()
-                messages += self._assemble(chunk)
+                messages += self._assemble(chunk) if chunk else self._beat()
         except PeerFault as fault:
             return messages, fault
         return messages, None
+
+    def _beat(self) -> list[Message]:
+        if self._beats.take(monotonic()) > 0.0:
+            raise MalformedError("more empty chunks than an honest end sends")
+        return []
 
     def _assemble(self, chunk: bytes) -> list[Message]:
         try:
@@ -225,6 +246,7 @@ class PeerLink:
         try:
             async with asyncio.TaskGroup() as tasks:
                 readers = [tasks.create_task(self._inbox.receive()), tasks.create_task(self._read())]
+                readers.append(tasks.create_task(self._watch()))
                 writer = tasks.create_task(self._write())
                 await self._wait_for_end()
                 for reader in readers:
@@ -246,12 +268,33 @@ class PeerLink:
         except TimeoutError:
             self.end(f"renewed after {age_s:.0f} s")
 
+    async def _watch(self) -> None:
+        """Ends a session over which nothing sealed comes: a ping proves nothing, anybody on the way can answer it."""
+        longest_s, looks = self._shared.limits.silence_s, 0
+        while looks < SILENCE_LOOKS - 1:
+            await asyncio.sleep(longest_s / SILENCE_LOOKS)
+            looks = 0 if self._inbox.hears() else looks + 1
+        if not self._ended.is_set():
+            text = f"nothing sealed has come for {longest_s:.0f} s: it is gone, or somebody on the way holds it back"
+            self._shared.on_alarm(SILENT, self.peer, text)
+            self.end(text)
+
+    async def _next_message(self) -> Message | None:
+        """What is to be sent; an empty chunk for as long as there is nothing."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            try:
+                async with asyncio.timeout(self._shared.limits.silence_s / 3):
+                    return await self._outbox.take(clock())
+            except TimeoutError:
+                await self._say(b"")
+
     async def _write(self) -> None:
         try:
             if self._opening is not None:
                 await self._say(self._opening.pack())
             clock = asyncio.get_running_loop().time
-            while (message := await self._outbox.take(clock())) is not None:
+            while (message := await self._next_message()) is not None:
                 self._outbox.begin(message, clock())
                 await self._send(message)
                 del message

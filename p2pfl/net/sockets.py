@@ -138,7 +138,6 @@ class Dialer:
             socket = await http.ws_connect(
                 f"ws://{self.addresses[peer]}{PATH}",
                 autoping=False,
-                heartbeat=self.shared.limits.heartbeat_s,
                 max_msg_size=MESSAGE_BYTES,
                 compress=0,
             )
@@ -222,10 +221,7 @@ class ListeningSocket:
             await self._http.shutdown(0.1)
 
     async def _receive(self, request: web.BaseRequest) -> web.StreamResponse:
-        heartbeat_s = self.shared.limits.heartbeat_s
-        socket = web.WebSocketResponse(
-            autoping=False, heartbeat=heartbeat_s, max_msg_size=MESSAGE_BYTES, compress=False
-        )
+        socket = web.WebSocketResponse(autoping=False, max_msg_size=MESSAGE_BYTES, compress=False)
         socket.headers["Server"] = ""
         transport = request.transport
         # A subprotocol is nothing that a node asks for, and aiohttp would quote it in the log.

@@ -16,9 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec.structs import force_setattr
+
 from p2pfl.config.model import NodeConfig
 from p2pfl.core.effects import Operation
-from p2pfl.core.events import Event, StorageFailed, StorageRestored
+from p2pfl.core.events import EngineResult, Event, StorageFailed, StorageRestored
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import entry, image
 from p2pfl.engine.engine import Engine
@@ -157,11 +159,15 @@ class EngineThread(threading.Thread):
             return jobs
 
     def _operate(self, job: Operate, events: list[Event]) -> bool:
+        begun_s = time.thread_time()
         outcome = self.engine.run(job.operation)
         change = outcome.change
         if change is not None and self.broken_since is None:
             self._guard(events, lambda: self.store.append(*entry(change)))
         if outcome.event is not None:
+            if isinstance(outcome.event, EngineResult):
+                # Nobody else has seen it yet.
+                force_setattr(outcome.event, "cost_s", time.thread_time() - begun_s)
             events.append(outcome.event)
         return outcome.urgent
 

@@ -20,7 +20,7 @@ MOST_LIVES_TOLD = 256
 """Lives in one message."""
 
 PROTOCOL = "p2pfl/1"
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 CHUNK_BYTES = 256 * 1024
 
 

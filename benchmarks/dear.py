@@ -1,0 +1,214 @@
+"""What a member costs that sends the dearest valid requests it can: the pace of its neighbor's other edge.
+
+Three real processes on a path: the attacker, its neighbor, an honest node. The attacker keeps to the protocol, begins
+the next exchange as soon as one is through, and computes nothing itself: it shows the same encoded model again and
+again. For each compressor three runs, in turns, `--repeats` times: beside an honest node in its place, attacked, and
+attacked without the limit on engine time. Figures are medians: own rounds a second of the attacked node, exchanges a
+second with its honest neighbor, and with the attacker, and how often one was put off. Rounds "train" by waiting, so
+that two processors are enough for three processes.
+Usage: python benchmarks/dear.py [--parameters 1000000] [--compressors q4,top-k:0.1+q8,random-k:0.1] [--time-s 30]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from p2pfl.core import limits
+from p2pfl.core.effects import ApplyReply, Freeze, Operation
+from p2pfl.core.events import ReplyApplied
+from p2pfl.core.records import next_chain
+from p2pfl.engine.engine import Engine, Outcome
+from p2pfl.net.address import free_ports
+from p2pfl.runtime import parts
+from p2pfl.runtime.app import Application
+
+TASK = """
+import time
+import numpy as np
+from p2pfl.learn.interface import LocalRound
+
+
+class Waits:
+    size = {size}
+    personal = 0
+    shape_digest = b"waits-and-sees.."
+
+    def __init__(self, node):
+        self.samples, self.push = 10, np.random.default_rng(node).standard_normal({size}).astype(np.float32)
+
+    def initial(self):
+        return np.zeros({size}, np.float32)
+
+    def train(self, start, round_index):
+        time.sleep({round_s})
+        vector = start.model + np.float32(0.01) * (self.push - start.model)
+        return LocalRound(vector=vector, steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
+
+    def evaluate(self, vector, part):
+        return None
+
+    def local_state(self):
+        return {{}}
+
+    def load_local_state(self, state):
+        pass
+
+    def state_dict(self, vector):
+        return {{"w": vector}}
+
+
+class Task:
+    def learner(self, context, training):
+        return Waits(context.node)
+
+
+task = Task()
+"""
+RUNS = ("honest", "attacked", "without the limit")
+
+
+class Attacker(Application):
+    """Begins exchanges without end; the model that it shows is encoded once for each size of a body."""
+
+    def _engine_of(self, recovered: Any) -> Engine:
+        engine = parts.make_engine(self.setup, recovered)
+        compute, bodies = engine.run, []
+
+        def run(op: Operation) -> Outcome:
+            match op:
+                case Freeze() if bodies:
+                    engine._encode = lambda *_, **__: bodies[0]  # noqa: SLF001 - an attack from within
+                case ApplyReply(peer=peer, reply=reply):
+                    record = engine.state.edges[peer].record
+                    chain = next_chain(record.chain, record.pending, reply)
+                    record.settle_reply(reply, chain)
+                    return Outcome(ReplyApplied(peer=peer, reply=reply, chain=chain), None)
+            outcome = compute(op)
+            if isinstance(op, Freeze) and op.seq > 2 and not bodies:
+                bodies.append(bytes(outcome.event.request.body))
+            return outcome
+
+        engine.run = run
+        return engine
+
+    def _begin(self, driver: Any, links: Any) -> None:
+        super()._begin(driver, links)
+        self.flood = asyncio.create_task(self._flood(driver))
+
+    async def _flood(self, driver: Any) -> None:
+        while True:
+            for edge in driver.core.edges.values():
+                service = edge.service
+                exchanged, service.exchanged = service.exchanged, None
+                driver._run(edge.exchange.begin_if_wanted(driver.loop.time()))  # noqa: SLF001 - an attack from within
+                service.exchanged = exchanged
+            await asyncio.sleep(0.001)
+
+
+def node(folder: Path, name: str, run: str) -> None:
+    from p2pfl.cli.run import be_node  # noqa: PLC0415 - in the process of a node
+
+    if run == "without the limit":
+        limits.ENGINE_SHARE_OF_ALL = limits.ENGINE_SHARE_ALONE = 100.0
+    attacks = name == "node0" and run != "honest"
+    be_node(
+        folder,
+        name,
+        config=None,
+        launched=False,
+        verbose=False,
+        form="json",
+        maker=lambda: Attacker if attacks else Application,
+    )
+
+
+def once(options: argparse.Namespace, compressor: str, run: str) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as place:
+        ward = Path(place) / "ward"
+        ports = free_ports(3)
+        command = [
+            sys.executable,
+            "-m",
+            "p2pfl.cli.main",
+            "new",
+            str(ward),
+            "--base-port",
+            str(ports[0]),
+            "--nodes",
+            "3",
+        ]
+        subprocess.run(command, check=True, capture_output=True)
+        (ward / "task.py").write_text(TASK.format(size=options.parameters, round_s=options.round_s))
+        file = ward / "federation.toml"
+        lines = file.read_text().splitlines()
+        said = {
+            "rounds": f"time_s = {options.time_s}",
+            "topology": 'topology = "path"',
+            "compressor": f'compressor = "{compressor}"',
+            "local_steps": "local_steps = 1",
+            "method": 'method = "plain"',
+        }
+        new = [next((text for key, text in said.items() if line.startswith(f"{key} =")), line) for line in lines]
+        file.write_text("\n".join(new) + "\n")
+        here, environment = [sys.executable, __file__, "--node", str(ward)], os.environ | {"OMP_NUM_THREADS": "1"}
+        started = [
+            subprocess.Popen(
+                [*here, f"node{i}", run], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+            for i in range(3)
+        ]
+        try:
+            logs = [process.communicate(timeout=options.time_s + 120)[1] for process in started[1:]]
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+        path = ward / "node1" / "state" / "result.json"
+        if not path.exists():
+            raise SystemExit("\n".join(logs))
+        result = json.loads(path.read_text())
+    edges = {one["name"]: one["exchanges"] for one in result["neighbors"]}
+    return {
+        "rounds/s": result["rounds"] / options.time_s,
+        "with node2/s": edges["node2"] / options.time_s,
+        "with node0/s": edges["node0"] / options.time_s,
+        "alarms": sum(result["alarms"].values()),
+    }
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--node"]:
+        node(Path(sys.argv[2]), *sys.argv[3:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parameters", type=int, default=1_000_000)
+    parser.add_argument("--compressors", default="q4,top-k:0.1+q8,random-k:0.1")
+    parser.add_argument("--time-s", type=float, default=30.0)
+    parser.add_argument("--round-s", type=float, default=0.05, help="how long a round waits in place of training")
+    parser.add_argument("--repeats", type=int, default=1)
+    options = parser.parse_args()
+    print(f"{'compressor':<18} {'run':<20} {'rounds/s':>10} {'with node2/s':>14} {'with node0/s':>14} {'alarms':>8}")
+    for compressor in options.compressors.split(","):
+        found: dict[str, list[dict[str, float]]] = {run: [] for run in RUNS}
+        for _ in range(options.repeats):
+            for run in RUNS:
+                found[run].append(once(options, compressor, run))
+        for run, figures in found.items():
+            middle = {key: statistics.median(one[key] for one in figures) for key in figures[0]}
+            print(
+                f"{compressor:<18} {run:<20} {middle['rounds/s']:>10.2f} {middle['with node2/s']:>14.2f}"
+                f" {middle['with node0/s']:>14.2f} {middle['alarms']:>8.0f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

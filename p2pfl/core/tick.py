@@ -50,11 +50,11 @@ class Tick:
         One late edge with patience left is answer enough: the others are looked at when it is served.
         """
         median_s, awaited = self.usual.median_s(self.settings.max_wait_s), self.awaited
-        if awaited is not None and awaited.line.greeting.is_open and not awaited.service.served:
+        if awaited is not None and self._is_late(awaited, now):
             end = self._patience_end(awaited, phase, phase_from, median_s)
             if now < end:
                 return end
-        late = [edge for edge in self.edges.values() if edge.line.greeting.is_open and not edge.service.served]
+        late = [edge for edge in self.edges.values() if self._is_late(edge, now)]
         if not late:
             self._book(now, phase, median_s)
             return self._rest_end(phase)
@@ -65,6 +65,12 @@ class Tick:
                 edge.service.miss(self.began_at)
             self._book(end, phase, median_s)
         return end
+
+    def _is_late(self, edge: Edge, now: float) -> bool:
+        """Whether the tick waits for it. Who is put off for what it has cost the engine is not waited for as well."""
+        if not edge.line.greeting.is_open or edge.service.served:
+            return False
+        return edge.exchange.engine_time.wait_s(edge.peer, now) == 0.0
 
     def complain(self, now: float) -> list[Effect]:
         """What the user should know of neighbors that never answer."""

@@ -128,3 +128,10 @@ def test_few_long_rounds_without_an_answer_are_not_enough():
     assert alarms_of(world, 60.0 * (UNANSWERED_ROUNDS - 1)) == []
     assert UNANSWERED_S < 60.0
     assert alarms_of(world, 60.0 * (UNANSWERED_ROUNDS + 3)) == [("nothing-exchanged", 2)]
+
+
+def test_no_round_waits_for_a_neighbor_that_is_put_off():
+    alone = PacedNode({1: takes(0.01)}, train_s=0.01).run(20.0)
+    world = PacedNode({1: takes(0.01), 2: takes(0.5)}, train_s=0.01)
+    world.node.edges[2].exchange.engine_time.spend(2, 1e9, 0.0)
+    assert world.run(20.0) > 0.9 * alone

@@ -27,7 +27,10 @@ def here():
     return digests(batching=True)
 
 
-@pytest.mark.parametrize(("number", "how"), [pytest.param(1, "batched", marks=pytest.mark.long), (2, "one at a time")])
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [pytest.param(1, "batched", marks=pytest.mark.long), pytest.param(2, "one at a time", marks=pytest.mark.long)],
+)
 def test_another_process_with_another_hash_seed_and_other_threads_does_the_same_run_batched_or_not(number, how, here):
     one = subprocess.run(
         [sys.executable, str(SCRIPT), how],

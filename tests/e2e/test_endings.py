@@ -27,6 +27,7 @@ def said(ended):
     return json.dumps(ended.in_json(), indent=1)
 
 
+@pytest.mark.long
 def test_a_late_node_waits_untrained_until_a_finished_one_tells_it_what_was_learned(tmp_path):
     """It dials again and again; then one of its neighbors, which had finished and left, is started again."""
     with party(tmp_path / "field", THREE) as here:

@@ -78,6 +78,7 @@ def test_a_request_that_is_applied_again_when_it_comes_again_is_found(monkeypatc
     assert first_violation()
 
 
+@pytest.mark.long
 def test_a_reply_that_leaves_before_it_is_on_the_disk_is_found(monkeypatch):
     """Crashes between the two lose what the neighbor has already done its half of."""
 
@@ -89,6 +90,7 @@ def test_a_reply_that_leaves_before_it_is_on_the_disk_is_found(monkeypatch):
     assert first_violation()
 
 
+@pytest.mark.long
 def test_an_edge_that_keeps_one_replica_after_a_new_beginning_is_found(monkeypatch):
     def wrong(state, change, *, codecs, method):
         kept = state.edges[change.peer].own.copy() if isinstance(change, EdgeWasReset) else None

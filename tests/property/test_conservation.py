@@ -59,6 +59,7 @@ def run_checking(world, until_s, start, *, amnesia=False):
 
 
 @settings(
+    max_examples=settings.default.max_examples // 2,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
@@ -117,6 +118,7 @@ def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed,
 
 
 @settings(
+    max_examples=settings.default.max_examples // 2,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )

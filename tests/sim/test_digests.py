@@ -27,7 +27,8 @@ def here():
     return digests(batching=True)
 
 
-@pytest.mark.parametrize(("number", "how"), [pytest.param(1, "batched", marks=pytest.mark.long), (2, "one at a time")])
+@pytest.mark.long
+@pytest.mark.parametrize(("number", "how"), [(1, "batched"), (2, "one at a time")])
 def test_another_process_with_another_hash_seed_and_other_threads_does_the_same_run_batched_or_not(number, how, here):
     one = subprocess.run(
         [sys.executable, str(SCRIPT), how],

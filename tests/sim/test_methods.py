@@ -48,7 +48,9 @@ def digest(federation, *, batching=True, world=BAD):
     return report.digest, report.value_digest
 
 
-@pytest.mark.parametrize("method", ["plain", "prox:mu=0.5", "normalized:steps=5"])
+@pytest.mark.parametrize(
+    "method", ["prox:mu=0.5", *(pytest.param(one, marks=pytest.mark.long) for one in ("plain", "normalized:steps=5"))]
+)
 def test_a_method_has_the_same_bits_for_many_nodes_at_once_and_one_by_one(method):
     options = {"local_steps": None, "local_epochs": 1, "batch_size": 64} if method.startswith("normal") else {}
     federation = digits(method)
@@ -65,6 +67,7 @@ def test_a_plug_in_file_is_the_built_in_method_and_with_no_pull_it_is_plain(tmp_
     assert own == built_in != plain == none
 
 
+@pytest.mark.long
 def test_a_method_without_pull_learns_digits_with_the_bits_of_plain():
     assert digest(digits("prox:mu=0"), batching=False) == digest(digits("plain"), batching=False)
 
@@ -159,6 +162,7 @@ def excess(federation):
     return np.array([row.test_loss - least for row in report.nodes])
 
 
+@pytest.mark.long
 def test_a_method_with_outer_momentum_ends_where_plain_does(monkeypatch):
     """.002 above the optimum, because some nodes take more rounds: and every node there, not only all alike."""
     plain = excess(quadratic(150))

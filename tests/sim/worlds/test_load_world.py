@@ -271,7 +271,7 @@ def world_or_mistake(path, federation):
         return str(error)
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(document=DOCUMENTS)
 def test_any_document_gives_a_world_or_the_users_mistake(federation, document):
     with pytest.MonkeyPatch.context() as patch:
@@ -279,7 +279,6 @@ def test_any_document_gives_a_world_or_the_users_mistake(federation, document):
         assert isinstance(world_or_mistake("world.toml", federation), WorldSpec | str)
 
 
-@settings(max_examples=300)
 @given(text=st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
 def test_any_text_gives_a_world_or_the_users_mistake(federation, tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "text.toml"
@@ -287,7 +286,6 @@ def test_any_text_gives_a_world_or_the_users_mistake(federation, tmp_path_factor
     assert isinstance(world_or_mistake(path, federation), WorldSpec | str)
 
 
-@settings(max_examples=300)
 @given(data=st.data())
 def test_a_world_with_one_value_changed_is_a_world_or_the_users_mistake(federation, data):
     document = tomllib.loads(EVERYTHING)

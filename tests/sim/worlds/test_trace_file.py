@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
@@ -84,7 +84,6 @@ def test_a_malformed_trace_refuses_the_world(write, federation):
         read_world(write('[compute]\ntrace = "speeds.csv"\n'), federation)
 
 
-@settings(max_examples=200)
 @given(text=st.text(alphabet='node,time_s,speed\npi120."\r\0é', max_size=60), header=st.booleans())
 def test_any_text_is_a_trace_or_the_users_mistake(tmp_path_factory, text, header):
     path = tmp_path_factory.getbasetemp() / "any.csv"

@@ -50,7 +50,7 @@ def test_a_world_that_chance_has_not_settled_is_no_plan():
         plan_faults(WorldSpec(crashes=(CrashSpec(count=1, at_s=1),)), 4, seed=0)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(world=worlds(), seed=st.integers(0, 2**64))
 def test_faults_are_sorted_and_consistent_in_any_world(world, seed):
     try:

@@ -17,6 +17,7 @@ Usage: install.sh [OPTIONS] [FEDERATION]
 
 Installs p2pfl for systemd and, if FEDERATION is given, the node of this machine. FEDERATION is a folder with
 federation.toml, what its task needs, and the folder of one node: its node.toml and its secret node.key.
+It holds files and folders: a symbolic link in it may only name, by a relative path, something else in it.
 Without FEDERATION only the software is installed or updated. A second run changes only what differs.
 
   --node NAME        which node this machine is; needed if FEDERATION holds no node's folder, or several
@@ -205,6 +206,9 @@ choose_node() {
         [ -n "$node" ] || refuse "$federation has no node's folder: say with --node which node this machine is"
     fi
     check_key
+    [ "$federation" != "$(realpath -m "$home")" ] || return 0
+    choose_shared
+    check_contents
 }
 
 is_node_folder() { [ -f "$1/node.key" ] || [ -f "$1/node.toml" ]; }
@@ -218,6 +222,46 @@ check_key() {
     [ -n "$has_key" ] || [ -f "$home/$node/node.key" ] ||
         refuse "$federation/$node/node.key is missing: make it with \`p2pfl key $federation/$node/node.key\`," \
             "and put what that prints into federation.toml on every machine"
+}
+
+# Sets `shared`: what all nodes have in common. The folders of other nodes stay behind: their keys are no business of
+# this machine.
+choose_shared() {
+    local entry name
+    shared=()
+    for entry in "$federation"/*; do
+        name=$(basename "$entry")
+        if is_node_folder "$entry" || is_node_folder "$home/$name"; then continue; fi
+        case $name in "$node" | __pycache__) continue ;; esac
+        shared+=("./$name")
+    done
+}
+
+# Root copies what whoever made the folder may not read: so nothing in it may stand for a file outside. A hard link can
+# be told only by its owner; and where there are devices and pipes, somebody is up to something.
+check_contents() {
+    local entry owner copied=("${shared[@]}")
+    owner=$(stat -c %u "$federation")
+    if [ -d "$federation/$node" ] || [ -L "$federation/$node" ]; then copied+=("./$node"); fi
+    while IFS= read -r -d '' entry; do
+        entry=$federation/${entry#./}
+        if [ -L "$entry" ]; then
+            check_link "$entry"
+        elif [ -f "$entry" ]; then
+            refuse "$entry: a second name of a file that belongs to somebody else: put a copy there"
+        else
+            refuse "$entry: neither a file nor a folder: take it away"
+        fi
+    done < <(
+        cd "$federation" && find -P "${copied[@]}" \( -path "./$node/state" -o -name __pycache__ \) -prune -o \
+            \( ! -type f ! -type d -o -type f -links +1 ! -uid "$owner" \) -print0
+    )
+}
+
+check_link() {
+    local advice='put the file itself there, or name its path in federation.toml or node.toml'
+    case $(readlink "$1") in /*) refuse "$1: a link by an absolute path, which would leave the folder: $advice" ;; esac
+    case $(realpath -m "$1") in "$federation"/*) ;; *) refuse "$1: a link that leaves the folder: $advice" ;; esac
 }
 
 # -- the steps ------------------------------------------------------------------------------------------------------
@@ -299,17 +343,20 @@ install_federation() {
     run_as_node "$venv/bin/p2pfl" check "$home"
 }
 
-# What all nodes have in common. The folders of other nodes stay behind: their keys are no business of this machine.
+# Prints what it does. `tar` follows no link while it reads, not even one that has been put there since it was looked
+# for: `cp` would.
+pour() {
+    say "+ ${give[*]} | ${take[*]}"
+    if [ -z "$dry_run" ]; then "${give[@]}" | "${take[@]}"; fi
+}
+
 copy_shared() {
-    local entry name
-    for entry in "$federation"/*; do
-        name=$(basename "$entry")
-        if is_node_folder "$entry" || is_node_folder "$home/$name"; then continue; fi
-        case $name in "$node" | __pycache__) continue ;; esac
-        run cp -RL --remove-destination "$entry" "$home/"
-        run chmod -R u=rwX,g=rX,o= "$home/$name"
-        if [ -z "$root" ]; then run chown -R "root:$USER_NAME" "$home/$name"; fi
-    done
+    local give=(tar -C "$federation" -c "--mode=u=rwX,g=rX,o=" --exclude=__pycache__ "${shared[@]}")
+    local take=(tar -C "$home" -x --no-same-owner)
+    local name
+    pour
+    if [ -n "$root" ]; then return; fi
+    for name in "${shared[@]}"; do run chown -hR "root:$USER_NAME" "$home/${name#./}"; done
 }
 
 # Any state stays behind: a state in two places would contradict itself.
@@ -318,8 +365,7 @@ copy_own() {
     local take=(tar -C "$home/$node" -x --no-same-owner --no-overwrite-dir)
     # Root must not follow what the node's user may have put into its folder.
     if [ -z "$root" ]; then take=(runuser -u "$USER_NAME" -- "${take[@]}"); fi
-    say "+ ${give[*]} | ${take[*]}"
-    if [ -z "$dry_run" ]; then "${give[@]}" | "${take[@]}"; fi
+    pour
 }
 
 warn_of_loopback() {

@@ -93,3 +93,22 @@ def test_every_module_can_be_imported_first():
         timeout=300,
     )
     assert ran.stdout == "", ran.stdout + ran.stderr
+
+
+WALL_CLOCK = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
+
+
+def test_nothing_asks_the_wall_clock():
+    """Somebody sets it by hours while a node runs: whatever lasts or is due is by the monotonic clock."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in ("p2pfl", "sim")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (
+            isinstance(node, ast.Attribute)
+            and (getattr(node.value, "attr", getattr(node.value, "id", "")), node.attr) in WALL_CLOCK
+        )
+        or (isinstance(node, ast.ImportFrom) and any((node.module, name.name) in WALL_CLOCK for name in node.names))
+    ]
+    assert found == []

@@ -6,6 +6,7 @@ The task, which is the user's code, is loaded, and so are the data of every node
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,7 @@ def _look_into_folder(federation: FederationConfig, member: Member, findings: Fi
     from p2pfl.config.load import load_node, node_file, node_mistakes  # noqa: PLC0415 - as above
     from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.storage.disk import refuse_shared  # noqa: PLC0415 - as above
 
     file = node_file(federation, member.name)
     if not file.parent.is_dir():
@@ -127,6 +129,8 @@ def _look_into_folder(federation: FederationConfig, member: Member, findings: Fi
         text = f"{member.name} listens on {node.listen}, where nobody reaches its address {member.address}"
         findings.warnings.append(f"{text}: set listen in {file}")
     try:
+        with suppress(OSError):  # there is none yet; and whoever checks need not be the user who runs the node
+            refuse_shared(node.state_dir, user=node.state_dir.stat().st_uid)
         public = Identity.load(node.key_file).public
     except UserError as error:
         findings.mistakes.append(error)

@@ -58,7 +58,8 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form:
 def export(*, snapshot: Path, output: Path, federation: Path | None, node: str | None, force: bool) -> None:
     """Write the model that a node has learned as a plain file.
 
-    SNAPSHOT is a node's folder or its state folder; the node may be running. Your own module reads the file:
+    SNAPSHOT is a node's folder or its state folder; the node may be running. The file is readable by you alone (mode
+    600): a model tells of the data it learned from. Your own module reads it:
     module.load_state_dict(safetensors.torch.load_file("model.safetensors")).
     """
     from p2pfl.cli.main import software_version  # noqa: PLC0415 - the commands are imported by it
@@ -105,10 +106,10 @@ def _check_free(output: Path, *, force: bool) -> None:
 
 
 def _write(output: Path, content: bytes) -> None:
-    """Write the whole file or nothing."""
+    """Write the whole file or nothing, for its owner alone: a model tells of the data that it learned from."""
     part = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
-        with part.open("xb") as file:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

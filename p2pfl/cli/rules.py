@@ -6,7 +6,6 @@ guaranteed from what was only measured: docs/byzantine.md has the figures.
 
 from __future__ import annotations
 
-import tomllib
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -281,7 +280,9 @@ def _about_keys(federation: FederationConfig) -> Iterator[str]:
 
 def _told(federation: FederationConfig) -> dict[str, dict[str, Any]]:
     """What the file says itself: a default and the same value written down are one to a Federation."""
-    found = tomllib.loads(federation.path.read_text(encoding="utf-8"))
+    from p2pfl.config.tables import read_document  # noqa: PLC0415 - `--help` stays instant
+
+    found = read_document(federation.path)
     return {key: table for key, table in found.items() if isinstance(table, dict)}
 
 

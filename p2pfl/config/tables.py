@@ -23,6 +23,15 @@ NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*):(\d{1,5})")
 LARGEST = 2**63 - 1
 SAFE = 1e300
+MOST_CHARACTERS = 2 << 20
+"""Of a TOML file: 10,000 members with the longest names and addresses that people give them need 1.7 million."""
+MOST_PARTS = 8
+"""Of a dotted key: the parser's time grows with their square, and with 100,000 of them to minutes."""
+_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_DEEP_KEY = re.compile(rf"""(?<![A-Za-z0-9_\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS}}}""")
+"""A key of more parts; also what looks like one in a text or comment. Linear: it starts at whole parts alone."""
+MOST_GUESSES = 100
+"""Unknown keys of one table for which a word that is close is looked for, which takes a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +46,15 @@ class Mistakes:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Parse a TOML file. Raises UserError: it cannot be read, or is not TOML; then its file is `path:line`."""
+    """Parse a TOML file: the one place that does, since files come from others and the parser has no bounds.
+
+    Raises UserError: it cannot be read, is too large, or is not TOML; where a line is to blame its file is `path:line`.
+    """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST_CHARACTERS + 1)
+        _check_bounds(text, path)
+        return tomllib.loads(text)
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", file=path) from None
     except UnicodeDecodeError:
@@ -51,11 +66,20 @@ def read_document(path: Path) -> dict[str, Any]:
         raise UserError(f"not TOML that can be read: {error}", file=path) from None
 
 
+def _check_bounds(text: str, path: Path) -> None:
+    if len(text) > MOST_CHARACTERS:
+        raise UserError("is too large to be read", file=path, allowed=f"at most {MOST_CHARACTERS:,} characters")
+    if deep := _DEEP_KEY.search(text):
+        line, key = text.count("\n", 0, deep.start()) + 1, _brief(deep[0])
+        raise UserError("a key has too many parts", file=f"{path}:{line}", value=key, allowed=f"at most {MOST_PARTS}")
+
+
 def unknown_keys(table: Mapping[str, Any], prefix: str, known: Iterable[str], mistakes: Mistakes) -> None:
-    words = list(known)
+    words, unknown = list(known), 0
     for key, value in table.items():
         if key not in words:
-            close = difflib.get_close_matches(key, words, n=1, cutoff=0.6)
+            unknown += 1
+            close = difflib.get_close_matches(key, words, n=1, cutoff=0.6) if unknown <= MOST_GUESSES else []
             meant = f"; did you mean {close[0]!r}?" if close else ""
             mistakes.add(f"unknown key{meant}", prefix + key, _brief(value), ", ".join(words))
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from nacl.bindings import (
     crypto_aead_chacha20poly1305_ietf_ABYTES,
@@ -46,6 +46,8 @@ M1_BYTES = KEY_BYTES + TAG_BYTES
 NONCE = bytes(crypto_aead_chacha20poly1305_ietf_NPUBBYTES)
 
 MAX_SECTIONS = 64
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ class Initiator(_Steps):
         self._identity = identity
         self._peer_public = peer_public
         self._federation = federation
-        self._ephemeral = ephemeral or PrivateKey.generate()
+        self._ephemeral: PrivateKey | None = ephemeral or PrivateKey.generate()
         self._m1 = b""
         self._keys: SessionKeys | None = None
 
@@ -109,7 +111,7 @@ class Initiator(_Steps):
     def first(self) -> bytes:
         """m1, 48 bytes."""
         self._begin("first")
-        public = bytes(self._ephemeral.public_key)
+        public = bytes(_present(self._ephemeral).public_key)
         self._m1 = public + opening_tag(self._peer_public, public)
         self._next = "second"
         return self._m1
@@ -123,7 +125,9 @@ class Initiator(_Steps):
         self._begin("second")
         _expect_length("m2", m2, m2_bytes(self._federation))
         ephemeral, c2 = m2[:KEY_BYTES], m2[KEY_BYTES:]
-        secrets = agree(self._ephemeral, ephemeral, self._m1, ephemeral)
+        # Whatever comes of it: who finds the ephemeral key later can open what was recorded of the session.
+        ours, self._ephemeral = _present(self._ephemeral), None
+        secrets = agree(ours, ephemeral, self._m1, ephemeral)
         responder = examine(Leg.of_responder(secrets), c2, self._federation)
         if responder.public != self._peer_public:
             raise HandshakeFault("another node answered than the one that was dialed")
@@ -164,7 +168,7 @@ class Responder(_Steps):
         theirs, tag = m1[:KEY_BYTES], m1[KEY_BYTES:]
         if not sodium_memcmp(tag, opening_tag(self._identity.public, theirs)):
             raise HandshakeFault("the opening tag is wrong: the dialer does not know this node's key")
-        ephemeral = self._ephemeral or PrivateKey.generate()
+        ephemeral, self._ephemeral = self._ephemeral or PrivateKey.generate(), None
         ours = bytes(ephemeral.public_key)
         secrets = agree(ephemeral, theirs, m1, ours)
         c2 = introduce(Leg.of_responder(secrets), self._identity, self._federation)
@@ -180,9 +184,7 @@ class Responder(_Steps):
         """
         self._begin("third")
         _expect_length("m3", m3, m3_bytes(self._federation))
-        if self._pending is None:
-            raise AssertionError("m2 left no secrets behind")
-        (secrets, th2), self._pending = self._pending, None
+        (secrets, th2), self._pending = _present(self._pending), None
         initiator = examine(Leg.of_initiator(secrets, th2), m3, self._federation)
         if initiator.public == self._identity.public:
             raise HandshakeFault("the initiator claims to be this very node")
@@ -338,6 +340,13 @@ class FederationBinding:
             if ours[here] != theirs[here]:
                 names.append(name)
         return tuple(names) or ("federation",)
+
+
+def _present(secret: T | None) -> T:
+    """What `_Steps` guarantees to be there: each secret is used by one step, which runs once."""
+    if secret is None:
+        raise AssertionError("this secret was used up by an earlier step")
+    return secret
 
 
 def _expect_length(name: str, message: bytes, expected: int) -> None:

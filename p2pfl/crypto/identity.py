@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import grp
 import os
+import pwd
 import stat
 import string
 from pathlib import Path
@@ -44,8 +46,13 @@ class Identity:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Identity:
-        """Read a key file. Raises UserError: it is missing, not a key file, or others than its owner may read it."""
+        """Read a key file.
+
+        Raises UserError: it is missing, not a key file, or others than its owner may read it, or put another one, or
+        a task, in its place.
+        """
         text = _read_private(Path(path))
+        _refuse_open_folder(Path(path).absolute().parent)
         try:
             return cls(_parse_file(text))
         except ValueError:
@@ -126,6 +133,34 @@ def _read_private(path: Path) -> str:
         found = f"mode {stat.S_IMODE(mode):o}"
         raise UserError("others may read this secret key", file=path, value=found, allowed=ALLOWED_MODE)
     return raw.decode("ascii", errors="replace")
+
+
+def _refuse_open_folder(folder: Path) -> None:
+    """Others may not change names in it: not any user, nor a group that is more than its owner's own.
+
+    In a folder such as /tmp (the sticky bit) nobody can replace a file of somebody else.
+    """
+    try:
+        there = folder.stat()
+    except OSError:
+        return  # it has gone since the key was read
+    shared = there.st_mode & stat.S_IWGRP and not _is_own_group(there.st_gid, there.st_uid)
+    if (there.st_mode & stat.S_IWOTH or shared) and not there.st_mode & stat.S_ISVTX:
+        raise UserError(
+            "others may replace the secret key in this folder",
+            file=folder,
+            value=f"mode {stat.S_IMODE(there.st_mode):o}",
+            allowed=f"a folder that only its owner can write: chmod 700 {folder}",
+        )
+
+
+def _is_own_group(group: int, user: int) -> bool:
+    """Many systems give each user a group, and all that it makes to that group: nobody else is in it."""
+    try:
+        owner, found = pwd.getpwuid(user), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return (owner.pw_gid, owner.pw_name) == (group, found.gr_name) and set(found.gr_mem) <= {owner.pw_name}
 
 
 def _sync_folder(folder: Path) -> None:

@@ -55,7 +55,7 @@ class Session:
         self._unrekeyed_bytes = 0
         self._rekey_bytes = rekey_bytes
         self._inbound: crypto_secretstream_xchacha20poly1305_state | None = None
-        self._in_key = keys.receive
+        self._in_key: bytes | None = keys.receive
         self._in_lock = threading.Lock()
         self._in_final = False
 
@@ -95,10 +95,12 @@ class Session:
     def _strip_header(self, sealed: bytes) -> bytes:
         if self._inbound is not None:
             return sealed
-        if len(sealed) < _HEADER_BYTES:
+        if len(sealed) < _HEADER_BYTES or self._in_key is None:
             raise PeerFault("the first sealed chunk is too short for the stream's header")
+        # The stream's state is rekeyed; a first key that stayed would open what was recorded before.
+        key, self._in_key = self._in_key, None
         self._inbound = crypto_secretstream_xchacha20poly1305_state()
-        crypto_secretstream_xchacha20poly1305_init_pull(self._inbound, sealed[:_HEADER_BYTES], self._in_key)
+        crypto_secretstream_xchacha20poly1305_init_pull(self._inbound, sealed[:_HEADER_BYTES], key)
         return sealed[_HEADER_BYTES:]
 
     def _next_tag(self, size_bytes: int, *, final: bool) -> int:

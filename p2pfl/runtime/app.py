@@ -39,6 +39,7 @@ from p2pfl.runtime.parts import Setup, read_setup
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.workshop import Moment, Waiting, Workshop, start_errand
 from p2pfl.storage import Store
+from p2pfl.storage.disk import replace_file
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
@@ -374,10 +375,9 @@ class Application:
         )
         path = self.setup.node.state_dir / RESULT_FILE
         try:
-            path.with_suffix(".tmp").write_bytes(msgspec.json.format(result.to_json(), indent=2))
-            path.with_suffix(".tmp").replace(path)
-        except OSError as error:
-            log.warning("%s could not be written: %s", path, error)
+            replace_file(path, [msgspec.json.format(result.to_json(), indent=2)])
+        except StorageError as error:
+            log.warning("%s", error)
         return result
 
     async def _last_test(self, state: NodeState, driver: Driver) -> Score | None:

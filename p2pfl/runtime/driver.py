@@ -56,6 +56,7 @@ NOTICES = frozenset({"joined", "storage-restored", "enough-neighbors", "probatio
 """Kinds of what has become right, or was meant to be: told, and no alarm."""
 FIRST_ALARMS = 5
 LATER_ALARMS = 100
+"""Of one kind from one neighbor the first FIRST_ALARMS are logged, then the 100th, the 200th, the 400th and so on."""
 
 
 def _yield_to_gossip() -> None:
@@ -212,12 +213,13 @@ class Driver:
         self._raise_alarm(Alarm(kind=kind, peer=peer, text=text))
 
     def _raise_alarm(self, alarm: Alarm) -> None:
-        """The first few of a kind are logged, then each hundredth: a neighbor must not be able to fill the disk."""
+        """All are counted; logged are the first few of a kind, then ever fewer: no neighbor can fill the disk."""
         planned = alarm.notice or alarm.kind in NOTICES
         self.alarms.update(() if planned else (alarm.kind,))
         self._told[alarm.kind, alarm.peer] += 1
         times = self._told[alarm.kind, alarm.peer]
-        if times <= FIRST_ALARMS or times % LATER_ALARMS == 0:
+        hundreds, rest = divmod(times, LATER_ALARMS)
+        if times <= FIRST_ALARMS or (rest == 0 and hundreds.bit_count() == 1):
             place = "" if alarm.peer is None else f" ({self.name_of(alarm.peer)})"
             tell = notice.info if planned else log.warning
             tell("%s%s: %s%s", alarm.kind, place, alarm.text, f" (time {times})" if times > 1 else "")

@@ -1,6 +1,7 @@
 """The files of a node's state: the few operations that durability rests on, the room there is, whose the folder is.
 
-An OSError becomes a StorageError that names the file, since the disk is allowed to be full or read-only. While a
+An OSError becomes a StorageError that names the file, since the disk is allowed to be full or read-only. Nothing is
+written through a symbolic link in the folder, which may have been open to others before. While a
 checkpoint is being written there may be three snapshots, the new one being written aside, and two logs. Where that is
 too much the store gives up the older generation first: two snapshots and one log. One process has the folder, held by
 flock, which ends with the process. Files of a generation are `snapshot-00000007` and its log, `log-00000007`.
@@ -12,6 +13,7 @@ import errno
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,11 +57,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, pieces: Iterable[Piece]) -> None:
-    """Write a file so that at any instant, power loss included, its name stands for all of it or nothing of it."""
+    """Write a file so that at any instant, power loss included, its name stands for all of it or nothing of it.
+
+    Its owner alone can read it. What stands under its name with `.tmp`, left by a crash or put there, is removed.
+    """
     part = path.with_name(path.name + ".tmp")
     with refusal_of(path):
         try:
-            _write_new(part, pieces, os.O_TRUNC)
+            try:
+                _write_new(part, pieces)
+            except FileExistsError:
+                part.unlink()
+                _write_new(part, pieces)
             part.replace(path)
             sync_folder(path.parent)
         except OSError:
@@ -71,7 +80,7 @@ def create_file(path: Path, content: bytes) -> None:
     """A new durable file that is going to grow; a crash may leave a part of the content."""
     with refusal_of(path):
         try:
-            _write_new(path, [content], os.O_EXCL)
+            _write_new(path, [content])
         except FileExistsError:
             raise
         except OSError:
@@ -83,7 +92,7 @@ def create_file(path: Path, content: bytes) -> None:
 def truncate_file(path: Path, size_bytes: int) -> None:
     """Cut the file off there; what is left is durable afterwards, even if it was only in memory before."""
     with refusal_of(path):
-        fd = os.open(path, os.O_WRONLY)
+        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
         try:
             os.ftruncate(fd, size_bytes)
             os.fsync(fd)
@@ -97,8 +106,8 @@ def discard(path: Path) -> None:
         path.unlink()
 
 
-def _write_new(path: Path, pieces: Iterable[Piece], flag: int) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | flag, OWNER_ONLY)
+def _write_new(path: Path, pieces: Iterable[Piece]) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)  # O_EXCL follows no link
     try:
         for piece in pieces:
             write_all(fd, piece)
@@ -159,12 +168,13 @@ _NAME = re.compile(r"(snapshot|log)-(\d{8,19})(\.tmp)?")
 def lock_folder(folder: Path) -> int:
     """Create the folder for its owner alone if need be and lock it; closing the returned descriptor unlocks it.
 
-    Raises UserError: the folder cannot be created or written, or another process uses it; StorageError: there is no
-    room for it.
+    Raises UserError: the folder cannot be created or written, others may write to it, or another process uses it;
+    StorageError: there is no room for it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        refuse_shared(folder, user=os.geteuid())
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, OWNER_ONLY)
     except OSError as error:
         if error.errno in NO_SPACE:
             raise StorageError(f"cannot write {folder}: {error.strerror}") from error
@@ -186,6 +196,25 @@ def lock_folder(folder: Path) -> int:
         os.close(fd)
         raise UserError("the state folder is not writable", file=folder, allowed="a folder this user may write")
     return fd
+
+
+def refuse_shared(folder: Path, *, user: int) -> None:
+    """Raises UserError: others than this user, and root, may change what is in the state folder; OSError: no folder."""
+    there = folder.stat()
+    if there.st_uid not in (0, user):
+        raise UserError(
+            "the state folder belongs to another user",
+            file=folder,
+            value=f"user {there.st_uid}",
+            allowed=f"a folder of user {user}, who runs this node: chown it, or name another (node.state_dir)",
+        )
+    if there.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UserError(
+            "others may write to the state folder",
+            file=folder,
+            value=f"mode {stat.S_IMODE(there.st_mode):o}",
+            allowed=f"a folder that only its owner can write: chmod 700 {folder}",
+        )
 
 
 def snapshot_path(folder: Path, generation: int) -> Path:

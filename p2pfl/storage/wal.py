@@ -118,7 +118,7 @@ class Wal:
         self._buffer = bytearray()
         self._synced = True
         with refusal_of(path):
-            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
 
     @classmethod
     def create(cls, path: Path, previous: bytes) -> Wal:

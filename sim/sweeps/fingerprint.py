@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from p2pfl.config.tables import read_document
+from p2pfl.errors import UserError
 from sim.sweeps.model import FILES, NONE, Job, Options
 from topologies.building import parse
 from topologies.files.content import is_file
@@ -94,8 +95,8 @@ def _document(path: Path) -> dict[str, str]:
     """Digests of a TOML file and of every file that a value in it names."""
     found = {"": _digest(path)}
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        document = read_document(path)
+    except UserError:
         return found  # whoever builds the run says what is wrong with it
     for key, text in _texts(document):
         found |= {f": {text}{part}": digest for part, digest in _named(key, text, path.parent).items()}

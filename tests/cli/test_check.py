@@ -226,6 +226,16 @@ def test_a_missing_and_an_open_key_are_found(p2pfl, ward):
     ]
 
 
+def test_folders_that_others_may_write_to_are_found(p2pfl, ward):
+    (ward / "node1" / "state").mkdir()
+    (ward / "node1" / "state").chmod(0o777)
+    (ward / "node2").chmod(0o777)
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 2
+    assert [line.split(": ")[1] for line in outcome.err.splitlines()] == [f"{ward}/node1/state", f"{ward}/node2"]
+    assert f"chmod 700 {ward}/node1/state" in outcome.err
+
+
 def test_a_folder_that_is_not_here_is_no_mistake(p2pfl, ward):
     (ward / "node3").rename(ward.parent / "elsewhere")
     outcome = p2pfl("check", ward, "--format", "json")

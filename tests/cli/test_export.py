@@ -57,6 +57,19 @@ def test_a_dash_is_stdout(learned):
     assert "out.weight" in load(outcome.stdout)
 
 
+def test_the_file_is_for_its_owner_alone_even_where_it_replaces_an_open_one(p2pfl, learned, tmp_path):
+    """What is learned tells of the data."""
+    file = tmp_path / "m.safetensors"
+    before = os.umask(0)
+    try:
+        for arguments in ((), ("--force",)):
+            assert p2pfl("export", learned / "node0", "-o", file, *arguments).code == 0
+            assert file.stat().st_mode & 0o777 == 0o600
+            file.chmod(0o644)
+    finally:
+        os.umask(before)
+
+
 def test_a_file_that_is_there_is_kept_unless_forced(p2pfl, learned, tmp_path):
     file = tmp_path / "m.safetensors"
     file.write_bytes(b"mine")

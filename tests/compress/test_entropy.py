@@ -126,6 +126,65 @@ def lying_frame(claimed: int, window_log: int | None = None) -> bytes:
     return b"\x28\xb5\x2f\xfd" + descriptor + window + claimed.to_bytes(4, "little") + b"\x0b\x00\x00\x00"
 
 
+def blocks(*sizes: int) -> bytes:
+    """Blocks of one repeated zero each (RFC 8878, 3.1.1.2): last | type 1 << 1 | size << 3, and the byte."""
+    last = [number == len(sizes) for number in range(1, len(sizes) + 1)]
+    headers = [(ends | 1 << 1 | size << 3).to_bytes(3, "little") for ends, size in zip(last, sizes, strict=True)]
+    return b"".join(header + b"\0" for header in headers)
+
+
+def holding(claimed: int, *sizes: int, window_log: int | None = None) -> bytes:
+    return PACKED + lying_frame(claimed, window_log)[:-4] + blocks(*sizes)
+
+
+DUE = 4 * SIZE
+
+
+def test_a_frame_of_blocks_that_hold_what_the_header_says_would_have_been_read():
+    assert not build("zstd").decode(holding(DUE, DUE - 9, 9), SIZE).any()
+
+
+@pytest.mark.parametrize(
+    "sizes", [(DUE, DUE), (DUE, 1), (DUE - 1, 1, 1), (DUE - 1, 9, 9), (DUE, 0, 1), (9,), (DUE - 1,)]
+)
+def test_a_frame_whose_blocks_hold_more_or_less_than_its_header_says_is_a_peer_fault(sizes):
+    assert zstd.get_frame_info(holding(DUE, *sizes)[1:]).decompressed_size == DUE
+    with pytest.raises(PeerFault):
+        build("zstd").decode(holding(DUE, *sizes), SIZE)
+
+
+BLOCK = 128 << 10
+LARGE = 100_000
+"""With a window smaller than this the library hands out what it has decoded before it compares with what was said."""
+
+
+@pytest.mark.parametrize("sizes", [(BLOCK, BLOCK, BLOCK, BLOCK, 0), (BLOCK, BLOCK, BLOCK, 9000, 9), (BLOCK,) * 40])
+def test_a_large_frame_that_holds_more_than_its_header_says_is_a_peer_fault(sizes):
+    whole = (BLOCK, BLOCK, BLOCK, 4 * LARGE - 3 * BLOCK)
+    assert not build("zstd").decode(holding(4 * LARGE, *whole, window_log=17), LARGE).any()
+    with pytest.raises(PeerFault, match="more than it says"):
+        build("zstd").decode(holding(4 * LARGE, *sizes, window_log=17), LARGE)
+
+
+class EndsEarly:
+    """A library that would not compare what a frame holds with what its header says."""
+
+    eof = False
+    needs_input = True
+    unused_data = b""
+
+    def decompress(self, given, most):
+        self.eof = True
+        return bytes(min(9, most))
+
+
+def test_memory_that_no_frame_has_filled_is_never_decoded(monkeypatch):
+    """It would hold what this process had there before."""
+    monkeypatch.setattr(entropy._library(), "ZstdDecompressor", lambda **_: EndsEarly())
+    with pytest.raises(PeerFault, match="ends early"):
+        build("zstd").decode(holding(DUE, DUE), SIZE)
+
+
 def test_the_header_of_the_lying_frames_is_what_it_should_be():
     assert zstd.get_frame_info(lying_frame(SIZE)).decompressed_size == SIZE
     assert zstd.get_frame_info(lying_frame(SIZE, 27)).decompressed_size == SIZE

@@ -298,6 +298,31 @@ def test_twice_what_an_honest_node_says_at_most_is_heard_for_ever():
         assert only(say(node, 0, Ready(version=step), step / honest_per_s / 1.9), CloseSession) == []
 
 
+@pytest.mark.parametrize("times", [1.1, 2.0, 10.0])
+def test_a_flood_at_a_steady_rate_is_found_and_leads_to_quarantine_however_little_it_exceeds_what_is_heard(times):
+    """Not only a burst: who sends a tenth more than is heard for ever is found in half a minute, and again."""
+    node, session = responder(), 1
+    limit_per_s = hearing_bucket(node.settings.exchanges_per_s).rate_per_s
+    for step in range(int(60 * limit_per_s)):
+        now = step / limit_per_s / times
+        if node.edges[0].line.greeting.number is None:
+            session += 1
+            open_session(node, 0, now, session)
+        say(node, 0, Ready(version=step), now, session)
+        if node.standings(now)[0].quarantines:
+            break
+    assert node.standings(now)[0].faults == {"flood": 2}
+    assert now < 25.0 / (times - 1.0)
+
+
+def test_a_silence_however_long_saves_up_no_more_than_a_stall():
+    bucket = hearing_bucket(200.0)
+    bucket.take(0.0)
+    for silence_s in (LONGEST_STALL_S, 86_400.0, 30 * 86_400.0):
+        heard = next(heard for heard in range(10**6) if bucket.take(silence_s))
+        assert heard <= bucket.rate_per_s / HEARD_MULTIPLE * LONGEST_STALL_S + 1
+
+
 def test_what_was_sent_while_this_process_hung_is_heard_at_once():
     bucket = hearing_bucket(200.0)
     bucket.take(0.0)

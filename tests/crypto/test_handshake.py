@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
+from types import FunctionType, ModuleType
 
 import pytest
 from nacl.bindings import (
@@ -423,6 +425,30 @@ def test_no_step_runs_twice_or_out_of_order():
     ):
         with pytest.raises(RuntimeError, match="once"):
             step()
+
+
+def reaches(thing, sought):
+    """Whether `sought` can be reached from `thing` through attributes and containers."""
+    seen, rest = {}, [thing]
+    while rest:
+        found = rest.pop()
+        if found is sought:
+            return True
+        if id(found) not in seen and not isinstance(found, type | ModuleType | FunctionType):
+            seen[id(found)] = found
+            rest += gc.get_referents(found)
+    return False
+
+
+def test_an_ephemeral_key_is_let_go_by_the_step_that_uses_it():
+    """It opens what was recorded, if found later."""
+    initiator, responder = make_initiator(), make_responder()
+    assert reaches(initiator, E_ALICE)
+    assert reaches(responder, E_BOB)
+    run(initiator, responder)
+    assert not reaches(initiator, E_ALICE)
+    assert not reaches(responder, E_BOB)
+    assert responder._pending is None
 
 
 def test_there_are_no_keys_before_the_end():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from nacl.signing import VerifyKey
@@ -70,6 +74,35 @@ def test_a_key_file_that_others_can_touch_is_refused(key_file, mode):
     assert caught.value.file == str(key_file)
     assert caught.value.value == f"mode {mode:o}"
     assert "600" in caught.value.allowed
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o707, 0o702, 0o770])
+def test_a_key_in_a_folder_where_others_could_replace_it_is_refused(key_file, mode, monkeypatch):
+    monkeypatch.setattr(grp, "getgrgid", lambda _: SimpleNamespace(gr_name="everybody", gr_mem=[]))
+    key_file.parent.chmod(mode)
+    with pytest.raises(UserError, match="others may replace") as caught:
+        Identity.load(key_file)
+    assert caught.value.file == str(key_file.parent)
+    assert caught.value.value == f"mode {mode:o}"
+    assert f"chmod 700 {key_file.parent}" in caught.value.allowed
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o1777, 0o1770, 0o500])
+def test_a_key_in_a_folder_where_nobody_else_can_replace_it_is_taken(key_file, mode):
+    key_file.parent.chmod(mode)
+    Identity.load(key_file)
+    key_file.parent.chmod(0o700)
+
+
+@pytest.mark.parametrize(("members", "others"), [([], False), (["me"], False), (["me", "you"], True)])
+def test_a_group_of_its_owner_alone_is_nobody_else(key_file, monkeypatch, members, others):
+    """Where each user has such a group new folders are often open to it."""
+    key_file.parent.chmod(0o775)
+    there = key_file.parent.stat()
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="me", pw_gid=there.st_gid))
+    monkeypatch.setattr(grp, "getgrgid", lambda _: SimpleNamespace(gr_name="me", gr_mem=members))
+    with pytest.raises(UserError, match="others may replace") if others else nullcontext():
+        Identity.load(key_file)
 
 
 @pytest.mark.parametrize(

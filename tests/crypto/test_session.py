@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
+from types import FunctionType, ModuleType
 
 import pytest
 from nacl.bindings import crypto_secretstream_xchacha20poly1305_TAG_PUSH
@@ -185,6 +187,28 @@ def test_both_ends_change_the_key_each_time_the_threshold_is_passed():
         assert stream_key(left._outbound) == stream_key(right._inbound)
         keys.append(stream_key(left._outbound))
     assert [before != after for before, after in pairwise(keys)] == [False, True, False] * 2 + [False, True]
+
+
+def bytes_within(thing):
+    """Every bytes object that can be reached from `thing` through attributes, containers and buffers."""
+    seen, rest = {}, [thing]
+    while rest:
+        found = rest.pop()
+        if id(found) not in seen and not isinstance(found, type | ModuleType | FunctionType):
+            seen[id(found)] = found
+            rest += gc.get_referents(found)
+            rest += [bytes(found.statebuf)] if hasattr(found, "statebuf") else []
+    return [found for found in seen.values() if isinstance(found, bytes)]
+
+
+@pytest.mark.parametrize("key", [FORTH, BACK], ids=["forth", "back"])
+def test_no_key_of_a_direction_outlives_its_first_chunk(key):
+    """From it and a recording, everything up to the first change of keys could be read."""
+    left, right = make_pair()
+    assert [any(key in found for found in bytes_within(one)) for one in (left, right)].count(True) == 1
+    right.open(left.seal(b"first"))
+    left.open(right.seal(b"first"))
+    assert not [found for one in (left, right) for found in bytes_within(one) if key in found]
 
 
 def test_two_calls_at_once_in_one_direction_are_our_own_mistake():

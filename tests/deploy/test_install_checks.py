@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 
 import pytest
 
@@ -95,6 +96,95 @@ def test_addresses_of_one_machine_alone_are_warned_of(rehearse, for_pi1):
     outcome = rehearse("--torch", "none", for_pi1)
     assert "`listen` lets no other machine in" in outcome.err
     assert "other machines cannot dial" in outcome.err
+
+
+@pytest.mark.parametrize("place", ["data", "data/deep/secret.csv", "pi1/data", "federation.toml", "pi1"])
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_link_that_leaves_the_folder_is_refused_since_root_would_copy_what_it_names(
+    rehearse, for_pi1, tmp_path, place, relative
+):
+    link, outside = for_pi1 / place, tmp_path / "outside"
+    if link.exists():
+        link.rename(outside)
+    else:
+        outside.write_text("secret", encoding="ascii")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(os.path.relpath(outside, link.parent) if relative else outside)
+    outcome = rehearse("--torch", "none", "--node", "pi1", for_pi1)
+    assert outcome.code == 2
+    assert f"{link}: a link" in outcome.err
+    assert "leave" in outcome.err
+
+
+def test_a_link_is_refused_as_well_that_leaves_by_way_of_another(rehearse, for_pi1):
+    (for_pi1 / "up").symlink_to("..")
+    (for_pi1 / "a").symlink_to("up/secret")
+    outcome = rehearse("--torch", "none", for_pi1)
+    assert outcome.code == 2
+    assert "a link that leaves the folder" in outcome.err
+
+
+def test_a_link_into_the_folder_by_an_absolute_path_is_refused_since_the_copy_would_name_the_original(
+    rehearse, for_pi1
+):
+    (for_pi1 / "again.toml").symlink_to(for_pi1 / "federation.toml")
+    outcome = rehearse("--torch", "none", for_pi1)
+    assert outcome.code == 2
+    assert "again.toml: a link by an absolute path" in outcome.err
+
+
+def test_a_link_within_the_folder_and_what_stays_behind_are_nobodys_business(rehearse, for_pi1, five_boards):
+    (for_pi1 / "data").mkdir()
+    (for_pi1 / "data/again.toml").symlink_to("../federation.toml")
+    for stays in ("pi1/state", "pi2", "pi1/__pycache__"):
+        (for_pi1 / stays).mkdir()
+        (for_pi1 / stays / "link").symlink_to("/etc/shadow")
+    (for_pi1 / "pi2/node.toml").touch()
+    outcome = rehearse("--torch", "none", "--node", "pi1", for_pi1)
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+def test_the_copy_follows_no_link_that_was_put_there_after_the_look(deploy, run, for_pi1, tmp_path):
+    """Else whoever owns the folder could swap a file for a link in time."""
+    script = (deploy / "install.sh").read_text(encoding="utf-8").partition('\nparse_arguments "$@"\n')[0]
+    home = tmp_path / "home"
+    (home / "pi1").mkdir(parents=True)
+    (tmp_path / "secret").write_text("secret", encoding="ascii")
+    (for_pi1 / "data").mkdir()
+    (for_pi1 / "data/rows.csv").write_text("1,2", encoding="ascii")
+    for link in ("link", "data/link", "pi1/link"):
+        (for_pi1 / link).symlink_to(tmp_path / "secret")
+    settings = f"dry_run='' root={tmp_path} node=pi1 federation={for_pi1} home={home}"
+    outcome = run("bash", "-c", f"{script}\n{settings}\nchoose_shared && copy_shared && copy_own")
+    assert outcome.code == 0, outcome.err
+    assert (home / "data/rows.csv").read_text(encoding="ascii") == "1,2"
+    assert stat.S_IMODE((home / "data/rows.csv").stat().st_mode) == 0o640
+    assert {str(path.relative_to(home)) for path in home.rglob("*") if path.is_symlink()} == {
+        "link",
+        "data/link",
+        "pi1/link",
+    }
+
+
+@pytest.mark.parametrize("place", ["pipe", "data/pipe", "pi1/pipe"])
+def test_what_is_neither_file_nor_folder_is_refused(rehearse, for_pi1, place):
+    (for_pi1 / place).parent.mkdir(exist_ok=True)
+    os.mkfifo(for_pi1 / place)
+    outcome = rehearse("--torch", "none", for_pi1)
+    assert outcome.code == 2
+    assert f"{place}: neither a file nor a folder" in outcome.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_hard_link_to_a_file_of_somebody_else_is_refused(rehearse, for_pi1, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("secret", encoding="ascii")
+    (for_pi1 / "mine.csv").hardlink_to(secret)
+    assert rehearse("--torch", "none", for_pi1).code == 0
+    os.chown(secret, 12345, -1)
+    outcome = rehearse("--torch", "none", for_pi1)
+    assert outcome.code == 2
+    assert "mine.csv: a second name of a file that belongs to somebody else" in outcome.err
 
 
 @pytest.mark.parametrize(

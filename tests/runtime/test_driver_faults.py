@@ -58,6 +58,31 @@ async def test_the_network_edge_learns_how_long_a_neighbor_rests():
     assert recording.closed == [(3, 8, "in quarantine", 60.0)]
 
 
+async def test_an_alarm_provoked_for_ever_is_counted_and_hardly_logged_or_remembered(caplog):
+    """A hundred thousand of each of two neighbors; the first of a third one is still told."""
+    driver, times = driver_of(Recording()), 100_000
+    for _ in range(times):
+        driver.alarm("request-refused", 1, "not finite")
+        driver.alarm("request-refused", 2, "not finite")
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) < 50
+    assert lines[-1].startswith("request-refused (2): not finite (time ")
+    driver.alarm("request-refused", 3, "not finite")
+    assert caplog.records[-1].getMessage() == "request-refused (3): not finite"
+    assert driver.alarms == {"request-refused": 2 * times + 1}
+    assert len(driver._told) == 3
+
+
+async def test_an_alarm_that_goes_on_is_told_again_after_many_times(caplog):
+    driver = driver_of(Recording())
+    for _ in range(1000):
+        driver.alarm("round-failed", None, "no room")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"round-failed: no room{told}"
+        for told in ("", *(f" (time {times})" for times in (2, 3, 4, 5, 100, 200, 400, 800)))
+    ]
+
+
 async def test_a_learner_that_would_end_the_process_ends_the_node_as_a_failure():
     """Raised again as it is, exit(0) would look as if the node had finished."""
     driver = driver_of(Recording())

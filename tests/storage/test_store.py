@@ -252,7 +252,8 @@ def tiny_disk(tmp_path):
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
     if not AS_ROOT or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a tmpfs; the refused operations are tested without it")
-    yield folder
+    (folder / "state").mkdir(0o700)  # what is mounted is open to everybody
+    yield folder / "state"
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 

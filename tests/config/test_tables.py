@@ -1,0 +1,109 @@
+"""The one reader of TOML files: whatever stands in one, it is read or refused, and soon."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from p2pfl.config import tables
+from p2pfl.config.load import load_config
+from p2pfl.config.tables import MOST_CHARACTERS, MOST_PARTS, read_document
+from p2pfl.config.writing import NewMember, federation_text
+from p2pfl.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+DEEP = 100_000
+"""As many parts as take tomllib minutes."""
+
+
+def refusal_of(path):
+    with pytest.raises(UserError) as refused:
+        read_document(path)
+    return refused.value
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".".join("a" * DEEP) + " = 1",
+        f"[{'.'.join('a' * DEEP)}]",
+        f"[[ {' . '.join('a' * DEEP)} ]]",
+        "a = {" + ".".join("a" * DEEP) + " = 1}",
+        '"a b"' + "\t.'c.d'" * DEEP + " = 1",
+        r'"\"."' + r'."\"\\"' * DEEP + " = 1",
+        '""' + ".''" * DEEP + " = 1",
+        "a = 1\n" + ".".join("a" * (MOST_PARTS + 1)) + " = 1",
+    ],
+    ids=["key", "table", "list of tables", "inline", "quoted", "escaped", "empty", "one too many"],
+)
+def test_a_key_of_too_many_parts_is_refused_before_it_is_parsed(write, text, monkeypatch):
+    monkeypatch.setattr(tomllib, "loads", lambda _: pytest.fail("was parsed"))
+    refused = refusal_of(write(text))
+    assert "too many parts" in refused.message
+    assert refused.allowed == f"at most {MOST_PARTS}"
+    assert str(refused.file).endswith(f"federation.toml:{1 + text.count(chr(10))}")
+    assert len(str(refused)) < 500
+
+
+def test_a_key_of_as_many_parts_as_are_allowed_is_read(write):
+    path = write(".".join("a" * MOST_PARTS) + " = 1\n# one. two. three.\nb = '192.168.1.11:8470 0.1.2'\n")
+    assert set(read_document(path)) == {"a", "b"}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "piece",
+    ["a", "a ", "a.", "'", '"', r"\"", r'"\\', '"a', "'a'", "a.b ", '"".', "[", "{a=", "a=[", ".", " "],
+    ids=repr,
+)
+def test_no_pattern_repeated_keeps_the_reader_busy(write, piece):
+    """Where the search for long keys began anew at each character, some of these took minutes."""
+    with pytest.raises(UserError):
+        read_document(write(piece * (1_000_000 // len(piece)) + "!"))
+
+
+def test_a_file_that_is_too_large_is_refused_before_all_of_it_is_read(write, monkeypatch):
+    monkeypatch.setattr(tomllib, "loads", lambda _: pytest.fail("was parsed"))
+    refused = refusal_of(write("#" * (MOST_CHARACTERS + 1)))
+    assert "too large" in refused.message
+    assert "2,097,152" in refused.allowed
+
+
+def test_ten_thousand_members_fit(write):
+    members = [
+        NewMember(
+            name=f"hospital-{i:05}-radiology-ward",
+            key="A" * 43,
+            address=f"node{i:05}.radiology.hospital.example.org:8470",
+        )
+        for i in range(10_000)
+    ]
+    text = federation_text(name="large", topology="ring", task="digits", members=members)
+    assert len(read_document(write(text))["node"]) == 10_000
+
+
+@pytest.mark.timeout(60)
+def test_a_close_word_is_looked_for_only_for_the_first_unknown_keys(valid_text, write, monkeypatch):
+    asked = []
+    monkeypatch.setattr(tables.difflib, "get_close_matches", lambda word, *_, **__: asked.append(word) or [])
+    keys = "\n".join(f"key{number} = 1" for number in range(3000))
+    with pytest.raises(UserError):
+        load_config(write(f"{keys}\n{valid_text}"))
+    assert len(asked) == tables.MOST_GUESSES
+
+
+def test_no_other_place_parses_toml():
+    """It would have no bounds."""
+    found = {
+        str(path.relative_to(ROOT))
+        for package in ("p2pfl", "sim", "topologies")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Import) and any(name.name.startswith("toml") for name in node.names))
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("toml"))
+    }
+    assert found == {"p2pfl/config/tables.py"}

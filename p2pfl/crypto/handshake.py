@@ -158,16 +158,21 @@ class Responder(_Steps):
         self._ephemeral = ephemeral
         self._pending: tuple[Secrets, bytes] | None = None
 
+    def check_opening(self, m1: bytes) -> None:
+        """Raises HandshakeFault: m1 was not meant for this node. Costs two hashes and changes nothing."""
+        _expect_length("m1", m1, M1_BYTES)
+        theirs, tag = m1[:KEY_BYTES], m1[KEY_BYTES:]
+        if not sodium_memcmp(tag, opening_tag(self._identity.public, theirs)):
+            raise HandshakeFault("the opening tag is wrong: the dialer does not know this node's key")
+
     def first(self, m1: bytes) -> bytes:
         """m2. The opening tag is checked before any work on the curve.
 
         Raises HandshakeFault: m1 was not meant for this node, or carries a point of low order.
         """
         self._begin("first")
-        _expect_length("m1", m1, M1_BYTES)
-        theirs, tag = m1[:KEY_BYTES], m1[KEY_BYTES:]
-        if not sodium_memcmp(tag, opening_tag(self._identity.public, theirs)):
-            raise HandshakeFault("the opening tag is wrong: the dialer does not know this node's key")
+        self.check_opening(m1)
+        theirs = m1[:KEY_BYTES]
         ephemeral, self._ephemeral = self._ephemeral or PrivateKey.generate(), None
         ours = bytes(ephemeral.public_key)
         secrets = agree(ephemeral, theirs, m1, ours)

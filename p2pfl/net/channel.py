@@ -1,16 +1,12 @@
-"""Binary messages over one WebSocket, dialed or accepted, and what went over it, by peer, and who was refused and why.
+"""Binary messages over one WebSocket, dialed or accepted, and what went over it, by peer.
 
 What aiohttp can raise ends here. A channel knows nothing of sessions: bytes go out and come in, are counted, and the
 connection is there or gone. Counted bytes are sealed payload bytes, without TCP, WebSocket and ping overhead.
-
-A refusal is said once and then only counted: a stranger at the door must not fill the log. A member whose federation
-file differs is an alarm: both ends would train alone without it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,17 +18,12 @@ from aiohttp.http import WebSocketError
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES
-from p2pfl.crypto import FederationMismatch
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
 from p2pfl.net.limits import Tap
 
 OnAlarm = Callable[[str, int, str], Any]
 """Called with the kind, the peer and a text when the network sees what the user should know."""
-
-REMEMBERED = 256
-DIFFERS = "federation-differs"
-"""The kind of the alarm about a federation file that differs."""
 
 PATH = "/p2pfl"
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
@@ -78,34 +69,6 @@ class Counters:
         for traffic in (*self.peers.values(), self.unknown):
             total.add(traffic)
         return total
-
-
-@dataclass(slots=True, eq=False)
-class Refusals:
-    counters: Counters
-    log: logging.Logger
-    on_alarm: OnAlarm
-    _said: set[tuple[str, str]] = field(default_factory=set)
-
-    def note(self, peer: int | None, who: str, fault: PeerFault) -> None:
-        """`who` may be an address where no peer is known: then the reason alone tells two refusals apart."""
-        traffic = self.counters.unknown if peer is None else self.counters.peers[peer]
-        traffic.refusals += 1
-        reason = str(fault)
-        differs = isinstance(fault, FederationMismatch)
-        if peer is not None and differs and self._is_new(f"member {peer}", reason):
-            self.on_alarm(DIFFERS, peer, reason)
-        if self._is_new("" if peer is None else who, reason):
-            level = logging.INFO if differs else logging.WARNING  # the alarm is a warning already
-            self.log.log(level, "refused %s: %s; said once, from now on only counted", who, reason)
-        else:
-            self.log.debug("refused %s again: %s", who, reason)
-
-    def _is_new(self, who: str, reason: str) -> bool:
-        new = (who, reason) not in self._said and len(self._said) < REMEMBERED
-        if new:
-            self._said.add((who, reason))
-        return new
 
 
 class GoneError(Exception):
@@ -166,12 +129,15 @@ class Channel:
             case WSMsgType.TEXT, _:
                 raise PeerFault("a text message")
             case WSMsgType.ERROR, WebSocketError() as error:
-                raise PeerFault(f"broken WebSocket frame: {error}")
+                # Its text may quote what the peer has sent.
+                raise PeerFault(f"broken WebSocket frame, fault {error.code:d}")
             case WSMsgType.ERROR, error:
                 raise GoneError(str(error) or type(error).__name__)
         raise GoneError("closed by the peer")
 
     async def close(self, within_s: float) -> None:
+        # The answer to the goodbye would set aiohttp's timer for the next ping, which keeps all of this for 45 s.
+        self._socket._heartbeat = None  # noqa: SLF001 - nothing public does
         with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(within_s):
                 await self._socket.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -22,6 +22,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Channel, Counters
+from p2pfl.net.doorway import Stage
 
 BOOT_BYTES = 16
 LAYOUT = struct.Struct(f"<B{BOOT_BYTES}sQ")
@@ -113,10 +114,15 @@ class Greeter:
         await channel.send(session.seal(Notice(Word.GREETING, self.boot).pack()))
         return self._candidate(channel, session, self.own_index, await hear(channel, session))
 
-    async def answer(self, channel: Channel) -> Connection:
-        """As the one who was connected to. `channel.peer` is set as soon as it is proven, whatever follows."""
+    async def answer(self, channel: Channel, advance: Callable[[Stage], None]) -> Connection:
+        """As the one who was connected to. `channel.peer` is set as soon as it is proven, whatever follows.
+
+        `advance` is told of each stage before the work of the next begins, and may raise PeerFault.
+        """
         responder = Responder(self.identity, frozenset(self.members), self.binding)
-        await channel.send(responder.first(await channel.receive()))
+        responder.check_opening(first := await channel.receive())
+        advance(Stage.ADDRESSED)
+        await channel.send(responder.first(first))
         third = await channel.receive()
         try:
             session = Session(responder.third(third))
@@ -124,6 +130,7 @@ class Greeter:
             self._recognize(channel, fault.peer_public)
             raise
         self._recognize(channel, session.peer_public)
+        advance(Stage.PROVEN)
         greeting = await hear(channel, session)
         if channel.peer not in self.neighbors:
             await channel.send(session.seal(Notice(Word.NO_EDGE, self.boot).pack()))

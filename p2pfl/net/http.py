@@ -18,7 +18,8 @@ import msgspec
 from aiohttp import web
 
 from p2pfl.net.address import Address, cannot_listen, parse_address
-from p2pfl.net.limits import Doorway, Gate, Limits
+from p2pfl.net.doorway import Doorway, Gate
+from p2pfl.net.limits import IDLE_BYTES, Limits
 
 KEY = "status_listen"
 CONNECTIONS = 32
@@ -58,7 +59,8 @@ class StatusPage:
         server = runner.server
         if server is None:
             raise AssertionError("the runner was not set up")
-        doorway = Doorway(Limits(pending=CONNECTIONS, pending_per_address=CONNECTIONS))
+        limits = Limits(pending=CONNECTIONS, pending_per_address=CONNECTIONS)
+        doorway = Doorway(limits, greeting_bytes=IDLE_BYTES)
         return lambda: Gate(doorway, server)
 
     async def __aexit__(

@@ -2,15 +2,12 @@
 
 `Limits` is what one node allows. Messages under way are bound twice: by the memory that they hold together, and by the
 rate that each must keep. Below HTTP and WebSocket a `Tap` counts a connection's bytes, for aiohttp takes any number of
-empty fragments, each of which costs more than its bytes. A `Gate` is the tap of an accepted connection; its `Doorway`
-counts those that are no session yet, in all and by address, and drops each that takes too long, whatever it does.
+empty fragments, each of which costs more than its bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pfl.errors import PeerFault
@@ -23,9 +20,17 @@ class Limits:
     """Time from the accepted connection to the open session; a dialer has as long once it is connected."""
     contest_s: float = 3.0
     """How long a newcomer is held back in favor of a session that may be dead at the other end."""
-    pending: int = 32
-    """Connections that are not a session yet."""
-    pending_per_address: int = 16
+    pending: int = 64
+    """Connections of one stage that are not a session yet (`doorway`)."""
+    pending_per_address: int = 32
+    """The same from one IPv4 address, or from one /64 of IPv6."""
+    handshakes_per_s: float = 100.0
+    """Handshakes with one address or /64, after `handshake_burst` at once."""
+    handshake_burst: float = 128.0
+    sessions_per_s: float = 1.0
+    """Sessions with one neighbor, after `session_burst` at once: above that there is none for `churn_rest_s`."""
+    session_burst: float = 20.0
+    churn_rest_s: float = 30.0
     min_rate: float = 1024.0
     """Bytes per second that a message under way must bring, averaged over `rate_window_s`."""
     rate_window_s: float = 30.0
@@ -98,15 +103,23 @@ of 256 KiB under way."""
 class Tap(asyncio.Protocol):
     """Stands before a protocol whose connection is made already, or is about to be."""
 
-    def __init__(self, inner: asyncio.Protocol | None = None, transport: asyncio.Transport | None = None) -> None:
+    def __init__(
+        self,
+        inner: asyncio.Protocol | None = None,
+        transport: asyncio.Transport | None = None,
+        *,
+        idle_bytes: int = IDLE_BYTES,
+    ) -> None:
         self._inner, self._transport = inner, transport
-        self._idle_bytes = 0
+        self._came_idle = 0
+        self.idle_bytes = idle_bytes
+        """Bytes that may have come without completing a message."""
         self.overran = False
         """Whether too much has come that is in no message: the connection is then broken off."""
 
     def account(self, size: int) -> None:
         """A message of so many bytes has come, which an honest end sends as one frame."""
-        self._idle_bytes = max(0, self._idle_bytes - size - HEADER_BYTES)
+        self._came_idle = max(0, self._came_idle - size - HEADER_BYTES)
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -117,8 +130,8 @@ class Tap(asyncio.Protocol):
             self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._idle_bytes += len(data)
-        self.overran |= self._idle_bytes > IDLE_BYTES
+        self._came_idle += len(data)
+        self.overran |= self._came_idle > self.idle_bytes
         if self.overran:
             self.abort()
         elif self._inner is not None:
@@ -134,71 +147,3 @@ class Tap(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._inner is not None:
             self._inner.resume_writing()
-
-
-class Doorway:
-    """Connections that wait to become a session, by remote address.
-
-    Where it is crowded the one that has waited longest goes, not the newcomer: an honest handshake is over in
-    milliseconds, so that idlers keep nobody out.
-    """
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.turned_away = 0
-        self._waiting: dict[Gate, str] = {}
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-    def enter(self, gate: Gate) -> None:
-        """Takes the newcomer in; may turn away who has waited longest, of its own address or of the most crowded."""
-        by_address = Counter(self._waiting.values())
-        if by_address[gate.address] >= self.limits.pending_per_address:
-            self._turn_away(gate.address)
-        elif self.waiting >= self.limits.pending:
-            self._turn_away(by_address.most_common(1)[0][0])
-        self._waiting[gate] = gate.address
-
-    def leave(self, gate: Gate) -> None:
-        self._waiting.pop(gate, None)
-
-    def _turn_away(self, address: str) -> None:
-        oldest = next(gate for gate, place in self._waiting.items() if place == address)
-        self.turned_away += 1
-        self.leave(oldest)
-        oldest.abort()
-
-
-class Gate(Tap):
-    """Stands before the HTTP protocol of one connection."""
-
-    def __init__(self, doorway: Doorway, inner: Callable[[], asyncio.Protocol]) -> None:
-        super().__init__()
-        self._doorway = doorway
-        self._make_inner = inner
-        self._deadline: asyncio.TimerHandle | None = None
-        self.address = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101
-        peername = transport.get_extra_info("peername")
-        self.address = str(peername[0]) if peername else ""
-        self._transport = transport
-        self._doorway.enter(self)
-        handshake_s = self._doorway.limits.handshake_s
-        self._deadline = asyncio.get_running_loop().call_later(handshake_s, transport.abort)
-        self._inner = self._make_inner()
-        self._inner.connection_made(transport)
-
-    def admit(self) -> None:
-        """The connection has become a session: it no longer counts, and may stay."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-            self._doorway.leave(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.admit()
-        super().connection_lost(exc)

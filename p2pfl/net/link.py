@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from logging import DEBUG, WARNING, Logger
+from logging import Logger
 from time import monotonic
 from typing import Protocol, TypeVar
 
@@ -29,6 +29,7 @@ from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Counters, GoneError, OnAlarm
 from p2pfl.net.greeting import Connection, Notice
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace
+from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.wire import Assembler, OtherVersionError, split
 
 LOUD_FAULTS = 20
@@ -352,8 +353,9 @@ class PeerLink:
         if self._ended.is_set():
             return
         self._traffic.faults += 1
-        level = WARNING if self._traffic.faults <= LOUD_FAULTS else DEBUG
-        self._shared.log.log(level, "session %d with %s: %s", self.number, self._shared.name_of(self.peer), fault)
+        if self._traffic.faults <= LOUD_FAULTS:
+            name, what = self._shared.name_of(self.peer), clip(str(fault), REASON_BYTES)
+            self._shared.log.warning("session %d with %s: %s", self.number, name, what)
         self.end(f"{MALFORMED if isinstance(fault, MalformedError) else 'protocol fault: '}{fault}")
 
 

@@ -19,10 +19,11 @@ from p2pfl.core.messages import Message
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
 from p2pfl.net.address import parse_address
-from p2pfl.net.channel import Counters, OnAlarm, Refusals
+from p2pfl.net.channel import Counters, OnAlarm
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import ByteBudget, Limits
 from p2pfl.net.link import PeerLink, Shared
+from p2pfl.net.refusals import Refusals
 from p2pfl.net.sockets import Dialer, ListeningSocket, open_browserless
 from p2pfl.net.table import Callbacks, Table
 
@@ -34,7 +35,7 @@ class Links:
     """`async with` binds the socket and starts dialing; leaving it says goodbye to every neighbor.
 
     `members` maps public keys to node indices, `dial` indices to `host:port` or None. UserError for an address that
-    is none or cannot be bound. `on_alarm` hears of a `federation-differs`.
+    is none or cannot be bound. `on_alarm` hears of a `federation-differs` and a `session-churn`.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Links:
             shared=shared,
             spawn=self._run,
         )
-        refusals = Refusals(self.counters, log, on_alarm)
+        self._refusals = refusals = Refusals(self.counters, log, on_alarm, name_of)
         addresses = {
             peer: parse_address(text, f"address of {name_of(peer)}")
             for peer, text in sorted(dial.items())
@@ -140,6 +141,7 @@ class Links:
         await self._listener.start()
         self._http = open_browserless()
         await self._group.__aenter__()
+        self._track(self._refusals.keep_hours(), self._dials)  # which end first, as this may
         for peer in self._dialer.addresses:
             self._track(self._dialer.keep(self._http, peer), self._dials)
         return self

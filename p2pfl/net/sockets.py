@@ -16,10 +16,12 @@ from aiohttp import ClientError, web
 
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, cannot_listen
-from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError, Refusals
+from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
+from p2pfl.net.doorway import Doorway, Gate, Stage
 from p2pfl.net.greeting import Greeter
-from p2pfl.net.limits import Doorway, Gate, Limits, Tap
+from p2pfl.net.limits import Limits, Tap
 from p2pfl.net.link import PeerLink, Shared
+from p2pfl.net.refusals import Refusals
 from p2pfl.net.table import Dial, NeighborPlace, Table
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
@@ -148,7 +150,7 @@ class Dialer:
         level = DEBUG if peer in self._silent or self.table.places[peer].link else INFO
         self._silent.add(peer)
         name, what = self.shared.name_of(peer), str(error) or type(error).__name__
-        self.shared.log.log(level, "%s at %s is not there yet: %s", name, self.addresses[peer], what)
+        self.refusals.mention(peer, "%s at %s is not there yet: %s", name, self.addresses[peer], what, level=level)
 
 
 def not_found() -> web.Response:
@@ -160,7 +162,11 @@ def not_found() -> web.Response:
 class TerseHandler(web.RequestHandler):
     """aiohttp's protocol, except that what it cannot parse gets no explanation."""
 
-    __slots__ = ()
+    __slots__ = ("_refusals",)
+
+    def __init__(self, http: web.Server, *, refusals: Refusals, **more: Any) -> None:
+        super().__init__(http, access_log=None, **more)  # type: ignore[arg-type]
+        self._refusals = refusals
 
     def handle_error(
         self,
@@ -171,7 +177,7 @@ class TerseHandler(web.RequestHandler):
     ) -> web.StreamResponse:
         # Strangers can make aiohttp stumble in many ways. What is ours runs in a task of its own, not caught here.
         del status, message
-        self.logger.debug("broken request from %s", request.remote, exc_info=exc)
+        self._refusals.mention(None, "broken request from %s: %s", request.remote, type(exc).__name__)
         if self.transport is not None:
             self.transport.abort()
         return not_found()
@@ -190,7 +196,7 @@ class ListeningSocket:
     _server: asyncio.Server | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.doorway = Doorway(self.shared.limits)
+        self.doorway = Doorway(self.shared.limits, neighbors=len(self.table.places))
 
     async def start(self) -> None:
         """UserError where the address cannot be bound."""
@@ -198,7 +204,7 @@ class ListeningSocket:
         http = web.Server(self._receive)
 
         def speak_http() -> TerseHandler:
-            return TerseHandler(http, loop=loop, access_log=None, logger=self.shared.log)  # type: ignore[arg-type]
+            return TerseHandler(http, loop=loop, refusals=self.refusals, logger=self.shared.log)
 
         try:
             self._server = await loop.create_server(
@@ -231,6 +237,7 @@ class ListeningSocket:
         gate = transport.get_protocol()
         await socket.prepare(request)
         if isinstance(gate, Gate):
+            gate.advance(Stage.UPGRADED)
             task = self.spawn(self._serve(Channel(socket, gate), gate))
             if task is not None:
                 await asyncio.wait({task})
@@ -240,11 +247,11 @@ class ListeningSocket:
         link: PeerLink | None = None
         try:
             async with asyncio.timeout(self.shared.limits.handshake_s):
-                link = await self._welcome(channel)
+                link = await self._welcome(channel, gate)
         except (GoneError, OSError, ClientError) as gone:
-            self.shared.log.debug("%s left before the session: %s", gate.address, gone)
+            self.refusals.mention(channel.peer, "%s left before the session: %s", gate.address, gone)
         except TimeoutError:
-            self.shared.log.debug("%s took too long to become a session", gate.address)
+            self.refusals.mention(channel.peer, "%s took too long to become a session", gate.address)
         except PeerFault as fault:
             who = gate.address if channel.peer is None else f"{self.shared.name_of(channel.peer)} from {gate.address}"
             self.refusals.note(channel.peer, who, fault)
@@ -254,5 +261,5 @@ class ListeningSocket:
         gate.admit()
         await link.finished.wait()
 
-    async def _welcome(self, channel: Channel) -> PeerLink | None:
-        return await self.table.admit(await self.greeter.answer(channel))
+    async def _welcome(self, channel: Channel, gate: Gate) -> PeerLink | None:
+        return await self.table.admit(await self.greeter.answer(channel, gate.advance))

@@ -18,10 +18,16 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol
 
+from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import Message
 from p2pfl.errors import PeerFault
 from p2pfl.net.greeting import Connection, Notice, Word
 from p2pfl.net.link import PeerLink, Shared
+
+CHURN = "session-churn"
+"""The kind of the alarm about a neighbor that opens one session after another."""
+CHURN_ALARM_S = 3600.0
+"""The least time between two such alarms about one neighbor."""
 
 OnOpen = Callable[[int, int], Any]
 OnMessage = Callable[[int, int, Message], Any]
@@ -82,6 +88,8 @@ class Dial:
 class NeighborPlace:
     """What there is between us and one neighbor."""
 
+    sessions: TokenBucket
+    """Has one for each session that may open now."""
     link: PeerLink | None = None
     dial: Dial | None = None
     held_back: set[asyncio.Timeout] = field(default_factory=set)
@@ -90,6 +98,8 @@ class NeighborPlace:
     """Whether the last session lived long enough to dial again at once."""
     rests_until: float = 0.0
     """The end of the rest, by the loop's clock."""
+    churn_told_at: float = float("-inf")
+    """The last alarm about too many sessions, by the loop's clock."""
 
     @property
     def rest_s(self) -> float:
@@ -123,7 +133,10 @@ class Table:
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
         self._closed = False
-        self.places = {peer: NeighborPlace() for peer in sorted(self.neighbors)}
+        rate, burst = self.shared.limits.sessions_per_s, self.shared.limits.session_burst
+        self.places = {
+            peer: NeighborPlace(TokenBucket(rate, tokens=burst, burst=burst)) for peer in sorted(self.neighbors)
+        }
         for place in self.places.values():
             place.free.set()
 
@@ -184,9 +197,9 @@ class Table:
         return self._open(candidate, verdict.number)
 
     def _open(self, candidate: Connection, remote_number: int | None) -> PeerLink | None:
-        if self._closed:
-            return None
         place = self.places[candidate.peer]
+        if self._closed or self._churns(candidate.peer, place):
+            return None
         if place.link is not None:
             place.link.end("replaced by a newer session")
         number = next(self._numbers)
@@ -207,6 +220,18 @@ class Table:
         self.spawn(link)
         self.callbacks.on_open(link.peer, number)
         return link
+
+    def _churns(self, peer: int, place: NeighborPlace) -> bool:
+        """Whether this is a session too many: then there is none for a while, which no honest neighbor meets."""
+        limits, now = self.shared.limits, asyncio.get_running_loop().time()
+        if place.sessions.take(now) == 0.0:
+            return False
+        self.rest(peer, limits.churn_rest_s)
+        if now - place.churn_told_at >= CHURN_ALARM_S:
+            place.churn_told_at = now
+            often = f"{limits.session_burst:g} sessions and then one every {1 / limits.sessions_per_s:g} s"
+            self.shared.on_alarm(CHURN, peer, f"opens more than {often}: none for {limits.churn_rest_s:g} s")
+        return True
 
     def delivered(self, link: PeerLink, message: Message) -> None:
         self.callbacks.on_message(link.peer, link.number, message)

@@ -131,12 +131,10 @@ class Driver:
         self.take(Started())
 
     def session_opened(self, peer: int, session: int) -> None:
-        log.info("session with %s is open", self.name_of(peer))
         self.presence.opened(peer, self.loop.time())
         self.take(SessionOpened(peer=peer, session=session))
 
     def session_closed(self, peer: int, session: int, reason: str) -> None:
-        log.info("session with %s ended: %s", self.name_of(peer), reason)
         self.presence.ended(peer, reason, self.loop.time())
         malformed = reason.removeprefix(MALFORMED) if reason.startswith(MALFORMED) else ""
         self.take(SessionClosed(peer=peer, session=session, malformed=malformed))

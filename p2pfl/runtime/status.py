@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from p2pfl.core.effects import Alarm
 from p2pfl.core.limits import pace_setter
 from p2pfl.core.standing import View
 from p2pfl.net.channel import Counters
+from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.reporting.liars import Bearing
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeLine, NodeStatus
 from p2pfl.runtime.workshop import Moment, Workshop
@@ -158,8 +160,11 @@ class Status:
         )
 
 
+log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
+SESSION_LINE_S = 60.0
+"""The least time between two lines of a kind about one neighbor's sessions."""
 LOST_S = 3.0
 ALARM_S = 60.0
 """How long a neighbor is away before that is an alarm."""
@@ -178,6 +183,22 @@ class Absence:
     alarmed: bool = False
 
 
+@dataclass(slots=True)
+class SessionLines:
+    """Lines of one kind about one neighbor's sessions: one a minute, and how many were left out before it."""
+
+    next_at: float = float("-inf")
+    left_out: int = 0
+
+    def tell(self, line: str, now: float) -> None:
+        if now < self.next_at:
+            self.left_out += 1
+            return
+        more = f" ({self.left_out} more since the last such line)" if self.left_out else ""
+        self.next_at, self.left_out = now + SESSION_LINE_S, 0
+        log.info("%s%s", line, more)
+
+
 class Presence:
     """Told of sessions as they open and end; `look` is called about once a second."""
 
@@ -191,8 +212,11 @@ class Presence:
         self.known: set[int] = set()
         """Neighbors that have had a session since the start."""
         self._lines = dict.fromkeys(core.edges, 0)
+        self._opened: defaultdict[int, SessionLines] = defaultdict(SessionLines)
+        self._ended: defaultdict[int, SessionLines] = defaultdict(SessionLines)
 
     def opened(self, peer: int, now: float) -> None:
+        self._opened[peer].tell(f"session with {self.name_of(peer)} is open", now)
         absence = self.away.pop(peer, None)
         if absence is not None and (absence.told or absence.alarmed):
             what = "back" if peer in self.known else "there"
@@ -200,6 +224,8 @@ class Presence:
         self.known.add(peer)
 
     def ended(self, peer: int, reason: str, now: float) -> None:
+        reason = clip(reason, REASON_BYTES)
+        self._ended[peer].tell(f"session with {self.name_of(peer)} ended: {reason}", now)
         self.away.setdefault(peer, Absence(now, reason))
 
     def look(self, now: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from random import Random
 
 import pytest
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, parse_address
-from p2pfl.net.channel import REMEMBERED, Counters, Refusals
 from p2pfl.net.greeting import LAYOUT, Notice, Word, unpack_notice
-from p2pfl.net.limits import ByteBudget, Doorway, Limits, MessagePace
+from p2pfl.net.limits import ByteBudget, Limits, MessagePace
 from p2pfl.net.sockets import Backoff
 
 
@@ -69,49 +67,6 @@ def test_retries_double_up_to_the_ceiling_and_never_all_at_once():
     assert backoff.next_s() <= 0.2
     backoff.exhaust()
     assert backoff.next_s() >= 7.5
-
-
-class Waiter:
-    def __init__(self, address):
-        self.address = address
-        self.aborted = False
-
-    def abort(self):
-        self.aborted = True
-
-
-def test_where_the_doorway_is_crowded_the_one_that_has_waited_longest_goes():
-    """Of the newcomer's own address if that has too many, else of the most crowded one: idlers keep nobody out."""
-    doorway = Doorway(Limits(pending=4, pending_per_address=2))
-    waiters = [Waiter(address) for address in "aaabbcd"]
-    for waiter in waiters:
-        doorway.enter(waiter)
-    assert "".join(w.address for w in waiters if not w.aborted) == "abcd"
-    assert [w.aborted for w in waiters] == [True, True, False, True, False, False, False]
-    assert (doorway.waiting, doorway.turned_away) == (4, 3)
-    doorway.leave(waiters[-1])
-    assert doorway.waiting == 3
-
-
-def test_a_refusal_is_said_once_for_each_peer_and_reason(caplog):
-    counters = Counters.of([1, 2])
-    refusals = Refusals(counters, logging.getLogger("tests.net"), lambda *_: None)
-    for _ in range(3):
-        refusals.note(1, "node 1", PeerFault("another key"))
-        refusals.note(2, "node 2", PeerFault("another key"))
-        refusals.note(2, "node 2", PeerFault("no edge"))
-        refusals.note(None, "10.0.0.1", PeerFault("noise"))
-        refusals.note(None, "10.0.0.2", PeerFault("noise"))
-    assert len(caplog.records) == 4
-    assert [counters.peers[1].refusals, counters.peers[2].refusals, counters.unknown.refusals] == [3, 6, 6]
-    assert counters.total.refusals == 15
-
-
-def test_strangers_cannot_fill_the_log(caplog):
-    refusals = Refusals(Counters.of([]), logging.getLogger("tests.net"), lambda *_: None)
-    for number in range(2 * REMEMBERED):
-        refusals.note(None, "10.0.0.1", PeerFault(f"reason {number}"))
-    assert len(caplog.records) == REMEMBERED
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,147 @@
+"""Connections that are no session yet: how far each has come, how many there may be, and who has to go.
+
+A `Gate` stands before the HTTP protocol of one accepted connection and drops it if it takes too long, whatever it
+does. The `Doorway` counts the gates, by stage and by group of addresses. Each stage has places of its own, so that
+whoever has come further never goes for somebody who has not: idle connections push out idle connections only. Within
+a stage the one that has waited longest goes, not the newcomer, for an honest peer is through in a round trip or two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import Counter
+from collections.abc import Callable
+from enum import IntEnum
+
+from p2pfl.core.limits import TokenBucket
+from p2pfl.errors import PeerFault
+from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
+
+GREETING_BYTES = 2**14
+"""What a peer may send before it has shown that it knows our key: an HTTP request and 48 bytes."""
+NETWORK_BITS = 64
+"""Of an IPv6 address: whoever has one has all of its network."""
+MOST_GROUPS = 1024
+"""Groups of addresses whose handshakes are counted."""
+NEIGHBOR_HANDSHAKES = 2.0
+"""Handshakes for each neighbor that may come at once: all may sit behind one address, and start together."""
+
+
+class Stage(IntEnum):
+    """How far a connection has come."""
+
+    CONNECTED = 0
+    UPGRADED = 1
+    """It speaks WebSocket."""
+    ADDRESSED = 2
+    """Its first handshake message was meant for this node: the peer knows our public key."""
+    PROVEN = 3
+    """The peer is a member of the federation."""
+
+
+class Doorway:
+    """`neighbors` is how many there are; `greeting_bytes` is what a connection may bring before it is ADDRESSED."""
+
+    def __init__(self, limits: Limits, *, neighbors: int = 0, greeting_bytes: int = GREETING_BYTES) -> None:
+        self.limits = limits
+        self.greeting_bytes = greeting_bytes
+        self.turned_away = 0
+        self._rooms: dict[Stage, dict[Gate, None]] = {stage: {} for stage in Stage}
+        self._handshakes: dict[str, TokenBucket] = {}
+        self._burst = max(limits.handshake_burst, NEIGHBOR_HANDSHAKES * neighbors)
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._rooms.values()))
+
+    def enter(self, gate: Gate, stage: Stage = Stage.CONNECTED) -> None:
+        """May turn away who has waited longest in that stage, of the newcomer's group or else of the most crowded."""
+        room = self._rooms[stage]
+        by_group = Counter(other.group for other in room)
+        if by_group[gate.group] >= self.limits.pending_per_address:
+            self._turn_away(room, gate.group)
+        elif len(room) >= self.limits.pending:
+            self._turn_away(room, by_group.most_common(1)[0][0])
+        room[gate] = None
+
+    def advance(self, gate: Gate, stage: Stage) -> None:
+        """The connection has come so far. PeerFault for one handshake too many of its group."""
+        if not any(gate in room for room in self._rooms.values()):
+            return
+        if stage is Stage.ADDRESSED and not self._may_shake_hands(gate.group):
+            raise PeerFault("more handshakes from one address than all neighbors together would begin")
+        self.leave(gate)
+        self.enter(gate, stage)
+
+    def leave(self, gate: Gate) -> None:
+        for room in self._rooms.values():
+            room.pop(gate, None)
+
+    def _turn_away(self, room: dict[Gate, None], group: str) -> None:
+        oldest = next(gate for gate in room if gate.group == group)
+        self.turned_away += 1
+        self.leave(oldest)
+        oldest.abort()
+
+    def _may_shake_hands(self, group: str) -> bool:
+        bucket = self._handshakes.pop(group, None)
+        if bucket is None:
+            bucket = TokenBucket(self.limits.handshakes_per_s, tokens=self._burst, burst=self._burst)
+        self._handshakes[group] = bucket
+        if len(self._handshakes) > MOST_GROUPS:
+            del self._handshakes[next(iter(self._handshakes))]
+        return bucket.take(asyncio.get_running_loop().time()) == 0.0
+
+
+class Gate(Tap):
+    """Stands before the HTTP protocol of one connection."""
+
+    def __init__(self, doorway: Doorway, inner: Callable[[], asyncio.Protocol]) -> None:
+        super().__init__(idle_bytes=doorway.greeting_bytes)
+        self._doorway = doorway
+        self._make_inner = inner
+        self._deadline: asyncio.TimerHandle | None = None
+        self.address = self.group = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101
+        peername = transport.get_extra_info("peername")
+        self.address = str(peername[0]) if peername else ""
+        self.group = group_of(self.address)
+        self._transport = transport
+        self._doorway.enter(self)
+        handshake_s = self._doorway.limits.handshake_s
+        self._deadline = asyncio.get_running_loop().call_later(handshake_s, transport.abort)
+        self._inner = self._make_inner()
+        self._inner.connection_made(transport)
+
+    def advance(self, stage: Stage) -> None:
+        """PeerFault where the peer's address has begun too many handshakes."""
+        self._doorway.advance(self, stage)
+        if stage >= Stage.ADDRESSED:
+            self.idle_bytes = IDLE_BYTES
+
+    def admit(self) -> None:
+        """The connection has become a session: it no longer counts, and may stay."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+            self._doorway.leave(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.admit()
+        super().connection_lost(exc)
+
+
+def group_of(address: str) -> str:
+    """The addresses that one peer can have as it likes: one of IPv4, also where IPv6 carries it, or a /64 of IPv6."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(found), NETWORK_BITS), strict=False))

@@ -1,0 +1,148 @@
+"""Who was refused at the door and why, and how much of the log that may cost.
+
+A reason is said once an hour and then only counted; what was only counted is told in one line when the hour is over.
+All strangers share one memory and each member has its own, so that nobody can use up what another would need. A reason
+is remembered by its wording: figures and keys in it are of the peer's choice. Less than a refusal, such as a connection
+that left, is mentioned a few times an hour, whatever the level of the log is.
+
+A member whose federation file differs is an alarm: both ends would train alone without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from logging import DEBUG, INFO, WARNING, Logger
+
+from p2pfl.crypto import FederationMismatch
+from p2pfl.errors import PeerFault
+from p2pfl.net.channel import Counters, OnAlarm
+
+DIFFERS = "federation-differs"
+"""The kind of the alarm about a federation file that differs."""
+
+HOUR_S = 3600.0
+REASON_BYTES = 200
+LINE_BYTES = 512
+"""The longest line, of which `STAMP_BYTES` are for the time, the level and the name that stand before the text."""
+STAMP_BYTES = 112
+VARIANTS = 4
+"""Reasons of one wording that are said."""
+FIGURES = re.compile(r"[0-9a-f]{16,}|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Lines an hour."""
+
+    reasons: int
+    mentions: int
+
+    @property
+    def bytes(self) -> int:
+        return (self.reasons + self.mentions) * LINE_BYTES
+
+
+STRANGERS = Allowance(reasons=48, mentions=32)
+MEMBER = Allowance(reasons=12, mentions=20)
+
+
+def most_bytes_an_hour(members: int) -> int:
+    """What `Refusals` may write in an hour, one line about the hour before included."""
+    return STRANGERS.bytes + members * MEMBER.bytes + LINE_BYTES
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was said of one member, or of all strangers, in this hour."""
+
+    allowance: Allowance
+    said: set[str] = field(default_factory=set)
+    wordings: Counter[str] = field(default_factory=Counter)
+    counted: int = 0
+    """Refusals that were not said."""
+    mentions: int = 0
+    unmentioned: int = 0
+
+    def is_new(self, reason: str) -> bool:
+        wording = FIGURES.sub("#", reason)
+        full = len(self.said) >= self.allowance.reasons or self.wordings[wording] >= VARIANTS
+        if full or reason in self.said:
+            return False
+        self.said.add(reason)
+        self.wordings[wording] += 1
+        return True
+
+    def may_mention(self) -> bool:
+        if self.mentions >= self.allowance.mentions:
+            self.unmentioned += 1
+            return False
+        self.mentions += 1
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class Refusals:
+    """A peer is an index, or None for a stranger."""
+
+    counters: Counters
+    log: Logger
+    on_alarm: OnAlarm
+    name_of: Callable[[int], str] = "node {}".format
+    _memories: dict[int | None, Memory] = field(default_factory=dict)
+
+    def note(self, peer: int | None, who: str, fault: PeerFault) -> None:
+        """`who` may be an address where no peer is known: then the reason alone tells two refusals apart."""
+        traffic = self.counters.unknown if peer is None else self.counters.peers[peer]
+        traffic.refusals += 1
+        reason, memory = clip(str(fault), REASON_BYTES), self._memory_of(peer)
+        differs = isinstance(fault, FederationMismatch)
+        if not memory.is_new(reason):
+            memory.counted += 1
+            self.mention(peer, "refused %s again: %s", who, reason)
+            return
+        if peer is not None and differs:
+            self.on_alarm(DIFFERS, peer, reason)
+        level = INFO if differs else WARNING  # the alarm is a warning already
+        self._say(level, f"refused {clip(who, REASON_BYTES // 2)}: {reason}; said once an hour, else only counted")
+
+    def mention(self, peer: int | None, text: str, *values: object, level: int = DEBUG) -> None:
+        """What a stranger or a member makes this node log beside refusals."""
+        if self.log.isEnabledFor(level) and self._memory_of(peer).may_mention():
+            self._say(level, text % values)
+
+    async def keep_hours(self) -> None:
+        """Never returns."""
+        while True:
+            await asyncio.sleep(HOUR_S)
+            self.begin_hour()
+
+    def begin_hour(self) -> None:
+        """Forget what was said, and tell what was not."""
+        memories, self._memories = self._memories, {}
+        left_out = [
+            f"{'strangers' if peer is None else self.name_of(peer)} {memory.counted} times"
+            + (f" ({memory.unmentioned} other lines)" if memory.unmentioned else "")
+            for peer, memory in sorted(memories.items(), key=lambda item: -1 if item[0] is None else item[0])
+            if memory.counted or memory.unmentioned
+        ]
+        if left_out:
+            refused = any(memory.counted for memory in memories.values())
+            self._say(WARNING if refused else DEBUG, f"in the last hour also refused: {', '.join(left_out)}")
+
+    def _memory_of(self, peer: int | None) -> Memory:
+        if peer not in self._memories:
+            self._memories[peer] = Memory(STRANGERS if peer is None else MEMBER)
+        return self._memories[peer]
+
+    def _say(self, level: int, text: str) -> None:
+        self.log.log(level, "%s", clip(text, LINE_BYTES - STAMP_BYTES))
+
+
+def clip(text: str, most_bytes: int) -> str:
+    """One printable line, cut where it is too long."""
+    line = "".join(letter if letter.isprintable() else "?" for letter in text[:most_bytes])
+    return line.encode(errors="replace")[:most_bytes].decode(errors="ignore")

@@ -1,0 +1,303 @@
+"""Who waits at the door, who has to go, and that idlers keep no neighbor out."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from p2pfl.crypto.handshake import Initiator
+from p2pfl.crypto.identity import Identity
+from p2pfl.errors import PeerFault
+from p2pfl.net import doorway as doorway_module
+from p2pfl.net.doorway import MOST_GROUPS, Doorway, Gate, Stage, group_of
+from p2pfl.net.limits import Limits
+
+UPGRADE = (
+    b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+PER_S = 100
+TRIES = 20
+ABREAST = 5
+
+
+class Waiter:
+    def __init__(self, group):
+        self.group = group
+        self.aborted = False
+
+    def abort(self):
+        self.aborted = True
+
+
+def enter(doorway, groups, stage=Stage.CONNECTED):
+    waiters = [Waiter(group) for group in groups]
+    for waiter in waiters:
+        doorway.enter(waiter)
+        if stage:
+            doorway.advance(waiter, stage)
+    return waiters
+
+
+def left_of(waiters):
+    return "".join(waiter.group for waiter in waiters if not waiter.aborted)
+
+
+def test_of_one_stage_the_one_that_has_waited_longest_goes():
+    """Of the newcomer's own group if that has too many, else of the most crowded one."""
+    doorway = Doorway(Limits(pending=4, pending_per_address=2))
+    waiters = enter(doorway, "aaabbcd")
+    assert left_of(waiters) == "abcd"
+    assert [w.aborted for w in waiters] == [True, True, False, True, False, False, False]
+    assert (doorway.waiting, doorway.turned_away) == (4, 3)
+    doorway.leave(waiters[-1])
+    assert doorway.waiting == 3
+
+
+async def test_whoever_has_come_further_never_goes_for_those_behind():
+    doorway = Doorway(Limits(pending=4, pending_per_address=2))
+    ahead = {stage: enter(doorway, "ab", stage) for stage in Stage if stage}
+    enter(doorway, "abcdabcd" * 5)
+    assert [left_of(waiters) for waiters in ahead.values()] == ["ab"] * 3
+    enter(doorway, "abcdabcd" * 5, Stage.UPGRADED)
+    assert left_of(ahead[Stage.ADDRESSED]) == left_of(ahead[Stage.PROVEN]) == "ab"
+    enter(doorway, "abcdabcd" * 5, Stage.ADDRESSED)
+    assert left_of(ahead[Stage.PROVEN]) == "ab"
+    assert doorway.waiting <= 4 * len(Stage)
+
+
+async def test_the_number_of_those_that_know_our_key_is_bounded_too():
+    doorway = Doorway(Limits(pending=4, pending_per_address=2))
+    waiters = enter(doorway, "abcdefgh" * 5, Stage.ADDRESSED)
+    assert doorway.waiting == len(left_of(waiters)) == 4
+
+
+async def test_whoever_was_turned_away_does_not_come_back():
+    doorway = Doorway(Limits(pending=4, pending_per_address=1))
+    first, _ = enter(doorway, "aa")
+    doorway.advance(first, Stage.UPGRADED)
+    assert (doorway.waiting, doorway.turned_away) == (1, 1)
+
+
+async def test_handshakes_are_limited_by_address():
+    doorway = Doorway(Limits(handshakes_per_s=0.001, handshake_burst=5))
+    enter(doorway, "aaaaab", Stage.ADDRESSED)
+    with pytest.raises(PeerFault, match="more handshakes"):
+        enter(doorway, "a", Stage.ADDRESSED)
+    enter(doorway, "b", Stage.ADDRESSED)
+
+
+async def test_all_neighbors_may_start_at_once_behind_one_address():
+    doorway = Doorway(Limits(handshakes_per_s=0.001, handshake_burst=5), neighbors=100)
+    enter(doorway, "a" * 200, Stage.ADDRESSED)
+    with pytest.raises(PeerFault, match="more handshakes"):
+        enter(doorway, "a", Stage.ADDRESSED)
+
+
+async def test_counting_handshakes_takes_bounded_memory():
+    doorway = Doorway(Limits())
+    enter(doorway, [str(number) for number in range(2 * MOST_GROUPS)], Stage.ADDRESSED)
+    assert len(doorway._handshakes) == MOST_GROUPS
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("2001:db8::1", "2001:db8::ffff:2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("", "", True),
+        ("", "10.0.0.1", False),
+    ],
+)
+def test_addresses_that_one_peer_has_as_it_likes_are_one_group(one, other, alike):
+    assert (group_of(one) == group_of(other)) is alike
+
+
+async def stall(source, sink, delay_s):
+    with suppress(OSError):
+        while data := await source.read(65536):
+            await asyncio.sleep(delay_s)
+            sink.write(data)
+    sink.transport.abort()
+
+
+@asynccontextmanager
+async def slow_line(port, delay_s):
+    """The address of a relay that holds up whatever goes through, each way."""
+    pumps, writers = set(), []
+
+    async def accept(near_reader, near):
+        writers.append(near)
+        with suppress(OSError):
+            far_reader, far = await asyncio.open_connection("127.0.0.1", port)
+            writers.append(far)
+            for ends in ((near_reader, far), (far_reader, near)):
+                pumps.add(asyncio.create_task(stall(*ends, delay_s)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for pump in pumps:
+            pump.cancel()
+        for writer in writers:
+            writer.transport.abort()
+
+
+def descriptors():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+class Crowd:
+    """Connections that come at a rate, say no more than `opening`, and stay until they are dropped."""
+
+    def __init__(self, node, opening=b"", addresses=("127.0.0.1",), per_s=PER_S):
+        self.node, self.opening, self.addresses, self.per_s = node, opening, addresses, per_s
+        self.most_waiting = self.most_open = self.came = 0
+        self._held = set()
+        self._waits = set()
+
+    async def run(self):
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            while True:
+                while self.came < (loop.time() - began) * self.per_s:
+                    await self._come()
+                self.most_waiting = max(self.most_waiting, self.node.links._listener.doorway.waiting)
+                self.most_open = max(self.most_open, descriptors())
+                await asyncio.sleep(0.005)
+        finally:
+            for writer in self._held:
+                writer.transport.abort()
+            if self._waits:
+                await asyncio.wait(self._waits)
+
+    async def _come(self):
+        source = self.addresses[self.came % len(self.addresses)], 0
+        self.came += 1
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.node.links.port, local_addr=source)
+        self._held.add(writer)
+        writer.write(self.opening)
+        wait = asyncio.create_task(self._wait(reader, writer))
+        self._waits.add(wait)
+        wait.add_done_callback(self._waits.discard)
+
+    async def _wait(self, reader, writer):
+        with suppress(OSError):
+            await reader.read()
+        writer.transport.abort()
+        self._held.discard(writer)
+
+
+@asynccontextmanager
+async def besieged(crowd):
+    """Once the places at the door are taken."""
+    task = asyncio.create_task(crowd.run())
+    try:
+        await crowd.node.until(lambda: task.done() or crowd.node.links._listener.doorway.turned_away > PER_S // 4)
+        yield
+        assert not task.done(), "the siege went on"
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def neighbors_in(federation, node, limits, delay_s):
+    """Of TRIES neighbors, each of which dials once."""
+    came_in = 0
+    async with slow_line(node.links.port, delay_s) as address:
+        for _ in range(TRIES // ABREAST):
+            async with AsyncExitStack() as stack:
+                tries = [
+                    await stack.enter_async_context(federation.node(1 + number, {0: address}, limits=limits))
+                    for number in range(ABREAST)
+                ]
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(3.0 + 10 * delay_s):
+                        await asyncio.gather(*(one.until(lambda one=one: one.open) for one in tries))
+                came_in += sum(bool(one.open) for one in tries)
+            await node.until(lambda: not node.open)
+    return came_in
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay_s", [0.05, 0.1])
+@pytest.mark.parametrize("opening", [b"", UPGRADE], ids=["idle", "upgraded and idle"])
+async def test_idlers_at_the_neighbors_own_address_keep_no_neighbor_out(federation, quick, delay_s, opening):
+    once = replace(quick, retry_first_s=60.0, retry_ceiling_s=60.0)
+    async with federation.node(0) as a:
+        crowd = Crowd(a, opening)
+        async with besieged(crowd):
+            assert await neighbors_in(federation, a, once, delay_s) == TRIES
+        assert crowd.came >= PER_S
+        stages = 2  # that the crowd takes; the neighbors come through all
+        assert crowd.most_waiting <= stages * quick.pending_per_address + ABREAST
+        # Both ends of each connection are of this process, and those just dropped.
+        assert crowd.most_open < 2 * crowd.most_waiting + 2 * PER_S
+        await a.until(lambda: a.links._listener.doorway.waiting == 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay_s", [0.05, 0.1])
+async def test_idlers_with_many_addresses_of_one_network_keep_no_neighbor_out(federation, quick, monkeypatch, delay_s):
+    """200 addresses of this machine pass for those of one /64, the neighbor's for one of another."""
+    addresses = [f"127.0.1.{number}" for number in range(1, 201)]
+    monkeypatch.setattr(
+        doorway_module,
+        "group_of",
+        lambda own: group_of(f"2001:db8::{own.rpartition('.')[2]}" if own in addresses else "2001:db8:0:1::1"),
+    )
+    once = replace(quick, retry_first_s=60.0, retry_ceiling_s=60.0)
+    async with federation.node(0) as a:
+        crowd = Crowd(a, addresses=addresses, per_s=2 * PER_S)
+        async with besieged(crowd):
+            assert await neighbors_in(federation, a, once, delay_s) == TRIES
+        assert crowd.most_waiting <= quick.pending_per_address + 2 * ABREAST
+
+
+async def test_whoever_has_not_shown_that_it_knows_the_key_may_say_little(federation, quick):
+    """Hundreds of idle connections must not hold megabytes each."""
+    async with federation.node(0, limits=replace(quick, handshake_s=60.0)) as a:
+        reader, writer = await asyncio.open_connection("127.0.0.1", a.links.port)
+        writer.write(UPGRADE + b"\x02\xfe\xff\xff" + bytes(4 + 40_000))
+        with suppress(ConnectionError):
+            async with asyncio.timeout(5):
+                await reader.read()
+        writer.close()
+        await a.until(lambda: a.links._listener.doorway.waiting == 0)
+
+
+def test_a_gate_hears_no_more_than_a_greeting_at_first():
+    gate = Gate(Doorway(Limits(), greeting_bytes=10), asyncio.Protocol)
+    gate.data_received(bytes(10))
+    assert not gate.overran
+    gate.data_received(b"x")
+    assert gate.overran
+
+
+async def test_the_opening_tag_is_checked_before_the_curve(federation, monkeypatch):
+    """Nothing but hashes for whoever does not know the key."""
+    agreed = []
+    monkeypatch.setattr("p2pfl.crypto.handshake.agree", lambda *_: agreed.append(1))
+    binding = federation.new(0).links._listener.greeter.binding
+    stages = []
+
+    class Wire:
+        async def receive(self):
+            other = federation.identities[2].public
+            return Initiator(Identity.generate(), other, binding).first()
+
+    with pytest.raises(PeerFault, match="opening tag"):
+        await federation.new(0).links._listener.greeter.answer(Wire(), stages.append)
+    assert agreed == stages == []

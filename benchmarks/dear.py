@@ -1,8 +1,8 @@
 """What a member costs that sends the dearest valid requests it can: the pace of its neighbor's other edge.
 
 Three real processes on a path: the attacker, its neighbor, an honest node. The attacker keeps to the protocol, begins
-the next exchange as soon as one is through, and computes nothing itself: it shows the same encoded model again and
-again. For each compressor three runs, in turns, `--repeats` times: beside an honest node in its place, attacked, and
+the next exchange as soon as one is through, and computes nothing itself: it shows the same two payloads
+in turns. For each compressor three runs, in turns, `--repeats` times: beside an honest node in its place, attacked, and
 attacked without the limit on engine time. Figures are medians: own rounds a second of the attacked node, exchanges a
 second with its honest neighbor, and with the attacker, and how often one was put off. Rounds "train" by waiting, so
 that two processors are enough for three processes.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import statistics
@@ -21,6 +22,9 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
 
 from p2pfl.core import limits
 from p2pfl.core.effects import ApplyReply, Freeze, Operation
@@ -81,21 +85,21 @@ class Attacker(Application):
 
     def _engine_of(self, recovered: Any) -> Engine:
         engine = parts.make_engine(self.setup, recovered)
-        compute, bodies = engine.run, []
+        compute, codec, size = engine.run, engine.codecs.of(1), engine.state.model.size
+        push = np.random.default_rng(0).standard_normal(size).astype(np.float32) / 100
+        bodies = itertools.cycle([bytes(codec.encode(push)), bytes(codec.encode(-push))])
+        engine._encode = lambda *_, **__: next(bodies)  # noqa: SLF001 - an attack from within
 
         def run(op: Operation) -> Outcome:
             match op:
-                case Freeze() if bodies:
-                    engine._encode = lambda *_, **__: bodies[0]  # noqa: SLF001 - an attack from within
+                case Freeze():
+                    return compute(replace(op, audit=False))
                 case ApplyReply(peer=peer, reply=reply):
                     record = engine.state.edges[peer].record
                     chain = next_chain(record.chain, record.pending, reply)
                     record.settle_reply(reply, chain)
                     return Outcome(ReplyApplied(peer=peer, reply=reply, chain=chain), None)
-            outcome = compute(op)
-            if isinstance(op, Freeze) and op.seq > 2 and not bodies:
-                bodies.append(bytes(outcome.event.request.body))
-            return outcome
+            return compute(op)
 
         engine.run = run
         return engine

@@ -136,8 +136,6 @@ class Channel:
         raise GoneError("closed by the peer")
 
     async def close(self, within_s: float) -> None:
-        # The answer to the goodbye would set aiohttp's timer for the next ping, which keeps all of this for 45 s.
-        self._socket._heartbeat = None  # noqa: SLF001 - nothing public does
         with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(within_s):
                 await self._socket.close()

@@ -16,6 +16,7 @@ SMALLEST = {
     "codecs": "--size 10000 --rows 2 --repeats 1 --specs q4",
     "conformance": "--seeds 1 --rounds 2 --nodes 4",
     "dear": "--parameters 1000 --compressors q4 --time-s 1",
+    "doors": "--seconds 1",
     "digits": "--seeds 1 --nodes 2 --partition iid",
     "endings": "--scenario undisturbed --nodes 2 --rounds 6 --topology path",
     "endings_simulated": "--rounds 3 --tasks quadratic --worlds equal --through train",

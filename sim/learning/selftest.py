@@ -2,15 +2,17 @@
 
 Torch's kernels differ by shape: a batched matrix product may round otherwise than a single one, for few samples (below
 400 products it does) or from some size of the group on. So before a simulation, for each size of batches that nodes
-have, a few rounds are trained by the shipped learner and in groups of several sizes.
+have, a few rounds are trained by the shipped learner and in groups of several sizes. What was found for the shipped
+`digits` holds for the life of a process: a sweep, or a suite, would try the same again in each run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from p2pfl.learn.interface import Learner, Score
@@ -21,6 +23,7 @@ _SIZES = (1, 2, 3, 8, 64, LARGEST_GROUP)
 _FEW_NODES, _FEW = 64, 32
 """A kind with fewer nodes than the first has groups of at most the second."""
 _MOST_KINDS = 16
+_SHIPPED = "p2pfl.learn.digits"
 _SMALL = 16
 """Batches up to this size may have small products: see `stacked`."""
 
@@ -38,6 +41,10 @@ class Verdict:
     test: bool = True
     local: bool = True
     apart: float = 0.0
+
+
+_FOUND: dict[tuple[object, ...] | None, tuple[Verdict, bool]] = {}
+"""By trial, its verdict, and whether small products go one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,29 @@ def examine(grouped: Grouped, learners: Sequence[Learner]) -> dict[int, Verdict]
 
 
 def _examine_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> Verdict:
+    trial = _same_trial(grouped, kind)
+    if trial not in _FOUND:
+        verdict = _try_kind(grouped, learners, kind, rng)
+        if trial is None:
+            return verdict
+        _FOUND[trial] = verdict, grouped.careful[kind]
+    verdict, grouped.careful[kind] = _FOUND[trial]
+    grouped.group[kind] = verdict.group
+    return replace(verdict)
+
+
+def _same_trial(grouped: Grouped, kind: int) -> tuple[object, ...] | None:
+    """Equal where a trial would try the same products, whatever the nodes; None where that cannot be known."""
+    first, method = grouped.nodes.prototype, grouped.stack.method
+    if first.task.model.__module__ != _SHIPPED or method.is_users:
+        return None
+    tests = tuple(len(one) for one in grouped.nodes.tests if one is not None)
+    model, training = str(first.module), replace(first.training, rounds=1, time_s=None)
+    sizes, group = grouped.sizes[kind], _largest(grouped, kind)
+    return model, training, type(method), sizes, group, tests, torch.get_num_threads()
+
+
+def _try_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> Verdict:
     """Tries again with small products one by one, where that may help."""
     plain = _attempt(grouped, learners, kind, rng)
     if plain.training or min(grouped.sizes[kind]) > _SMALL:
@@ -68,12 +98,15 @@ def _examine_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng:
     return careful if careful.training else plain
 
 
+def _largest(grouped: Grouped, kind: int) -> int:
+    largest = grouped.fitting_group(kind)
+    return min(largest, _FEW) if np.count_nonzero(grouped.kinds == kind) < _FEW_NODES else largest
+
+
 def _attempt(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> Verdict:
     """Ends at the first training result that differs."""
     members = np.flatnonzero(grouped.kinds == kind)
-    largest = grouped.fitting_group(kind)
-    if len(members) < _FEW_NODES:
-        largest = min(largest, _FEW)
+    largest = _largest(grouped, kind)
     verdict = Verdict(group=largest)
     grouped.group[kind] = largest
     for number, size in enumerate([size for size in _SIZES if size < largest] + [largest]):

@@ -42,6 +42,7 @@ def test_a_file_is_described_too_and_each_mistake_named(p2pfl):
     assert "has no 'prax'" in outcome.err
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prox")
 def test_a_method_file_runs_in_a_simulation(p2pfl, tmp_path):
     arguments = ("--nodes", 3, "--rounds", 2, "--no-references", "--quiet", "--report", tmp_path / "report.json")

@@ -139,6 +139,7 @@ def ward(tmp_path):
     return folder
 
 
+@pytest.mark.long
 def test_processes_in_a_schedule_of_pairs_learn_too(start, tmp_path):
     options = ["--nodes", "4", "--topology", "one-peer-hypercube", "--partition", "iid", "--rounds", "12"]
     done = start("demo", "--dir", str(tmp_path / "demo"), "--format", "json", "--quiet", *options)

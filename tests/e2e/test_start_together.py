@@ -148,6 +148,7 @@ def test_a_task_is_imported_by_its_nodes_alone_and_torch_before_them(launch, war
     assert [line[2:] for line in lines] == [[str(not spawn), "1", "1", "1"]] * 2
 
 
+@pytest.mark.long
 def test_a_node_that_wants_more_threads_has_them_and_shares_no_import(launch, ward):
     file = ward / "node1" / "node.toml"
     file.write_text(file.read_text().replace("# threads = 1", "threads = 2"))
@@ -175,6 +176,7 @@ def test_a_server_that_is_killed_before_it_has_forked_is_done_without(inject, la
     assert all(result["finished"] for result in results(ward).values())
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_in_between_ends_the_launch_and_nobody_stays(inject, launch, ward):
     inject(DYING)
     endless(ward)
@@ -196,6 +198,7 @@ def test_a_server_leaves_when_its_launcher_is_killed_and_so_do_nodes(launch, war
     wait_for(lambda: is_gone(server) and not of(ward), "their end")
 
 
+@pytest.mark.long
 def test_a_server_leaves_when_its_launcher_is_killed_while_it_imports(launch, ward):
     process = launch()
     server = wait_for(lambda: server_of(process), "the server")

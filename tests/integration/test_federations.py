@@ -53,6 +53,7 @@ async def test_in_a_schedule_too_all_nodes_agree_on_the_optimum(ward, start, fin
     assert error(field, nodes, range(5)) < 0.1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("patient")
 async def test_a_schedule_of_pairs_sends_half_of_what_two_neighbors_cost(ward, start, finish):
     bytes_sent = {}

@@ -187,6 +187,7 @@ async def test_a_log_is_as_long_as_the_disk_has_room_for(alone, disk, monkeypatc
     await node.stop()
 
 
+@pytest.mark.long
 async def test_the_log_of_a_node_on_a_small_disk_leaves_room_for_snapshots(ward, start, tmp_path, caplog):
     """With a limit of 4 MiB whatever the disk, its own log fills 3 MB in seconds, and the node never comes back."""
     field = ward(2, training={"rounds": 100_000, "closing_rounds": 1}, task={"size": 2000})

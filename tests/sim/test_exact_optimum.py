@@ -50,6 +50,7 @@ def test_unequal_samples_and_tenfold_speeds_end_on_the_exact_weighted_optimum(co
     assert excess(compressor=compressor) < 1e-5
 
 
+@pytest.mark.long
 def test_without_the_variate_they_do_not():
     assert excess(beta=0.0, rounds=100) > 0.1
 

@@ -116,6 +116,7 @@ def test_a_round_that_the_engine_drops_leaves_the_own_part_as_it_was():
     assert counts == [1.0, 1.0, 2.0]
 
 
+@pytest.mark.long
 def test_such_a_run_goes_one_operation_at_a_time_says_why_and_is_the_same_every_time():
     world = WorldSpec(crashes=CRASHES)
     first, second, other = (simulate(digits(share=share), world=world) for share in (SHARED, SHARED, ("!1.*",)))

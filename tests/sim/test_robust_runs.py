@@ -63,6 +63,7 @@ def test_faults_are_held_against_the_one_that_lies_and_nobody_else():
     assert all(one.faults.keys() <= {"payload", "resync", "flood"} and one.standing < 1 for one in held)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rule",
     [

@@ -131,6 +131,7 @@ def test_multigrid_finds_a_gap_with_four_eigenvectors():
     assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
 
 
+@pytest.mark.long
 def test_where_hubs_stretch_the_spectrum_the_diagonal_takes_the_place_of_multigrid():
     topology = build("barabasi-albert", 2_000, 1)
     laplacian = Laplacian.plain(topology)

@@ -80,7 +80,7 @@ def end_parent(process):
     ("stop", "code"),
     [
         pytest.param(stop_all, -signal.SIGKILL, marks=pytest.mark.long),
-        (stop_parent, -signal.SIGKILL),
+        pytest.param(stop_parent, -signal.SIGKILL, marks=pytest.mark.long),
         (interrupt_all, 130),
         pytest.param(end_parent, 130, marks=pytest.mark.long),
     ],

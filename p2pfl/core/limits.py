@@ -43,11 +43,11 @@ TOLD_MULTIPLE = 2.0
 
 ENGINE_WINDOW_S = 10.0
 """What the engine did longer ago counts less and less."""
-ENGINE_SHARE_OF_ALL = 0.25
+ENGINE_SHARE_OF_ALL = 0.2
 """The share of the engine's time that one neighbor may take whatever the others do."""
 ENGINE_SHARE_ALONE = 0.75
 """The same where there is no other."""
-ENGINE_MULTIPLE = 2.0
+ENGINE_MULTIPLE = 1.5
 
 FIRST_REPEAT_S = 1.0
 LAST_REPEAT_S = 16.0
@@ -231,7 +231,7 @@ class EngineTime:
     """What the neighbors have lately cost of the engine's time, and who has had more than its part.
 
     `exchanges_per_s` counts exchanges, and one of a large model takes a thousand times as long as one of a small. A
-    neighbor may take a quarter of the time, or twice what the (lower) median of the other live edges takes: where
+    neighbor may take a fifth of the time, or half as much again as the (lower) median of the other live edges: where
     rounds are so short that the engine is always at work, honest neighbors take equal parts of all of it.
     """
 

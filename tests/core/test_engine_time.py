@@ -35,7 +35,7 @@ def taken(asked, *, until_s=200.0, others=(1,)):
     return spent[0] / until_s
 
 
-def test_a_neighbor_gets_a_quarter_of_the_time_beside_others_that_take_little():
+def test_a_neighbor_gets_a_fifth_of_the_time_beside_others_that_take_little():
     assert taken({0: 0.9, 1: 0.01}) == pytest.approx(ENGINE_SHARE_OF_ALL, rel=0.1)
     assert taken({0: 0.9, 1: 0.01, 2: 0.3}, others=(1, 2)) == pytest.approx(ENGINE_SHARE_OF_ALL, rel=0.1)
 

@@ -41,7 +41,7 @@ LEAST_TOLD_S = 1.0
 TOLD_MULTIPLE = 2.0
 """Who sets the pace costs so many times as much as any other neighbor."""
 
-ENGINE_WINDOW_S = 10.0
+ENGINE_WINDOW_S = 20.0
 """What the engine did longer ago counts less and less."""
 ENGINE_SHARE_OF_ALL = 0.2
 """The share of the engine's time that one neighbor may take whatever the others do."""

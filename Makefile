@@ -25,8 +25,8 @@ FOR_DEMO := $(VENV)/.for-demo-$(TORCH)
 FOR_DEV := $(VENV)/.for-dev-$(TORCH)
 INPUTS := pyproject.toml constraints.txt
 
-# An option of pytest: two processes. `make test PARALLEL=` runs the tests one after the other.
-PARALLEL ?= -n 2
+# Options of pytest: two processes, of which one that is done takes tests from the other. `make test PARALLEL=` runs the tests one after the other.
+PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -286,10 +286,8 @@ def _told(stage: Stage) -> Iterator[None]:
 def _no_collections() -> Iterator[None]:
     """Cores and engines live as long as the run: looking for cycles among them costs a tenth of it."""
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()

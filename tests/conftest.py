@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 import os
 
 # Threads of the linear algebra on top of busy processes make small matrices many times slower. Before numpy is there.
@@ -12,5 +13,11 @@ from hypothesis import HealthCheck, settings
 # `make test` looks at a few examples of each property, `make test-all` at more: `--hypothesis-profile=thorough`.
 THOROUGH = settings(settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", parent=THOROUGH)
-settings.register_profile("few", parent=THOROUGH, max_examples=20)
+settings.register_profile("few", parent=THOROUGH, max_examples=12)
 settings.load_profile("few")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests live as long as the process: no later collection of garbage looks through them."""
+    gc.collect()
+    gc.freeze()

@@ -50,6 +50,7 @@ def test_a_late_node_waits_untrained_until_a_finished_one_tells_it_what_was_lear
         assert nodes["node1"].told_alone == 0, told
 
 
+@pytest.mark.long
 def test_a_wiped_node_joins_at_the_round_of_the_others_and_ends_with_them(tmp_path):
     setting = replace(THREE, rounds=200)
     ended = wiped(tmp_path / "field", setting)

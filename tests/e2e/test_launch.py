@@ -179,6 +179,7 @@ def test_eight_processes_with_two_digits_each_end_with_one_model_of_all_ten(star
 def test_a_node_that_is_killed_is_reported_dead_and_the_others_finish(start, ward):
     (ward / "gated.py").write_text(GATED)
     change(ward, 'name = "quadratic"\nstep_s = .*', 'name = "gated.py:task"')
+    set_rounds(ward, 20)
     process = start("launch", str(ward), "--format", "json", "--quiet")
     wait_for(lambda: len(children(process)) == 4, "four processes")
     wait_for((ward / "node2" / "state").is_dir, "node2 at work")
@@ -192,7 +193,7 @@ def test_a_node_that_is_killed_is_reported_dead_and_the_others_finish(start, war
     by_name = {row["name"]: row for row in report["nodes"]}
     assert by_name["node2"]["state"] == "died (SIGKILL)"
     assert not by_name["node2"]["finished"]
-    assert all(by_name[name]["finished"] and by_name[name]["rounds"] >= 60 for name in ("node0", "node1", "node3"))
+    assert all(by_name[name]["finished"] and by_name[name]["rounds"] >= 20 for name in ("node0", "node1", "node3"))
     assert "node2 died (SIGKILL)" in err
 
 

@@ -68,6 +68,7 @@ def falls_short(report, unharmed):
     return report["accuracy"]["min"] < unharmed["accuracy"]["min"] - MARGIN
 
 
+@pytest.mark.long
 def test_what_is_no_model_is_refused_and_the_honest_finish(tmp_path):
     report = beside_one_liar(tmp_path, "nan", size=FIVE, rounds=6)
     assert report["accuracy"]["min"] > 0.8

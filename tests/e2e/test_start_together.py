@@ -139,7 +139,7 @@ def is_gone(pid):
     return not Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.parametrize("spawn", [False, True])
+@pytest.mark.parametrize("spawn", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_task_is_imported_by_its_nodes_alone_and_torch_before_them(launch, ward, spawn):
     code, _, err = done(launch(*["--spawn"] * spawn))
     assert (code, "error" in err, "warning" in err) == (0, False, False), err
@@ -158,6 +158,7 @@ def test_a_node_that_wants_more_threads_has_them_and_shares_no_import(launch, wa
     assert shown == {"node0": ["True", "1", "1", "1"], "node1": ["False", "2", "2", "2"]}
 
 
+@pytest.mark.long
 def test_with_a_second_thread_nodes_are_started_by_themselves_and_it_is_told(inject, launch, ward):
     inject(THREADED)
     code, _, err = done(launch())
@@ -220,6 +221,7 @@ def test_ctrl_c_need_not_wait_for_an_import(inject, launch, ward):
     assert not (ward / "imported").exists()
 
 
+@pytest.mark.long
 def test_a_task_that_fails_is_told_as_by_nodes_that_share_nothing(launch, ward):
     (ward / "task.py").write_text("raise RuntimeError('as asked')\n")
     said = []

@@ -21,7 +21,9 @@ def error(field, nodes, indices):
     return np.linalg.norm(mean - optimum) / np.linalg.norm(optimum)
 
 
-@pytest.mark.parametrize("topology", ["ring", "complete", "star"])
+@pytest.mark.parametrize(
+    "topology", ["ring", pytest.param("complete", marks=pytest.mark.long), pytest.param("star", marks=pytest.mark.long)]
+)
 @pytest.mark.usefixtures("patient")
 async def test_all_nodes_agree_on_the_sample_weighted_optimum(ward, start, finish, topology):
     field = ward(
@@ -36,7 +38,7 @@ async def test_all_nodes_agree_on_the_sample_weighted_optimum(ward, start, finis
     assert error(field, nodes, range(5)) < 0.05
 
 
-@pytest.mark.parametrize("topology", ["base:k=1", "random-matchings:rounds=4"])
+@pytest.mark.parametrize("topology", ["base:k=1", pytest.param("random-matchings:rounds=4", marks=pytest.mark.long)])
 @pytest.mark.usefixtures("patient")
 async def test_in_a_schedule_too_all_nodes_agree_on_the_optimum(ward, start, finish, topology):
     """Half of the rounds of the base graph on five nodes have one edge or two."""

@@ -94,6 +94,7 @@ def until_waiting(node):
     return node.until(lambda said: said.get("phase") == "waiting for disk", "the node to wait for its disk")
 
 
+@pytest.mark.long
 def test_a_node_that_is_stopped_on_a_full_disk_waits_and_keeps_all(node, disk):
     one = node()
     one.until(lambda said: said.get("rounds", 0) > 5, "five rounds")

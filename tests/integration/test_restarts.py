@@ -141,7 +141,13 @@ async def test_after_a_crash_another_compressor_leaves_the_old_log_as_it_was_wri
     await finish(start(field), rounds=40)
 
 
-@pytest.mark.parametrize(("first", "then"), [({}, {("node0", "node1"): "q8"}), ({("node1", "node2"): "q8"}, {})])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({}, {("node0", "node1"): "q8"}),
+        pytest.param({("node1", "node2"): "q8"}, {}, marks=pytest.mark.long),
+    ],
+)
 async def test_after_a_crash_an_edge_may_have_got_or_lost_a_compressor_of_its_own(ward, start, finish, first, then):
     field = ward(3, training={"rounds": 40}, task=PACED)
     field.edges = first

@@ -137,7 +137,7 @@ async def path(ward, start, monkeypatch):
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_fewer_bodies_pass_a_slow_line_and_the_other_edge_keeps_its_pace(path):
     async with path(None) as (nodes, watch):
         share = exchanges(nodes[0], 1) / exchanges(nodes[2], 1)

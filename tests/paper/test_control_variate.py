@@ -81,7 +81,7 @@ def weighted_variates(world):
     return [state.samples * correction(state, 0.1) for state in states]
 
 
-@pytest.mark.parametrize("samples", [[100] * 4, [50, 200, 100, 30]])
+@pytest.mark.parametrize("samples", [pytest.param([100] * 4, marks=pytest.mark.long), [50, 200, 100, 30]])
 def test_weighted_by_n_the_variates_sum_to_zero(samples):
     world, _ = finished(beta=0.1, samples=samples)
     variates = np.array(weighted_variates(world))
@@ -89,7 +89,7 @@ def test_weighted_by_n_the_variates_sum_to_zero(samples):
     assert np.abs(variates.sum(axis=0)).max() < 1e-10 * np.abs(variates).max()
 
 
-@pytest.mark.parametrize("samples", [[100] * 4, [50, 200, 100, 30]])
+@pytest.mark.parametrize("samples", [pytest.param([100] * 4, marks=pytest.mark.long), [50, 200, 100, 30]])
 def test_it_takes_the_bias_out_of_the_point_where_local_training_meets(samples):
     """Measured: distance to the optimum 0.07 without, below 1e-6 with it."""
     errors = {}

@@ -42,7 +42,7 @@ def test_another_process_with_another_hash_seed_and_other_threads_does_the_same_
 
 
 def test_a_run_leaves_nothing_behind_that_the_next_one_would_see(here):
-    assert digests(batching=True) == here
+    assert digests(batching=True, last=3) == here[-3:]
 
 
 def test_all_these_runs_differ(here):

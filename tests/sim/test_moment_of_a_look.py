@@ -86,7 +86,9 @@ def test_after_a_restart_a_node_is_seen_as_it_is_until_it_trains():
     assert waited
 
 
-@pytest.mark.parametrize("crashes", [(), (CrashSpec(nodes=(1, 4), at_s=0.05, down_s=0.02),)])
+@pytest.mark.parametrize(
+    "crashes", [pytest.param((), marks=pytest.mark.long), (CrashSpec(nodes=(1, 4), at_s=0.05, down_s=0.02),)]
+)
 def test_batched_runs_look_at_the_same_moment(crashes):
     world = replace(SLOW_LINKS, crashes=crashes, evaluate_every_s=0.003)
     batched, single = (

@@ -86,7 +86,9 @@ def test_under_a_robust_rule_a_liar_counts_on_the_weight_that_it_boasts_of_and_o
     assert liars._weights(2) == pytest.approx({1: (20 / 3) / 60, 3: (60 / 3) / 60})
 
 
-@pytest.mark.parametrize("attack", ["alie", pytest.param("two-faced", marks=pytest.mark.long), "sleeper:noise:1@2"])
+@pytest.mark.parametrize(
+    "attack", ["sleeper:noise:1@2", *(pytest.param(one, marks=pytest.mark.long) for one in ("alie", "two-faced"))]
+)
 def test_a_run_with_liars_is_the_same_again_and_whether_or_not_rounds_are_batched(attack):
     found = [run(attack, batching=batching) for batching in (True, True, False)]
     assert len({report.value_digest for report in found}) == 1
@@ -120,7 +122,9 @@ def test_a_liar_that_wakes_up_to_say_nonsense_moves_nothing_by_it():
     assert alarms(report, "reply-refused")
 
 
-@pytest.mark.parametrize("attack", ["nan", "wrong-shape", pytest.param("flood:alie", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "attack", ["wrong-shape", *(pytest.param(one, marks=pytest.mark.long) for one in ("nan", "flood:alie"))]
+)
 def test_liars_crash_and_come_back_with_every_invariant_intact(attack):
     world = WorldSpec(
         compute=ComputeSpec(speed=Spread(kind="log-uniform", low=0.1, high=1.0), jitter=0.2),
@@ -175,9 +179,17 @@ def test_learners_of_a_users_own_cannot_be_poisoned():
         poisoned([object()], None, frozenset({0}))
 
 
-SOME = (("sign-flip", 0.3), ("two-faced", 0.03))
+SOME = (("two-faced", 0.03),)
 OTHERS = (
-    *(("zero", 0.3), ("replay", 0.03), ("ipm", 0.3), ("foe", 0.3), ("fang", 0.1), ("dissensus", 0.1)),
+    *(
+        ("sign-flip", 0.3),
+        ("zero", 0.3),
+        ("replay", 0.03),
+        ("ipm", 0.3),
+        ("foe", 0.3),
+        ("fang", 0.1),
+        ("dissensus", 0.1),
+    ),
     *(("small-sign", 0.01), ("min-max", 0.01), ("min-sum", 0.01), ("flood:ipm", 0.3), ("mimic", 0.005)),
     *(("collude-median", 0.005), ("oscillate", 0.005), ("noise:1", 0.03), ("constant:1", 0.3)),
     *(("spectral", 0.03), ("sleeper:ipm@3", 0.05), ("alie", 0.01), ("label-flip", 0.03)),

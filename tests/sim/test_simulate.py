@@ -21,6 +21,10 @@ def quadratic(nodes=6, *, rounds=8, topology="ring", compressor="q8", seed=1, ra
     return replace(federation, task=TaskConfig(name="quadratic", options=options), training=training, gossip=gossip)
 
 
+OTHERS = ("sign-flip", "zero", "replay", "constant:2")
+"""attacks that are for `make test-all`."""
+
+
 def figures(report):
     return report.digest, report.value_digest
 
@@ -49,7 +53,7 @@ def test_a_run_that_diverges_is_done_again_one_operation_at_a_time_and_says_why(
     assert all(row.finished for row in report.nodes)
 
 
-@pytest.mark.parametrize("attack", ["sign-flip", "noise:0.1", "zero", "replay", "constant:2", "nan"])
+@pytest.mark.parametrize("attack", ["noise:0.1", "nan", *(pytest.param(one, marks=pytest.mark.long) for one in OTHERS)])
 def test_whatever_a_liar_shows_every_honest_node_comes_to_its_end(attack):
     world = WorldSpec(liars=LiarSpec(attack=attack, nodes=(2,)))
     report = simulate(quadratic(topology="complete"), world=world, references=False)
@@ -58,7 +62,7 @@ def test_whatever_a_liar_shows_every_honest_node_comes_to_its_end(attack):
     assert report.loss is None or np.isfinite(report.loss.mean)
 
 
-@pytest.mark.parametrize("attack", ["sign-flip", "noise:0.1", "zero", "replay"])
+@pytest.mark.parametrize("attack", ["noise:0.1", *(pytest.param(one, marks=pytest.mark.long) for one in OTHERS)])
 def test_liars_lie_alike_batched_or_not(attack):
     world = WorldSpec(liars=LiarSpec(attack=attack, nodes=(0, 3)))
     reports = [simulate(quadratic(), world=world, batching=on, references=False) for on in (True, False)]

@@ -234,7 +234,9 @@ def test_schedules_are_looked_at_only_when_asked_for_and_never_with_liars():
         ({"nodes": 9, "max_degree": 3, "byzantine": 1}, "max-degree", "from 4"),
         ({"nodes": 4, "byzantine": 1}, "byzantine", "at least 5 nodes"),
         ({"nodes": 5, "byzantine": -1}, "byzantine", "from 0"),
-        ({"nodes": 20, "max_degree": 4, "byzantine": 1}, "byzantine", "max-degree = "),
+        pytest.param(
+            {"nodes": 20, "max_degree": 4, "byzantine": 1}, "byzantine", "max-degree = ", marks=pytest.mark.long
+        ),
         ({"nodes": 5, "budget_bytes": 100, "model_bytes": 100}, "budget-bytes", "from 800"),
         ({"nodes": 8, "max_degree": 3, "budget_bytes": 2000, "model_bytes": 100}, "budget-bytes", "was reached"),
         ({"nodes": 5, "minimize": "byte"}, "minimize", "did you mean 'bytes'"),

@@ -131,10 +131,7 @@ class Inbox:
             await self._arrived.put(reason)
 
     async def take(self) -> tuple[list[Message], Exception | None]:
-        """The messages that have been completed since, and why they are the last ones if they are.
-
-        Nothing that was received outlives this call here: the assembler uses a long body's memory again.
-        """
+        """The messages that have been completed since, and why they are the last ones if they are."""
         batch = [await self._arrived.get()]
         while not self._arrived.empty():
             batch.append(self._arrived.get_nowait())
@@ -330,17 +327,21 @@ class PeerLink:
     async def _read(self) -> None:
         try:
             while not self._ended.is_set():
-                messages, reason = await self._inbox.take()
-                for message in messages:
-                    self._deliver(message)
-                if reason is not None:
-                    raise reason
+                await self._read_batch()
         except FarewellError:
             self.end("closed by the peer")
         except GoneError as gone:
             self.end(f"connection lost: {gone}")
         except PeerFault as fault:
             self._blame(fault)
+
+    async def _read_batch(self) -> None:
+        """No message outlives this call here: the assembler uses a long body's memory again."""
+        messages, reason = await self._inbox.take()
+        for message in messages:
+            self._deliver(message)
+        if reason is not None:
+            raise reason
 
     def _deliver(self, message: Message) -> None:
         if not self._ended.is_set():

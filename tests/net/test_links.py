@@ -69,6 +69,23 @@ async def test_a_large_message_arrives_intact_while_the_loop_stays_responsive(fe
         assert a.links.counters.total.messages_sent == 2
 
 
+async def test_the_memory_of_a_long_message_that_nobody_holds_serves_the_next(federation):
+    memory = []
+    b = federation.new(1)
+
+    def on_message(peer, _session, message):
+        del message
+        memory.append(b.links._table.places[peer].link._inbox._assembler._buffer)
+
+    b.links._table.callbacks = replace(b.links._table.callbacks, on_message=on_message)
+    async with b.links, federation.node(0, {1: b.address()}) as a:
+        await a.until(lambda: a.open)
+        for seq in range(3):
+            a.send(1, structs.replace(request_of(os.urandom(1_000_000)), seq=seq))
+            await a.until(lambda seq=seq: len(memory) > seq)
+    assert memory[0] is memory[1] is memory[2]
+
+
 async def test_a_peer_that_is_busy_may_be_sent_the_same_again(federation):
     large = request_of(os.urandom(5_000_000))
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:

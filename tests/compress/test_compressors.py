@@ -65,58 +65,58 @@ def test_a_compressor_says_by_which_spec_it_is_made(spec):
     assert all(0 < made.gamma(size) <= 1 and made.delta(size) <= 1 for size in SIZES)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_payload_has_exactly_the_announced_size_or_no_more_than_it(compressor, size):
-    vector = heavy_tailed(size)
-    payload = compressor.encode(vector.astype(np.float64), chance=size)
-    assert bytes(payload) == bytes(compressor.encode(vector, chance=size))
-    announced = compressor.size_bytes(size)
-    assert len(payload) == announced if compressor.fixed else 0 < len(payload) <= announced
-    assert isinstance(payload, bytes) if len(payload) <= SMALL_BYTES else payload.readonly
-    decoded = compressor.decode(payload, size)
-    assert (decoded.shape, decoded.dtype, decoded.flags.writeable) == ((size,), np.float32, True)
+def test_a_payload_has_exactly_the_announced_size_or_no_more_than_it(compressor):
+    for size in SIZES:
+        vector = heavy_tailed(size)
+        payload = compressor.encode(vector.astype(np.float64), chance=size)
+        assert bytes(payload) == bytes(compressor.encode(vector, chance=size))
+        announced = compressor.size_bytes(size)
+        assert len(payload) == announced if compressor.fixed else 0 < len(payload) <= announced
+        assert isinstance(payload, bytes) if len(payload) <= SMALL_BYTES else payload.readonly
+        decoded = compressor.decode(payload, size)
+        assert (decoded.shape, decoded.dtype, decoded.flags.writeable) == ((size,), np.float32, True)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_what_it_decodes_to_is_told_on_the_way_and_goes_where_it_is_wanted(compressor, size):
-    vector = heavy_tailed(size)
-    told, out = np.full((2, size), 7, np.float32)
-    payload = compressor.encode(vector, chance=3, decoded=told)
-    assert bytes(payload) == bytes(compressor.encode(vector, chance=3))
-    assert compressor.decode(payload, size, out).base is out.base
-    assert told.tobytes() == out.tobytes() == compressor.decode(payload, size).tobytes()
+def test_what_it_decodes_to_is_told_on_the_way_and_goes_where_it_is_wanted(compressor):
+    for size in SIZES:
+        vector = heavy_tailed(size)
+        told, out = np.full((2, size), 7, np.float32)
+        payload = compressor.encode(vector, chance=3, decoded=told)
+        assert bytes(payload) == bytes(compressor.encode(vector, chance=3))
+        assert compressor.decode(payload, size, out).base is out.base
+        assert told.tobytes() == out.tobytes() == compressor.decode(payload, size).tobytes()
 
 
-@pytest.mark.parametrize(("count", "size"), [(0, 5), (1, 0), (3, 1), (40, 255), (3, 257), (70, 2410), (2, 131_073)])
-def test_rows_are_what_their_payloads_decode_to(compressor, size, count):
-    rows = heavy_tailed(count, size)
-    chances = [2**63 + 17 * row for row in range(count)]
-    payloads = [compressor.encode(row, chance=chance) for row, chance in zip(rows, chances, strict=True)]
-    wanted = b"".join(compressor.decode(payload, size).tobytes() for payload in payloads)
-    assert compressor.quantize_rows(rows, chances=chances).tobytes() == wanted
-    if compressor.fixed:
-        assert compressor.encode_rows(rows, chances=chances).tobytes() == b"".join(payloads)
-    into = rows.copy()
-    assert compressor.quantize_rows(into, chances=chances, out=into) is into
-    assert into.tobytes() == wanted
+def test_rows_are_what_their_payloads_decode_to(compressor):
+    for count, size in [(0, 5), (1, 0), (3, 1), (40, 255), (3, 257), (70, 2410), (2, 131_073)]:
+        rows = heavy_tailed(count, size)
+        chances = [2**63 + 17 * row for row in range(count)]
+        payloads = [compressor.encode(row, chance=chance) for row, chance in zip(rows, chances, strict=True)]
+        wanted = b"".join(compressor.decode(payload, size).tobytes() for payload in payloads)
+        assert compressor.quantize_rows(rows, chances=chances).tobytes() == wanted
+        if compressor.fixed:
+            assert compressor.encode_rows(rows, chances=chances).tobytes() == b"".join(payloads)
+        into = rows.copy()
+        assert compressor.quantize_rows(into, chances=chances, out=into) is into
+        assert into.tobytes() == wanted
 
 
-@pytest.mark.parametrize("size", [5, 257, 2410])
-def test_rows_and_payloads_may_be_strided_in_memory(compressor, size):
-    rows = heavy_tailed(80, 2 * size)[::4, ::2]
-    chances = list(range(20))
-    wide = np.full((40, size + 3), 7, np.float32)
-    out = wide[::2, 1:-2]
-    compressor.quantize_rows(rows, chances=chances, out=out)
-    wanted = compressor.quantize_rows(rows.copy(), chances=chances).tobytes()
-    assert out.tobytes() == wanted
-    out[:] = 7
-    assert (wide == 7).all()
-    if compressor.fixed:
-        payloads = compressor.encode_rows(rows, chances=chances)
-        shifted = np.full((20, payloads.shape[1] + 3), 255, np.uint8)[:, 1:-2]
-        shifted[:] = payloads
-        assert compressor.decode_rows(shifted, size).tobytes() == wanted
+def test_rows_and_payloads_may_be_strided_in_memory(compressor):
+    for size in [5, 257, 2410]:
+        rows = heavy_tailed(80, 2 * size)[::4, ::2]
+        chances = list(range(20))
+        wide = np.full((40, size + 3), 7, np.float32)
+        out = wide[::2, 1:-2]
+        compressor.quantize_rows(rows, chances=chances, out=out)
+        wanted = compressor.quantize_rows(rows.copy(), chances=chances).tobytes()
+        assert out.tobytes() == wanted
+        out[:] = 7
+        assert (wide == 7).all()
+        if compressor.fixed:
+            payloads = compressor.encode_rows(rows, chances=chances)
+            shifted = np.full((20, payloads.shape[1] + 3), 255, np.uint8)[:, 1:-2]
+            shifted[:] = payloads
+            assert compressor.decode_rows(shifted, size).tobytes() == wanted
 
 
 @given(spec=st.sampled_from(SPECS), vector=moderate("<f4", 32))
@@ -230,29 +230,29 @@ def test_zeros_decode_to_zeros(compressor):
 # --- what is refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize(("size", "place"), [(300, 0), (300, 299), (140_000, 139_999)])
-def test_a_vector_that_is_not_finite_is_refused(compressor, bad, size, place):
-    for dtype in (np.float32, np.float64):
-        vector = np.ones(size, dtype)
-        vector[place] = bad
-        for refuses in (compressor.encode, lambda one: compressor.quantize_rows(one[None], chances=[1])):
-            with pytest.raises(ValueError, match="NaN or infinity"):
-                refuses(vector)
+def test_a_vector_that_is_not_finite_is_refused(compressor):
+    for bad in [np.nan, np.inf, -np.inf]:
+        for size, place in [(300, 0), (300, 299), (140_000, 139_999)]:
+            for dtype in (np.float32, np.float64):
+                vector = np.ones(size, dtype)
+                vector[place] = bad
+                for refuses in (compressor.encode, lambda one: compressor.quantize_rows(one[None], chances=[1])):
+                    with pytest.raises(ValueError, match="NaN or infinity"):
+                        refuses(vector)
 
 
-@pytest.mark.parametrize("vector", [np.ones((2, 2)), np.ones(3, np.int32), np.ones(3, np.float16)])
-def test_a_matrix_or_another_type_is_refused(compressor, vector):
-    with pytest.raises(ValueError, match="expected a float32 or float64 vector"):
-        compressor.encode(vector)
+def test_a_matrix_or_another_type_is_refused(compressor):
+    for vector in [np.ones((2, 2)), np.ones(3, np.int32), np.ones(3, np.float16)]:
+        with pytest.raises(ValueError, match="expected a float32 or float64 vector"):
+            compressor.encode(vector)
 
 
-@pytest.mark.parametrize("size", [0, 1, 300, 5000])
-def test_a_payload_of_another_length_is_a_peer_fault(compressor, size):
-    payload = compressor.encode(heavy_tailed(size))
-    for other in {payload[:-1], payload[: len(payload) // 2], payload + bytes(1), payload + bytes(4)} - {payload}:
-        with pytest.raises(PeerFault):
-            compressor.decode(other, size)
+def test_a_payload_of_another_length_is_a_peer_fault(compressor):
+    for size in [0, 1, 300, 5000]:
+        payload = compressor.encode(heavy_tailed(size))
+        for other in {payload[:-1], payload[: len(payload) // 2], payload + bytes(1), payload + bytes(4)} - {payload}:
+            with pytest.raises(PeerFault):
+                compressor.decode(other, size)
 
 
 @given(spec=st.sampled_from(SPECS), size=st.integers(0, 600), data=st.data())

@@ -234,7 +234,7 @@ async def neighbors_in(federation, node, limits, delay_s):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("opening", "delay_s"),
-    [(b"", 0.05), (b"", 0.1), (UPGRADE, 0.05)],
+    [pytest.param(b"", 0.05, marks=pytest.mark.long), (b"", 0.1), (UPGRADE, 0.05)],
     ids=["idle, 50 ms", "idle, 100 ms", "upgraded and idle, 50 ms"],
 )
 async def test_idlers_at_the_neighbors_own_address_keep_no_neighbor_out(federation, quick, delay_s, opening):
@@ -252,7 +252,7 @@ async def test_idlers_at_the_neighbors_own_address_keep_no_neighbor_out(federati
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delay_s", [0.05, 0.1])
+@pytest.mark.parametrize("delay_s", [pytest.param(0.05, marks=pytest.mark.long), 0.1])
 async def test_idlers_with_many_addresses_of_one_network_keep_no_neighbor_out(federation, quick, monkeypatch, delay_s):
     """200 addresses of this machine pass for those of one /64, the neighbor's for one of another."""
     addresses = [f"127.0.1.{number}" for number in range(1, 201)]

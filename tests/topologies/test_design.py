@@ -77,7 +77,7 @@ def assert_close(mine, best):
 
 
 @pytest.mark.parametrize("minimize", CRITERIA)
-@pytest.mark.parametrize("nodes", [3, 4, 5, 6, pytest.param(7, marks=pytest.mark.long)])
+@pytest.mark.parametrize("nodes", [3, 4, 5, *(pytest.param(nodes, marks=pytest.mark.long) for nodes in (6, 7))])
 def test_up_to_seven_nodes_the_winner_is_the_best_of_all_connected_graphs(nodes, minimize):
     """Every degree, each with one of the three kinds of weights; all kinds: see the long test."""
     for highest in range(2, nodes):
@@ -100,7 +100,9 @@ def assert_best(nodes, highest, minimize, weights):
 
 
 @pytest.mark.parametrize("weights", ["metropolis", "best-constant"])
-@pytest.mark.parametrize(("nodes", "highest"), [(6, 3), (6, 4), (7, 3), (7, 4)])
+@pytest.mark.parametrize(
+    ("nodes", "highest"), [(6, 3), (6, 4), *(pytest.param(7, highest, marks=pytest.mark.long) for highest in (3, 4))]
+)
 def test_the_search_by_itself_finds_the_best_of_all_graphs_of_six_and_seven_nodes(nodes, highest, weights):
     """It never looks at the atlas, so that what it finds on larger graphs can be trusted a little."""
     degree = highest - highest * nodes % 2
@@ -264,6 +266,7 @@ def test_where_few_graphs_are_robust_enough_more_are_drawn():
     assert found.winner.topology.degrees.max() <= 5
 
 
+@pytest.mark.long
 def test_the_degree_that_would_do_is_looked_for_among_drawn_graphs_too():
     with pytest.raises(TopologyError) as caught:
         design(Wanted(nodes=14, max_degree=4, byzantine=1), evaluations=0)

@@ -52,9 +52,10 @@ class Mixture:
 
 
 class Rule(Protocol):
-    """`spec` is the text that gives it again, `liars` (b) how many lying neighbors it is set to bear.
+    """`spec` is the text that gives it again, `liars` (b) how many lying neighbors it is set to tolerate.
 
-    `least` is with how many neighbors it bears them, 2 b + 1 or more: with fewer `mix` leaves the own model as it is.
+    `least` is the number of neighbors from which on it tolerates them, 2 b + 1 or more: with fewer `mix` leaves the own
+    model as it is.
     """
 
     @property

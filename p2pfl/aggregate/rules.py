@@ -2,7 +2,7 @@
 
 `vectors` is a 2-D tensor of torch, a 2-D array or a list of vectors, and the result a vector of that kind and type. `f`
 is how many of them may be lies. Each refuses NaN, infinity, vectors of different lengths, and fewer of them than it can
-bear. Ties go to the lower index. `centered.py` has the rules that take one of the vectors for their own.
+tolerate lies with. Ties go to the lower index. `centered.py` has the rules that take one of the vectors for their own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Aggregator(ABC):
 
     @property
     def least(self) -> int:
-        """Fewest vectors with which it bears f lies."""
+        """Fewest vectors with which it tolerates f lies."""
         return 2 * self.f + 1
 
     def __call__(self, vectors: Any) -> Any:
@@ -45,7 +45,7 @@ class Aggregator(ABC):
 
     def require(self, count: int) -> None:
         if count < self.least:
-            raise ValueError(f"{type(self).__name__} bears f={self.f} from {self.least} vectors on, not of {count}")
+            raise ValueError(f"{type(self).__name__} tolerates f={self.f} from {self.least} vectors on, not of {count}")
 
     @abstractmethod
     def of(self, rows: Rows) -> Vector:

@@ -1,6 +1,6 @@
-"""Lying neighbors, for reports and readers: how many a node bears under its federation's rule, and which it has proven.
+"""Lying neighbors, for reports and readers: how many a node tolerates under its rule, and which it has proven.
 
-What a node bears is for `p2pfl check`, a node's log and its status. What the graph makes of it is for
+What a node tolerates is for `p2pfl check`, a node's log and its status. What the graph makes of it is for
 `topologies.metrics.byzantine`, what rules do for `aggregate`, which faults count for the core.
 """
 

@@ -94,7 +94,7 @@ def list_command(name: str | None, form: str) -> None:
 
 @click.command(
     "info",
-    help=f"What the graph SPEC is like: how connected, how fast it mixes, what it bears.\n\n{terminal.SPEC_HELP}",
+    help=f"What the graph SPEC is like: how connected, how fast it mixes, what it tolerates.\n\n{terminal.SPEC_HELP}",
     epilog=f"{MEANING}\n\n{CAUTION}",
 )
 @terminal.spec_argument()

@@ -1,9 +1,9 @@
-"""How many liars a graph bears when each node discards the b largest and the b least values that it hears.
+"""How many liars a graph tolerates when each node discards the b largest and the b least values that it hears.
 
-Three answers, none implied by fast mixing. What a single node bears: of m neighbors it must keep one after discarding
-2b. What is guaranteed: on a (2F+1)-robust graph the honest agree, each number within the range of theirs, with up to F
-liars among the neighbors of each node. What is at most possible: without (F+1)-robustness they may not agree even if
-nobody lies. This is about agreement; how well they learn is another question.
+Three answers, none implied by fast mixing. What a single node tolerates: of m neighbors it must keep one after
+discarding 2b. What is guaranteed: on a (2F+1)-robust graph the honest agree, each number within the range of theirs,
+with up to F liars among the neighbors of each node. What is at most possible: without (F+1)-robustness they may not
+agree even if nobody lies. This is about agreement; how well they learn is another question.
 
 Source: LeBlanc, Zhang, Koutsoukos and Sundaram (IEEE JSAC 31, 2013), F-local model.
 """
@@ -23,15 +23,16 @@ from topologies.metrics import Bounds, degree_range
 from topologies.metrics.cuts import Cut, CutPoints, cut_points, shores, sweep_cut
 from topologies.metrics.robustness import Robustness, robustness
 
-CAUTION = "That a graph mixes fast does not mean that it bears liars."
+CAUTION = "That a graph mixes fast does not mean that it tolerates liars."
 NAMED = 5
 """Nodes or edges that a warning names before it counts the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """Liars among the neighbors of a node. `local`: what the node of least degree bears; `guaranteed`: F for which the
-    honest agree whoever lies; `possible`: F above which they may not agree even without liars, or a node cannot mix.
+    """Liars among the neighbors of a node. `local`: what the node of least degree tolerates; `guaranteed`: F for which
+    the honest agree whoever lies; `possible`: F above which they may not agree even without liars, or a node cannot
+    mix.
     """
 
     local: int

@@ -1,4 +1,4 @@
-"""r-robustness: what decides how many liars a graph bears under rules that discard extreme values.
+"""r-robustness: what decides how many liars a graph tolerates under rules that discard extreme values.
 
 A graph is r-robust if of any two disjoint nonempty sets of nodes at least one holds a node with at least r neighbors
 outside its set. Fast mixing does not imply it: a hypercube is 1-robust, however large.

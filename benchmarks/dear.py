@@ -6,7 +6,11 @@ in turns. For each compressor three runs, in turns, `--repeats` times: beside an
 attacked without the limit on engine time. Figures are medians: own rounds a second of the attacked node, exchanges a
 second with its honest neighbor, and with the attacker, and how often one was put off. Rounds "train" by waiting, so
 that two processors are enough for three processes.
+
+With --honest nobody attacks: real nodes of one process, as in the demo, with a large model, and with rounds of a
+millisecond. It says how near a neighbor came to the limit, as a share of it, and how often one was put off.
 Usage: python benchmarks/dear.py [--parameters 1000000] [--compressors q4,top-k:0.1+q8,random-k:0.1] [--time-s 30]
+       python benchmarks/dear.py --honest [--parameters 25000000]
 """
 
 from __future__ import annotations
@@ -189,6 +193,49 @@ def once(options: argparse.Namespace, compressor: str, run: str) -> dict[str, fl
     }
 
 
+def honest(parameters: int) -> None:
+    """Print a row for each kind of federation."""
+    import math  # noqa: PLC0415 - as below
+
+    from p2pfl import Federation  # noqa: PLC0415 - nodes in this process need torch, those of the attack do not
+
+    def waits(size: int, round_s: float) -> Any:
+        made: dict[str, Any] = {}
+        exec(TASK.format(size=size, round_s=round_s), made)  # noqa: S102 - our own text
+        return made["task"]
+
+    cases = {
+        "demo": {"task": "digits", "options": {"partition": "shards:2"}, "nodes": 8, "topology": "ring", "rounds": 40},
+        f"{parameters:,} parameters": {"task": waits(parameters, 0.5), "topology": "complete", "rounds": 12},
+        "rounds of 1 ms": {"task": waits(1_000, 0.001), "topology": "complete", "rounds": 3_000},
+    }
+    ask = limits.EngineTime.wait_s
+    seen = {"share": 0.0, "put off": 0.0}
+
+    def asked(budget: limits.EngineTime, peer: int, now: float) -> float:
+        """The limit made a million times lower gives the share of it that was used: the wait is a logarithm of it."""
+        wait_s = ask(budget, peer, now)
+        seen["put off"] += wait_s > 0.0
+        known = limits.ENGINE_SHARE_OF_ALL, limits.ENGINE_SHARE_ALONE, limits.ENGINE_MULTIPLE
+        limits.ENGINE_SHARE_OF_ALL, limits.ENGINE_SHARE_ALONE, limits.ENGINE_MULTIPLE = (one / 1e6 for one in known)
+        lower_s = ask(budget, peer, now)
+        limits.ENGINE_SHARE_OF_ALL, limits.ENGINE_SHARE_ALONE, limits.ENGINE_MULTIPLE = known
+        seen["share"] = max(seen["share"], math.exp(lower_s / limits.ENGINE_WINDOW_S) / 1e6)
+        return wait_s
+
+    limits.EngineTime.wait_s = asked
+    print(f"{'federation':<24} {'rounds':>8} {'seconds':>8} {'most of the limit':>18} {'times put off':>14}")
+    for name, said in cases.items():
+        seen |= {"share": 0.0, "put off": 0.0}
+        known = {"nodes": 3, "method": "plain", "local_steps": 1} if name != "demo" else {}
+        report = Federation(**known, **said).run()
+        rounds = min(report.rounds.values())
+        print(
+            f"{name:<24} {rounds:>8} {report.wall_time_s:>8.1f} {seen['share']:>18.3f} {seen['put off']:>14.0f}",
+            flush=True,
+        )
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--node"]:
         node(Path(sys.argv[2]), *sys.argv[3:])
@@ -198,7 +245,11 @@ def main() -> None:
     parser.add_argument("--time-s", type=float, default=30.0)
     parser.add_argument("--round-s", type=float, default=0.05, help="how long a round waits in place of training")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--honest", action="store_true", help="nobody attacks: who comes how near to the limit")
     options = parser.parse_args()
+    if options.honest:
+        honest(options.parameters)
+        return
     print(f"{'compressor':<18} {'run':<20} {'rounds/s':>10} {'with node2/s':>14} {'with node0/s':>14} {'alarms':>8}")
     for compressor in options.compressors.split(","):
         found: dict[str, list[dict[str, float]]] = {run: [] for run in RUNS}

@@ -9,7 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.graph import DisconnectedGraph, read_edges, read_graph
+from p2pfl.config.charter import amended, compressors_of
+from p2pfl.config.graph import DisconnectedGraph, read_edge_tables, read_edges, read_graph
+from p2pfl.config.members_file import members_file, read_members_file
 from p2pfl.config.method import of_control_variate
 from p2pfl.config.model import (
     FEDERATION,
@@ -63,8 +65,24 @@ def read_federation(path: Path | str) -> tuple[FederationConfig | None, list[Use
         return None, [error]
     mistakes = Mistakes(file)
     federation = federation_from(document, mistakes)
+    if federation.admin and not mistakes.found:
+        federation, found = _with_members_file(federation)
+        mistakes.found.extend(found)
     usable = all(isinstance(mistake, DisconnectedGraph) for mistake in mistakes.found)
     return (federation if usable else None), mistakes.found
+
+
+def _with_members_file(federation: FederationConfig) -> tuple[FederationConfig, list[UserError]]:
+    """Where there is a charter beside the federation file, that says who the members are."""
+    path = members_file(federation)
+    if not path.exists():
+        return federation, []
+    mistakes = Mistakes(path)
+    try:
+        charter = read_members_file(path, federation, mistakes)
+    except UserError as error:
+        return federation, [error]
+    return (federation if charter is None else amended(federation, charter)), mistakes.found
 
 
 def federation_file(path: Path | str) -> Path:
@@ -82,7 +100,9 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     notices = _modernize(training, gossip, mistakes.file)
     members = read_members(document.get("node", []), mistakes)
     edges, schedule = read_graph(head["topology"], members, head["seed"], mistakes) if members else ((), ())
-    own = read_edges(document.get("edge", []), members, edges, mistakes)
+    told = document.get("edge", [])
+    tables = read_edge_tables(told, mistakes) if "admin" in head else ()
+    own = compressors_of(tables, members, edges) if "admin" in head else read_edges(told, members, edges, mistakes)
     return FederationConfig(
         path=mistakes.file.absolute(),
         **head,
@@ -94,6 +114,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         schedule=schedule,
         notices=notices,
         edge_compressors=own,
+        edge_tables=tables,
     )
 
 

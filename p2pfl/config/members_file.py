@@ -152,8 +152,8 @@ def members_text(charter: Charter, name: str) -> str:
     """The file of a signed charter. Raises UserError: it is too large."""
     size = len(charter.packed())
     if size > MOST_BYTES:
-        raise UserError("too many members or edges for a charter", key="members", value=f"{size} bytes",
-                        allowed=f"at most {MOST_BYTES} bytes")  # fmt: skip
+        what, allowed = "too many members or edges for a charter", f"at most {MOST_BYTES} bytes"
+        raise UserError(what, key="members", value=f"{size} bytes", allowed=allowed)
     head: dict[str, str | int | None] = {
         "version": charter.version,
         "realm": _to_text(charter.realm),

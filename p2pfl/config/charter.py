@@ -270,6 +270,24 @@ def amended(federation: FederationConfig, charter: Charter) -> FederationConfig:
     )
 
 
+def compacted(federation: FederationConfig) -> FederationConfig:
+    """The same without those who were removed, the others counted anew: for figures, and for runs without a past."""
+    if len(federation.present) == len(federation.members):
+        return federation
+    index = {member.index: place for place, member in enumerate(federation.present)}
+
+    def counted(edges: Edges) -> Edges:
+        return tuple((index[i], index[j]) for i, j in edges)
+
+    return replace(
+        federation,
+        members=tuple(replace(member, index=index[member.index]) for member in federation.present),
+        edges=counted(federation.edges),
+        schedule=tuple(counted(edges) for edges in federation.schedule),
+        edge_compressors={(index[i], index[j]): spec for (i, j), spec in federation.edge_compressors.items()},
+    )
+
+
 def compressors_of(
     tables: Sequence[tuple[str, str, str]], members: Sequence[Member], edges: Edges
 ) -> dict[tuple[int, int], str]:

@@ -253,8 +253,11 @@ def find_member(federation: FederationConfig, name: str) -> Member:
     try:
         return federation.member(name)
     except KeyError:
-        names = ", ".join(member.name for member in federation.members)
-        raise UserError("no such node", file=federation.path, key="node", value=name, allowed=names) from None
+        names = ", ".join(member.name for member in federation.present)
+        text = "no such node"
+        if federation.edition is not None and any(member.name == name for member in federation.members):
+            text = f"was removed, in version {federation.edition.version} of the members at the latest"
+        raise UserError(text, file=federation.path, key="node", value=name, allowed=names) from None
 
 
 def _node(document: dict[str, Any], member: Member, mistakes: Mistakes) -> NodeConfig:

@@ -144,6 +144,20 @@ def signed(charter: Charter, signer: bytes, sign: Callable[[bytes], bytes]) -> C
     return replace(charter, signer=signer, signature=sign(SIGNED + charter.digest))
 
 
+def edition_of(raw: bytes) -> Edition:
+    """Which charter this would be, if it is one at all: cheap, and nothing is checked. Raises CharterError: it is none.
+
+    An edition that is not newer than the own needs no closer look.
+    """
+    statement = raw[KEY_BYTES + SIGNATURE_BYTES :]
+    if not statement or len(raw) > MOST_BYTES:
+        raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_BYTES}")
+    try:
+        return Edition(_decode_statement(statement).version, _digest(statement))
+    except msgspec.MsgspecError as error:
+        raise CharterError(f"no charter: {error}") from None
+
+
 def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
     """The charter in `raw`, in which nothing is left to check but whether it is new.
 
@@ -251,6 +265,31 @@ def extends(new: Sequence[Member], old: Sequence[Member]) -> bool:
         (one.name, one.key) == (other.name, other.key) and one.retired >= other.retired
         for one, other in zip(new, old, strict=False)
     )
+
+
+def checked(raw: bytes, federation: FederationConfig) -> Charter:
+    """The charter in `raw`, if it can be one of this federation. Raises CharterError: it cannot."""
+    charter = unpack(raw, admin=federation.admin, realm=realm_of(federation))
+    if wrong := contradiction(federation, charter):
+        raise CharterError(wrong)
+    return charter
+
+
+def contradiction(federation: FederationConfig, charter: Charter) -> str | None:
+    """Why a charter that was signed well cannot follow what is known here; None where it can.
+
+    An index means one member for ever: those of the `[[node]]` tables, and those of the charter that it was made from.
+    A charter that was made from another one than is known here is not held to that one: where two were signed with one
+    number, the one that wins may have given an index to somebody else.
+    """
+    for index, key in enumerate(federation.founders):
+        if index >= len(charter.members) or charter.members[index].key != key:
+            return f"member[{index}] is not the [[node]] at that place in the federation file"
+    before = federation.edition
+    follows = before is not None and (charter.version, charter.previous) == (before.version + 1, before.digest)
+    if follows and not extends(charter.members, federation.members):
+        return "it gives an index to another member, or takes back one that was removed"
+    return None
 
 
 def amended(federation: FederationConfig, charter: Charter) -> FederationConfig:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.charter import amended, compressors_of
+from p2pfl.config.charter import amended, compressors_of, contradiction
 from p2pfl.config.graph import DisconnectedGraph, read_edge_tables, read_edges, read_graph
 from p2pfl.config.members_file import members_file, read_members_file
 from p2pfl.config.method import of_control_variate
@@ -82,7 +82,12 @@ def _with_members_file(federation: FederationConfig) -> tuple[FederationConfig, 
         charter = read_members_file(path, federation, mistakes)
     except UserError as error:
         return federation, [error]
-    return (federation if charter is None else amended(federation, charter)), mistakes.found
+    if charter is None:
+        return federation, mistakes.found
+    if wrong := contradiction(federation, charter):
+        allowed = "the members.toml that belongs to this federation.toml"
+        mistakes.add(wrong, "member", None, allowed)
+    return amended(federation, charter), mistakes.found
 
 
 def federation_file(path: Path | str) -> Path:
@@ -115,6 +120,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         notices=notices,
         edge_compressors=own,
         edge_tables=tables,
+        founders=tuple(member.key for member in members) if "admin" in head else (),
     )
 
 
@@ -228,6 +234,17 @@ def load_node(path: Path | str, federation: FederationConfig, name: str | None =
         raise mistakes[0]
     if node is None:
         raise AssertionError("no node and no mistake")
+    return node
+
+
+def load_stranger(path: Path | str, name: str) -> NodeConfig:
+    """The node file of a node of that name, whether or not it is a member yet. Raises UserError: a mistake in it."""
+    file = (Path(path) if Path(path).suffix == ".toml" else Path(path) / NODE_FILE_NAME).absolute()
+    mistakes = Mistakes(file)
+    document = read_document(file) if file.exists() else {}
+    node = _node(document, Member(index=0, name=name, key=b"", address=None), mistakes)
+    if mistakes.found:
+        raise mistakes.found[0]
     return node
 
 

@@ -166,6 +166,8 @@ class FederationConfig:
     """Compressors of the edges (i, j), i < j, with their own table, in file order; others use `gossip.compressor`."""
     admin: tuple[bytes, ...] = ()
     """Public keys (32 bytes) of those who may change the members; empty: nobody may, while nodes run."""
+    founders: tuple[bytes, ...] = ()
+    """With admin keys, the public keys of the `[[node]]` tables: their indices are given by the file."""
     edge_tables: tuple[tuple[str, str, str], ...] = ()
     """With admin keys, the `[[edge]]` tables as they stand: two names, sorted, and a compressor."""
     edition: Edition | None = None

@@ -76,7 +76,7 @@ class CharterTalk:
     """On the event loop; times are monotonic seconds. `sessions` is the network edge, made later than this."""
 
     def __init__(self, keeper: CharterKeeper, sessions: Callable[[], Sessions]) -> None:
-        self._keeper = keeper
+        self.keeper = keeper
         self._sessions = sessions
         self._with: dict[int, Conversation] = {}
         self._allowances: defaultdict[int, Allowance] = defaultdict(Allowance)
@@ -96,7 +96,7 @@ class CharterTalk:
 
     def look(self, now: float) -> None:
         """Once in a while: ask again for what does not come, and say so where it never does."""
-        self._keeper.save()
+        self.keeper.save()
         for peer, talk in sorted(self._with.items()):
             if talk.coming is not None and now - talk.heard_at >= PATIENCE_S:
                 talk.coming = None
@@ -121,17 +121,17 @@ class CharterTalk:
                 self._collect(peer, talk, message, now)
 
     def _tell(self, peer: int) -> None:
-        version, digest = self._keeper.edition
+        version, digest = self.keeper.edition
         self._sessions().send(peer, self._with[peer].session, CharterTold(version=version, digest=digest))
 
     def _ask_if_wanted(self, peer: int, talk: Conversation, now: float) -> None:
         idle = talk.coming is None and not talk.given_up
-        if idle and self._keeper.wants(talk.theirs) and talk.allowance.asks.take(now) == 0.0:
+        if idle and self.keeper.wants(talk.theirs) and talk.allowance.asks.take(now) == 0.0:
             talk.coming, talk.heard_at, talk.asks = bytearray(), now, talk.asks + 1
             self._sessions().send(peer, talk.session, CharterAsked())
 
     def _answer(self, peer: int, talk: Conversation, now: float) -> None:
-        raw = self._keeper.packed
+        raw = self.keeper.packed
         if not raw or talk.allowance.answers.take(now) > 0.0:
             return
         for offset in range(0, len(raw), MOST_PART_BYTES):
@@ -155,19 +155,19 @@ class CharterTalk:
 
     def _offer(self, peer: int, talk: Conversation, raw: bytes, now: float) -> None:
         try:
-            self._keeper.offer(raw, peer)
+            self.keeper.offer(raw, peer)
         except CharterError as error:
             self._give_up(peer, talk, f"and hands over what is none: {error}")
             return
-        if talk.asks >= MOST_ASKS and self._keeper.wants(talk.theirs):
+        if talk.asks >= MOST_ASKS and self.keeper.wants(talk.theirs):
             self._give_up(peer, talk, "and hands over another one")
         self._ask_if_wanted(peer, talk, now)
 
     def _give_up(self, peer: int, talk: Conversation, why: str) -> None:
         talk.given_up = True
-        known, theirs = self._keeper.edition.version, talk.theirs.version
+        known, theirs = self.keeper.edition.version, talk.theirs.version
         text = f"a neighbor says that it has version {theirs} of the members, {why}; here is version {known}"
-        self._keeper.alarm(OLDER, peer, text)
+        self.keeper.alarm(OLDER, peer, text)
 
     def _end(self, peer: int, talk: Conversation, text: str) -> None:
         self._sessions().close(peer, talk.session, f"{MALFORMED}{text}")

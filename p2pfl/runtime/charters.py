@@ -13,9 +13,8 @@ from enum import Enum, auto
 from pathlib import Path
 
 from p2pfl.config.charter import MOST_BYTES, Charter, CharterError, amended, checked, edition_of, extends
-from p2pfl.config.load import load_stranger, node_file
 from p2pfl.config.model import Edition, FederationConfig
-from p2pfl.errors import StorageError
+from p2pfl.errors import PeerFault, StorageError
 from p2pfl.storage.disk import replace_file
 
 log = logging.getLogger("p2pfl")
@@ -63,6 +62,21 @@ class CharterKeeper:
     def packed(self) -> bytes:
         """The charter as it travels; empty where there is none yet."""
         return self.federation.charter
+
+    @property
+    def version(self) -> int:
+        return self.edition.version
+
+    def bring(self, raw: bytes) -> None:
+        """Somebody at the door, who need not be a member, hands over a charter. Raises PeerFault: it is none."""
+        try:
+            self.offer(raw)
+        except CharterError as error:
+            raise PeerFault(f"a charter that cannot be taken: {error}") from None
+
+    def may_ask(self, public: bytes) -> bool:
+        """Whether an admin asks."""
+        return public in self.federation.admin
 
     def wants(self, theirs: Edition) -> bool:
         """Whether a charter is worth asking for. One of the own version too, even if it is not the one that wins: for
@@ -135,10 +149,3 @@ def newest(federation: FederationConfig, folder: Path) -> FederationConfig:
     if charter is None or charter.edition <= (federation.edition or NONE):
         return federation
     return amended(federation, charter)
-
-
-def newest_of(federation: FederationConfig, name: str, config: Path | None = None) -> FederationConfig:
-    """The same for the node called `name`, which need not be a member. Raises UserError: its node file is wrong."""
-    if not federation.admin:
-        return federation
-    return newest(federation, load_stranger(config or node_file(federation, name), name).state_dir)

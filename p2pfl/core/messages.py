@@ -158,14 +158,18 @@ class Resign(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CharterTold(Struct, frozen=True, kw_only=True, gc=False):
-    """Which charter the sender has: `version` 0 and no digest for none. Who has an older one asks for it."""
+    """Which charter the sender has, with the 32-byte digest of it: version 0 and no digest for none. Who has an older
+    one asks for it.
+    """
 
     version: int
-    digest: bytes
+    fingerprint: bytes
 
 
 class CharterAsked(Struct, frozen=True, kw_only=True, gc=False):
-    """The sender wants the charter that the receiver has told of."""
+    """The sender has the charter of that `version`, and wants the one that the receiver has told of."""
+
+    version: int
 
 
 class CharterPart(Struct, frozen=True, kw_only=True, gc=False):

@@ -112,7 +112,7 @@ class CharterTalk:
             self._end(peer, talk, "more messages about charters than an honest node sends")
             return
         match message:
-            case CharterTold(version=version, digest=digest):
+            case CharterTold(version=version, fingerprint=digest):
                 talk.theirs, talk.asks, talk.given_up = Edition(version, digest), 0, False
                 self._ask_if_wanted(peer, talk, now)
             case CharterAsked():
@@ -122,13 +122,13 @@ class CharterTalk:
 
     def _tell(self, peer: int) -> None:
         version, digest = self.keeper.edition
-        self._sessions().send(peer, self._with[peer].session, CharterTold(version=version, digest=digest))
+        self._sessions().send(peer, self._with[peer].session, CharterTold(version=version, fingerprint=digest))
 
     def _ask_if_wanted(self, peer: int, talk: Conversation, now: float) -> None:
         idle = talk.coming is None and not talk.given_up
         if idle and self.keeper.wants(talk.theirs) and talk.allowance.asks.take(now) == 0.0:
             talk.coming, talk.heard_at, talk.asks = bytearray(), now, talk.asks + 1
-            self._sessions().send(peer, talk.session, CharterAsked())
+            self._sessions().send(peer, talk.session, CharterAsked(version=self.keeper.version))
 
     def _answer(self, peer: int, talk: Conversation, now: float) -> None:
         raw = self.keeper.packed

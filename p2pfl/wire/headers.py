@@ -32,7 +32,7 @@ Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)
 # Of members: as many as anybody will ever have, and far fewer than a header can hold.
 Bitmap = Annotated[bytes, Meta(max_length=8192)]
 # Empty or whole; msgspec cannot say that, so `_check_digests` does.
-CharterDigest = Annotated[bytes, Meta(max_length=32)]
+Fingerprint = Annotated[bytes, Meta(max_length=32)]
 DigestOrEmpty = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
 
 
@@ -125,11 +125,11 @@ class ResignHeader(Header, frozen=True):
 
 class CharterToldHeader(Header, frozen=True):
     version: Counter
-    digest: CharterDigest
+    fingerprint: Fingerprint
 
 
 class CharterAskedHeader(Header, frozen=True):
-    pass
+    version: Counter
 
 
 class CharterPartHeader(Header, frozen=True):

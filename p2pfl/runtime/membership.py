@@ -91,7 +91,7 @@ def _bearable(federation: FederationConfig, needed: int) -> str:
         edges, _ = read_graph(spec, federation.members, federation.seed, mistakes)
         found = replace(federation, edges=edges, schedule=(), topology=spec)
         if not mistakes.found and all(one.mixes for _, one in _bearings(found)):
-            return f"at least {needed} neighbors each: --topology {spec}"
+            return f"at least {needed} neighbors each, as --topology {spec} gives (`p2pfl member set`)"
     return f"a graph in which everybody has {needed} neighbors or more"
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
+from p2pfl.config.charter import compacted
 from p2pfl.config.load import federation_from, load_config
 from p2pfl.config.model import GOSSIP, TRAINING, FederationConfig
 from p2pfl.config.tables import Mistakes, unknown_keys
@@ -107,7 +108,7 @@ class Federation:
     def from_file(cls, path: Path | str) -> Federation:
         """The federation of a file, or of the folder it is in. Raises UserError: the first mistake in the file."""
         federation = cls.__new__(cls)
-        federation._config, federation._objects = load_config(path), {}  # noqa: SLF001 - of the same class
+        federation._config, federation._objects = compacted(load_config(path)), {}  # noqa: SLF001 - of the same class
         return federation
 
     @property

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from p2pfl.config.charter import compacted
 from p2pfl.config.graph import DisconnectedGraph, federation_graph
 from p2pfl.config.load import federation_file, load_config
 from p2pfl.config.model import GOSSIP, Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
@@ -44,7 +45,7 @@ def describe(
     """
     if nodes is not None:
         check_count(nodes)
-    federation = _built_in(nodes or NODES) if file is None else load_config(file)
+    federation = _built_in(nodes or NODES) if file is None else compacted(load_config(file))
     if nodes is not None and nodes != len(federation.members):
         federation = replace(federation, members=made_up(nodes), edge_compressors={})
     if seed is not None:

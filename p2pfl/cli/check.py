@@ -47,11 +47,12 @@ def check(federation: Path, byzantine: int | None, form: Form) -> int:
     graph that is not connected.
     """
     from p2pfl.cli.main import exit_code  # noqa: PLC0415 - the commands are imported by it
-    from p2pfl.config.load import read_federation  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.charter import compacted  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.load import read_federation  # noqa: PLC0415 - as above
 
     described, mistakes = read_federation(federation)
     findings = Findings(mistakes)
-    report = {} if described is None else _survey(described, findings, byzantine)
+    report = {} if described is None else _survey(compacted(described), findings, byzantine)
     report |= {"warnings": findings.warnings, "mistakes": [_as_row(mistake) for mistake in mistakes]}
     write_json(report) if form == "json" else _print(report)
     for mistake in mistakes:
@@ -222,12 +223,13 @@ def _look_for_room(federation: FederationConfig, findings: Findings) -> None:
 def _head(federation: FederationConfig) -> dict[str, Any]:
     from p2pfl.config.model import federation_id  # noqa: PLC0415 - `--help` stays instant
 
-    training = federation.training
+    training, edition = federation.training, federation.edition
     return {
         "name": federation.name,
         "file": str(federation.path),
         "id": federation_id(federation).hex(),
         "task": federation.task.name,
+        "members_version": None if edition is None else edition.version,
         "rounds": training.rounds,
         "time_s": training.time_s,
         "local_steps": training.local_steps,

@@ -59,8 +59,20 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, spawn: b
     described = load_config(federation)
     if mistakes := compressor_mistakes(described):  # one line each, and not from every node
         raise ExceptionGroup("compressors that no node could use", mistakes)
+    _require_here(described)
     report = report or described.path.parent / REPORT_FILE
     return run_fleet(described, report=report, plot=plot, spawn=spawn, quiet=quiet, form=form)
+
+
+def _require_here(federation: FederationConfig) -> None:
+    from p2pfl.config.load import node_file  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+
+    elsewhere = [one.name for one in federation.present if not node_file(federation, one.name).parent.is_dir()]
+    if elsewhere:
+        text = f"no folder here for {', '.join(elsewhere)}: launch runs all members on this machine"
+        allowed = "p2pfl run FEDERATION --node NAME for each of those that are here"
+        raise UserError(text, file=federation.path.parent, key="node", allowed=allowed)
 
 
 def run_fleet(

@@ -63,6 +63,9 @@ COMMANDS: Mapping[str, str] = {
     "demo": "Several nodes on this machine learn handwritten digits; a report at the end.",
     "new": "Create an example federation to edit.",
     "key": "Create a node's identity, or show it.",
+    "invite": "Print a line with which a new machine asks to become a member.",
+    "join": "Make a new machine's key and folder, by an invite.",
+    "member": "Add, remove and replace members, also while nodes run.",
     "check": "Show what a federation would do, and every mistake in it.",
     "compressors": "List compressors, and what they cost.",
     "methods": "List learning methods.",
@@ -73,7 +76,13 @@ COMMANDS: Mapping[str, str] = {
     "evaluate": "Test the model that a node has learned.",
     "export": "Write the model that a node has learned as a plain file.",
 }
-ROOMS: Mapping[str, str] = {"key": "new", "evaluate": "learned", "export": "learned"}
+ROOMS: Mapping[str, str] = {
+    "key": "new",
+    "invite": "joining",
+    "join": "joining",
+    "evaluate": "learned",
+    "export": "learned",
+}
 """The modules of commands that have no module of the same name."""
 JOINED: Mapping[str, str] = {
     "sim": "Simulate a federation of up to thousands of nodes, with losses, crashes and attacks.",
@@ -86,6 +95,7 @@ EXTRAS: Mapping[str, str] = {
     "pyamg": "topology",
     "dask": "dask",
     "distributed": "dask",
+    "segno": "qr",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of a disk that accepts no more data, which is neither a mistake nor a bug."""

@@ -6,21 +6,49 @@ file; the federation file lists the public half.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from p2pfl.config.tables import NAME
 from p2pfl.config.writing import TASK_TEXT, federation_text
 from p2pfl.errors import UserError
+
+if TYPE_CHECKING:
+    from p2pfl.crypto.identity import Identity
 
 MOST_NODES = 1_000
 LAST_PORT = 65_535
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl new ward-7 --nodes 5 --topology ring\n  p2pfl check ward-7")
+class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in older versions of click
+    """The names of nodes, or how many there are: then they are node0, node1 and so on."""
+
+    name = "integer or names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        if "," not in str(value):
+            count = click.IntRange(2, MOST_NODES).convert(value, param, ctx)
+            return tuple(f"node{index}" for index in range(count))
+        names = tuple(part.strip() for part in str(value).split(","))
+        wrong = next((name for name in names if not NAME.fullmatch(name) or names.count(name) > 1), None)
+        if wrong is not None or not 2 <= len(names) <= MOST_NODES:
+            self.fail(
+                f"{value!r}: write a number from 2 to {MOST_NODES}, or different names such as pi1,pi2,pi3", param
+            )
+        return names
+
+
+@click.command(
+    epilog="\b\nExample:\n  p2pfl new ward-7 --nodes 5 --topology ring\n  p2pfl new ward-7 --nodes pi1,pi2,pi3 --admin"
+)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--nodes", type=click.IntRange(2, MOST_NODES), default=3, show_default=True, help="How many.")
-@click.option("--topology", default="ring", show_default=True, help="A topology spec, or a graph file to copy.")
+@click.option("--nodes", type=NamesOrCount(), default="3", show_default=True, help="How many, or their names: pi1,pi2.")
+@click.option("--topology", help="A topology spec, or a graph file to copy.  [default: ring; with --admin keyed-rings]")
 @click.option(
     "--task",
     type=click.Choice(["own", "digits"]),
@@ -31,37 +59,71 @@ LAST_PORT = 65_535
 @click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl rules`.")
 @click.option("--base-port", type=click.IntRange(1, LAST_PORT), default=8470, show_default=True, help="Of node0.")
 @click.option("--name", help="The federation's name; by default that of DIR.")
-def new(*, directory: Path, nodes: int, topology: str, task: str, rule: str, base_port: int, name: str | None) -> None:
+@click.option("--admin", is_flag=True, help="Make an admin key too: members may then come and go while nodes run.")
+def new(
+    *,
+    directory: Path,
+    nodes: tuple[str, ...],
+    topology: str | None,
+    task: str,
+    rule: str,
+    base_port: int,
+    name: str | None,
+    admin: bool,
+) -> None:
     """Create an example federation to edit in DIR, a new or empty folder.
 
     It holds federation.toml, which is the same on every node, a folder for each node with its node.toml and its secret
-    node.key, and task.py, which defines what is learned.
+    node.key, and task.py, which defines what is learned. With --admin also members.toml, the signed list of members,
+    and admin.key, with which `p2pfl member` changes it.
     """
+    from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.runtime.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - `--help` stays instant
 
     target = directory.absolute()
     name, rule = _checked_name(name, target), _checked_rule(rule)
-    if base_port + nodes - 1 > LAST_PORT:
-        raise UserError(f"{nodes} nodes need as many ports", key="--base-port", value=base_port)
-    check_graph(topology, nodes)
+    if base_port + len(nodes) - 1 > LAST_PORT:
+        raise UserError(f"{len(nodes)} nodes need as many ports", key="--base-port", value=base_port)
+    topology = topology or ("keyed-rings" if admin else "ring")
+    check_graph(topology, len(nodes), names=nodes)
+    signer = Identity.generate() if admin else None
     with appearing(target) as folder:
-        members = [make_node(folder, f"node{index}", base_port + index) for index in range(nodes)]
+        members = [make_node(folder, called, base_port + index) for index, called in enumerate(nodes)]
         spec = own_graph(topology, folder)
         what = "task.py:task" if task == "own" else task
-        text = federation_text(name=name, topology=spec, task=what, members=members, rule=rule)
+        public = None if signer is None else public_text(signer.public)
+        text = federation_text(name=name, topology=spec, task=what, members=members, rule=rule, admin=public)
         (folder / "federation.toml").write_text(text, encoding="utf-8")
         if task == "own":
             (folder / "task.py").write_text(TASK_TEXT, encoding="utf-8")
+        if signer is not None:
+            _begin_charter(folder, signer)
         check_result(folder)
+    if signer is not None:
+        secret = directory / "admin.key"
+        text = f"made {secret}: it changes the members. Keep it off the nodes, and a copy of it elsewhere"
+        click.echo(text, err=True)
     click.echo(f"made {directory}; next: p2pfl check {directory}", err=True)
 
 
-def check_graph(topology: str, nodes: int, seed: int = 0) -> None:
+def _begin_charter(folder: Path, signer: Identity) -> None:
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.successors import successor  # noqa: PLC0415 - as above
+    from p2pfl.runtime.membership import ADMIN_FILE, publish, require_bearable  # noqa: PLC0415 - as above
+
+    signer.save(folder / ADMIN_FILE)
+    federation = load_config(folder)
+    first = successor(federation)
+    require_bearable(federation, first)
+    publish(federation, first, signer)
+
+
+def check_graph(topology: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) -> None:
     from p2pfl.config.graph import DisconnectedGraph, federation_graph  # noqa: PLC0415 - `--help` stays instant
     from topologies import TopologyError  # noqa: PLC0415 - as above
     from topologies.graph import components  # noqa: PLC0415 - as above
 
-    names = [f"node{index}" for index in range(nodes)]
+    names = names or [f"node{index}" for index in range(nodes)]
     try:
         graph, _ = federation_graph(topology, names, seed, Path())
     except TopologyError as error:

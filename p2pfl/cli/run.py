@@ -64,15 +64,27 @@ def be_node(
     maker: Callable[[], Callable[..., Application]] | None = None,
 ) -> NoReturn:
     """Run the node and leave the process. `maker`, called once thread limits are set, gives another `Application`."""
-    from p2pfl.config.load import find_member, load_config, load_node, node_file  # noqa: PLC0415 - for `--help`
+    from p2pfl.config.load import (  # noqa: PLC0415 - for `--help`
+        find_member,
+        load_config,
+        load_node,
+        load_stranger,
+        node_file,
+    )
     from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node has handlers of its own
     _log_to_stderr(name, verbose=verbose)
     described = load_config(federation)
+    if described.admin:
+        _be_modest(load_stranger(config or node_file(described, name), name))
+        from p2pfl.runtime.arrival import arrive  # noqa: PLC0415 - as above, and after the thread limits are set
+
+        described = arrive(described, name, config)
     find_member(described, name)
     node = load_node(config or node_file(described, name), described, name)
-    _be_modest(node)
+    if not described.admin:
+        _be_modest(node)
     from p2pfl.runtime.app import Application, run_node  # noqa: PLC0415 - after the thread limits are set
     from p2pfl.runtime.parts import read_setup  # noqa: PLC0415 - as above
 

@@ -60,16 +60,24 @@ def _undirected() -> str:
 def read_graph(
     spec: str, members: tuple[Member, ...], seed: int, mistakes: Mistakes
 ) -> tuple[Edges, tuple[Edges, ...]]:
-    """The sorted edges and the schedule, both empty where there is no such graph."""
+    """The sorted edges and the schedule, both empty where there is no such graph. Who is retired has no edges."""
+    there = tuple(member for member in members if not member.retired)
     try:
-        topology, schedule = federation_graph(spec, [member.name for member in members], seed, mistakes.file.parent)
+        topology, schedule = federation_graph(spec, [member.name for member in there], seed, mistakes.file.parent)
     except TopologyError as error:
         mistakes.add(f"{spec}: {_said(error)}", KEY, error.value, error.allowed)
         return (), ()
     parts = components(topology)
     if len(parts) > 1:
-        mistakes.found.append(_disconnected(parts, spec, members, mistakes.file))
-    return topology.edges, schedule
+        mistakes.found.append(_disconnected(parts, spec, there, mistakes.file))
+    if len(there) == len(members):
+        return topology.edges, schedule
+    index = [member.index for member in there]  # ascending, so what was sorted stays so
+    return _among(topology.edges, index), tuple(_among(edges, index) for edges in schedule)
+
+
+def _among(edges: Edges, index: Sequence[int]) -> Edges:
+    return tuple((index[i], index[j]) for i, j in edges)
 
 
 def _said(error: TopologyError) -> str:
@@ -91,6 +99,27 @@ Edge = tuple[int, int]
 
 SHOWN = 20
 """The most names listed in an error."""
+
+
+def read_edge_tables(tables: Any, mistakes: Mistakes) -> tuple[tuple[str, str, str], ...]:
+    """Two sorted names and a compressor for each table, where the graph may change: whoever is no neighbor now may
+    be one later.
+    """
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        mistakes.add("must be a list of tables", "edge", None, "[[edge]] once for each edge")
+        return ()
+    found: dict[tuple[str, str], str] = {}
+    for place, table in enumerate(tables):
+        prefix = f"edge[{place}]."
+        require(table, prefix, EDGE, EDGE, mistakes)
+        values = read_table(table, prefix, EDGE, mistakes)
+        if len(values) < len(EDGE):
+            continue
+        one, other = sorted(values["between"])
+        if (one, other) in found:
+            mistakes.add("the same two nodes as in another table", prefix + "between", [one, other])
+        found[one, other] = values["compressor"]
+    return tuple((one, other, spec) for (one, other), spec in found.items())
 
 
 def read_edges(tables: Any, members: Sequence[Member], edges: Edges, mistakes: Mistakes) -> dict[Edge, str]:

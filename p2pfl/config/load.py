@@ -9,7 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.graph import DisconnectedGraph, read_edges, read_graph
+from p2pfl.config.charter import amended, compressors_of, contradiction
+from p2pfl.config.graph import DisconnectedGraph, read_edge_tables, read_edges, read_graph
+from p2pfl.config.members_file import members_file, read_members_file
 from p2pfl.config.method import of_control_variate
 from p2pfl.config.model import (
     FEDERATION,
@@ -63,8 +65,29 @@ def read_federation(path: Path | str) -> tuple[FederationConfig | None, list[Use
         return None, [error]
     mistakes = Mistakes(file)
     federation = federation_from(document, mistakes)
+    if federation.admin and not mistakes.found:
+        federation, found = _with_members_file(federation)
+        mistakes.found.extend(found)
     usable = all(isinstance(mistake, DisconnectedGraph) for mistake in mistakes.found)
     return (federation if usable else None), mistakes.found
+
+
+def _with_members_file(federation: FederationConfig) -> tuple[FederationConfig, list[UserError]]:
+    """Where there is a charter beside the federation file, that says who the members are."""
+    path = members_file(federation)
+    if not path.exists():
+        return federation, []
+    mistakes = Mistakes(path)
+    try:
+        charter = read_members_file(path, federation, mistakes)
+    except UserError as error:
+        return federation, [error]
+    if charter is None:
+        return federation, mistakes.found
+    if wrong := contradiction(federation, charter):
+        allowed = "the members.toml that belongs to this federation.toml"
+        mistakes.add(wrong, "member", None, allowed)
+    return amended(federation, charter), mistakes.found
 
 
 def federation_file(path: Path | str) -> Path:
@@ -82,7 +105,9 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     notices = _modernize(training, gossip, mistakes.file)
     members = read_members(document.get("node", []), mistakes)
     edges, schedule = read_graph(head["topology"], members, head["seed"], mistakes) if members else ((), ())
-    own = read_edges(document.get("edge", []), members, edges, mistakes)
+    told = document.get("edge", [])
+    tables = read_edge_tables(told, mistakes) if "admin" in head else ()
+    own = compressors_of(tables, members, edges) if "admin" in head else read_edges(told, members, edges, mistakes)
     return FederationConfig(
         path=mistakes.file.absolute(),
         **head,
@@ -94,6 +119,8 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         schedule=schedule,
         notices=notices,
         edge_compressors=own,
+        edge_tables=tables,
+        founders=tuple(member.key for member in members) if "admin" in head else (),
     )
 
 
@@ -210,6 +237,17 @@ def load_node(path: Path | str, federation: FederationConfig, name: str | None =
     return node
 
 
+def load_stranger(path: Path | str, name: str) -> NodeConfig:
+    """The node file of a node of that name, whether or not it is a member yet. Raises UserError: a mistake in it."""
+    file = (Path(path) if Path(path).suffix == ".toml" else Path(path) / NODE_FILE_NAME).absolute()
+    mistakes = Mistakes(file)
+    document = read_document(file) if file.exists() else {}
+    node = _node(document, Member(index=0, name=name, key=b"", address=None), mistakes)
+    if mistakes.found:
+        raise mistakes.found[0]
+    return node
+
+
 def node_mistakes(path: Path | str, federation: FederationConfig, name: str | None = None) -> list[UserError]:
     """Everything that is wrong with a node file; empty if it can be loaded."""
     return _read_node(Path(path), federation, name)[1]
@@ -232,8 +270,11 @@ def find_member(federation: FederationConfig, name: str) -> Member:
     try:
         return federation.member(name)
     except KeyError:
-        names = ", ".join(member.name for member in federation.members)
-        raise UserError("no such node", file=federation.path, key="node", value=name, allowed=names) from None
+        names = ", ".join(member.name for member in federation.present)
+        text = "no such node"
+        if federation.edition is not None and any(member.name == name for member in federation.members):
+            text = f"was removed, in version {federation.edition.version} of the members at the latest"
+        raise UserError(text, file=federation.path, key="node", value=name, allowed=names) from None
 
 
 def _node(document: dict[str, Any], member: Member, mistakes: Mistakes) -> NodeConfig:

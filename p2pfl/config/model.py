@@ -6,7 +6,8 @@ sizes in bytes. A default here is the default of the file.
 What two nodes must agree on before they talk is a hash for each shared section and key, and one over all of them.
 Defaults are filled in, so that writing a default out changes nothing. Addresses do not count, because they may differ
 from site to site; nor does the topology's name, because the resolved edges count. Of a task in a file only the name
-counts: models that do not match are found by their shapes.
+counts: models that do not match are found by their shapes. Where the file names admin keys, what a charter may change
+does not count either (`charter`): members, graph and rounds.
 """
 
 from __future__ import annotations
@@ -18,12 +19,25 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from p2pfl.config.compressor import compressor
 from p2pfl.config.method import method
 from p2pfl.config.rule import rule, staleness
-from p2pfl.config.tables import Kind, address, choice, name, number, or_none, pair, public_key, text, texts, whole
+from p2pfl.config.tables import (
+    Kind,
+    address,
+    choice,
+    name,
+    number,
+    or_none,
+    pair,
+    public_key,
+    public_keys,
+    text,
+    texts,
+    whole,
+)
 
 Edges = tuple[tuple[int, int], ...]
 """Sorted pairs (i, j) of member indices with i < j."""
@@ -103,7 +117,10 @@ class GossipConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One `[[node]]`. `index` is its place in the file: the lower end of an edge initiates its transactions."""
+    """One `[[node]]`. `index` is its place in the file: the lower end of an edge initiates its transactions.
+
+    In a federation with admin keys the index is given once and stays; who was removed keeps its row, `retired`.
+    """
 
     index: int
     name: str
@@ -111,6 +128,17 @@ class Member:
     """Ed25519 public key, 32 bytes."""
     address: str | None
     """The address host:port, or None for a node that only dials."""
+    retired: bool = False
+    """Whether it was removed: it has no edges, nobody talks to it, and nobody waits for it."""
+
+
+class Edition(NamedTuple):
+    """Which charter it is; the higher one is the newer one."""
+
+    version: int
+    """The number that its signer gave it, from 1."""
+    digest: bytes
+    """32 bytes over all that was signed, which decide between two charters of one version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +164,16 @@ class FederationConfig:
     """Remarks about a file that is valid as it is, such as a key that has been renamed."""
     edge_compressors: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """Compressors of the edges (i, j), i < j, with their own table, in file order; others use `gossip.compressor`."""
+    admin: tuple[bytes, ...] = ()
+    """Public keys (32 bytes) of those who may change the members; empty: nobody may, while nodes run."""
+    founders: tuple[bytes, ...] = ()
+    """With admin keys, the public keys of the `[[node]]` tables: their indices are given by the file."""
+    edge_tables: tuple[tuple[str, str, str], ...] = ()
+    """With admin keys, the `[[edge]]` tables as they stand: two names, sorted, and a compressor."""
+    edition: Edition | None = None
+    """The charter that members, graph and rounds are from; None: they are from the file itself."""
+    charter: bytes = field(default=b"", repr=False)
+    """That charter as it travels, signed."""
 
     @property
     def method(self) -> str:
@@ -164,8 +202,13 @@ class FederationConfig:
         """Indices of the members joined to member `index` by an edge, ascending."""
         return tuple(sorted(b if a == index else a for a, b in self.edges if index in (a, b)))
 
+    @property
+    def present(self) -> tuple[Member, ...]:
+        """The members that were not removed, by index."""
+        return tuple(member for member in self.members if not member.retired)
+
     def member(self, name: str) -> Member:
-        for member in self.members:
+        for member in self.present:
             if member.name == name:
                 return member
         raise KeyError(name)
@@ -196,7 +239,7 @@ Kinds = Mapping[str, Kind]
 
 TABLES = ("federation", "task", "training", "gossip", "node", "edge")
 
-FEDERATION: Kinds = {"name": name(), "seed": whole(0), "topology": text()}
+FEDERATION: Kinds = {"name": name(), "seed": whole(0), "topology": text(), "admin": public_keys()}
 
 TASK: Kinds = {"name": text()}
 
@@ -252,13 +295,15 @@ NODE: Kinds = {
 
 def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
     """(name, 32-byte hash) of each shared section, always in the same order."""
+    head: dict[str, Any] = {"name": federation.name, "seed": federation.seed}
+    if federation.admin:
+        head["admin"] = _admin(federation)
     contents: dict[str, Any] = {
-        "federation": {"name": federation.name, "seed": federation.seed},
+        "federation": head,
         "task": federation.task.contents,
         "training": _training(federation),
         "gossip": dataclasses.asdict(federation.gossip),
-        "node": [{"name": member.name, "key": member.key.hex()} for member in federation.members],
-        "edges": _graph(federation),
+        **_membership(federation),
     }
     return tuple((name, _hash(_canonical(content), f"p2pfl-{name}")) for name, content in contents.items())
 
@@ -276,8 +321,8 @@ def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         "task.options": federation.task.options,
         **{f"training.{key}": value for key, value in _training(federation).items()},
         **_by_key("gossip", federation.gossip),
-        "node": [{"name": member.name, "key": member.key.hex()} for member in federation.members],
-        "edges": _graph(federation),
+        **({"federation.admin": _admin(federation)} if federation.admin else {}),
+        **_membership(federation),
     }
     return tuple((name, _hash(_canonical([name, content]), "p2pfl-key")) for name, content in contents.items())
 
@@ -289,7 +334,23 @@ def federation_id(federation: FederationConfig) -> bytes:
 
 
 def _training(federation: FederationConfig) -> dict[str, Any]:
-    return dataclasses.asdict(federation.training) | {"method": federation.method}
+    found = dataclasses.asdict(federation.training) | {"method": federation.method}
+    return {key: value for key, value in found.items() if key != "rounds"} if federation.admin else found
+
+
+def _admin(federation: FederationConfig) -> list[str]:
+    return sorted(key.hex() for key in federation.admin)
+
+
+def _membership(federation: FederationConfig) -> dict[str, Any]:
+    """With admin keys the charter says who belongs to it and what the graph is, and changes while nodes run."""
+    if federation.admin:
+        usual = federation.gossip.compressor
+        return {"edges": sorted(table for table in federation.edge_tables if table[2] != usual)}
+    return {
+        "node": [{"name": member.name, "key": member.key.hex()} for member in federation.members],
+        "edges": _graph(federation),
+    }
 
 
 def _by_key(section: str, config: Any) -> dict[str, Any]:

@@ -225,6 +225,20 @@ def public_key() -> Kind:
     return Kind(PUBLIC_KEY_IN_WORDS, _read_public_key)
 
 
+def public_keys() -> Kind:
+    """At least one public key, none of them twice: a tuple afterwards."""
+
+    def read(value: Any) -> tuple[bytes, ...]:
+        if not isinstance(value, list) or not value:
+            raise ValueError
+        found = tuple(_read_public_key(each) for each in value)
+        if len(set(found)) < len(found):
+            raise ValueError("a key is there twice")
+        return found
+
+    return Kind(f"a list of public keys, each as {PUBLIC_KEY_IN_WORDS}", read)
+
+
 ParameterKinds = Mapping[str, tuple[Kind, float | None]]
 """The allowed values of each key, and its default."""
 

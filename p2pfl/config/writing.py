@@ -24,16 +24,29 @@ class NewMember:
 
 
 def federation_text(
-    *, name: str, topology: str, task: str, members: Sequence[NewMember], seed: int = 0, rule: str = _GOSSIP.rule
+    *,
+    name: str,
+    topology: str,
+    task: str,
+    members: Sequence[NewMember],
+    seed: int = 0,
+    rule: str = _GOSSIP.rule,
+    admin: str | None = None,
 ) -> str:
-    """A federation file. Every text must already be valid: nothing but the rule, which may name a file, is escaped."""
-    head = _HEAD.format(name=name, topology=topology, task=task, seed=seed)
+    """A federation file. Every text must already be valid: nothing but the rule, which may name a file, is escaped.
+
+    `admin` is the public key of who may change the members while nodes run.
+    """
+    signs = "" if admin is None else _ADMIN.format(key=admin)
+    head = _HEAD.format(name=name, topology=topology, task=task, seed=seed, admin=signs)
     return _aligned(head + _tuning(rule)) + _members(members)
 
 
-def node_text(member: NewMember) -> str:
-    """The node file of one member."""
-    return _aligned(_NODE.format(name=member.name, port=member.address.rpartition(":")[2]))
+def node_text(member: NewMember, *, reachable: bool = False) -> str:
+    """The node file of one member; `reachable`: it listens to other machines."""
+    port = member.address.rpartition(":")[2]
+    listen = (_REACHABLE if reachable else _LOCAL).format(port=port)
+    return _aligned(_NODE.format(name=member.name, listen=listen))
 
 
 def _aligned(text: str) -> str:
@@ -73,10 +86,16 @@ _HEAD = """\
 name = "{name}"
 seed = {seed}  # every node starts from the same model, drawn from this
 topology = "{topology}"  # the graph: see `p2pfl topology list`, or a graph file
-
+{admin}
 [task]
 name = "{task}"  # file.py:object, package.module:object, or built in: digits, mnist-idx, csv
 
+"""
+
+_ADMIN = """\
+# Whoever has the secret half of one of these keys may change the members, the graph and the rounds while nodes run:
+# `p2pfl member`. What they sign is in members.toml; topology, rounds and the members below are only how it began.
+admin = ["{key}"]
 """
 
 _TUNING = """\
@@ -119,12 +138,15 @@ _MEMBERS = """\
 
 """
 
+_LOCAL = 'listen = "127.0.0.1:{port}"  # this machine only; "0.0.0.0:{port}" if others must reach it'
+_REACHABLE = 'listen = "0.0.0.0:{port}"  # "127.0.0.1:{port}" for this machine only'
+
 _NODE = """\
 # What only {name} knows. This folder stays on {name}: node.key is its secret identity.
 # A line that starts with '#' and a key shows the default. Paths are relative to this file.
 
 [node]
-listen = "127.0.0.1:{port}"  # this machine only; "0.0.0.0:{port}" if others must reach it
+{listen}
 # key_file = "node.key"
 # state_dir = "state"
 # status_listen = "127.0.0.1:0"  # the status page, port 0 takes a free one; "none" turns it off

@@ -18,7 +18,17 @@ from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import TELLS_PER_S, EngineTime, Patience, TokenBucket, UsualTime
 from p2pfl.core.line import Line
 from p2pfl.core.lives import Life, News, Start, news_bucket
-from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Resign
+from p2pfl.core.messages import (
+    CharterAsked,
+    CharterPart,
+    CharterTold,
+    Done,
+    Hello,
+    LivesTold,
+    Message,
+    Ready,
+    Resign,
+)
 from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord, disagreement
 from p2pfl.core.settings import Settings
@@ -192,6 +202,8 @@ class Edge:
             case Resign():  # acted upon by the node as a whole: where neighbors may lie, one alone must not end it
                 is_later = 1000 * (now - self.facts.started_at) < message.other_ms
                 self.line.copies.told_to_resign |= message.process == self.start.name and is_later
+                return []
+            case CharterTold() | CharterAsked() | CharterPart():  # the node reads them before its core would
                 return []
         return self.exchange.hear(message, now)
 

@@ -18,9 +18,11 @@ MOST_TERMS = 16
 """Numbers of a learning method in one message."""
 MOST_LIVES_TOLD = 256
 """Lives in one message."""
+MOST_PART_BYTES = 48 * 1024
+"""Of a charter in one message."""
 
 PROTOCOL = "p2pfl/1"
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 CHUNK_BYTES = 256 * 1024
 
 
@@ -155,8 +157,34 @@ class Resign(Struct, frozen=True, kw_only=True, gc=False):
     other_ms: int
 
 
+class CharterTold(Struct, frozen=True, kw_only=True, gc=False):
+    """Which charter the sender has, with the 32-byte digest of it: version 0 and no digest for none. Who has an older
+    one asks for it.
+    """
+
+    version: int
+    fingerprint: bytes
+
+
+class CharterAsked(Struct, frozen=True, kw_only=True, gc=False):
+    """The sender has the charter of that `version`, and wants the one that the receiver has told of."""
+
+    version: int
+
+
+class CharterPart(Struct, frozen=True, kw_only=True, gc=False):
+    """A piece of the charter that was asked for: of `size` bytes, those from `offset` on. Pieces come in order."""
+
+    size: int
+    offset: int
+    part: bytes
+
+
+CharterMessage = CharterTold | CharterAsked | CharterPart
+"""What is about the charter: for the node as a whole, not for its core."""
+
 Transaction = Request | Reply | Resync | Ask | Busy
-Message = Hello | Transaction | Ready | Done | LivesTold | Resign
+Message = Hello | Transaction | Ready | Done | LivesTold | Resign | CharterMessage
 
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")
 _TERMS = [struct.Struct(f"<{count}d") for count in range(MOST_TERMS + 1)]

@@ -82,7 +82,11 @@ class _Steps:
 
 
 class Initiator(_Steps):
-    """The end that dials: `first`, `second`, then `keys`. `ephemeral` is for test vectors alone."""
+    """The end that dials: `first`, `second`, then `keys`. `ephemeral` is for test vectors alone.
+
+    `visiting`: it wants no session, but to speak of the charter, which is signed itself; then the two may differ in
+    what they train.
+    """
 
     def __init__(
         self,
@@ -91,8 +95,10 @@ class Initiator(_Steps):
         federation: FederationBinding,
         *,
         ephemeral: PrivateKey | None = None,
+        visiting: bool = False,
     ) -> None:
         super().__init__("first")
+        self._visiting = visiting
         if len(peer_public) != PUBLIC_BYTES or peer_public == identity.public:
             raise ValueError("a node dials the public key of another node")
         self._identity = identity
@@ -133,7 +139,7 @@ class Initiator(_Steps):
             raise HandshakeFault("another node answered than the one that was dialed")
         th2 = digest("th2", secrets.th1, c2)
         m3 = introduce(Leg.of_initiator(secrets, th2), self._identity, self._federation)
-        if responder.differences:
+        if responder.differences and not self._visiting:
             raise FederationMismatch(responder.public, responder.differences, farewell=m3)
         self._keys = _session_keys(secrets, th2, m3, peer_public=responder.public, initiating=True)
         self._next = "complete"
@@ -141,7 +147,11 @@ class Initiator(_Steps):
 
 
 class Responder(_Steps):
-    """The end that answers: `first`, `third`. `allowed` lists the nodes of the federation, or decides about a key."""
+    """The end that answers: `first`, `third`. `allowed` lists the nodes of the federation, or decides about a key.
+
+    `receives`: there are keys also for who proves who it is and may not have a session: to speak of the charter and
+    of nothing else. `refusal` then says why it may not, and it is the caller's to raise it.
+    """
 
     def __init__(
         self,
@@ -150,8 +160,11 @@ class Responder(_Steps):
         federation: FederationBinding,
         *,
         ephemeral: PrivateKey | None = None,
+        receives: bool = False,
     ) -> None:
         super().__init__("first")
+        self._receives = receives
+        self.refusal: HandshakeFault | None = None
         self._identity = identity
         self._allowed = allowed.__contains__ if isinstance(allowed, frozenset) else allowed
         self._federation = federation
@@ -194,9 +207,11 @@ class Responder(_Steps):
         if initiator.public == self._identity.public:
             raise HandshakeFault("the initiator claims to be this very node")
         if not self._allowed(initiator.public):
-            raise UnlistedKey(initiator.public)
-        if initiator.differences:
-            raise FederationMismatch(initiator.public, initiator.differences)
+            self.refusal = UnlistedKey(initiator.public)
+        elif initiator.differences:
+            self.refusal = FederationMismatch(initiator.public, initiator.differences)
+        if self.refusal is not None and not self._receives:
+            raise self.refusal
         self._next = "complete"
         return _session_keys(secrets, th2, m3, peer_public=initiator.public, initiating=False)
 

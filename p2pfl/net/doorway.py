@@ -24,6 +24,10 @@ NETWORK_BITS = 64
 """Of an IPv6 address: whoever has one has all of its network."""
 MOST_GROUPS = 1024
 """Groups of addresses whose handshakes are counted."""
+MOST_VISITS = 8
+"""Strangers who speak of the charter at one time: each may bring a MiB."""
+VISITS_PER_S, VISIT_BURST = 0.2, 16.0
+"""Such strangers of one group of addresses: who was just taken in dials its neighbors once in a few seconds."""
 NEIGHBOR_HANDSHAKES = 2.0
 """Handshakes for each neighbor that may come at once: all may sit behind one address, and start together."""
 
@@ -36,7 +40,9 @@ class Stage(IntEnum):
     """It speaks WebSocket."""
     ADDRESSED = 2
     """Its first handshake message was meant for this node: the peer knows our public key."""
-    PROVEN = 3
+    VISITING = 3
+    """The peer has a key that may not have a session, and speaks of the charter at most."""
+    PROVEN = 4
     """The peer is a member of the federation."""
 
 
@@ -49,6 +55,7 @@ class Doorway:
         self.turned_away = 0
         self._rooms: dict[Stage, dict[Gate, None]] = {stage: {} for stage in Stage}
         self._handshakes: dict[str, TokenBucket] = {}
+        self._visits: dict[str, TokenBucket] = {}
         self._burst = max(limits.handshake_burst, NEIGHBOR_HANDSHAKES * neighbors)
 
     @property
@@ -58,10 +65,11 @@ class Doorway:
     def enter(self, gate: Gate, stage: Stage = Stage.CONNECTED) -> None:
         """May turn away who has waited longest in that stage, of the newcomer's group or else of the most crowded."""
         room = self._rooms[stage]
+        most = MOST_VISITS if stage is Stage.VISITING else self.limits.pending
         by_group = Counter(other.group for other in room)
         if by_group[gate.group] >= self.limits.pending_per_address:
             self._turn_away(room, gate.group)
-        elif len(room) >= self.limits.pending:
+        elif len(room) >= most:
             self._turn_away(room, by_group.most_common(1)[0][0])
         room[gate] = None
 
@@ -69,8 +77,10 @@ class Doorway:
         """The connection has come so far. PeerFault for one handshake too many of its group."""
         if not any(gate in room for room in self._rooms.values()):
             return
-        if stage is Stage.ADDRESSED and not self._may_shake_hands(gate.group):
+        if stage is Stage.ADDRESSED and not self._may(self._handshakes, gate.group, self._handshake_bucket):
             raise PeerFault("more handshakes from one address than all neighbors together would begin")
+        if stage is Stage.VISITING and not self._may(self._visits, gate.group, visit_bucket):
+            raise PeerFault("more visits from one address than the charter can have news for")
         self.leave(gate)
         self.enter(gate, stage)
 
@@ -84,14 +94,19 @@ class Doorway:
         self.leave(oldest)
         oldest.abort()
 
-    def _may_shake_hands(self, group: str) -> bool:
-        bucket = self._handshakes.pop(group, None)
-        if bucket is None:
-            bucket = TokenBucket(self.limits.handshakes_per_s, tokens=self._burst, burst=self._burst)
-        self._handshakes[group] = bucket
-        if len(self._handshakes) > MOST_GROUPS:
-            del self._handshakes[next(iter(self._handshakes))]
+    def _handshake_bucket(self) -> TokenBucket:
+        return TokenBucket(self.limits.handshakes_per_s, tokens=self._burst, burst=self._burst)
+
+    def _may(self, buckets: dict[str, TokenBucket], group: str, make: Callable[[], TokenBucket]) -> bool:
+        bucket = buckets.pop(group, None) or make()
+        buckets[group] = bucket
+        if len(buckets) > MOST_GROUPS:
+            del buckets[next(iter(buckets))]
         return bucket.take(asyncio.get_running_loop().time()) == 0.0
+
+
+def visit_bucket() -> TokenBucket:
+    return TokenBucket(VISITS_PER_S, tokens=VISIT_BURST, burst=VISIT_BURST)
 
 
 class Gate(Tap):

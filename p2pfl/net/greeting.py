@@ -11,51 +11,18 @@ from __future__ import annotations
 
 import itertools
 import os
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 
-from p2pfl.crypto import FederationMismatch
+from p2pfl.crypto import FederationMismatch, HandshakeFault, UnlistedKey
 from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
-from p2pfl.net.channel import Channel, Counters
+from p2pfl.net.channel import Channel, Counters, GoneError
 from p2pfl.net.doorway import Stage
-
-BOOT_BYTES = 16
-LAYOUT = struct.Struct(f"<B{BOOT_BYTES}sQ")
-
-
-class Word(IntEnum):
-    GREETING = 1
-    OPEN = 2
-    DUPLICATE = 3
-    """Another connection is the session."""
-    NO_EDGE = 4
-    """The sender's topology has no edge between the two."""
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    word: Word
-    boot: bytes
-    number: int = 0
-    """The decider's session number, with OPEN."""
-
-    def pack(self) -> bytes:
-        return LAYOUT.pack(self.word, self.boot, self.number)
-
-
-def unpack_notice(data: bytes) -> Notice:
-    if len(data) != LAYOUT.size:
-        raise PeerFault(f"a notice of {len(data)} bytes")
-    word, boot, number = LAYOUT.unpack(data)
-    try:
-        return Notice(Word(word), boot, number)
-    except ValueError:
-        raise PeerFault(f"unknown notice {word}") from None
+from p2pfl.net.notices import BOOT_BYTES, Notice, Word, hear
+from p2pfl.net.visits import Charters, receive, settle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +43,6 @@ class Connection:
         return await hear(self.channel, self.session)
 
 
-async def hear(channel: Channel, session: Session) -> Notice:
-    data, final = session.open(await channel.receive())
-    if final:
-        raise PeerFault("goodbye in place of a notice")
-    return unpack_notice(bytes(data))
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class Greeter:
     """This node's part at either end; the caller sets the deadline."""
@@ -93,6 +53,8 @@ class Greeter:
     neighbors: frozenset[int]
     binding: FederationBinding
     counters: Counters
+    charters: Charters | None = None
+    """None where the federation has no admin key."""
 
     def __post_init__(self) -> None:
         self.boot = os.urandom(BOOT_BYTES)
@@ -111,15 +73,19 @@ class Greeter:
             raise
         await channel.send(third)
         session = Session(initiator.keys)
-        await channel.send(session.seal(Notice(Word.GREETING, self.boot).pack()))
-        return self._candidate(channel, session, self.own_index, await hear(channel, session))
+        await channel.send(session.seal(self._notice(Word.GREETING).pack()))
+        answer = await hear(channel, session)
+        if self.charters is not None and answer.word in (Word.NO_EDGE, Word.STRANGER):
+            await settle(channel, session, self.charters, answer)
+        return self._candidate(channel, session, self.own_index, answer)
 
     async def answer(self, channel: Channel, advance: Callable[[Stage], None]) -> Connection:
         """As the one who was connected to. `channel.peer` is set as soon as it is proven, whatever follows.
 
         `advance` is told of each stage before the work of the next begins, and may raise PeerFault.
         """
-        responder = Responder(self.identity, frozenset(self.members), self.binding)
+        receives = self.charters is not None
+        responder = Responder(self.identity, self.members.__contains__, self.binding, receives=receives)
         responder.check_opening(first := await channel.receive())
         advance(Stage.ADDRESSED)
         await channel.send(responder.first(first))
@@ -129,20 +95,52 @@ class Greeter:
         except FederationMismatch as fault:
             self._recognize(channel, fault.peer_public)
             raise
-        self._recognize(channel, session.peer_public)
-        advance(Stage.PROVEN)
-        greeting = await hear(channel, session)
+        if session.peer_public in self.members:
+            self._recognize(channel, session.peer_public)
+        advance(Stage.PROVEN if responder.refusal is None else Stage.VISITING)
+        if self.charters is None:
+            greeting = await hear(channel, session)
+        else:
+            greeting = await self._greeting_or_visit(channel, session, self.charters, responder.refusal)
         if channel.peer not in self.neighbors:
-            await channel.send(session.seal(Notice(Word.NO_EDGE, self.boot).pack()))
-            raise PeerFault("listed, but not a neighbor in this topology")
-        await channel.send(session.seal(Notice(Word.GREETING, self.boot).pack()))
+            await channel.send(session.seal(self._notice(Word.NO_EDGE).pack()))
+            no_edge = PeerFault("listed, but not a neighbor in this topology")
+            if self.charters is not None:
+                await receive(channel, session, self.charters, no_edge, listed=True)
+            raise no_edge
+        await channel.send(session.seal(self._notice(Word.GREETING).pack()))
         return self._candidate(channel, session, channel.peer, greeting)
+
+    async def _greeting_or_visit(
+        self, channel: Channel, session: Session, charters: Charters, refusal: HandshakeFault | None
+    ) -> Notice:
+        """The greeting of somebody who may have a session. Who may not, or does not want one, may visit."""
+        listed = session.peer_public in self.members
+        try:
+            first = await hear(channel, session)
+        except GoneError:
+            if refusal is not None:
+                raise refusal from None
+            raise
+        if first.word is not Word.GREETING:
+            await receive(channel, session, charters, refusal, listed=listed, first=first)
+        if refusal is None:
+            return first
+        if isinstance(refusal, UnlistedKey):
+            await channel.send(session.seal(Notice(Word.STRANGER, self.boot).pack()))
+            await receive(channel, session, charters, refusal, listed=False)
+        raise refusal
+
+    def _notice(self, word: Word) -> Notice:
+        return Notice(word, self.boot, 0 if self.charters is None else self.charters.version)
 
     def _recognize(self, channel: Channel, public: bytes) -> None:
         peer = self.members[public]
         channel.book(peer, self.counters.peers[peer])
 
     def _candidate(self, channel: Channel, session: Session, dialer: int, greeting: Notice) -> Connection:
+        if greeting.word is Word.STRANGER:
+            raise PeerFault("that node does not list this one")
         if greeting.word is Word.NO_EDGE:
             raise PeerFault("to that node we are not a neighbor in this topology")
         if greeting.word is not Word.GREETING or channel.peer is None:

@@ -27,8 +27,9 @@ from p2pfl.core.messages import CHUNK_BYTES, Busy, Message, Ready, Reply, Reques
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Counters, GoneError, OnAlarm
-from p2pfl.net.greeting import Connection, Notice
+from p2pfl.net.greeting import Connection
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace
+from p2pfl.net.notices import Notice
 from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.wire import Assembler, OtherVersionError, split
 

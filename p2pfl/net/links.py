@@ -26,6 +26,7 @@ from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.sockets import Dialer, ListeningSocket, open_browserless
 from p2pfl.net.table import Callbacks, Table
+from p2pfl.net.visits import Charters
 
 SEALING_THREADS = 2
 HEAP_BYTES = 8 << 20
@@ -35,7 +36,8 @@ class Links:
     """`async with` binds the socket and starts dialing; leaving it says goodbye to every neighbor.
 
     `members` maps public keys to node indices, `dial` indices to `host:port` or None. UserError for an address that
-    is none or cannot be bound. `on_alarm` hears of a `federation-differs` and a `session-churn`.
+    is none or cannot be bound. `on_alarm` hears of a `federation-differs` and a `session-churn`. `charters` is the
+    node's charter in a federation with admin keys.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Links:
         limits: Limits | None = None,
         name_of: Callable[[int], str] = "node {}".format,
         on_alarm: OnAlarm = lambda kind, peer, text: None,  # noqa: ARG005 - whoever does not listen
+        charters: Charters | None = None,
     ) -> None:
         limits, log = limits or Limits(), log or getLogger("p2pfl.net")
         self.counters = Counters.of(index for index in members.values() if index != own_index)
@@ -80,6 +83,7 @@ class Links:
             neighbors=neighbors,
             binding=binding,
             counters=self.counters,
+            charters=charters,
         )
         self._table = Table(
             own=own_index,

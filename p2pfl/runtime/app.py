@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.config.model import FederationConfig
 from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
 from p2pfl.engine.engine import Engine
@@ -33,6 +34,10 @@ from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
 from p2pfl.runtime import parts, workshop
+from p2pfl.runtime.arrival import arrive
+from p2pfl.runtime.charter_talk import CharterTalk
+from p2pfl.runtime.charters import FILE_NAME as CHARTER_FILE
+from p2pfl.runtime.charters import CharterKeeper
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look, needs_of
 from p2pfl.runtime.parts import Setup, read_setup
@@ -191,6 +196,10 @@ class Application:
             compute=None if self.shared is None else self.shared.compute,
         )
         self.thread.listener = driver
+        if setup.federation.admin:
+            file = setup.node.state_dir / CHARTER_FILE
+            keeper = CharterKeeper(setup.federation, file, on_charter=self._chartered, on_alarm=driver.alarm)
+            driver.charters = CharterTalk(keeper, lambda: driver.links)
         return driver
 
     async def _serve(self, core: Core, engine: Engine, driver: Driver) -> NodeResult | None:
@@ -247,6 +256,8 @@ class Application:
         self.begun = True
         self.waiting.hurried.clear()
         self.cpu_began = time.process_time()
+        if driver.charters is not None:
+            driver.charters.keeper.save()
         driver.start(links)
         if self.stopped:
             driver.stop()
@@ -256,7 +267,7 @@ class Application:
         members = setup.federation.members
         return Links(
             identity=setup.identity,
-            members={member.key: member.index for member in members},
+            members={member.key: member.index for member in members if not member.retired},
             own_index=setup.member.index,
             dial={peer: members[peer].address for peer in setup.peers},
             neighbors=frozenset(setup.peers),
@@ -270,7 +281,19 @@ class Application:
             log=logging.getLogger("p2pfl.net"),
             name_of=self._name_of,
             on_alarm=driver.alarm,
+            charters=None if driver.charters is None else driver.charters.keeper,
         )
+
+    def _chartered(self, federation: FederationConfig) -> None:
+        """A newer charter was taken, and is on disk. First the neighbors hear of it, those too that it removes."""
+        driver, own = self.driver, federation.members[self.setup.member.index]
+        if driver is not None and driver.charters is not None:
+            driver.charters.spread()
+        if own.retired:
+            notice.warning("this node was removed from the federation: it stops, and keeps what it has learned")
+            self.stop()
+            return
+        notice.info("the newer members and their graph take effect when this node is started again")
 
     async def _upkeep(self) -> None:
         """Snapshots by the clock, and the distance to the neighbors for whoever asks."""
@@ -286,6 +309,8 @@ class Application:
                 self.on_line(self._line(self.driver))
             if self.driver is not None:
                 self.driver.presence.look(time.monotonic())
+            if self.driver is not None and self.driver.charters is not None:
+                self.driver.charters.look(time.monotonic())
             if self.driver is not None and self.status.core.rounds.phase in (Phase.CLOSING, Phase.LINGERING):
                 self.driver.measure()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and time.monotonic() - saved_at >= self.setup.node.snapshot_s:
@@ -450,7 +475,7 @@ class Node:
     def __init__(
         self, federation: Path | str, name: str, *, on_progress: Callable[[NodeLine], None] = lambda _: None
     ) -> None:
-        described = load_config(federation)
+        described = arrive(load_config(federation), name)
         config = load_node(node_file(described, name), described, name)
         self._application = Application(read_setup(described, config), on_line=on_progress)
 

@@ -35,12 +35,13 @@ from p2pfl.core.events import (
     StopRequested,
 )
 from p2pfl.core.facts import Phase
-from p2pfl.core.messages import Message
+from p2pfl.core.messages import CharterAsked, CharterPart, CharterTold, Message
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.net.link import MALFORMED
 from p2pfl.reporting.status import ClosedRound
+from p2pfl.runtime.charter_talk import CharterTalk
 from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Quit
 from p2pfl.runtime.status import Presence
 from p2pfl.runtime.workshop import Moment, Workshop
@@ -109,6 +110,8 @@ class Driver:
         self.on_measure = on_measure
         self.on_closed = on_closed
         self.links: NetworkEdge
+        self.charters: CharterTalk | None = None
+        """What sessions say about the charter; None where the federation has no admin key."""
         self.loop = asyncio.get_running_loop()
         self.finished = asyncio.Event()
         self.failure: BaseException | None = None
@@ -133,13 +136,21 @@ class Driver:
     def session_opened(self, peer: int, session: int) -> None:
         self.presence.opened(peer, self.loop.time())
         self.take(SessionOpened(peer=peer, session=session))
+        if self.charters is not None:
+            self.charters.opened(peer, session)
 
     def session_closed(self, peer: int, session: int, reason: str) -> None:
         self.presence.ended(peer, reason, self.loop.time())
+        if self.charters is not None:
+            self.charters.closed(peer, session)
         malformed = reason.removeprefix(MALFORMED) if reason.startswith(MALFORMED) else ""
         self.take(SessionClosed(peer=peer, session=session, malformed=malformed))
 
     def message_received(self, peer: int, session: int, message: Message) -> None:
+        if isinstance(message, CharterTold | CharterAsked | CharterPart):
+            if self.charters is not None:
+                self.charters.hear(peer, session, message, self.loop.time())
+            return
         self.take(MessageReceived(peer=peer, session=session, message=message))
 
     def stop(self) -> None:
@@ -206,7 +217,7 @@ class Driver:
     def _wake(self) -> None:
         self._run(self.core.wake(self.loop.time()))
 
-    def alarm(self, kind: str, peer: int, text: str) -> None:
+    def alarm(self, kind: str, peer: int | None, text: str) -> None:
         """The network has seen what the user should know."""
         self._raise_alarm(Alarm(kind=kind, peer=peer, text=text))
 

@@ -176,7 +176,7 @@ class Fleet:
                 node=load_node(node_file(federation, member.name), federation, member.name),
                 byzantine=member.name in liars,
             )
-            for member in federation.members
+            for member in federation.present
         ]
         self.started_at = time.monotonic()
         self.stopping = False

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from p2pfl.config.charter import compacted
 from p2pfl.config.model import FederationConfig
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
@@ -57,7 +58,7 @@ class History:
 
 def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
     """Called after every node has ended: the consensus distance is computed from the models on disk."""
-    federation = fleet.federation
+    federation = compacted(fleet.federation)
     nodes = [_node(child) for child in fleet.children]
     ended = [node for node in nodes if node.finished and not node.byzantine]
     tested = [node for node in ended if not node.test_is_stale]
@@ -106,11 +107,12 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
 
 def _sent(fleet: Nodes, nodes: Sequence[NodeReport]) -> dict[tuple[int, int], int]:
     """Bytes by (sender, receiver), as far as nodes have left a result."""
-    index = {member.name: member.index for member in fleet.federation.members}
+    index = {member.name: member.index for member in compacted(fleet.federation).members}
     return {
         (sender, index[neighbor.name]): neighbor.bytes_sent or 0
         for sender, node in enumerate(nodes)
         for neighbor in node.neighbors or []
+        if neighbor.name in index
     }
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from p2pfl.core import messages
-from p2pfl.core.messages import DIGEST_BYTES, MOST_LIVES_TOLD, MOST_TERMS, Message
+from p2pfl.core.messages import DIGEST_BYTES, MOST_LIVES_TOLD, MOST_PART_BYTES, MOST_TERMS, Message
 from p2pfl.errors import PeerFault
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -32,6 +32,7 @@ Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)
 # Of members: as many as anybody will ever have, and far fewer than a header can hold.
 Bitmap = Annotated[bytes, Meta(max_length=8192)]
 # Empty or whole; msgspec cannot say that, so `_check_digests` does.
+Fingerprint = Annotated[bytes, Meta(max_length=32)]
 DigestOrEmpty = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
 
 
@@ -122,6 +123,21 @@ class ResignHeader(Header, frozen=True):
     other_ms: Counter
 
 
+class CharterToldHeader(Header, frozen=True):
+    version: Counter
+    fingerprint: Fingerprint
+
+
+class CharterAskedHeader(Header, frozen=True):
+    version: Counter
+
+
+class CharterPartHeader(Header, frozen=True):
+    size: Counter
+    offset: Counter
+    part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
+
+
 def values_of(names: tuple[str, ...]) -> Callable[[Message], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
@@ -153,6 +169,9 @@ KINDS = (
     MessageKind(8, messages.Done, DoneHeader),
     MessageKind(9, messages.LivesTold, LivesToldHeader),
     MessageKind(10, messages.Resign, ResignHeader),
+    MessageKind(11, messages.CharterTold, CharterToldHeader),
+    MessageKind(12, messages.CharterAsked, CharterAskedHeader),
+    MessageKind(13, messages.CharterPart, CharterPartHeader),
 )
 BY_CODE = {kind.code: kind for kind in KINDS}
 BY_MESSAGE = {kind.message: kind for kind in KINDS}

@@ -17,6 +17,9 @@ from p2pfl.core.messages import (
     CHUNK_BYTES,
     Ask,
     Busy,
+    CharterAsked,
+    CharterPart,
+    CharterTold,
     Done,
     Hello,
     LivesTold,
@@ -61,6 +64,9 @@ SAMPLES = [
     Done(version=9),
     LivesTold(lives=((3, 1, 70001), (4, 2, 2**50))),
     Resign(process=2**50, other_ms=7),
+    CharterTold(version=2, fingerprint=bytes(32)),
+    CharterAsked(version=1),
+    CharterPart(size=70, offset=3, part=b"part"),
 ]
 FRAMES = [b"".join(encode(message)) for message in SAMPLES]
 LONG = Request(

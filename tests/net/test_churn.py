@@ -17,8 +17,8 @@ from p2pfl.core.messages import Ready
 from p2pfl.crypto.handshake import Initiator, Responder
 from p2pfl.crypto.session import Session
 from p2pfl.net.channel import PATH
-from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
 from p2pfl.net.limits import Limits
+from p2pfl.net.notices import BOOT_BYTES, Notice, Word
 from p2pfl.net.refusals import most_bytes_an_hour
 from p2pfl.net.sockets import Backoff
 

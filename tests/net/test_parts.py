@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, parse_address
-from p2pfl.net.greeting import LAYOUT, Notice, Word, unpack_notice
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace
+from p2pfl.net.notices import LAYOUT, Notice, Word, unpack_notice
 from p2pfl.net.sockets import Backoff
 
 

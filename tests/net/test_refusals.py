@@ -17,8 +17,8 @@ from p2pfl.crypto.handshake import Initiator
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import MAX_SEALED_BYTES, Session
 from p2pfl.net.channel import PATH
-from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
 from p2pfl.net.link import MALFORMED
+from p2pfl.net.notices import BOOT_BYTES, Notice, Word
 from p2pfl.wire import split
 
 UPGRADE = (

@@ -1,0 +1,81 @@
+"""`p2pfl invite` and `p2pfl join`: how a new machine and the owner of the admin key find each other, by two lines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+SQUARES = 3
+"""The quiet zone of the QR code, in squares: on a terminal less than the standard's four will do."""
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl invite ward pi4\n  p2pfl invite ward pi2 --replace")
+@click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+@click.argument("name", metavar="NAME")
+@click.option("--replace", "replacing", is_flag=True, help="For a new machine in place of the member NAME.")
+@click.option("--no-qr", is_flag=True, help="The line alone.")
+def invite(*, federation: Path, name: str, replacing: bool, no_qr: bool) -> None:
+    """Print one line, and a QR code of it, with which the new machine NAME asks to become a member.
+
+    It holds no secret but a token that is good for one request: no code and no key that signs. On the new machine:
+    p2pfl join 'LINE'.
+    """
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.membership import issue, require_admin  # noqa: PLC0415 - as above
+
+    found = load_config(federation)
+    require_admin(found)
+    line = issue(found, name, replacing=replacing).line()
+    click.echo(line)
+    if not no_qr:
+        _show_code(line)
+    click.echo(f"on {name}: p2pfl join 'LINE'; its answer goes to p2pfl member add {federation} 'ANSWER'", err=True)
+
+
+def _show_code(line: str) -> None:
+    """To stderr: the line alone is data."""
+    try:
+        import segno  # noqa: PLC0415 - an extra, and only for this
+    except ModuleNotFoundError:
+        click.echo("no QR code: it needs segno (pip install '.[qr]' in a checkout)", err=True)
+        return
+    if sys.stderr.isatty():
+        segno.make(line, error="l").terminal(out=sys.stderr, compact=True, border=SQUARES)
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl join 'p2pfl:...' --from /media/usb/ward\n  p2pfl run ward --node pi4")
+@click.argument("line", metavar="LINE")
+@click.argument("directory", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.option("--from", "source", type=click.Path(path_type=Path), help="A copy of federation.toml and its task file.")
+@click.option("--address", metavar="HOST:PORT", help="Where others reach this machine; by default it finds out.")
+def join(*, line: str, directory: Path | None, source: Path | None, address: str | None) -> None:
+    """Make this machine's own key, and the folder DIR, by the LINE that `p2pfl invite` has printed.
+
+    It prints a request, one line, for `p2pfl member add`. DIR is by default named as the federation. The key never
+    leaves this machine. Code does not come with the line: copy federation.toml and the task's file, and say with
+    --from where they are, or put them into DIR later; they must be those that the invite was made for.
+    """
+    from p2pfl.config.invites import read_invite  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.model import MEMBER  # noqa: PLC0415 - as above
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.runtime.joining import make_folder  # noqa: PLC0415 - as above
+
+    found = read_invite(line)
+    if address is not None:
+        try:
+            MEMBER["address"].read(address)
+        except ValueError:
+            allowed = MEMBER["address"].allowed
+            raise UserError("not an address", key="--address", value=address, allowed=allowed) from None
+    target = (directory or Path(found.federation_name)).absolute()
+    request = make_folder(found, target, source=source, address=address)
+    shown = directory or Path(found.federation_name)
+    click.echo(request)
+    click.echo(f"made {shown / found.name}: its key stays on this machine", err=True)
+    click.echo("the line above goes to who made the invite: p2pfl member add FEDERATION 'LINE'", err=True)
+    if source is None:
+        text = f"still missing in {shown}: federation.toml and the task's file, as on any other node; copy them there"
+        click.echo(text, err=True)
+    click.echo(f"then, before or after you are taken in: p2pfl run {shown} --node {found.name}", err=True)

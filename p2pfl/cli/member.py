@@ -1,0 +1,224 @@
+"""`p2pfl member`: the signed list of members, and the commands that change it.
+
+Each command reads the charter, makes the next one, signs it with the admin key, writes members.toml and hands it to the
+nodes that run. They pass it on among themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.cli.main import Named
+from p2pfl.cli.output import Form, format_option, write_rows
+
+if TYPE_CHECKING:
+    from p2pfl.config.charter import Charter
+    from p2pfl.config.model import FederationConfig
+    from p2pfl.crypto.identity import Identity
+    from p2pfl.runtime.handing import Handed
+
+LINES = {
+    "list": "Show the members, those that were removed too.",
+    "add": "Take in a new member, by the request that `p2pfl join` has printed.",
+    "remove": "Remove a member: within a round nobody talks to it any more.",
+    "replace": "Put a new machine, with a key of its own, in the place of one that is gone.",
+    "set": "Change the number of rounds, the graph or addresses while nodes run.",
+}
+
+
+class MemberCommands(Named):
+    def lines(self) -> Mapping[str, str]:
+        return LINES
+
+    def find(self, name: str) -> Any:
+        return {"list": show, "add": add, "remove": remove, "replace": replace, "set": change}[name]
+
+
+@click.group(cls=MemberCommands)
+def member() -> None:
+    """The members of a federation that has an admin key: they come and go while nodes run."""
+
+
+_federation = click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+_key = click.option(
+    "--key", "key_file", type=click.Path(path_type=Path), help="The admin key; by default admin.key in FEDERATION."
+)
+
+_offline = click.option("--offline", is_flag=True, help="Dial nobody: write members.toml, to be copied to the nodes.")
+
+
+@click.command("list", epilog="\b\nExample:\n  p2pfl member list ward\n  p2pfl member list ward --format csv")
+@_federation
+@format_option("table", "json", "csv")
+def show(*, federation: Path, form: Form) -> None:
+    """Show the members, those that were removed too, and how many neighbors each has."""
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.crypto.identity import public_text  # noqa: PLC0415 - as above
+
+    found = load_config(federation)
+    rows = [
+        {
+            "index": one.index,
+            "name": one.name,
+            "key": public_text(one.key),
+            "address": one.address,
+            "state": "removed" if one.retired else "member",
+            "neighbors": len(found.neighbors(one.index)),
+        }
+        for one in found.members
+    ]
+    version = 0 if found.edition is None else found.edition.version
+    write_rows(rows, form, title=f"{found.name}, version {version} of its members, {found.topology}")
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl member add ward 'p2pfl-request:...'")
+@_federation
+@click.argument("request", metavar="REQUEST")
+@_key
+@_offline
+def add(*, federation: Path, request: str, key_file: Path | None, offline: bool) -> None:
+    """Take in a new member, by the REQUEST that `p2pfl join` has printed on its machine."""
+    from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.successors import with_member  # noqa: PLC0415 - as above
+    from p2pfl.runtime.membership import require_invited, use_up  # noqa: PLC0415 - as above
+
+    asked = read_request(request)
+    found, admin = _open(federation, key_file, offline=offline)
+    require_invited(found, asked)
+    charter = with_member(found, name=asked.name, key=asked.key, address=asked.address)
+    _sign(found, charter, admin, offline=offline)
+    use_up(found, asked)
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl member remove ward pi4")
+@_federation
+@click.argument("name", metavar="NAME")
+@_key
+@_offline
+def remove(*, federation: Path, name: str, key_file: Path | None, offline: bool) -> None:
+    """Remove the member NAME: within a round nobody talks to it any more. Its key does not come back."""
+    from p2pfl.config.successors import without_member  # noqa: PLC0415 - `--help` stays instant
+
+    found, admin = _open(federation, key_file, offline=offline)
+    _sign(found, without_member(found, name), admin, offline=offline)
+
+
+@click.command(
+    epilog="\b\nExample:\n  p2pfl invite ward pi2 --replace\n  p2pfl member replace ward 'p2pfl-request:...'"
+)
+@_federation
+@click.argument("request", metavar="REQUEST")
+@_key
+@_offline
+def replace(*, federation: Path, request: str, key_file: Path | None, offline: bool) -> None:
+    """Put a new machine in the place of one that is gone: the same name and neighbors, another key.
+
+    REQUEST is what `p2pfl join` has printed on the new machine, for an invite made with --replace.
+    """
+    from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.successors import with_replacement  # noqa: PLC0415 - as above
+    from p2pfl.runtime.membership import require_invited, use_up  # noqa: PLC0415 - as above
+
+    asked = read_request(request)
+    found, admin = _open(federation, key_file, offline=offline)
+    require_invited(found, asked)
+    charter = with_replacement(found, name=asked.name, key=asked.key, address=asked.address)
+    _sign(found, charter, admin, offline=offline)
+    use_up(found, asked)
+
+
+@click.command(
+    "set",
+    epilog="\b\nExample:\n  p2pfl member set ward --rounds 200\n  p2pfl member set ward --address pi2=10.0.0.7:8470",
+)
+@_federation
+@click.option("--rounds", type=click.IntRange(1), help="Rounds of each node.")
+@click.option("--topology", help="Another graph: a spec, or a graph file in FEDERATION.")
+@click.option("--address", "addresses", multiple=True, metavar="NAME=HOST:PORT", help="Where a member is now.")
+@_key
+@_offline
+def change(
+    *,
+    federation: Path,
+    rounds: int | None,
+    topology: str | None,
+    addresses: tuple[str, ...],
+    key_file: Path | None,
+    offline: bool,
+) -> None:
+    """Change the number of rounds, the graph or addresses while nodes run."""
+    from p2pfl.config.successors import with_settings  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+
+    if rounds is None and topology is None and not addresses:
+        raise UserError("nothing to change", key="member set", allowed="--rounds, --topology or --address")
+    found, admin = _open(federation, key_file, offline=offline)
+    told = [_address(text) for text in addresses]
+    _sign(found, with_settings(found, rounds=rounds, topology=topology, addresses=told), admin, offline=offline)
+
+
+def _address(text: str) -> tuple[str, str]:
+    from p2pfl.config.model import MEMBER  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+
+    name, _, address = text.partition("=")
+    try:
+        return name, MEMBER["address"].read(address)
+    except ValueError:
+        allowed = f"NAME={MEMBER['address'].allowed}"
+        raise UserError("not an address", key="--address", value=text, allowed=allowed) from None
+
+
+def _open(path: Path, key_file: Path | None, *, offline: bool) -> tuple[FederationConfig, Identity]:
+    """The federation by the newest charter, here or at the nodes that can be reached, and the key that signs."""
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.handing import newest_from  # noqa: PLC0415 - as above
+    from p2pfl.runtime.membership import load_admin  # noqa: PLC0415 - as above
+
+    here = load_config(path)
+    admin = load_admin(here, key_file)
+    if offline:
+        return here, admin
+    found, answers = asyncio.run(newest_from(here, admin))
+    if found.edition is not None and found.edition != here.edition:
+        click.echo(
+            f"the nodes have version {found.edition.version} of the members already: that is what changes", err=True
+        )
+    if not answers:
+        text = "no node answers: the change is made from members.toml here, which should be the newest there is"
+        click.echo(text, err=True)
+    return found, admin
+
+
+def _sign(federation: FederationConfig, charter: Charter, admin: Identity, *, offline: bool) -> None:
+    from p2pfl.config.members_file import members_file  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.handing import hand  # noqa: PLC0415 - as above
+    from p2pfl.runtime.membership import changed_edges, publish, require_bearable  # noqa: PLC0415 - as above
+
+    require_bearable(federation, charter)
+    made = publish(federation, charter, admin)
+    came, went = changed_edges(federation.edges, made.edges)
+    text = f"version {made.version} of the members: {len(made.present)} of them, {len(made.edges)} edges"
+    click.echo(f"{text} (+{came} -{went})", err=True)
+    click.echo(f"wrote {members_file(federation)}", err=True)
+    if not offline:
+        _tell(asyncio.run(hand(federation, made, admin)))
+
+
+def _tell(handed: Handed) -> None:
+    if handed.newer:
+        text = (
+            f"a node has version {handed.newer} already, signed elsewhere: look at `p2pfl member list` and do it again"
+        )
+        click.echo(text, err=True)
+    elif handed.to:
+        click.echo(f"handed to {', '.join(handed.to)}, who pass it on", err=True)
+    else:
+        click.echo("no node could be reached: each takes it from members.toml at its start, or from another", err=True)
+    for name, why in sorted(handed.failed.items()):
+        click.echo(f"  {name}: {why}", err=True)

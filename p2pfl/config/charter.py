@@ -1,0 +1,351 @@
+"""The charter: who belongs to a federation, and its graph, as one signed document that may change while nodes run.
+
+It is signed with one of the `admin` keys of the federation file, over canonical bytes. The order of charters is
+(version, digest), so that any two nodes that meet agree on which one is the newer, also where one version was signed
+twice. A member's index is given once: who is removed keeps its row. What the file of it looks like is in
+`members_file`, how one follows from another in `successors`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from p2pfl.config.model import HASH_BYTES, MEMBER, Edges, Edition, FederationConfig, Member
+
+MOST_BYTES = 1 << 20
+"""Of a charter as it travels."""
+MOST_MEMBERS = 10_000
+"""Rows, removed members included."""
+FEWEST = 2
+FORM = 1
+KEY_BYTES, SIGNATURE_BYTES = 32, 64
+SIGNED = b"p2pfl-charter-1\n"
+"""Stands before the digest that is signed, so that no signature made for anything else fits a charter."""
+
+_Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+_Index = Annotated[int, Meta(ge=0, lt=MOST_MEMBERS)]
+_Edges = tuple[tuple[_Index, _Index], ...]
+_HashOrEmpty = Annotated[bytes, Meta(max_length=HASH_BYTES)]
+
+
+class _Row(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    name: str
+    key: _Key
+    address: str | None
+    retired: bool
+
+
+class _Statement(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """The order of the fields is the format."""
+
+    form: int
+    realm: Annotated[bytes, Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
+    version: Annotated[int, Meta(ge=1, lt=2**53)]
+    previous: _HashOrEmpty
+    topology: Annotated[str, Meta(min_length=1, max_length=1000)]
+    rounds: Annotated[int, Meta(ge=1, lt=2**53)] | None
+    members: Annotated[tuple[_Row, ...], Meta(max_length=MOST_MEMBERS)]
+    edges: _Edges
+    schedule: tuple[_Edges, ...]
+
+
+_decode_statement = msgspec.msgpack.Decoder(_Statement).decode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charter:
+    """One version of the member list. `members[i].index == i`; `edges` and `schedule` as in `FederationConfig`."""
+
+    realm: bytes
+    """The federation that it is for: `realm_of` it, 32 bytes."""
+    version: int
+    previous: bytes
+    """The digest of the charter that it was made from; empty for the first one."""
+    topology: str
+    """The spec that the edges came from, for the next change: nobody but the signer resolves it."""
+    rounds: int | None
+    """`training.rounds`; None where time bounds training."""
+    members: tuple[Member, ...]
+    edges: Edges
+    schedule: tuple[Edges, ...] = ()
+    signer: bytes = field(default=b"", repr=False)
+    """Public key, 32 bytes."""
+    signature: bytes = field(default=b"", repr=False)
+    """64 bytes."""
+
+    @cached_property
+    def statement(self) -> bytes:
+        """What is signed: canonical bytes of everything but the signature."""
+        rows = tuple(_Row(member.name, member.key, member.address, member.retired) for member in self.members)
+        return msgspec.msgpack.encode(
+            _Statement(
+                form=FORM,
+                realm=self.realm,
+                version=self.version,
+                previous=self.previous,
+                topology=self.topology,
+                rounds=self.rounds,
+                members=rows,
+                edges=self.edges,
+                schedule=self.schedule,
+            )
+        )
+
+    @cached_property
+    def digest(self) -> bytes:
+        return _digest(self.statement)
+
+    @property
+    def edition(self) -> Edition:
+        return Edition(self.version, self.digest)
+
+    @property
+    def present(self) -> tuple[Member, ...]:
+        """The members that were not removed, by index."""
+        return tuple(member for member in self.members if not member.retired)
+
+    def packed(self) -> bytes:
+        """As it travels, and as it is kept."""
+        return self.signer + self.signature + self.statement
+
+
+class Flaw(NamedTuple):
+    """What is wrong in a charter: a key of its file, and the parts of a `UserError`."""
+
+    key: str
+    message: str
+    value: object = None
+    allowed: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}"
+
+
+class CharterError(ValueError):
+    """A charter that no honest signer made, or that is not for this federation."""
+
+
+def realm_of(federation: FederationConfig) -> bytes:
+    """What a charter is bound to. Other keys of the file may change without a new signature."""
+    named = msgspec.msgpack.encode((federation.name, federation.seed))
+    return hashlib.blake2b(named, digest_size=HASH_BYTES, person=b"p2pfl-realm").digest()
+
+
+def signed(charter: Charter, signer: bytes, sign: Callable[[bytes], bytes]) -> Charter:
+    """The charter, signed: `sign` makes the Ed25519 signature (64 bytes) that belongs to the public key `signer`."""
+    return replace(charter, signer=signer, signature=sign(SIGNED + charter.digest))
+
+
+def edition_of(raw: bytes) -> Edition:
+    """Which charter this would be, if it is one at all: cheap, and nothing is checked. Raises CharterError: it is none.
+
+    An edition that is not newer than the own needs no closer look.
+    """
+    statement = raw[KEY_BYTES + SIGNATURE_BYTES :]
+    if not statement or len(raw) > MOST_BYTES:
+        raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_BYTES}")
+    try:
+        return Edition(_decode_statement(statement).version, _digest(statement))
+    except msgspec.MsgspecError as error:
+        raise CharterError(f"no charter: {error}") from None
+
+
+def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
+    """The charter in `raw`, in which nothing is left to check but whether it is new.
+
+    Raises CharterError: it is too large, cut, forged, for another federation, or contradicts itself.
+    """
+    head = KEY_BYTES + SIGNATURE_BYTES
+    if not head < len(raw) <= MOST_BYTES:
+        raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_BYTES}")
+    signer, signature, statement = raw[:KEY_BYTES], raw[KEY_BYTES:head], raw[head:]
+    check_signature(signer, signature, _digest(statement), admin)
+    try:
+        found = _decode_statement(statement)
+    except msgspec.MsgspecError as error:
+        raise CharterError(f"signed, but no charter: {error}") from None
+    members = tuple(
+        Member(index=index, name=row.name, key=row.key, address=row.address, retired=row.retired)
+        for index, row in enumerate(found.members)
+    )
+    charter = Charter(
+        realm=found.realm,
+        version=found.version,
+        previous=found.previous,
+        topology=found.topology,
+        rounds=found.rounds,
+        members=members,
+        edges=found.edges,
+        schedule=found.schedule,
+        signer=signer,
+        signature=signature,
+    )
+    if found.form != FORM or charter.statement != statement:
+        raise CharterError("signed, but not in the canonical form")
+    if charter.realm != realm:
+        raise CharterError("it is for another federation")
+    for flaw in flaws(charter):
+        raise CharterError(str(flaw))
+    return charter
+
+
+def check_signature(signer: bytes, signature: bytes, digest: bytes, admin: Sequence[bytes]) -> None:
+    """Raises CharterError: no admin has signed what has that digest."""
+    from nacl.exceptions import CryptoError  # noqa: PLC0415 - for federations with an admin only
+    from nacl.signing import VerifyKey  # noqa: PLC0415 - as above
+
+    if signer not in admin:
+        raise CharterError("signed by a key that is not one of federation.admin")
+    try:
+        VerifyKey(signer).verify(SIGNED + digest, signature)
+    except (CryptoError, ValueError):
+        raise CharterError("the signature does not fit: it was changed after it was signed") from None
+
+
+def flaws(charter: Charter) -> Iterator[Flaw]:
+    """What contradicts itself, signed or not, in the order of the file."""
+    if len(charter.previous) not in (0, HASH_BYTES):
+        yield Flaw("previous", "not a digest")
+    if not charter.topology.isprintable():
+        yield Flaw("topology", "not printable")
+    if not FEWEST <= len(charter.present) <= len(charter.members) <= MOST_MEMBERS:
+        allowed = f"{FEWEST} or more that are not retired, {MOST_MEMBERS} in all"
+        yield Flaw("member", "too few or too many members", len(charter.present), allowed)
+    yield from _flaws_of_rows(charter.members)
+    retired = {member.index for member in charter.members if member.retired}
+    yield from _flaws_of_edges("edges", charter.edges, len(charter.members), retired)
+    union = set(charter.edges)
+    for number, edges in enumerate(charter.schedule):
+        yield from _flaws_of_edges(f"schedule[{number}]", edges, len(charter.members), retired)
+        if not union.issuperset(edges):
+            yield Flaw(f"schedule[{number}]", "an edge that is not among the edges")
+    if charter.schedule and union != {edge for edges in charter.schedule for edge in edges}:
+        yield Flaw("edges", "an edge that no round of the schedule uses")
+
+
+def _flaws_of_rows(members: Sequence[Member]) -> Iterator[Flaw]:
+    names: dict[str, int] = {}
+    keys: dict[bytes, int] = {}
+    for index, member in enumerate(members):
+        for word, value in (("name", member.name), ("address", member.address), ("key", _text(member.key))):
+            kind = MEMBER[word]
+            try:
+                value is None or kind.read(value)
+            except ValueError:
+                yield Flaw(f"member[{index}].{word}", "impossible value", value, kind.allowed)
+        other = keys.setdefault(member.key, index)
+        if other != index:
+            both = f"member[{other}] ({members[other].name}) and member[{index}] ({member.name}) have the same key"
+            yield Flaw(f"member[{index}].key", both, None, "a new key for each member, also for one that comes back")
+        other = index if member.retired else names.setdefault(member.name, index)
+        if other != index:
+            taken = f"member[{other}] has that name"
+            yield Flaw(f"member[{index}].name", taken, member.name, "a different one for each that is not retired")
+
+
+def _flaws_of_edges(key: str, edges: Edges, members: int, retired: set[int]) -> Iterator[Flaw]:
+    for i, j in edges:
+        if not 0 <= i < j < members or i in retired or j in retired:
+            yield Flaw(key, "not an edge between two members", [i, j], "[i, j] with i < j, neither of them retired")
+    if any(before >= after for before, after in pairwise(edges)):
+        yield Flaw(key, "not sorted, or an edge twice")
+
+
+def extends(new: Sequence[Member], old: Sequence[Member]) -> bool:
+    """Whether every index means the same member in both, and nobody who was removed is back under it."""
+    return len(new) >= len(old) and all(
+        (one.name, one.key) == (other.name, other.key) and one.retired >= other.retired
+        for one, other in zip(new, old, strict=False)
+    )
+
+
+def checked(raw: bytes, federation: FederationConfig) -> Charter:
+    """The charter in `raw`, if it can be one of this federation. Raises CharterError: it cannot."""
+    charter = unpack(raw, admin=federation.admin, realm=realm_of(federation))
+    if wrong := contradiction(federation, charter):
+        raise CharterError(wrong)
+    return charter
+
+
+def contradiction(federation: FederationConfig, charter: Charter) -> str | None:
+    """Why a charter that was signed well cannot follow what is known here; None where it can.
+
+    An index means one member for ever: those of the `[[node]]` tables, and those of the charter that it was made from.
+    A charter that was made from another one than is known here is not held to that one: where two were signed with one
+    number, the one that wins may have given an index to somebody else.
+    """
+    for index, key in enumerate(federation.founders):
+        if index >= len(charter.members) or charter.members[index].key != key:
+            return f"member[{index}] is not the [[node]] at that place in the federation file"
+    before = federation.edition
+    follows = before is not None and (charter.version, charter.previous) == (before.version + 1, before.digest)
+    if follows and not extends(charter.members, federation.members):
+        return "it gives an index to another member, or takes back one that was removed"
+    return None
+
+
+def amended(federation: FederationConfig, charter: Charter) -> FederationConfig:
+    """The federation with the members, the graph and the rounds of a charter that was checked."""
+    training = federation.training
+    rounds = training.rounds if charter.rounds is None or training.rounds is None else charter.rounds
+    return replace(
+        federation,
+        members=charter.members,
+        edges=charter.edges,
+        schedule=charter.schedule,
+        topology=charter.topology,
+        training=replace(training, rounds=rounds),
+        edge_compressors=compressors_of(federation.edge_tables, charter.members, charter.edges),
+        edition=charter.edition,
+        charter=charter.packed(),
+    )
+
+
+def compacted(federation: FederationConfig) -> FederationConfig:
+    """The same without those who were removed, the others counted anew: for figures, and for runs without a past."""
+    if len(federation.present) == len(federation.members):
+        return federation
+    index = {member.index: place for place, member in enumerate(federation.present)}
+
+    def counted(edges: Edges) -> Edges:
+        return tuple((index[i], index[j]) for i, j in edges)
+
+    return replace(
+        federation,
+        members=tuple(replace(member, index=index[member.index]) for member in federation.present),
+        edges=counted(federation.edges),
+        schedule=tuple(counted(edges) for edges in federation.schedule),
+        edge_compressors={(index[i], index[j]): spec for (i, j), spec in federation.edge_compressors.items()},
+    )
+
+
+def compressors_of(
+    tables: Sequence[tuple[str, str, str]], members: Sequence[Member], edges: Edges
+) -> dict[tuple[int, int], str]:
+    """Of each edge that has a table of its own; tables of what is no edge now wait until it is one again."""
+    index, there = {member.name: member.index for member in members if not member.retired}, frozenset(edges)
+    found: dict[tuple[int, int], str] = {}
+    for one, other, spec in tables:
+        if one in index and other in index:
+            edge = min(index[one], index[other]), max(index[one], index[other])
+            if edge in there:
+                found[edge] = spec
+    return found
+
+
+def _digest(statement: bytes) -> bytes:
+    return hashlib.blake2b(statement, digest_size=HASH_BYTES, person=b"p2pfl-charter").digest()
+
+
+def _text(key: bytes) -> Any:
+    import base64  # noqa: PLC0415 - for the reader of keys, which takes text
+
+    return base64.urlsafe_b64encode(key).decode("ascii").rstrip("=")

@@ -1,0 +1,209 @@
+"""The two lines that people carry: an invite to a new machine, and the request that the machine answers with.
+
+An invite holds nothing secret but a token, which is good for one request. Neither holds code or keys that sign. The
+request is signed with the key that the newcomer has made, so that nobody can ask for somebody else's.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from p2pfl.config.model import HASH_BYTES, MEMBER, FederationConfig, federation_id
+from p2pfl.errors import UserError
+
+INVITE, REQUEST = "p2pfl:", "p2pfl-request:"
+MOST_CHARACTERS = 1000
+MOST_CONTACTS = 3
+TOKEN_BYTES = 16
+CHECK_BYTES = 6
+SIGNED = b"p2pfl-request-1\n"
+
+_Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
+_Hash = Annotated[bytes, Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
+_Token = Annotated[bytes, Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
+
+
+class Contact(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """A member whom a newcomer may ask for the charter."""
+
+    key: _Key
+    address: str
+
+
+class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """`federation` is the id of the federation, `code` the hash of its own code: `code_digest`."""
+
+    federation: _Hash
+    code: _Hash
+    federation_name: str
+    name: str
+    token: _Token
+    admin: Annotated[tuple[_Key, ...], Meta(min_length=1)]
+    contacts: tuple[Contact, ...] = ()
+
+    def line(self) -> str:
+        return _line(INVITE, msgspec.msgpack.encode(self))
+
+
+class Request(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    federation: _Hash
+    name: str
+    key: _Key
+    address: str | None
+    token: _Token
+
+
+Form = TypeVar("Form", Invite, Request)
+
+
+def read_invite(text: str) -> Invite:
+    """Raises UserError: it is none, or was cut."""
+    invite = _decoded(text, INVITE, Invite, "LINE", "the line that `p2pfl invite` prints, from its p2pfl: to its end")
+    _require_name(invite.name, "LINE")
+    _require_name(invite.federation_name, "LINE")
+    for contact in invite.contacts:
+        _require_address(contact.address, "LINE")
+    return invite
+
+
+def request_line(request: Request, sign: Callable[[bytes], bytes]) -> str:
+    """`sign` makes the signature (64 bytes) that belongs to `request.key`."""
+    told = msgspec.msgpack.encode(request)
+    return _line(REQUEST, sign(SIGNED + told) + told)
+
+
+def read_request(text: str) -> Request:
+    """Raises UserError: it is none, was cut or changed, or the address is not one."""
+    from nacl.exceptions import CryptoError  # noqa: PLC0415 - for who adds a member only
+    from nacl.signing import VerifyKey  # noqa: PLC0415 - as above
+
+    allowed = "the line that `p2pfl join` prints, from its p2pfl-request: to its end"
+    raw = _raw(text, REQUEST, "REQUEST", allowed)
+    signature, told = raw[:64], raw[64:]
+    request = _convert(told, Request, "REQUEST", allowed)
+    try:
+        VerifyKey(request.key).verify(SIGNED + told, signature)
+    except (CryptoError, ValueError):
+        raise UserError("is not signed by the key that it names", key="REQUEST", allowed=allowed) from None
+    _require_name(request.name, "REQUEST")
+    if request.address is not None:
+        _require_address(request.address, "REQUEST")
+    return request
+
+
+def invite_of(federation: FederationConfig, name: str, token: bytes, *, replacing: bool = False) -> Invite:
+    """Names a few members that have an address. Raises UserError: the name is none, or taken, or nobody has it."""
+    _require_name(name, "NAME")
+    taken = any(member.name == name for member in federation.present)
+    if replacing and not taken:
+        raise UserError("no such member to replace", file=federation.path, key="NAME", value=name)
+    if taken and not replacing:
+        allowed = "another name; --replace for a new machine in place of the one that has it"
+        raise UserError("the name is taken", key="NAME", value=name, allowed=allowed)
+    others = [member for member in federation.present if member.name != name]
+    contacts = [Contact(one.key, one.address) for one in others if one.address is not None]
+    return Invite(
+        federation=federation_id(federation),
+        code=code_digest(federation),
+        federation_name=federation.name,
+        name=name,
+        token=token,
+        admin=federation.admin,
+        contacts=tuple(contacts[:MOST_CONTACTS]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a copied folder is not what the invite was made for."""
+
+    file: Path
+    text: str
+
+
+def difference(federation: FederationConfig, invite: Invite) -> Difference | None:
+    """Whether the federation file, or the code that it names, is another one than on the inviting machine."""
+    if federation_id(federation) != invite.federation:
+        return Difference(federation.path, "not the federation file that the invite was made for")
+    if code_digest(federation) != invite.code:
+        named = ", ".join(file.name for file in code_files(federation))
+        return Difference(federation.path.parent, f"not the code that the invite was made for: {named}")
+    return None
+
+
+def code_files(federation: FederationConfig) -> list[Path]:
+    """The files of the user's own code: a task, a rule, a method of `file.py:object`. What they import is not asked."""
+    specs = [federation.task.name, federation.gossip.rule, federation.method]
+    names = {spec.partition(".py:")[0] + ".py" for spec in specs if ".py:" in spec}
+    return [federation.path.parent / name for name in sorted(names)]
+
+
+def code_digest(federation: FederationConfig) -> bytes:
+    """32 bytes over those files. Raises UserError: one of them cannot be read."""
+    found = hashlib.blake2b(digest_size=HASH_BYTES, person=b"p2pfl-code")
+    for file in code_files(federation):
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise UserError(f"cannot be read: {error.strerror}", file=file) from None
+        found.update(len(content).to_bytes(8, "little") + content)
+    return found.digest()
+
+
+def _line(prefix: str, raw: bytes) -> str:
+    return prefix + base64.urlsafe_b64encode(_check(prefix, raw) + raw).decode("ascii").rstrip("=")
+
+
+def _check(prefix: str, raw: bytes) -> bytes:
+    """Tells a line that was cut or mistyped from one that was not; no protection from anybody."""
+    return hashlib.blake2b(raw, digest_size=CHECK_BYTES, person=prefix.encode()[:16]).digest()
+
+
+def _decoded(text: str, prefix: str, form: type[Form], key: str, allowed: str) -> Form:
+    return _convert(_raw(text, prefix, key, allowed), form, key, allowed)
+
+
+def _raw(text: str, prefix: str, key: str, allowed: str) -> bytes:
+    text = text.strip()
+    if not text.startswith(prefix) or len(text) > MOST_CHARACTERS:
+        raise UserError("not such a line", key=key, value=text[:30], allowed=allowed)
+    body = text.removeprefix(prefix)
+    try:
+        raw = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    check, raw = raw[:CHECK_BYTES], raw[CHECK_BYTES:]
+    if not raw or check != _check(prefix, raw):
+        raise UserError("the line was cut or mistyped", key=key, value=f"{len(text)} characters", allowed=allowed)
+    return raw
+
+
+def _convert(raw: bytes, form: type[Form], key: str, allowed: str) -> Form:
+    try:
+        return msgspec.msgpack.decode(raw, type=form)
+    except msgspec.MsgspecError:
+        raise UserError("a line of another version of p2pfl", key=key, allowed=allowed) from None
+
+
+def _require_name(value: str, key: str) -> None:
+    try:
+        MEMBER["name"].read(value)
+    except ValueError:
+        raise UserError("not a name", key=key, value=value[:64], allowed=MEMBER["name"].allowed) from None
+
+
+def _require_address(value: str, key: str) -> None:
+    kind = MEMBER["address"]
+    try:
+        kind.read(value)
+    except ValueError:
+        raise UserError("not an address", key=key, value=value[:64], allowed=kind.allowed) from None

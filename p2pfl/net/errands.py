@@ -1,0 +1,88 @@
+"""Dialing a node for its charter alone: to bring a newer one, or to ask for one; without being, or having, a node.
+
+For `p2pfl member` on a laptop, for a newcomer that no neighbor lists yet, and for a node that has lost all of its
+neighbors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import aiohttp
+
+from p2pfl.config.model import HASH_BYTES, FederationConfig, federation_id, keys
+from p2pfl.crypto.handshake import FederationBinding, Initiator
+from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.session import Session
+from p2pfl.errors import P2PFLError, PeerFault
+from p2pfl.net.address import parse_address
+from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
+from p2pfl.net.limits import Limits
+from p2pfl.net.sockets import TappedSocket, open_browserless
+from p2pfl.net.visits import ask, bring
+
+PATIENCE = Limits(connect_s=3.0)
+MODEL = "model"
+"""The section of a node's binding that a visitor has nothing to say of."""
+Result = TypeVar("Result")
+
+
+class UnreachableError(P2PFLError):
+    """The node does not answer, or not as one of this federation; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """Who goes, and for which federation. `binding` need not have the model's shape, which only a node knows."""
+
+    identity: Identity
+    binding: FederationBinding
+    limits: Limits = PATIENCE
+
+    @classmethod
+    def of(cls, federation: FederationConfig, identity: Identity) -> Errand:
+        sections = (*keys(federation), (MODEL, bytes(HASH_BYTES)))
+        return cls(
+            identity=identity, binding=FederationBinding(federation_id=federation_id(federation), sections=sections)
+        )
+
+    async def bring(self, address: str, key: bytes, raw: bytes) -> int:
+        """Hand over a charter; the version that the node at `address` with that public key has then.
+
+        Raises UnreachableError.
+        """
+        return await self._go(address, key, lambda channel, session: bring(channel, session, raw))
+
+    async def ask(self, address: str, key: bytes, version: int) -> bytes | None:
+        """The node's charter if it is newer than `version`. Raises UnreachableError: also where it does not tell us."""
+        _, raw = await self._go(address, key, lambda channel, session: ask(channel, session, version))
+        return raw
+
+    async def _go(self, address: str, key: bytes, act: Callable[[Channel, Session], Awaitable[Result]]) -> Result:
+        try:
+            async with asyncio.timeout(self.limits.connect_s + self.limits.handshake_s), open_browserless() as http:
+                channel = await self._connect(http, address)
+                try:
+                    return await act(channel, await self._shake_hands(channel, key))
+                finally:
+                    await channel.close(self.limits.close_s)
+        except (GoneError, TimeoutError, aiohttp.ClientError, OSError, PeerFault) as error:
+            raise UnreachableError(str(error) or type(error).__name__) from None
+
+    async def _connect(self, http: aiohttp.ClientSession, address: str) -> Channel:
+        there = parse_address(address, "address")
+        async with asyncio.timeout(self.limits.connect_s):
+            socket = await http.ws_connect(
+                f"ws://{there}{PATH}", autoping=False, max_msg_size=MESSAGE_BYTES, compress=0
+            )
+        assert isinstance(socket, TappedSocket)  # noqa: S101
+        return Channel(socket, socket.tap)
+
+    async def _shake_hands(self, channel: Channel, key: bytes) -> Session:
+        initiator = Initiator(self.identity, key, self.binding, visiting=True)
+        await channel.send(initiator.first())
+        await channel.send(initiator.second(await channel.receive()))
+        return Session(initiator.keys)

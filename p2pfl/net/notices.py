@@ -1,0 +1,59 @@
+"""The words that two ends say on an authenticated connection before it is a session: a byte, a name, a number."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from p2pfl.crypto.session import Session
+from p2pfl.errors import PeerFault
+from p2pfl.net.channel import Channel
+
+BOOT_BYTES = 16
+LAYOUT = struct.Struct(f"<B{BOOT_BYTES}sQ")
+
+
+class Word(IntEnum):
+    GREETING = 1
+    OPEN = 2
+    DUPLICATE = 3
+    """Another connection is the session."""
+    NO_EDGE = 4
+    """The sender's topology has no edge between the two."""
+    STRANGER = 5
+    """The sender does not list the other end."""
+    CHARTER = 6
+    """A charter of `number` bytes follows."""
+    ASK = 7
+    """The sender wants a charter newer than its own, which is version `number`."""
+    HELD = 8
+    """The sender has this charter or a newer one: version `number`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    word: Word
+    boot: bytes
+    number: int = 0
+    """With OPEN the decider's session number, with GREETING and NO_EDGE the version of the sender's charter."""
+
+    def pack(self) -> bytes:
+        return LAYOUT.pack(self.word, self.boot, self.number)
+
+
+def unpack_notice(data: bytes) -> Notice:
+    if len(data) != LAYOUT.size:
+        raise PeerFault(f"a notice of {len(data)} bytes")
+    word, boot, number = LAYOUT.unpack(data)
+    try:
+        return Notice(Word(word), boot, number)
+    except ValueError:
+        raise PeerFault(f"unknown notice {word}") from None
+
+
+async def hear(channel: Channel, session: Session) -> Notice:
+    data, final = session.open(await channel.receive())
+    if final:
+        raise PeerFault("goodbye in place of a notice")
+    return unpack_notice(bytes(data))

@@ -1,0 +1,141 @@
+"""What can be said of the charter on a connection that is no session, and then ends.
+
+Whoever proves that it has a key may hand over one charter, and need not be listed: so a newcomer gets in where a
+neighbor has not heard of it yet, and so `p2pfl member` brings news. A charter is signed by an admin, so it does not
+matter who carries it. To be given one takes a key that is listed, or an admin's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NoReturn, Protocol
+
+from p2pfl.config.charter import MOST_BYTES
+from p2pfl.crypto.session import Session
+from p2pfl.errors import PeerFault
+from p2pfl.net.channel import Channel, GoneError
+from p2pfl.net.notices import BOOT_BYTES, Notice, Word, hear
+
+PIECE_BYTES = 64 * 1024
+NOBODY = bytes(BOOT_BYTES)
+
+
+class Charters(Protocol):
+    """The node's charter, as the doors see it."""
+
+    @property
+    def version(self) -> int:
+        """0 where there is none yet."""
+        ...
+
+    @property
+    def packed(self) -> bytes: ...
+
+    def bring(self, raw: bytes) -> None:
+        """Take it if it is newer. Raises PeerFault: it is none."""
+        ...
+
+    def may_ask(self, public: bytes) -> bool:
+        """Whether this key, which is not a member's, is an admin's."""
+        ...
+
+
+async def receive(
+    channel: Channel,
+    session: Session,
+    charters: Charters,
+    refusal: PeerFault | None,
+    *,
+    listed: bool,
+    first: Notice | None = None,
+) -> NoReturn:
+    """Let a visitor hand over a charter or ask for one; always ends in GoneError, or in a PeerFault.
+
+    `refusal` is raised where the visitor has nothing of the kind to say. `first` is what it has said already.
+    """
+    otherwise = refusal or PeerFault("neither a greeting nor a word about the charter")
+    try:
+        notice = first or await hear(channel, session)
+    except GoneError:
+        raise otherwise from None
+    if notice.word is Word.CHARTER:
+        charters.bring(await receive_charter(channel, session, notice))
+        await say(channel, session, Word.HELD, charters.version)
+        raise GoneError("it came to hand over a charter")
+    if notice.word is not Word.ASK or not (listed or charters.may_ask(session.peer_public)):
+        raise otherwise
+    if charters.version > notice.number:
+        await hand_over(channel, session, charters.packed)
+        await hear(channel, session)
+    else:
+        await say(channel, session, Word.HELD, charters.version)
+    raise GoneError("it came to ask for the charter")
+
+
+async def settle(channel: Channel, session: Session, charters: Charters, answer: Notice) -> None:
+    """A dialed node has refused a session: bring the older one of the two charters up to date.
+
+    Raises GoneError: it is, so dial again in a moment; PeerFault: the other end knows a newer one and does not list
+    this node. Returns where charters are not the reason.
+    """
+    own = charters.version
+    if own > answer.number:
+        held = await bring(channel, session, charters.packed)
+        if held > own:
+            raise PeerFault(f"it has version {held} of the members, which does not list this node; here is {own}")
+        raise GoneError(f"it does not go by version {own} of the members yet, and was handed it")
+    if answer.word is Word.NO_EDGE and answer.number > own:
+        _, raw = await ask(channel, session, own)
+        if raw is not None:
+            charters.bring(raw)
+            raise GoneError(f"it had a newer version of the members, and handed over version {charters.version}")
+
+
+async def bring(channel: Channel, session: Session, raw: bytes) -> int:
+    """Hand over a charter; returns the version that the other end has then."""
+    await hand_over(channel, session, raw)
+    held = await hear(channel, session)
+    if held.word is not Word.HELD:
+        raise PeerFault(f"{held.word.name} in answer to a charter")
+    return held.number
+
+
+async def ask(channel: Channel, session: Session, version: int) -> tuple[int, bytes | None]:
+    """The version that the other end has, and its charter if that is newer than `version`."""
+    await say(channel, session, Word.ASK, version)
+    answer = await hear(channel, session)
+    if answer.word is Word.HELD:
+        return answer.number, None
+    if answer.word is not Word.CHARTER:
+        raise PeerFault(f"{answer.word.name} in answer to who asks for the charter")
+    raw = await receive_charter(channel, session, answer)
+    await say(channel, session, Word.HELD, version)
+    return version, raw
+
+
+async def hand_over(channel: Channel, session: Session, raw: bytes) -> None:
+    await say(channel, session, Word.CHARTER, len(raw))
+    for piece in _pieces(raw):
+        await channel.send(session.seal(piece))
+
+
+async def receive_charter(channel: Channel, session: Session, announced: Notice) -> bytes:
+    """As many bytes as were announced; the caller sets the deadline. Raises PeerFault: too many, or cut otherwise."""
+    if not 0 < announced.number <= MOST_BYTES:
+        raise PeerFault(f"a charter of {announced.number} bytes: at most {MOST_BYTES}")
+    raw = bytearray()
+    while len(raw) < announced.number:
+        piece, final = session.open(await channel.receive())
+        if final or len(piece) != min(PIECE_BYTES, announced.number - len(raw)):
+            raise PeerFault("a charter that is cut in another way than an honest node cuts it")
+        raw += piece
+    return bytes(raw)
+
+
+async def say(channel: Channel, session: Session, word: Word, number: int) -> None:
+    await channel.send(session.seal(Notice(word, NOBODY, number).pack()))
+
+
+def _pieces(raw: bytes) -> Iterator[bytes]:
+    for start in range(0, len(raw), PIECE_BYTES):
+        yield raw[start : start + PIECE_BYTES]

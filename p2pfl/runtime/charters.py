@@ -1,0 +1,151 @@
+"""The charter of a running node: the newest one that it knows, on disk and in memory, and how neighbors get it.
+
+`CharterKeeper` decides what is taken: whatever way a charter comes, only a newer one that an admin has signed. It is on
+disk before anybody else hears of it, beside the node's state, so that an older one is refused also after a restart.
+What open sessions say about it is in `charter_talk`, what strangers may in `p2pfl.net.visits`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum, auto
+from pathlib import Path
+
+from p2pfl.config.charter import MOST_BYTES, Charter, CharterError, amended, checked, edition_of, extends
+from p2pfl.config.model import Edition, FederationConfig
+from p2pfl.errors import PeerFault, StorageError
+from p2pfl.storage.disk import replace_file
+
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+
+FILE_NAME = "charter"
+CONFLICT, OLDER = "charter-conflict", "charter-older"
+"""Kinds of alarms: one version was signed twice; a neighbor has a newer charter that could not be had."""
+NONE = Edition(0, b"")
+
+
+class Verdict(Enum):
+    """What became of a charter that was offered."""
+
+    TAKEN = auto()
+    KNOWN = auto()
+    OLDER = auto()
+
+
+OnCharter = Callable[[FederationConfig], object]
+OnAlarm = Callable[[str, int | None, str], object]
+
+
+class CharterKeeper:
+    """`federation` is what the node runs with, `file` where the charter is kept.
+
+    `on_charter` is called with the amended federation when a newer charter was taken; `on_alarm` with a kind, the peer
+    that it came from and a text.
+    """
+
+    def __init__(self, federation: FederationConfig, file: Path, *, on_charter: OnCharter, on_alarm: OnAlarm) -> None:
+        self.federation = federation
+        self._file = file
+        self._on_charter = on_charter
+        self.alarm = on_alarm
+        self._running = federation.members
+        self._conflicts: set[bytes] = set()
+        self._unsaved = bool(federation.charter)
+
+    @property
+    def edition(self) -> Edition:
+        return self.federation.edition or NONE
+
+    @property
+    def packed(self) -> bytes:
+        """The charter as it travels; empty where there is none yet."""
+        return self.federation.charter
+
+    @property
+    def version(self) -> int:
+        return self.edition.version
+
+    def bring(self, raw: bytes) -> None:
+        """Somebody at the door, who need not be a member, hands over a charter. Raises PeerFault: it is none."""
+        try:
+            self.offer(raw)
+        except CharterError as error:
+            raise PeerFault(f"a charter that cannot be taken: {error}") from None
+
+    def may_ask(self, public: bytes) -> bool:
+        """Whether an admin asks."""
+        return public in self.federation.admin
+
+    def wants(self, theirs: Edition) -> bool:
+        """Whether a charter is worth asking for. One of the own version too, even if it is not the one that wins: for
+        then somebody has signed twice.
+        """
+        own = self.edition
+        return theirs > own or (theirs.version == own.version and theirs.digest not in {own.digest, *self._conflicts})
+
+    def save(self) -> None:
+        """Make the newest durable, if it is not. A disk that refuses is an alarm; the next call tries again."""
+        if not self._unsaved:
+            return
+        try:
+            replace_file(self._file, [self.packed])
+        except StorageError as error:
+            self.alarm("storage", None, f"the charter is not on disk: {error}")
+        else:
+            self._unsaved = False
+
+    def offer(self, raw: bytes, peer: int | None = None) -> Verdict:
+        """Take a charter if it is newer and an admin's. Raises CharterError: it is none that may be taken."""
+        offered, known = edition_of(raw), self.edition
+        if offered == known:
+            return Verdict.KNOWN
+        if offered.version < known.version or offered.digest in self._conflicts:
+            return Verdict.OLDER
+        charter = checked(raw, self.federation)
+        if offered.version == known.version:
+            self._conflicts |= {offered.digest, known.digest}
+            text = f"version {known.version} of the members was signed twice: all nodes keep the same one of the two"
+            self.alarm(CONFLICT, peer, f"{text}; sign another version, with what shall be")
+        if offered < known:
+            return Verdict.OLDER
+        self._take(charter)
+        return Verdict.TAKEN
+
+    def _take(self, charter: Charter) -> None:
+        self.federation = amended(self.federation, charter)
+        self._unsaved = True
+        self.save()
+        notice.info("version %d of the members: %d of them", charter.version, len(charter.present))
+        if extends(charter.members, self._running):
+            self._running = charter.members
+            self._on_charter(self.federation)
+        else:
+            text = f"version {charter.version} gives an index to another member than this node has run with"
+            self.alarm(CONFLICT, None, f"{text}: it takes effect when the node is started again")
+
+
+def stored(folder: Path, federation: FederationConfig) -> Charter | None:
+    """The charter that was kept in a state folder; None where there is none that can be used, which the log then says.
+
+    A damaged one is not trusted, and no reason not to start: neighbors have it.
+    """
+    file = folder / FILE_NAME
+    try:
+        with file.open("rb") as content:
+            raw = content.read(MOST_BYTES + 1)
+        return checked(raw, federation)
+    except FileNotFoundError:
+        return None
+    except (OSError, CharterError) as error:
+        log.warning("%s: the charter that was kept is of no use: %s", file, error)
+        return None
+
+
+def newest(federation: FederationConfig, folder: Path) -> FederationConfig:
+    """The federation by the newer one of two charters: beside the federation file, or kept in the state `folder`."""
+    charter = stored(folder, federation) if federation.admin else None
+    if charter is None or charter.edition <= (federation.edition or NONE):
+        return federation
+    return amended(federation, charter)

@@ -1,0 +1,93 @@
+"""How a charter gets from a laptop to the nodes that run, and back: the admin brings one, or asks for a newer one.
+
+A few nodes are enough, for they pass it on. Who was removed is told too, where it can be reached, and stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from p2pfl.config.charter import Charter, CharterError, amended, checked
+from p2pfl.config.model import FederationConfig, Member
+from p2pfl.crypto.identity import Identity
+from p2pfl.net.errands import Errand, UnreachableError
+
+AT_ONCE = 8
+ENOUGH = 3
+"""Nodes that answer; no others are dialed then."""
+MOST_TRIES = 24
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class Handed:
+    """Names of those who have the charter now, and why others do not."""
+
+    to: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    newer: int = 0
+    """The version that somebody had already, if it is higher."""
+
+
+async def newest_from(federation: FederationConfig, admin: Identity) -> tuple[FederationConfig, int]:
+    """The federation by the newest charter that the first nodes to answer have, and how many answered."""
+    errand, version = Errand.of(federation, admin), 0 if federation.edition is None else federation.edition.version
+
+    async def ask(address: str, key: bytes) -> bytes | None:
+        return await errand.ask(address, key, version)
+
+    answers, _ = await _visit(federation.present, ask, enough=ENOUGH)
+    found = federation
+    for raw in answers.values():
+        if raw is not None:
+            try:
+                charter = checked(raw, federation)
+            except CharterError:
+                continue
+            if found.edition is None or charter.edition > found.edition:
+                found = amended(found, charter)
+    return found, len(answers)
+
+
+async def hand(before: FederationConfig, charter: Charter, admin: Identity) -> Handed:
+    """Bring the charter to a few members, and to those that it removes."""
+    errand, raw, handed = Errand.of(before, admin), charter.packed(), Handed()
+
+    async def bring(address: str, key: bytes) -> int:
+        return await errand.bring(address, key, raw)
+
+    stays = {member.key for member in charter.present}
+    removed = [member for member in before.present if member.key not in stays]
+    known = {member.key for member in before.present}
+    staying = [member for member in charter.present if member.key in known]
+    for members, enough in ((staying, ENOUGH), (removed, len(removed))):
+        answers, failures = await _visit(members, bring, enough=enough)
+        handed.to += sorted(answers)
+        handed.failed |= failures
+        handed.newer = max([handed.newer, *answers.values()])
+    handed.newer = handed.newer if handed.newer > charter.version else 0
+    return handed
+
+
+async def _visit(
+    members: Sequence[Member], act: Callable[[str, bytes], Awaitable[Result]], *, enough: int
+) -> tuple[dict[str, Result], dict[str, str]]:
+    """Answers and failures by name, of as many members as it takes for `enough` answers."""
+    answers: dict[str, Result] = {}
+    failures: dict[str, str] = {}
+    there = [(member, member.address) for member in members if member.address is not None][:MOST_TRIES]
+
+    async def visit(member: Member, address: str) -> None:
+        try:
+            answers[member.name] = await act(address, member.key)
+        except UnreachableError as error:
+            failures[member.name] = str(error)
+
+    for start in range(0, len(there), AT_ONCE):
+        if len(answers) < enough:
+            await asyncio.gather(*(visit(member, address) for member, address in there[start : start + AT_ONCE]))
+    return answers, failures

@@ -1,0 +1,153 @@
+"""What the owner of an admin key does on a laptop: look at the next charter, sign it, write it down.
+
+The graph of a charter is resolved and judged here, once: nodes take it as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from p2pfl.config.charter import Charter, amended, signed
+from p2pfl.config.graph import read_graph
+from p2pfl.config.invites import TOKEN_BYTES, Invite, Request, invite_of
+from p2pfl.config.members_file import members_file, members_text
+from p2pfl.config.model import Edges, FederationConfig, Member, federation_id
+from p2pfl.config.tables import Mistakes
+from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.errors import UserError
+from p2pfl.reporting.liars import Bearing, bearings
+from p2pfl.storage.disk import replace_file
+
+ADMIN_FILE = "admin.key"
+INVITES_FILE = "invites.json"
+READABLE = 0o644
+
+
+def require_admin(federation: FederationConfig) -> None:
+    """Raises UserError: the federation's members are those of its file."""
+    if not federation.admin:
+        text = "names no admin key, so its members are those of the file, the same on every node"
+        allowed = 'admin = ["<public key>"], from `p2pfl key admin.key`'
+        raise UserError(text, file=federation.path, key="federation.admin", allowed=allowed)
+
+
+def load_admin(federation: FederationConfig, path: Path | None) -> Identity:
+    """The key that signs, by default `admin.key` beside the federation file.
+
+    Raises UserError: there is none, or it is not one of those that the file names.
+    """
+    require_admin(federation)
+    file = path or federation.path.parent / ADMIN_FILE
+    identity = Identity.load(file)
+    if identity.public not in federation.admin:
+        known = ", ".join(public_text(key) for key in federation.admin)
+        shown = public_text(identity.public)
+        raise UserError("not an admin key of this federation", file=file, key="public key", value=shown, allowed=known)
+    return identity
+
+
+def publish(federation: FederationConfig, charter: Charter, admin: Identity) -> Charter:
+    """Sign, and write `members.toml`, whole or not at all. Raises UserError: it is too large."""
+    made = signed(charter, admin.public, admin.sign)
+    text = members_text(made, federation.name)
+    path = members_file(federation)
+    replace_file(path, [text.encode()])
+    path.chmod(READABLE)  # no secret, unlike what else is written so: nodes run as another user
+    return made
+
+
+def require_bearable(federation: FederationConfig, charter: Charter) -> None:
+    """Raises UserError: under the robust rule some member would have too few neighbors to mix with."""
+    after = amended(federation, charter)
+    weak = {member.name: one for member, one in _bearings(after) if one.liars and not one.mixes}
+    if not weak:
+        return
+    name, worst = min(weak.items(), key=lambda item: item[1].neighbors)
+    more = f" (and {len(weak) - 1} more)" if len(weak) > 1 else ""
+    text = f"{worst.rule} needs {worst.needed} neighbors at every node, and {name}{more} would have {worst.neighbors}"
+    allowed = _bearable(after, worst.needed)
+    raise UserError(text, file=federation.path, key="gossip.rule", value=charter.topology, allowed=allowed)
+
+
+def _bearings(federation: FederationConfig) -> Iterator[tuple[Member, Bearing]]:
+    borne = bearings(federation)
+    return ((member, borne[member.index]) for member in federation.present)
+
+
+def _bearable(federation: FederationConfig, needed: int) -> str:
+    """What would do: the sparsest of a few graphs, tried on these very members."""
+    count = len(federation.present)
+    if count <= needed:
+        return f"{needed + 1} members or more, or a rule with a smaller b"
+    specs = [f"keyed-rings:r={rings}" for rings in range((needed + 1) // 2, needed + 3)]
+    specs += [f"random-regular:degree={needed}", f"random-regular:degree={needed + 1}", "complete"]
+    for spec in specs:
+        mistakes = Mistakes(federation.path)
+        edges, _ = read_graph(spec, federation.members, federation.seed, mistakes)
+        found = replace(federation, edges=edges, schedule=(), topology=spec)
+        if not mistakes.found and all(one.mixes for _, one in _bearings(found)):
+            return f"at least {needed} neighbors each, as --topology {spec} gives (`p2pfl member set`)"
+    return f"a graph in which everybody has {needed} neighbors or more"
+
+
+class Issued(msgspec.Struct):
+    """One invite that was printed; `token` in hexadecimal digits."""
+
+    name: str
+    token: str
+    used: bool = False
+
+
+def issue(federation: FederationConfig, name: str, *, replacing: bool = False) -> Invite:
+    """A new invite, remembered. Raises UserError: there can be none of that name."""
+    invite = invite_of(federation, name, os.urandom(TOKEN_BYTES), replacing=replacing)
+    _remember(federation, [*_issued(federation), Issued(name, invite.token.hex())])
+    return invite
+
+
+def require_invited(federation: FederationConfig, request: Request) -> None:
+    """Raises UserError: it is for another federation, or answers no invite of ours that is still good."""
+    if request.federation != federation_id(federation):
+        text = "for another federation, or for another federation.toml than the one here"
+        allowed = "a request that was made with this very file: `p2pfl invite` and `join` again"
+        raise UserError(text, file=federation.path, key="REQUEST", value=request.name, allowed=allowed)
+    found = next((one for one in _issued(federation) if one.token == request.token.hex()), None)
+    allowed = f"the answer to a new invite: `p2pfl invite {federation.path.parent.name} {request.name}`"
+    if found is None or found.name != request.name:
+        raise UserError("answers no invite from here", key="REQUEST", value=request.name, allowed=allowed)
+    if found.used:
+        raise UserError("its invite was used already", key="REQUEST", value=request.name, allowed=allowed)
+
+
+def use_up(federation: FederationConfig, request: Request) -> None:
+    """The invite that this answers is good for nobody else."""
+    issued = _issued(federation)
+    for one in issued:
+        one.used |= one.token == request.token.hex()
+    _remember(federation, issued)
+
+
+def _issued(federation: FederationConfig) -> list[Issued]:
+    path = federation.path.parent / INVITES_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Issued])
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.MsgspecError) as error:
+        allowed = "what `p2pfl invite` wrote; remove it to begin anew, and the invites that it has are void"
+        raise UserError(f"cannot be read: {error}", file=path, allowed=allowed) from None
+
+
+def _remember(federation: FederationConfig, issued: list[Issued]) -> None:
+    path = federation.path.parent / INVITES_FILE
+    replace_file(path, [msgspec.json.format(msgspec.json.encode(issued), indent=1)])
+
+
+def changed_edges(before: Edges, after: Edges) -> tuple[int, int]:
+    """How many edges came and went."""
+    return len(set(after) - set(before)), len(set(before) - set(after))

@@ -1,0 +1,250 @@
+"""Members come and go by commands on a laptop; whatever is wrong is one line, exit code 2, and nothing half made."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import stat
+import sys
+
+import pytest
+
+from p2pfl.config.load import load_config
+from p2pfl.crypto.identity import Identity
+
+
+@pytest.fixture
+def ward(p2pfl, tmp_path):
+    assert p2pfl("new", "ward", "--nodes", "pi1,pi2,pi3", "--task", "digits", "--admin").code == 0
+    return tmp_path / "ward"
+
+
+@pytest.fixture
+def ask(p2pfl):
+    """The request of a new machine, which makes its folder."""
+
+    def ask(name, folder, *more):
+        line = p2pfl("invite", "ward", name, "--no-qr", *more).out.strip()
+        outcome = p2pfl("join", line, folder, "--from", "ward", "--address", "127.0.0.1:9")
+        assert outcome.code == 0, outcome.err
+        return outcome.out.strip()
+
+    return ask
+
+
+@pytest.fixture
+def member(p2pfl):
+    def member(command, *arguments):
+        more = () if command == "list" else ("--offline",)
+        return p2pfl("member", command, "ward", *arguments, *more)
+
+    return member
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_new_federation_with_an_admin_has_a_charter_and_a_key_that_only_its_owner_reads(p2pfl, ward):
+    federation = load_config(ward)
+    assert federation.edition.version == 1
+    assert [member.name for member in federation.members] == ["pi1", "pi2", "pi3"]
+    assert Identity.load(ward / "admin.key").public == federation.admin[0]
+    assert stat.S_IMODE((ward / "admin.key").stat().st_mode) == 0o600
+    assert p2pfl("check", "ward").code == 0
+
+
+def test_without_admin_there_is_neither(p2pfl, tmp_path):
+    p2pfl("new", "ward", "--nodes", "pi1,pi2", "--task", "digits")
+    assert not {"admin.key", "members.toml"} & {path.name for path in (tmp_path / "ward").iterdir()}
+    assert load_config(tmp_path / "ward").edition is None
+    outcome = p2pfl("member", "remove", "ward", "pi1")
+    assert outcome.code == 2
+    assert "federation.admin" in outcome.err
+
+
+@pytest.mark.parametrize("nodes", ["1", "pi1", "pi1,", "pi1,pi1", "a/b,c", "pi1,.x", "0", "x,"])
+def test_names_of_nodes_are_checked(nodes, p2pfl, tmp_path):
+    assert p2pfl("new", "ward", "--nodes", nodes).code == 2
+    assert not (tmp_path / "ward").exists()
+
+
+def test_a_new_machine_joins(ward, ask, member, p2pfl, tmp_path):
+    request = ask("pi4", "there")
+    assert {path.name for path in (tmp_path / "there").iterdir()} == {"federation.toml", "members.toml", "pi4"}
+    outcome = member("add", request)
+    assert outcome.code == 0, outcome.err
+    assert "version 2 of the members: 4 of them, 6 edges (+3 -0)" in outcome.err
+    federation = load_config(ward)
+    newcomer = federation.member("pi4")
+    assert newcomer.key == Identity.load(tmp_path / "there" / "pi4" / "node.key").public
+    assert (newcomer.index, newcomer.address) == (3, "127.0.0.1:9")
+    assert p2pfl("check", "ward").code == 0
+
+
+def test_a_removed_member_keeps_its_row_and_a_replacement_its_neighbors(ward, ask, member):
+    before = load_config(ward).neighbors(1)
+    assert member("replace", ask("pi2", "new-pi2", "--replace")).code == 0
+    federation = load_config(ward)
+    assert federation.member("pi2").index == 3
+    assert federation.neighbors(3) == before
+    assert member("remove", "pi3").code == 0
+    rows = json.loads(member("list", "--format", "json").out)
+    assert [(row["name"], row["state"]) for row in rows] == [
+        ("pi1", "member"),
+        ("pi2", "removed"),
+        ("pi3", "removed"),
+        ("pi2", "member"),
+    ]
+    as_csv = list(csv.DictReader(io.StringIO(member("list", "--format", "csv").out)))
+    assert [row["key"] for row in as_csv] == [row["key"] for row in rows]
+    assert "version 3 of its members" in member("list").out
+
+
+def test_rounds_graph_and_addresses_change(ward, member):
+    assert member("set", "--rounds", "77", "--topology", "path", "--address", "pi1=10.1.1.1:7").code == 0
+    federation = load_config(ward)
+    assert (federation.training.rounds, federation.edges) == (77, ((0, 1), (1, 2)))
+    assert federation.member("pi1").address == "10.1.1.1:7"
+
+
+def test_an_invite_is_one_line_on_stdout_and_says_so_where_there_is_no_qr_code(ward, p2pfl, monkeypatch):
+    monkeypatch.setitem(sys.modules, "segno", None)
+    outcome = p2pfl("invite", "ward", "pi4")
+    assert outcome.code == 0
+    assert outcome.out.startswith("p2pfl:")
+    assert outcome.out.count("\n") == 1
+    assert len(outcome.out) < 1000
+    assert "segno" in outcome.err
+
+
+def test_the_qr_code_fits_a_terminal(ward, p2pfl):
+    segno = pytest.importorskip("segno")
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    assert segno.make(line, error="l").symbol_size(border=3)[0] <= 79
+
+
+# --- what is wrong --------------------------------------------------------------------------------------------------
+
+
+def refused(outcome, *words):
+    assert outcome.code == 2
+    assert outcome.err.count("error:") == 1
+    assert "Traceback" not in outcome.err
+    for word in words:
+        assert word in outcome.err, outcome.err
+
+
+def test_an_invite_is_good_for_one_request(ward, ask, member, tmp_path):
+    request = ask("pi4", "there")
+    assert member("add", request).code == 0
+    before = contents(ward)
+    refused(member("add", request), "used already")
+    assert contents(ward) == before
+
+
+def test_two_newcomers_of_one_name(ward, ask, member):
+    first, second = ask("pi4", "one"), ask("pi4", "two")
+    assert member("add", first).code == 0
+    before = contents(ward)
+    refused(member("add", second), "the name is taken", "replace")
+    assert contents(ward) == before
+
+
+def test_one_machine_twice(ward, ask, member, p2pfl, tmp_path):
+    request = ask("pi4", "there")
+    member("add", request)
+    member("remove", "pi4")
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    refused(p2pfl("join", line, "there", "--from", "ward"), "is a federation's folder already")
+
+
+def test_a_request_for_another_federation_or_of_an_invite_from_elsewhere(ward, ask, member, p2pfl, tmp_path):
+    request = ask("pi4", "there")
+    (ward / "invites.json").unlink()
+    refused(member("add", request), "answers no invite")
+    p2pfl("new", "other", "--nodes", "2", "--task", "digits", "--admin")
+    refused(p2pfl("member", "add", "other", request, "--offline"), "another federation")
+
+
+@pytest.mark.parametrize("cut", [10, 60, -1])
+def test_a_line_that_was_cut(cut, ward, ask, p2pfl, tmp_path):
+    request, line = ask("pi4", "there"), p2pfl("invite", "ward", "pi5", "--no-qr").out.strip()
+    before = contents(ward)
+    refused(p2pfl("member", "add", "ward", request[:cut], "--offline"))
+    refused(p2pfl("join", line[:cut], "elsewhere"))
+    assert contents(ward) == before
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_join_with_other_files_than_those_of_the_invite(ward, p2pfl, tmp_path):
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    p2pfl("new", "other", "--nodes", "2", "--admin")
+    refused(p2pfl("join", line, "there", "--from", "other"), "not the federation file")
+    refused(p2pfl("join", line, "there", "--from", "nowhere"), "cannot be read")
+    refused(p2pfl("join", line, "there", "--address", "nowhere"), "not an address")
+    assert not (tmp_path / "there").exists()
+
+
+def test_join_without_files_says_what_to_copy(ward, p2pfl, tmp_path):
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    outcome = p2pfl("join", line, "there")
+    assert outcome.code == 0
+    assert "federation.toml and the task's file" in outcome.err
+    assert {path.name for path in (tmp_path / "there").iterdir()} == {"pi4"}
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("remove", "pi9"), ["no such node", "pi1, pi2, pi3"]),
+        (("set",), ["nothing to change"]),
+        (("set", "--topology", "rnig"), ["unknown topology"]),
+        (("set", "--topology", "random-regular:degree=9"), ["random-regular:degree"]),
+        (("set", "--address", "pi1=here"), ["not an address"]),
+        (("set", "--address", "pi9=here:1"), ["no such node"]),
+        (("add", "nonsense"), ["REQUEST"]),
+        (("remove", "pi1", "--key", "ward/pi1/node.key"), ["not an admin key"]),
+        (("remove", "pi1", "--key", "ward/none.key"), ["cannot be read"]),
+    ],
+)
+def test_an_impossible_change_changes_nothing(command, words, ward, member):
+    before = contents(ward)
+    refused(member(*command), *words)
+    assert contents(ward) == before
+
+
+def test_a_disconnected_graph_is_not_signed(ward, member):
+    (ward / "two.edges").write_text("pi1 pi2\n", encoding="utf-8")
+    before = contents(ward)
+    outcome = member("set", "--topology", "./two.edges")
+    assert outcome.code == 3
+    assert "parts" in outcome.err
+    assert contents(ward) == before
+
+
+def test_the_last_two_stay(ward, member):
+    assert member("remove", "pi1").code == 0
+    refused(member("remove", "pi2"), "too few members")
+
+
+def test_a_graph_that_the_robust_rule_cannot_bear_is_refused_with_one_that_would_do(p2pfl, tmp_path):
+    arguments = ["--nodes", "7", "--task", "digits", "--admin", "--rule", "trimmed-mean:b=1", "--topology", "complete"]
+    assert p2pfl("new", "ward", *arguments).code == 0
+    before = contents(tmp_path / "ward")
+    outcome = p2pfl("member", "set", "ward", "--topology", "ring", "--offline")
+    refused(outcome, "needs 3 neighbors at every node", "would have 2", "--topology keyed-rings:r=2")
+    assert contents(tmp_path / "ward") == before
+    assert p2pfl("member", "set", "ward", "--topology", "keyed-rings:r=2", "--offline").code == 0
+    assert p2pfl("member", "set", "ward", "--topology", "complete", "--offline").code == 0
+    for name in ("node0", "node1", "node2"):
+        assert p2pfl("member", "remove", "ward", name, "--offline").code == 0
+    refused(p2pfl("member", "remove", "ward", "node3", "--offline"), "4 members or more")
+
+
+def test_a_changed_members_file_is_one_clear_error_everywhere(ward, p2pfl):
+    path = ward / "members.toml"
+    path.write_text(path.read_text(encoding="utf-8").replace("rounds = 40", "rounds = 41"), encoding="utf-8")
+    for command in (("check", "ward"), ("run", "ward", "--node", "pi1"), ("member", "list", "ward")):
+        refused(p2pfl(*command), "members.toml", "changed after it was signed")

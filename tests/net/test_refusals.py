@@ -333,6 +333,31 @@ def part_of_a_message():
     return bytes(next(iter(split(message))))
 
 
+@pytest.mark.parametrize(
+    "interim", [b"HTTP/1.1 100 Wait\r\n\r\n", b"HTTP/1.1 103 Hints\r\n" + b"A: b\r\n" * 50 + b"\r\n"]
+)
+async def test_who_answers_a_dial_with_interim_responses_without_end_is_left_soon(federation, interim):
+    """Whoever sits at a neighbor's address can: they would keep the loop busy for as long as a dial may take."""
+    ends, piece = [], interim * (65536 // len(interim))
+
+    async def answer(_, writer):
+        try:
+            for _ in range(128):
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+            ends.append("took it all")
+        except ConnectionError:
+            ends.append("left")
+        writer.transport.abort()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, federation.node(1, {0: address}) as dialer:
+        await dialer.until(lambda: ends)
+    assert ends[0] == "left"
+
+
 def ping_and_vanish(port):
     """A blocking socket in a thread of its own: what asyncio sends is too well-behaved."""
     ping = b"\x89\xfd" + bytes(4) + b"a" * 125

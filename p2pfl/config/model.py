@@ -103,7 +103,10 @@ class GossipConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One `[[node]]`. `index` is its place in the file: the lower end of an edge initiates its transactions."""
+    """One `[[node]]`. `index` is its place in the file: the lower end of an edge initiates its transactions.
+
+    Who is `retired` was removed: its index is nobody else's for ever, it has no edges and is not waited for.
+    """
 
     index: int
     name: str
@@ -111,6 +114,7 @@ class Member:
     """Ed25519 public key, 32 bytes."""
     address: str | None
     """The address host:port, or None for a node that only dials."""
+    retired: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +149,11 @@ class FederationConfig:
     def compressor_of(self, i: int, j: int) -> str:
         """The compressor that two neighbors use."""
         return self.edge_compressors.get((min(i, j), max(i, j)), self.gossip.compressor)
+
+    @property
+    def retired(self) -> frozenset[int]:
+        """Indices of the members that were removed."""
+        return frozenset(member.index for member in self.members if member.retired)
 
     @property
     def edges_at_once(self) -> float:

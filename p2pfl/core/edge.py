@@ -129,6 +129,7 @@ class Edge:
             life=own.name,
             process=self.start.name,
             trained=facts.trained,
+            bound=self.ending.bound,
             begun=begun,
             through=through,
         )
@@ -287,6 +288,7 @@ class Edge:
             closing=facts.closing,
             level=facts.level,
             trained=facts.trained,
+            bound=ending.bound,
             known=ending.digest,
             begun=begun,
             through=through,

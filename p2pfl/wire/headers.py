@@ -56,6 +56,7 @@ class HelloHeader(Header, frozen=True):
     life: Counter
     process: Counter
     trained: Counter
+    bound: Counter
     begun: Bitmap
     through: Bitmap
 
@@ -88,6 +89,7 @@ class ReadyHeader(Header, frozen=True):
     closing: Counter | None
     level: Counter | None
     trained: Counter
+    bound: Counter
     known: Counter
     begun: Bitmap
     through: Bitmap

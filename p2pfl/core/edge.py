@@ -260,6 +260,10 @@ class Edge:
 
     # -- what the rounds tell and ask -------------------------------------------------------------------------------
 
+    def take_turns(self, turns: Turns) -> None:
+        """From now on these are the own rounds that use this edge."""
+        self.progress.turns = self.service.turns = self.exchange.weighing.turns = turns
+
     @property
     def is_open(self) -> bool:
         return self.line.greeting.is_open

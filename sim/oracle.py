@@ -6,7 +6,7 @@ or a new start takes away), and the two ends of an edge hold the same replicas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,9 +48,8 @@ class Oracle:
         if isinstance(operation, Bootstrap | CommitRound | Mix):
             self._before = self._weighed(index)
         if isinstance(operation, ChangeEdges):
+            self.drops(index, operation.dropped)
             self._before = self.total()
-            for peer in operation.dropped:
-                self._widow(peer, index)
         if isinstance(operation, ApplyReply):
             self._check_factor(index, operation)
 
@@ -109,6 +108,11 @@ class Oracle:
         before = self.total()
         happen()
         self.booked = self.booked + (self.total() - before)
+
+    def drops(self, index: int, peers: Iterable[int]) -> None:
+        """About to drop these edges, which a neighbor may still take back an exchange of."""
+        for peer in peers:
+            self._widow(peer, index)
 
     def _widow(self, initiator: int, responder: int) -> None:
         """The other half of a reply that is not on the initiator's disk is about to go."""

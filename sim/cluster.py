@@ -33,6 +33,8 @@ class Surroundings:
     """
 
     body_bytes: Mapping[tuple[int, int], int]
+    edges: Edges | None = None
+    """Those at the beginning, where the graph changes; None: all that have bodies."""
     schedule: tuple[Edges, ...] = ()
     links: LinkSpec = field(default_factory=LinkSpec)
     slow: tuple[SlowNodes, ...] = ()
@@ -78,10 +80,11 @@ class Cluster(Generic[E]):
             tokens=around.tokens,
             deliver=self.deliver if around.check else self._deliver,
             alive=lambda index: self.hosts[index].alive,
+            accepts=lambda index, peer: self.hosts[index].accepts(peer),
             trace=self.trace,
         )
         turns = all_turns(len(engines), around.schedule)
-        neighbors = all_neighbors(len(engines), tuple(around.body_bytes))
+        neighbors = all_neighbors(len(engines), tuple(around.body_bytes) if around.edges is None else around.edges)
         self.hosts: list[Host[E]] = []
         for index, engine in enumerate(engines):
             plan = HostPlan(
@@ -134,6 +137,12 @@ class Cluster(Generic[E]):
     def restart(self, index: int) -> None:
         if not self.hosts[index].alive:
             self.start(index)
+
+    def amend(self, index: int, plan: HostPlan) -> None:
+        """The node hears that the federation has changed."""
+        self.hosts[index].amend(plan)
+        for edge in self.network.links_of(index):
+            self.network.open(edge)
 
     def lose(self, index: int) -> None:
         """This node, which is down, never comes back."""

@@ -124,6 +124,8 @@ class ExactEngine:
         if state is None:
             state = self._new_state()
             state.life = Life(0, name)
+        else:
+            state.fit_edges(plan.neighbors)
         if plan.durable:
             self.store.checkpoint(state)
         self._engine = self._engine_of(state)
@@ -154,6 +156,9 @@ class ExactEngine:
                 if self.store.logged > LOG_ENTRIES + len(self.plan.neighbors):
                     self.store.checkpoint(self.state)
         return outcome.event
+
+    def amend(self, neighbors: tuple[int, ...]) -> None:
+        self.plan = replace(self.plan, neighbors=neighbors)
 
     def begin_round(self, index: int, *, accompanied: bool) -> None:
         self._round = (self._engine.begin_round(accompanied=accompanied), index)

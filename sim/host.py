@@ -23,6 +23,7 @@ from p2pfl.core.effects import (
     ApplyReply,
     ApplyRequest,
     Bootstrap,
+    ChangeEdges,
     CloseSession,
     CommitRound,
     Effect,
@@ -35,7 +36,7 @@ from p2pfl.core.effects import (
     Send,
     StartRound,
 )
-from p2pfl.core.events import Event, ReplyRefused, RequestRefused, RoundCommitted, RoundTrained, Started
+from p2pfl.core.events import Amended, Event, ReplyRefused, RequestRefused, RoundCommitted, RoundTrained, Started
 from p2pfl.core.facts import Phase
 from p2pfl.core.lives import Life, Start
 from p2pfl.core.messages import Message
@@ -56,6 +57,7 @@ TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
     ApplyRequest: (int(TraceKind.REQUEST_APPLIED), attrgetter("request.seq")),
     ApplyReply: (int(TraceKind.REPLY_APPLIED), attrgetter("reply.seq")),
     ResetEdge: (int(TraceKind.EDGE_RESET), attrgetter("incarnation")),
+    ChangeEdges: (int(TraceKind.EDGES_CHANGED), lambda operation: len(operation.added)),
     CommitRound: (int(TraceKind.ROUND_COMMITTED), attrgetter("version")),
     Bootstrap: (int(TraceKind.BOOTSTRAPPED), lambda operation: len(operation.peers)),
     Mix: (int(TraceKind.MIXED), lambda operation: len(operation.peers)),
@@ -239,6 +241,17 @@ class Host(Generic[E_co]):
         self._note(TraceKind.CRASHED, 0)
         self.engine.crash(kept)
 
+    def amend(self, plan: HostPlan) -> None:
+        """The federation has changed. Where the node is down, it will know when it starts."""
+        self.plan = plan
+        self.engine.amend(plan.neighbors)
+        self.take(Amended(neighbors=plan.neighbors, turns=plan.turns, settings=plan.settings))
+
+    def accepts(self, peer: int) -> bool:
+        """Whether it lets a session with that neighbor in: one that is to be included, and one that is about to go."""
+        leaving = self.alive and peer in self.core.edges and peer not in self.plan.settings.retired
+        return peer in self.plan.neighbors or leaving
+
     # -- the driver ---------------------------------------------------------------------------------------------------
 
     def take(self, event: Event) -> None:
@@ -362,6 +375,9 @@ class NodeEngine(Protocol):
 
     def end_round(self) -> tuple[int, int]:
         """The local round that began is over: its number of steps (0 if it failed), and n."""
+
+    def amend(self, neighbors: tuple[int, ...]) -> None:
+        """These are the neighbors at the next start; while the node runs, `ChangeEdges` says when."""
 
     def sketch(self, tick: int) -> None:
         """Note where the model is, in closing round `tick`."""

@@ -27,7 +27,8 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 class Network:
-    """All links of a world; `deliver(index, event)` hands an event to a host, `alive(index)` tells if it runs.
+    """All links of a world; `deliver(index, event)` hands an event to a host, `alive(index)` tells if it runs, and
+    `accepts(index, peer)` if it takes that one for a neighbor.
 
     `body_bytes` has every edge, in the order of the graph's, with the largest body that goes over it. With `tokens` the
     bodies of messages are tokens, each for a payload of that size.
@@ -43,6 +44,7 @@ class Network:
         body_bytes: Mapping[Edge, int],
         deliver: Callable[[int, Event], None],
         alive: Callable[[int], bool],
+        accepts: Callable[[int, int], bool] = lambda _index, _peer: True,
         tokens: bool = False,
         trace: Trace | None = None,
     ) -> None:
@@ -50,6 +52,7 @@ class Network:
         self.spec = links
         self.deliver = deliver
         self.alive = alive
+        self.accepts = accepts
         self.trace = trace
         self.links = lay(body_bytes, links, slow, seed, tokens=tokens)
         self.sessions = 0
@@ -70,6 +73,8 @@ class Network:
         """Bring a session up, if both ends run; the two ends notice at slightly different times."""
         link = self.links[edge]
         if link.session or self._apart(edge) or not all(self.alive(end) for end in edge):
+            return
+        if not (self.accepts(*edge) and self.accepts(*reversed(edge))):
             return
         self.sessions += 1
         link.session = self.sessions

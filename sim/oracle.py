@@ -6,13 +6,14 @@ or a new start takes away), and the two ends of an edge hold the same replicas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.model import Edges
-from p2pfl.core.effects import ApplyReply, Bootstrap, CommitRound, Mix, Operation
+from p2pfl.core.effects import ApplyReply, Bootstrap, ChangeEdges, CommitRound, Mix, Operation
+from p2pfl.engine.state import EdgeState
 from p2pfl.learn.interface import Vector
 from sim.exact import ExactEngine
 
@@ -26,6 +27,10 @@ class Oracle:
         self.engines = engines
         self.edges = edges
         self.gammas = gammas
+        self.members = set(range(len(engines)))
+        """Those whose models count."""
+        self.lost: Totals | float = 0.0
+        """What changes of the graph have taken from the sum: halves of exchanges, booked too."""
         self.booked: Totals | float = 0.0
         self._largest = 1e-300
         """Largest sum of absolute terms so far: the scale of rounding errors, even if only booked amounts are left."""
@@ -42,6 +47,9 @@ class Oracle:
     def before(self, index: int, operation: Operation) -> None:
         if isinstance(operation, Bootstrap | CommitRound | Mix):
             self._before = self._weighed(index)
+        if isinstance(operation, ChangeEdges):
+            self.drops(index, operation.dropped)
+            self._before = self.total()
         if isinstance(operation, ApplyReply):
             self._check_factor(index, operation)
 
@@ -66,6 +74,9 @@ class Oracle:
             self.booked = self.booked + moved
             if waiting:
                 self._unflushed[index].append((waiting, moved))
+        if isinstance(operation, ChangeEdges) and self._before is not None:
+            moved = self.total() - self._before
+            self.booked, self.lost = self.booked + moved, self.lost + moved
 
     def crashes(self, index: int, kept: int) -> None:
         """About to: rounds that the disk does not know have not been."""
@@ -88,12 +99,26 @@ class Oracle:
         A neighbor that has taken in a reply, and crashes before it is on its disk, has no one to ask for it again.
         """
         for initiator, responder in self.edges:
-            place = self._replies[initiator].get(index) if responder == index else None
-            if place is not None and (flow := self._latest(initiator, responder)) is not None:
-                self._widowed[initiator].append((place, flow))
+            if responder == index:
+                self._widow(initiator, responder)
+        self.book(lambda: forget(index))
+
+    def book(self, happen: Callable[[], None]) -> None:
+        """What this takes from the sum, or adds to it, is meant to."""
         before = self.total()
-        forget(index)
+        happen()
         self.booked = self.booked + (self.total() - before)
+
+    def drops(self, index: int, peers: Iterable[int]) -> None:
+        """About to drop these edges, which a neighbor may still take back an exchange of."""
+        for peer in peers:
+            self._widow(peer, index)
+
+    def _widow(self, initiator: int, responder: int) -> None:
+        """The other half of a reply that is not on the initiator's disk is about to go."""
+        place = self._replies[initiator].get(responder)
+        if place is not None and (flow := self._latest(initiator, responder)) is not None:
+            self._widowed[initiator].append((place, flow))
 
     def _weighed(self, index: int) -> Totals:
         state = self.engines[index].state
@@ -104,10 +129,11 @@ class Oracle:
     def total(self) -> Totals:
         """The sum of n_i x_i, less every D that a responder has applied and its initiator has not yet. (d,)"""
         total = np.zeros(self.engines[0].state.channels.size)
-        for index in range(len(self.engines)):
+        for index in self.members:
             total = total + self._weighed(index)
         for edge in self.edges:
-            total = total - self._in_flight(edge)
+            if self.members.issuperset(edge):
+                total = total - self._in_flight(edge)
         return total
 
     def drift(self, start: Totals) -> float:
@@ -117,8 +143,10 @@ class Oracle:
         return float(np.abs(self.total() - start - self.booked).max()) / self._largest
 
     def _in_flight(self, edge: tuple[int, int]) -> Totals | float:
-        initiator, responder = (self.engines[end].state for end in edge)
-        mine, theirs = initiator.edges[edge[1]].record, responder.edges[edge[0]]
+        ends = self._ends(*edge)
+        if ends is None:
+            return 0.0
+        mine, theirs = ends[0].record, ends[1]
         reply = theirs.record.reply
         if mine.pending is None or reply is None or reply.request_digest != mine.pending.digest:
             return 0.0
@@ -126,11 +154,19 @@ class Oracle:
 
     def _latest(self, initiator: int, responder: int) -> Totals | None:
         """D of the latest transaction, if it is the same one at both ends."""
-        mine, theirs = self.engines[initiator].state.edges[responder], self.engines[responder].state.edges[initiator]
+        ends = self._ends(initiator, responder)
+        if ends is None:
+            return None
+        mine, theirs = ends
         reply = theirs.record.reply
         if reply is None or mine.record.chain != theirs.record.chain:
             return None
         return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
+
+    def _ends(self, one: int, other: int) -> tuple[EdgeState, EdgeState] | None:
+        """Both ends of an edge; None while one of them does not have it, or no more."""
+        first, second = self.engines[one].state.edges.get(other), self.engines[other].state.edges.get(one)
+        return None if first is None or second is None else (first, second)
 
     def replicas_agree(self, *, amnesia: bool = False) -> bool:
         """Whether both ends of every edge with nothing pending hold the same replicas, and opposite vectors of the
@@ -141,8 +177,10 @@ class Oracle:
         return all(self._edge_agrees(edge, amnesia=amnesia) for edge in self.edges)
 
     def _edge_agrees(self, edge: tuple[int, int], *, amnesia: bool) -> bool:
-        a, b = edge
-        first, second = self.engines[a].state.edges[b], self.engines[b].state.edges[a]
+        ends = self._ends(*edge)
+        if ends is None:
+            return True
+        first, second = ends
         if first.record.pending is not None:
             return True
         if (first.record.incarnation, first.record.seq) != (second.record.incarnation, second.record.seq):
@@ -156,7 +194,7 @@ class Oracle:
 
     def mean(self) -> Totals:
         """The n-weighted mean model, (d,)."""
-        states = [engine.state for engine in self.engines]
+        states = [self.engines[index].state for index in sorted(self.members)]
         weights = np.array([state.samples for state in states], dtype=np.float64)
         return np.average([state.model.astype(np.float64) for state in states], axis=0, weights=weights)
 

@@ -64,6 +64,8 @@ class TraceKind(IntEnum):
     """Mixed by the robust rule; `n`: the number of neighbors."""
     LIFE_NOTED = 24
     """`n`: the generation of the life it heard of."""
+    EDGES_CHANGED = 25
+    """A change of the graph takes effect; `n`: how many edges the node has got."""
     SENT = 32
     """`b`: the receiver; `n`: the bytes counted."""
     LOST = 64

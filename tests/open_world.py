@@ -37,9 +37,14 @@ class ConstantPace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPlan:
-    """`round_s` and `start_s` map a node to its round's duration and its start; absent: the default, 0."""
+    """`round_s` and `start_s` map a node to its round's duration and its start; absent: the default, 0.
+
+    `members`: how many there are at the start; None: as many as there are learners.
+    """
 
     edges: Edges
+    later_edges: Edges = ()
+    """Those that the graph may have later on."""
     schedule: tuple[Edges, ...] = ()
     learners: tuple[Learner, ...]
     settings: Settings
@@ -54,6 +59,11 @@ class OpenPlan:
     round_s: Mapping[int, float] = field(default_factory=dict)
     start_s: Mapping[int, float] = field(default_factory=dict)
     engine_s: float = 0.0005
+    members: int | None = None
+
+    @property
+    def all_edges(self) -> Edges:
+        return tuple(sorted({*self.edges, *self.later_edges}))
 
     def compressor_of(self, i: int, j: int) -> Compressor:
         return self.edge_compressors.get((min(i, j), max(i, j)), self.compressor)
@@ -87,11 +97,14 @@ class OpenWorld(Cluster[ExactEngine]):
             )
             for index, learner in enumerate(plan.learners)
         ]
-        gammas = [plan.gammas_of(index, neighbors[index]) for index in range(count)]
-        self.oracle = Oracle(engines, plan.edges, gammas)
+        around = all_neighbors(count, plan.all_edges)
+        gammas = [plan.gammas_of(index, around[index]) for index in range(count)]
+        self.oracle = Oracle(engines, plan.all_edges, gammas)
+        self.oracle.members = set(range(count if plan.members is None else plan.members))
         super().__init__(
             Surroundings(
-                body_bytes={edge: plan.compressor_of(*edge).size_bytes(size) for edge in plan.edges},
+                body_bytes={edge: plan.compressor_of(*edge).size_bytes(size) for edge in plan.all_edges},
+                edges=plan.edges,
                 schedule=plan.schedule,
                 links=plan.links,
                 slow=plan.slow,

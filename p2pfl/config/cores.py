@@ -40,6 +40,7 @@ def settings_of(
         max_wait_s=gossip.max_wait_s,
         exchanges_per_s=gossip.exchanges_per_s,
         members=len(federation.members),
+        retired=federation.retired,
         hops=hops,
         audit_every=gossip.audit_every,
     )

@@ -185,6 +185,11 @@ class FederationConfig:
         return self.edge_compressors.get((min(i, j), max(i, j)), self.gossip.compressor)
 
     @property
+    def retired(self) -> frozenset[int]:
+        """Indices of the members that were removed."""
+        return frozenset(member.index for member in self.members if member.retired)
+
+    @property
     def edges_at_once(self) -> float:
         """How many edges one round of all nodes uses, on average over a period of the schedule."""
         return sum(map(len, self.schedule)) / len(self.schedule) if self.schedule else len(self.edges)

@@ -1,19 +1,21 @@
 """The core of a node: events in, effects out. No I/O, no clock, no threads, no vectors, no global chance.
 
-The same events at the same times give the same effects, in the same order, on every machine. `Node` only routes:
+The same events at the same times give the same effects, in the same order, on every machine. `Core` only routes:
 edges decide about transactions, `rounds` about training, mixing rounds and the end.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, get_args
 
+from p2pfl.core.amending import Amending
 from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.ending import Ending
 from p2pfl.core.events import (
+    Amended,
     EngineResult,
     Event,
     MessageReceived,
@@ -22,53 +24,17 @@ from p2pfl.core.events import (
     StorageFailed,
     StorageRestored,
 )
-from p2pfl.core.exchange import Exchange
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
-from p2pfl.core.limits import EngineTime, UsualTime
 from p2pfl.core.line import INBOX, Line
 from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.messages import LivesTold, Resign
+from p2pfl.core.neighbors import Neighbors
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import ALWAYS, Turns
 from p2pfl.core.standing import View
-
-
-class Timers:
-    """An edge that changed its mind leaves an entry behind, which is thrown away when it comes to the top."""
-
-    __slots__ = ("_edges", "_heap", "next_at")
-
-    def __init__(self, edges: Mapping[int, Edge]) -> None:
-        self._edges = edges
-        self._heap: list[tuple[float, int]] = []
-        self.next_at = NEVER
-
-    def note(self, edge: Edge) -> None:
-        """Call after whatever may have changed when `edge` wakes."""
-        at = edge.wakes_at
-        if at == edge.noted_at:
-            return
-        edge.noted_at = at
-        if at != NEVER:
-            heapq.heappush(self._heap, (at, edge.peer))
-        self._tidy()
-
-    def due(self, now: float) -> list[Edge]:
-        """The edges to wake now, in order of their index. Each must be noted again."""
-        peers = set()
-        while self.next_at <= now:
-            peers.add(heapq.heappop(self._heap)[1])
-            self._tidy()
-        return [self._edges[peer] for peer in sorted(peers)]
-
-    def _tidy(self) -> None:
-        heap, edges = self._heap, self._edges
-        while heap and edges[heap[0][1]].noted_at != heap[0][0]:
-            heapq.heappop(heap)
-        self.next_at = heap[0][0] if heap else NEVER
 
 
 class Core:
@@ -102,7 +68,7 @@ class Core:
         known = records or {}
         given = {peer: (turns or {}).get(peer, ALWAYS) for peer in peers}
         self.index = index
-        self.settings = settings
+        self.settings = settings = replace(settings)
         self.durable = durable
         self.facts = Facts(
             degree=settings.profile.degree(given), samples=samples, version=version, rounds=rounds, alone=alone
@@ -113,39 +79,32 @@ class Core:
             self.facts.done, self.facts.level, self.facts.closing = True, None, settings.closing_rounds
         self.ending = Ending(index, peers, settings)
         self.lives = Lives(index, start.life, dict(lives or {}))
-        self.edges: dict[int, Edge] = {}
         lines: dict[int, Line] = {}
-        exchanges: dict[int, Exchange] = {}
         self.hearsay = Hearsay(self.lives, lines, self.facts, settings)
-        self.usual = UsualTime()
-        engine_time = EngineTime()
-        for peer in peers:
-            edge = Edge(
-                peer,
-                known.get(peer) or EdgeRecord(),
-                initiates=index < peer,
-                facts=self.facts,
-                settings=settings,
-                ending=self.ending,
-                hearsay=self.hearsay,
-                start=start,
-                turns=given[peer],
-                usual=self.usual,
-                engine_time=engine_time,
-                siblings=self.edges,
-                exchanges=exchanges,
-            )
-            self.edges[peer], lines[peer], exchanges[peer] = edge, edge.line, edge.exchange
-        self.resigned = False
-        """Whether this node has stopped because another process has its key."""
-        self.timers = Timers(self.edges)
-        self.rounds = Rounds(
-            edges=self.edges,
-            usual=self.usual,
+        self.neighbors = Neighbors(
+            index=index,
+            start=start,
             facts=self.facts,
             settings=settings,
             ending=self.ending,
             hearsay=self.hearsay,
+            lines=lines,
+        )
+        for peer in peers:
+            self.neighbors.add(peer, known.get(peer) or EdgeRecord(), given[peer])
+        self.edges: Mapping[int, Edge] = self.neighbors.edges
+        self.timers = self.neighbors.timers
+        self.resigned = self.retired = False
+        """Whether this node has stopped because another process has its key, or because it was removed."""
+        self.amending = Amending(self.neighbors)
+        self.rounds = Rounds(
+            edges=self.edges,
+            usual=self.neighbors.usual,
+            facts=self.facts,
+            settings=settings,
+            ending=self.ending,
+            hearsay=self.hearsay,
+            amending=self.amending,
             fresh=fresh,
             elapsed_before_s=elapsed_s,
         )
@@ -184,12 +143,34 @@ class Core:
     def _route(self, event: Any, now: float) -> list[Effect]:
         happens = _ON_EDGES.get(type(event))
         if happens is None:
-            return self.rounds.take(event, now) if isinstance(event, RoundEvent) else self._storage(event)
-        edge = self.edges[event.peer]
+            return self.rounds.take(event, now) if isinstance(event, RoundEvent) else self._of_all(event, now)
+        edge = self.edges.get(event.peer)
+        if edge is None:
+            return self._of_no_neighbor(event)
         effects = happens(edge, event, now)
         self.timers.note(edge)
         if type(event) is MessageReceived and type(event.message) in _OF_ALL_EDGES:
             effects += self._settle_all(now)
+        return effects
+
+    def _of_no_neighbor(self, event: SessionOpened | SessionClosed | MessageReceived) -> list[Effect]:
+        """One is yet to be a neighbor, or was one. The engine is at work on no edge that has gone."""
+        match event:
+            case SessionOpened():
+                return self.amending.meet(event)
+            case SessionClosed():
+                return self.amending.part(event)
+            case MessageReceived():
+                return []
+        raise ValueError(f"the engine has worked on an edge to {event.peer}, who is no neighbor")
+
+    def _of_all(self, event: StorageFailed | StorageRestored | Amended, now: float) -> list[Effect]:
+        if not isinstance(event, Amended):
+            return self._storage(event)
+        if self.index not in event.settings.retired:
+            return self.amending.ask(event)
+        effects = self.rounds.retire(now)
+        self.retired = self.retired or bool(effects)
         return effects
 
     def _settle_all(self, now: float) -> list[Effect]:
@@ -242,7 +223,7 @@ def check_invariants(node: Core) -> None:
         raise AssertionError(f"node {node.index}: the next timer is another one")
     patient = [edge.service.patience.exchange_s for edge in edges if edge.is_open]
     times = sorted(exchange_s for exchange_s in patient if exchange_s)
-    if node.usual.median_s(NEVER) != (times[(len(times) - 1) // 2] if times else NEVER):
+    if node.neighbors.usual.median_s(NEVER) != (times[(len(times) - 1) // 2] if times else NEVER):
         raise AssertionError(f"node {node.index}: the median of the live edges is another one")
 
 

@@ -139,6 +139,7 @@ class Edge:
             life=own.name,
             process=self.start.name,
             trained=facts.trained,
+            bound=self.ending.bound,
             begun=begun,
             through=through,
         )
@@ -271,6 +272,10 @@ class Edge:
 
     # -- what the rounds tell and ask -------------------------------------------------------------------------------
 
+    def take_turns(self, turns: Turns) -> None:
+        """From now on these are the own rounds that use this edge."""
+        self.progress.turns = self.service.turns = self.exchange.weighing.turns = turns
+
     @property
     def is_open(self) -> bool:
         return self.line.greeting.is_open
@@ -299,6 +304,7 @@ class Edge:
             closing=facts.closing,
             level=facts.level,
             trained=facts.trained,
+            bound=ending.bound,
             known=ending.digest,
             begun=begun,
             through=through,

@@ -68,6 +68,15 @@ class ResetEdge(Struct, frozen=True, kw_only=True, gc=False):
     incarnation: int
 
 
+class ChangeEdges(Struct, frozen=True, kw_only=True, gc=False):
+    """The latest change of the federation takes effect, be it without a change of edges: forget all about the edges to
+    those who are `dropped`, and begin empty ones to those who are `added`. (No answer: order is enough.)
+    """
+
+    added: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
 class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
     """Count a tick as `version`; if `trained`, add `rho` times what training changed. -> RoundCommitted
 
@@ -137,10 +146,11 @@ class Alarm(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Finish(Struct, frozen=True, kw_only=True, gc=False):
-    """This node has done all it had to do, was told to stop, or must not go on (`resigned`)."""
+    """This node has done all it had to do, was told to stop, or must not go on (`resigned`, `retired`)."""
 
     resigned: bool = False
+    retired: bool = False
 
 
-Operation = Freeze | ApplyRequest | ApplyReply | ResetEdge | CommitRound | Bootstrap | Mix | NoteLife
+Operation = Freeze | ApplyRequest | ApplyReply | ResetEdge | ChangeEdges | CommitRound | Bootstrap | Mix | NoteLife
 Effect = Send | CloseSession | Operation | StartRound | Alarm | Finish

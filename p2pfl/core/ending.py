@@ -13,6 +13,9 @@ still train would drag the common model to their own data. All stop training, ea
 A node that was stopped by this is not through, or one early end would run around a ring. With a robust rule a member
 counts where it says so itself or more than b neighbors do, for b of them may lie. On a sparse graph little is known so
 of those far away: there half of all members is meant. Nobody is told by others that it is through itself.
+
+Members may be removed while the others train: nobody waits for them, and they count for nothing. Where the rounds to do
+become more, nobody is through any more; until a neighbor has heard of that too, what it tells of *through* is void.
 """
 
 from __future__ import annotations
@@ -72,6 +75,8 @@ class Claims:
     """How long it took for that version."""
     tells: int = 0
     """How often it was told the sets as they are."""
+    bound: int = 0
+    """The rounds to do as this neighbor knows them; 0: it has not said, or time bounds training."""
 
 
 class Ending:
@@ -80,7 +85,9 @@ class Ending:
     def __init__(self, index: int, neighbors: Iterable[int], settings: Settings) -> None:
         self.own = 1 << index
         self.settings = settings
-        self._members = (1 << settings.members) - 1
+        self._members = self._counted = 0
+        """Bits of all members ever, and of those that were not removed."""
+        self._count_members()
         self.claims = {peer: Claims() for peer in neighbors}
         self.begun = self.through = 0
         self._told = b"", b""
@@ -100,6 +107,28 @@ class Ending:
         """Whether this node has trained all that it had to."""
         return bool(self.through & self.own)
 
+    @property
+    def bound(self) -> int:
+        """The rounds to do, as they are told to others; 0 where time bounds training."""
+        return self.settings.rounds or 0
+
+    # -- a federation that changes ------------------------------------------------------------------------------------
+
+    def amend(self, neighbors: Iterable[int], bound_before: int, now: float) -> None:
+        """The settings are new ones, and these the neighbors."""
+        self._count_members()
+        self.claims = {peer: self.claims.get(peer) or Claims() for peer in sorted(neighbors)}
+        if self.bound > bound_before:
+            self._through_at = None
+            self.through = 0
+        self.through |= self._accepted("through") & ~self.own
+        self.begun |= self._accepted("begun") | self.through
+        self._tell_anew(now)
+
+    def _count_members(self) -> None:
+        self._members = (1 << self.settings.members) - 1
+        self._counted = self._members & ~sum(1 << member for member in self.settings.retired)
+
     # -- what is heard and told -------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
@@ -115,15 +144,18 @@ class Ending:
         """Members who had begun before this node was started again: none of them is left behind unasked."""
         self._take(sum(1 << member for member in members), 0, now)
 
-    def hear(self, peer: int, known: int, begun: bytes, through: bytes, now: float) -> None:
-        """What a neighbor tells; what it has told before stays true."""
+    def hear(self, peer: int, known: int, begun: bytes, through: bytes, now: float, *, bound: int = 0) -> None:
+        """What a neighbor tells; what it has told before stays true, unless it has heard of more rounds to do."""
         claims = self.claims[peer]
         claims.known = known
+        if bound != claims.bound:
+            claims.through = claims.through if bound < claims.bound else 0
+            claims.bound = bound
         if not begun and not through:
             return
         before = claims.begun, claims.through
-        claims.begun |= int.from_bytes(begun, "little") & self._members
-        claims.through |= int.from_bytes(through, "little") & self._members & ~self.own
+        claims.begun |= int.from_bytes(begun, "little")  # also of members that this node has yet to hear of
+        claims.through |= int.from_bytes(through, "little") & ~self.own
         claims.begun |= claims.through
         if (claims.begun, claims.through) != before:
             self._take(self._accepted("begun"), self._accepted("through"), now)
@@ -165,13 +197,18 @@ class Ending:
         self.through |= through
         if (self.begun, self.through) == known:
             return
+        if self.through != known[1]:
+            self._new_at = now
+        self._tell_anew(now)
+
+    def _tell_anew(self, now: float) -> None:
+        """The sets, or who counts, have changed."""
         self.due_at = min(self.due_at, now + TELL_WITHIN_S)
         self._told = bitmap(self.begun), bitmap(self.through)
         self.digest = digest_of(*self._told)
-        if self.through != known[1]:
-            self._new_at = now
-        whole = self.settings.profile.whole(self.begun.bit_count(), self.settings.members)
-        is_half = self.through and 2 * self.through.bit_count() >= whole
+        begun, through = (members & self._counted for members in (self.begun, self.through))
+        whole = self.settings.profile.whole(begun.bit_count(), self._counted.bit_count())
+        is_half = through and 2 * through.bit_count() >= whole
         if not is_half:
             self._half_at = None
         elif self._half_at is None:
@@ -180,17 +217,22 @@ class Ending:
     def _accepted(self, which: str) -> int:
         """The members that enough neighbors name, or that name themselves."""
         needed = self.settings.profile.words_needed
+        counting = {peer: claims for peer, claims in self.claims.items() if self._counts(which, claims)}
+        believed = {peer: getattr(claims, which) & self._members for peer, claims in counting.items()}
         if needed == 1:
-            return reduce(or_, (getattr(claims, which) for claims in self.claims.values()), 0)
+            return reduce(or_, believed.values(), 0)
         named = [0] * (needed + 1)
         themselves = 0
-        for peer, claims in self.claims.items():
-            told: int = getattr(claims, which)
+        for peer, told in believed.items():
             themselves |= told & 1 << peer
             for count in range(needed, 1, -1):
                 named[count] |= named[count - 1] & told
             named[1] |= told
         return themselves | named[needed]
+
+    def _counts(self, which: str, claims: Claims) -> bool:
+        """Whoever knows of fewer rounds to do may take for through who is not."""
+        return which == "begun" or not claims.bound or claims.bound >= self.bound
 
     # -- the rule -----------------------------------------------------------------------------------------------------
 
@@ -201,7 +243,8 @@ class Ending:
         waited for as well. `out` are those in quarantine, for which nobody waits. `stopped`: there are neighbors, and
         none of them still trains.
         """
-        if self.through and not (self.begun | training) & ~self.through & ~out:
+        counted = self._counted
+        if self.through & counted and not (self.begun | training) & counted & ~self.through & ~out:
             return Reason.ALL
         if stopped:
             return Reason.NEIGHBORS

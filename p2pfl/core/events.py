@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from p2pfl.core.messages import Message, Reply, Request
+from p2pfl.core.settings import Settings
+from p2pfl.core.staleness import Turns
 from p2pfl.core.standing import Fault
 
 
@@ -118,6 +122,18 @@ class StopRequested(Struct, frozen=True, kw_only=True, gc=False):
     """The user wants this node to stop."""
 
 
+class Amended(Struct, frozen=True, kw_only=True):
+    """The federation has changed: what a core is built with, as it is from now on.
+
+    It takes effect between two rounds. Of several the newest counts; the same once more changes nothing.
+    """
+
+    neighbors: tuple[int, ...]
+    """Ascending."""
+    turns: Mapping[int, Turns]
+    settings: Settings
+
+
 EngineResult = RequestFrozen | RequestApplied | RequestRefused | ReplyApplied | ReplyRefused
 
 Event = (
@@ -133,4 +149,5 @@ Event = (
     | StorageFailed
     | StorageRestored
     | StopRequested
+    | Amended
 )

@@ -60,6 +60,13 @@ class Exchange(ABC):
     """What each neighbor has taken of the engine's time."""
     record: EdgeRecord
     busy: bool = False
+    leaves: bool = False
+    """Whether the edge is about to go: what is on its way comes to its end, and nothing new begins."""
+
+    @property
+    @abstractmethod
+    def is_settled(self) -> bool:
+        """Whether both ends have carried out the same transactions, as far as this end knows."""
 
     @property
     @abstractmethod
@@ -171,6 +178,10 @@ class ExchangeInitiator(Exchange):
     resend_at: float = NEVER
     resend_s: float = FIRST_RESEND_S
 
+    @property
+    def is_settled(self) -> bool:
+        return self.record.pending is None
+
     def __post_init__(self) -> None:
         if self.record.pending is not None:
             self.offered = self.record.pending.weight * self.record.pending.staleness
@@ -215,7 +226,7 @@ class ExchangeInitiator(Exchange):
 
     def begin_if_wanted(self, now: float) -> list[Effect]:
         record = self.record
-        if self.busy or record.pending is not None:
+        if self.busy or self.leaves or record.pending is not None:
             return []
         if not self.line.greeting.is_open or self.facts.halted or not self._has_reason(now):
             return []
@@ -360,6 +371,12 @@ class ExchangeResponder(Exchange):
     refused: bytes = b""
     """The digest of the last request that failed a check: it fails again, whatever happens."""
     asked_anew: bool = False
+    is_answered: bool = False
+    """Whether the initiator has had the latest reply: it has asked for something newer since."""
+
+    @property
+    def is_settled(self) -> bool:
+        return self.record.reply is None or self.is_answered
 
     def hear(self, message: Transaction, now: float) -> list[Effect]:
         match message:
@@ -408,9 +425,12 @@ class ExchangeResponder(Exchange):
 
     def _accept(self, request: Request, now: float) -> list[Effect]:
         facts, progress, peer = self.facts, self.progress, self.line.peer
+        self.is_answered = True
         if facts.halted:
             return []
         wait_s = self.engine_time.wait_s(self.line.peer, now) or self.bucket.take(now)
+        if self.leaves:
+            wait_s = self.service.patience.wait_s()
         if wait_s > 0:
             return self.line.send(Busy(incarnation=request.incarnation, seq=request.seq, retry_after_s=wait_s))
         self.busy = True
@@ -440,6 +460,7 @@ class ExchangeResponder(Exchange):
 
     def _settle(self, result: RequestApplied, now: float) -> list[Effect]:
         request, reply = result.request, result.reply
+        self.is_answered = False
         self.record.settle_request(request, reply, result.chain)
         self.weighing.hear(reply.factor, request.weight, request.pace_s, request.echo)
         self.service.complete(reply.version, now, live=self.line.greeting.is_open)

@@ -85,6 +85,8 @@ class Line:
     """Messages that wait until the engine is through with the edge."""
     left_at: float | None = None
     """When the latest open session ended; None while none has."""
+    barred: bool = False
+    """Whether the neighbor was removed from the federation: no session with it is let in any more."""
     challenged_at: float = float("-inf")
     """When the neighbor was last told that others know of another life of its own."""
 
@@ -98,7 +100,7 @@ class Line:
         if standing.is_quarantined(now):
             rest_s = standing.until - now
             return [CloseSession(peer=self.peer, session=number, reason="in quarantine", rest_s=rest_s)]
-        if halted or self.brake.refuses(now):
+        if halted or self.barred or self.brake.refuses(now):
             return [CloseSession(peer=self.peer, session=number, reason="resting")]
         self.greeting.begin(number)
         if not standing.comes_back(now):
@@ -157,7 +159,7 @@ class Line:
     @property
     def is_shut(self) -> bool:
         """Whether this end lets no session in: nobody waits for such a neighbor."""
-        return self.standing.is_out or self.brake.rests
+        return self.barred or self.standing.is_out or self.brake.rests
 
     def was_there(self, now: float, linger_s: float) -> bool:
         """Whether the neighbor is there, or was a short time ago."""

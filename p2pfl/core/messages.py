@@ -32,8 +32,8 @@ class Hello(Struct, frozen=True, kw_only=True, gc=False):
     `seq` counts completed transactions (the responder: applied ones); `pending` is the sequence number of a request
     that is frozen and unanswered, or None; `request_digest` that of the pending or last request, empty if there was
     none. `chain` digests every payload that entered the replicas; `chain_before` leaves out the last transaction.
-    `closing`, `level`, `trained`, `begun` and `through` as in Ready. `generation` and `life` name the sender's life
-    (`lives`), `process` the process that speaks, by a random number.
+    `closing`, `level`, `trained`, `bound`, `begun` and `through` as in Ready. `generation` and `life` name the sender's
+    life (`lives`), `process` the process that speaks, by a random number.
     """
 
     incarnation: int
@@ -52,6 +52,7 @@ class Hello(Struct, frozen=True, kw_only=True, gc=False):
     life: int = 0
     process: int = 0
     trained: int = 0
+    bound: int = 0
     begun: bytes = b""
     through: bytes = b""
 
@@ -98,7 +99,7 @@ class Ready(Struct, frozen=True, kw_only=True, gc=False):
 
     `closing` counts its mixing rounds since it stopped training, None before. `level` says before the first round how
     many hops around the sender everybody is there, None from then on. `trained` counts its own rounds, or the seconds
-    it has trained where time bounds training.
+    it has trained where time bounds training; `bound` is how many rounds it has to do in all, 0 there.
 
     `begun` and `through` are sets of members as bitmaps, the lowest bit of the first byte for member 0: those who have
     begun to train, and those who have trained all that they had to. Both are empty where the sender believes that the
@@ -109,6 +110,7 @@ class Ready(Struct, frozen=True, kw_only=True, gc=False):
     closing: int | None = None
     level: int | None = None
     trained: int = 0
+    bound: int = 0
     known: int = 0
     begun: bytes = b""
     through: bytes = b""

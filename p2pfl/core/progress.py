@@ -49,12 +49,13 @@ class Progress:
         self.done, self.closing = hello.done, hello.closing
         self.level = _level(hello.level)
         self.trained = max(self.trained, hello.trained)
-        self.ending.hear(self.peer, digest_of(hello.begun, hello.through), hello.begun, hello.through, now)
+        known = digest_of(hello.begun, hello.through)
+        self.ending.hear(self.peer, known, hello.begun, hello.through, now, bound=hello.bound)
 
     def hear_ready(self, ready: Ready, now: float) -> None:
         self.saw(ready.version, now)
         self.trained = max(self.trained, ready.trained)
-        self.ending.hear(self.peer, ready.known, ready.begun, ready.through, now)
+        self.ending.hear(self.peer, ready.known, ready.begun, ready.through, now, bound=ready.bound)
         self.level = max(self.level, _level(ready.level))
         if ready.closing is not None:
             awaited = self.is_awaited

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
+from p2pfl.core.amending import Amending
 from p2pfl.core.edge import Edge, announce, is_accompanied, say_done
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
 from p2pfl.core.ending import Ending, Reason
@@ -41,6 +42,7 @@ class Rounds:
         settings: Settings,
         ending: Ending,
         hearsay: Hearsay,
+        amending: Amending,
         fresh: bool,
         elapsed_before_s: float,
     ) -> None:
@@ -48,6 +50,7 @@ class Rounds:
         self.facts = facts
         self.settings = settings
         self.ending = ending
+        self.amending = amending
         self.repeats = Repeats()
         """When to say again where this node stands, in the phases in which its neighbors wait for it."""
         self.joining = Joining(edges, facts, settings, hearsay, fresh)
@@ -144,9 +147,19 @@ class Rounds:
                 effects += self.mixing.begin(self.training.elapsed_s(now))
                 self.working = any(isinstance(effect, Mix) for effect in effects)
         if not self.working:
+            if self.amending.asked is not None and self.phase is not Phase.FINISHED:
+                self.due = self.amending.due_at(now)
+                if now < self.due:
+                    return effects
+                effects += self._amend(now)
             effects += self._go_on(now)
             self.due = self._deadline(now)
         return effects
+
+    def _amend(self, now: float) -> list[Effect]:
+        """The federation is another one from here on."""
+        self.tick.awaited = self.gathering.awaited = None
+        return self.amending.take_effect(self.phase, now)
 
     def _go_on(self, now: float) -> list[Effect]:
         match self.phase:
@@ -280,11 +293,18 @@ class Rounds:
             return self._finish(now)
         return say_done(self.edges) if self.repeats.due(now) else []
 
-    def _finish(self, now: float, *, resigned: bool = False) -> list[Effect]:
+    def _finish(self, now: float, *, resigned: bool = False, retired: bool = False) -> list[Effect]:
         if self.phase is Phase.FINISHED:
             return []
         self._enter(Phase.FINISHED, now)
-        return [Finish(resigned=resigned)]
+        return [Finish(resigned=resigned, retired=retired)]
+
+    def retire(self, now: float) -> list[Effect]:
+        """This node is no member any more: nobody would speak to it."""
+        if self.phase is Phase.FINISHED:
+            return []
+        text = "this node was removed from the federation: nobody exchanges with it any more, and it stops"
+        return [Alarm(kind="removed", peer=None, text=text), *self._finish(now, retired=True)]
 
     def resign(self, now: float) -> list[Effect]:
         """Another process has this node's key and was there before: both must not train."""
@@ -299,11 +319,12 @@ class Rounds:
         frozen = [request.weight for request in pending if request is not None]
         # What is on its way to the engine was weighed with the n of now, which is no more than halved either.
         least = max([self.facts.weight, *frozen]) * (self.facts.degree + 1) / 2
+        # Where the graph has changed, some were weighed with another degree: that is no reason to claim more than n.
         return CommitRound(
             version=self.facts.version + 1,
             trained=trained,
             rho=rho,
             elapsed_s=self.training.elapsed_s(now),
-            least_samples=least,
+            least_samples=min(least, self.facts.samples),
             alone=self.facts.alone,
         )

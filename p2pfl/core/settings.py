@@ -1,16 +1,19 @@
-"""What a core is built with."""
+"""What a core goes by. The federation may change it between two rounds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from p2pfl.core.profiles import Conservative, Profile
 from p2pfl.core.staleness import Staleness
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Settings:
-    """Times in seconds. `rounds` or `time_s` bounds training; the other is None."""
+    """Times in seconds. `rounds` or `time_s` bounds training; the other is None.
+
+    A core has its own copy, which its parts share: only `adopt` changes it.
+    """
 
     rounds: int | None
     time_s: float | None
@@ -26,10 +29,17 @@ class Settings:
     max_wait_s: float
     exchanges_per_s: float
     members: int = 1 << 20
-    """How many members the federation has."""
+    """How many members the federation has or had: one more than the largest index."""
+    retired: frozenset[int] = frozenset()
+    """Those of them that were removed."""
     hops: int = 1
     """How far away the farthest node is: before the first round all of them should be there."""
     audit_every: int
     """One exchange in so many compares the replicas of both ends."""
     overtime: bool = True
     """Whether a node that is through trains on until the federation ends; else it only mixes."""
+
+    def adopt(self, other: Settings) -> None:
+        """Be as the other."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))

@@ -68,7 +68,7 @@ class Tick:
 
     def _is_late(self, edge: Edge, now: float) -> bool:
         """Whether the tick waits for it. Who is put off for what it has cost the engine is not waited for as well."""
-        if not edge.line.greeting.is_open or edge.service.served:
+        if not edge.line.greeting.is_open or edge.service.served or edge.exchange.leaves:
             return False
         return edge.exchange.engine_time.wait_s(edge.peer, now) == 0.0
 

@@ -45,6 +45,13 @@ class EdgeWasReset(Struct, frozen=True, kw_only=True, gc=False):
     incarnation: int
 
 
+class EdgesWereChanged(Struct, frozen=True, kw_only=True, gc=False):
+    """The graph is another one: nothing is left of the edges to those who were `dropped`."""
+
+    added: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
 class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
     """`delta` (c d,) is what training adds to the channels, None for a mixing round or a failed one. `alone` counts the
     rounds trained without a neighbor, `terms` and `kept` are what the learning method keeps of the node from now on.
@@ -83,6 +90,7 @@ Change = (
     | RequestWasApplied
     | ReplyWasApplied
     | EdgeWasReset
+    | EdgesWereChanged
     | RoundWasCommitted
     | ModelWasReplaced
     | LifeWasHeard
@@ -100,6 +108,8 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) ->
             record = state.edges[peer].record
             record.reset(incarnation)
             state.edges[peer].begin_anew(record)
+        case EdgesWereChanged(added=added, dropped=dropped):
+            state.change_edges(added, dropped)
         case RoundWasCommitted():
             _commit(state, change)
         case ModelWasReplaced(model=model, rounds=rounds, elapsed_s=elapsed_s):
@@ -108,10 +118,7 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) ->
             state.elapsed_s = state.elapsed_s if elapsed_s is None else elapsed_s
             state.unmixed = None
         case LifeWasHeard(member=member, life=life):
-            if member is None:
-                state.life = life
-            else:
-                state.lives[member] = life
+            state.hear_life(member, life)
         case _:
             assert_never(change)
 

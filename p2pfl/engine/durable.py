@@ -127,21 +127,27 @@ def entry(change: ch.Change) -> Entry:
             return "reply", {"peer": peer, "reply": _plain(reply), "chain": chain}, [reply.body]
         case ch.EdgeWasReset(peer=peer, incarnation=incarnation):
             return "reset", {"peer": peer, "incarnation": incarnation}, []
-        case ch.RoundWasCommitted(delta=delta):
-            names = ("version", "rounds", "samples", "terms", "elapsed_s", "alone")
-            header = {name: getattr(change, name) for name in names}
-            blobs: list[Payload] = [] if delta is None else [as_bytes(delta)]
-            if change.kept:
-                header["kept"] = list(change.kept)
-                blobs += [as_bytes(vector) for vector in change.kept.values()]
-            if change.local is not None:
-                header["local"] = [(name, array.dtype.str, array.shape) for name, array in change.local.items()]
-                blobs += [as_bytes(array) for array in change.local.values()]
-            return "round", header, blobs
+        case ch.EdgesWereChanged(added=added, dropped=dropped):
+            return "edges", {"added": list(added), "dropped": list(dropped)}, []
+        case ch.RoundWasCommitted():
+            return _round_entry(change)
         case ch.ModelWasReplaced(model=model, rounds=rounds, elapsed_s=elapsed_s):
             return "model", {"rounds": rounds, "elapsed_s": elapsed_s}, [as_bytes(model)]
         case ch.LifeWasHeard(member=member, life=life):
             return "life", {"member": member, "life": list(life)}, []
+
+
+def _round_entry(change: ch.RoundWasCommitted) -> Entry:
+    names = ("version", "rounds", "samples", "terms", "elapsed_s", "alone")
+    header = {name: getattr(change, name) for name in names}
+    blobs: list[Payload] = [] if change.delta is None else [as_bytes(change.delta)]
+    if change.kept:
+        header["kept"] = list(change.kept)
+        blobs += [as_bytes(vector) for vector in change.kept.values()]
+    if change.local is not None:
+        header["local"] = [(name, array.dtype.str, array.shape) for name, array in change.local.items()]
+        blobs += [as_bytes(array) for array in change.local.values()]
+    return "round", header, blobs
 
 
 def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.Change:
@@ -164,6 +170,8 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
             return ch.ReplyWasApplied(peer=header["peer"], reply=reply, chain=header["chain"])
         case "reset":
             return ch.EdgeWasReset(peer=header["peer"], incarnation=header["incarnation"])
+        case "edges":
+            return ch.EdgesWereChanged(added=tuple(header["added"]), dropped=tuple(header["dropped"]))
         case "round":
             return _round(header, blobs, dtype)
         case "model":

@@ -24,6 +24,7 @@ from p2pfl.core.effects import (
     ApplyReply,
     ApplyRequest,
     Bootstrap,
+    ChangeEdges,
     CommitRound,
     Freeze,
     Mix,
@@ -48,6 +49,7 @@ from p2pfl.core.standing import Fault
 from p2pfl.engine.arithmetic import Seen, check_moved, distance, gain, lead, learned, median, norm
 from p2pfl.engine.changes import (
     Change,
+    EdgesWereChanged,
     EdgeWasReset,
     LifeWasHeard,
     ModelWasReplaced,
@@ -133,6 +135,10 @@ class Engine:
                 return self._apply(operation)
             case ResetEdge(peer=peer, incarnation=incarnation):
                 return self._done(None, EdgeWasReset(peer=peer, incarnation=incarnation))
+            case ChangeEdges(added=added, dropped=dropped):
+                self.kept = {peer: share for peer, share in self.kept.items() if peer not in dropped}
+                change = EdgesWereChanged(added=added, dropped=dropped)
+                return self._done(None, change, urgent=True) if added or dropped else Outcome(None, None)
             case CommitRound():
                 return self._commit(operation)
             case Bootstrap():

@@ -6,6 +6,7 @@ One writer at a time (the engine's thread). What changes it stands in `engine`; 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -130,7 +131,7 @@ class NodeState:
         channels = np.concatenate([model, more])
         state = cls(channels, samples, model.size, terms=method.no_terms, local=local or {})
         for peer in peers:
-            state.edges[peer] = EdgeState(EdgeRecord(), zeros(channels), zeros(channels))
+            state._add_edge(peer, EdgeRecord())
         return state
 
     @property
@@ -143,6 +144,32 @@ class NodeState:
         self.life = Life(self.life.generation + bool(self.life.name), name)
         for edge in self.edges.values():
             edge.begin_anew(edge.record.without_replicas())
+
+    def hear_life(self, member: int | None, life: Life) -> None:
+        """None: of this node itself."""
+        if member is None:
+            self.life = life
+        else:
+            self.lives[member] = life
+
+    def change_edges(self, added: Iterable[int], dropped: Iterable[int]) -> None:
+        """While the node runs: both ends know that a new edge is empty, and nothing is left of one that goes."""
+        for peer in dropped:
+            self.edges.pop(peer, None)
+        for peer in added:
+            self._add_edge(peer, EdgeRecord())
+        self.edges = {peer: self.edges[peer] for peer in sorted(self.edges)}
+
+    def fit_edges(self, peers: Iterable[int]) -> None:
+        """At a start: the graph may have changed while the node was off."""
+        wanted = sorted(peers)
+        for peer in wanted:
+            if peer not in self.edges:
+                self._add_edge(peer, EdgeRecord(has_replicas=False))
+        self.edges = {peer: self.edges[peer] for peer in wanted}
+
+    def _add_edge(self, peer: int, record: EdgeRecord) -> None:
+        self.edges[peer] = EdgeState(record, zeros(self.channels), zeros(self.channels))
 
     @property
     def shown(self) -> Vector:

@@ -20,7 +20,6 @@ from p2pfl.config.cores import hops, settings_of
 from p2pfl.config.model import HASH_BYTES, FederationConfig, Member, NodeConfig, federation_id, keys
 from p2pfl.core.core import Core
 from p2pfl.core.lives import Life, Start
-from p2pfl.core.records import EdgeRecord
 from p2pfl.core.staleness import turns_of
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
@@ -28,7 +27,7 @@ from p2pfl.engine.changes import redo
 from p2pfl.engine.codecs import Codecs, codecs_of, gammas_of
 from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.state import EdgeState, NodeState
+from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.load import make_learner
@@ -184,7 +183,7 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
         store.end_log("it was written by other settings")  # what comes now could not be read by those in its snapshot
     _begin_edges_anew(setup, loaded, state)
-    _fit_edges(setup, state)
+    state.fit_edges(setup.peers)
     try:
         setup.learner.load_local_state(state.local)
     except UserError as error:
@@ -281,16 +280,6 @@ def is_whole(header: Mapping[str, Any]) -> bool:
 def random_name() -> int:
     """For a life or a process: 53 bits, for no two shall ever be equal by chance."""
     return int.from_bytes(os.urandom(7), "little") >> 3
-
-
-def _fit_edges(setup: Setup, state: NodeState) -> None:
-    """The graph may have changed since: drop edges that are gone, add those that are new."""
-    blank = EdgeRecord(has_replicas=False)
-    for peer in setup.peers:
-        if peer not in state.edges:
-            state.edges[peer] = EdgeState(replace(blank), np.zeros_like(state.channels), np.zeros_like(state.channels))
-    for peer in set(state.edges) - set(setup.peers):
-        del state.edges[peer]
 
 
 def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:

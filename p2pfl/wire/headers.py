@@ -57,6 +57,7 @@ class HelloHeader(Header, frozen=True):
     life: Counter
     process: Counter
     trained: Counter
+    bound: Counter
     begun: Bitmap
     through: Bitmap
 
@@ -89,6 +90,7 @@ class ReadyHeader(Header, frozen=True):
     closing: Counter | None
     level: Counter | None
     trained: Counter
+    bound: Counter
     known: Counter
     begun: Bitmap
     through: Bitmap

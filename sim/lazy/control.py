@@ -131,6 +131,9 @@ class LazyEngine:
 
     # -- operations --------------------------------------------------------------------------------------------------
 
+    def amend(self, neighbors: tuple[int, ...]) -> None:
+        raise AssertionError(f"node {self.index} is to have the neighbors {neighbors}: such a run goes one by one")
+
     def run(self, operation: Operation) -> Event | None:
         return self._do[type(operation)](operation)
 

@@ -68,6 +68,11 @@ def hello(**changes):
     return Hello(**(plain | changes))
 
 
+def own_hello(**changes):
+    """The greeting of a node with these settings."""
+    return hello(**({"bound": settings().rounds} | changes))
+
+
 def request(**changes):
     plain = {
         "incarnation": 0,

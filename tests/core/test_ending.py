@@ -103,3 +103,68 @@ def test_who_took_over_half_of_its_rounds_has_trained_for_as_long_as_the_others(
     node.rounds.training.take_over(200, None)
     node.facts.rounds = 300
     assert node.rounds.training.elapsed_s(50.0) == 150.0
+
+
+def amended(one, now=0.0, neighbors=(1, 2), **changes):
+    """As where the federation has changed."""
+    before = one.bound
+    one.settings.adopt(settings(**({"members": 8} | changes)))
+    one.amend(neighbors, before, now)
+
+
+def test_a_member_that_was_removed_is_not_waited_for():
+    one = ending()
+    one.begin(0.0)
+    one.hear(1, 0, bitmap(0b110), bitmap(0b010), 1.0)
+    one.complete(2.0)
+    assert over(one, 2.0) is None
+    amended(one, 2.0, retired=frozenset({2}))
+    assert over(one, 2.0) is Reason.ALL
+
+
+def test_a_member_that_was_removed_is_no_part_of_the_half():
+    """Of six who have begun two are through; where two others go, those two are half."""
+    one = ending()
+    one.begin(0.0)
+    one.hear(1, 0, bitmap(0b11_1111), bitmap(0b110), 1.0)
+    assert over(one, 100.0) is None
+    amended(one, 100.0, retired=frozenset({4, 5}))
+    assert over(one, 104.9) is None
+    assert over(one, 105.0) is Reason.HALF
+
+
+def test_a_newcomer_is_waited_for_also_where_its_word_came_before_that_of_the_change():
+    one = ending(members=3)
+    one.begin(0.0)
+    one.hear(1, 0, bitmap(0b1110), bitmap(0b0110), 1.0)
+    one.complete(2.0)
+    assert over(one, 2.0) is Reason.ALL
+    amended(one, 2.0, members=4)
+    assert over(one, 2.0) is None
+    one.hear(1, 0, bitmap(0b1110), bitmap(0b1110), 3.0)
+    assert over(one, 3.0) is Reason.ALL
+
+
+def test_with_more_rounds_to_do_nobody_is_through_any_more():
+    one = ending(rounds=3)
+    one.begin(0.0)
+    one.hear(1, 0, bitmap(0b110), bitmap(0b110), 1.0, bound=3)
+    one.complete(2.0)
+    assert over(one, 2.0) is Reason.ALL
+    amended(one, 2.0, rounds=9)
+    assert not one.is_through
+    assert over(one, 9.0) is None
+    one.complete(9.0)
+    one.hear(1, 0, bitmap(0b110), bitmap(0b110), 9.0, bound=3)
+    assert over(one, 9.0) is None, "who knows of three rounds may say so of six that are left"
+    one.hear(1, 0, bitmap(0b110), bitmap(0b110), 9.5, bound=9)
+    assert over(one, 9.5) is Reason.ALL
+
+
+def test_who_was_through_by_a_larger_number_of_rounds_is_so_by_a_smaller_one():
+    one = ending(rounds=9)
+    one.begin(0.0)
+    one.hear(1, 0, bitmap(0b110), bitmap(0b110), 1.0, bound=9)
+    amended(one, 2.0, rounds=3)
+    one.complete(2.0)
+    assert over(one, 2.0) is Reason.ALL

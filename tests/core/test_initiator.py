@@ -18,9 +18,9 @@ from core_kit import (
     apply_reply,
     exchange_as_initiator,
     freeze,
-    hello,
     initiator,
     only,
+    own_hello,
     pending_initiator,
     reply_to,
     request,
@@ -32,8 +32,8 @@ from core_kit import (
 def test_first_contact_freezes_request_one_with_staleness_weight_zero_and_an_audit():
     _, effects = initiator()
     assert effects == [
-        Send(peer=1, session=1, message=hello()),
-        Send(peer=1, session=1, message=hello(have_yours=True)),
+        Send(peer=1, session=1, message=own_hello()),
+        Send(peer=1, session=1, message=own_hello(have_yours=True)),
         Freeze(
             peer=1, incarnation=0, seq=1, version=0, echo=None, weight=WEIGHT, staleness=0.0, pace_s=0.0, audit=True
         ),

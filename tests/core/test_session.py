@@ -22,6 +22,7 @@ from core_kit import (
     make_node,
     only,
     open_session,
+    own_hello,
     pending_initiator,
     reply_to,
     request,
@@ -53,7 +54,7 @@ def test_before_both_greetings_nothing_but_hello_counts(ends, message):
 
 def test_a_session_begins_with_our_hello_and_opens_with_theirs():
     node = make_node(1, 0)
-    assert node.handle(SessionOpened(peer=0, session=5), 0.0) == [Send(peer=0, session=5, message=hello())]
+    assert node.handle(SessionOpened(peer=0, session=5), 0.0) == [Send(peer=0, session=5, message=own_hello())]
     assert not node.edges[0].is_open
     say(node, 0, hello(), session=5)
     assert node.edges[0].is_open
@@ -64,7 +65,7 @@ def test_hello_is_repeated_every_second_until_the_other_end_is_heard():
     node.handle(SessionOpened(peer=0, session=5), 0.0)
     for second in (1.0, 2.0, 3.0):
         assert node.deadline() == second
-        assert node.wake(second) == [Send(peer=0, session=5, message=hello())]
+        assert node.wake(second) == [Send(peer=0, session=5, message=own_hello())]
     say(node, 0, hello(), now=3.5, session=5)
     assert node.deadline() is None
 
@@ -72,7 +73,7 @@ def test_hello_is_repeated_every_second_until_the_other_end_is_heard():
 def test_a_repeated_hello_is_answered_only_if_it_does_not_say_i_have_yours():
     node = responder()
     assert say(node, 0, hello(have_yours=True)) == []
-    assert say(node, 0, hello()) == [Send(peer=0, session=1, message=hello(have_yours=True))]
+    assert say(node, 0, hello()) == [Send(peer=0, session=1, message=own_hello(have_yours=True))]
 
 
 def test_a_second_hello_that_says_something_else_changes_nothing():
@@ -85,7 +86,7 @@ def test_a_second_hello_that_says_something_else_changes_nothing():
 def test_hello_has_the_same_fields_each_time_although_the_node_has_gone_on():
     node = responder()
     node.facts.version = 12
-    assert sent(say(node, 0, hello())) == [hello(have_yours=True)]
+    assert sent(say(node, 0, hello())) == [own_hello(have_yours=True)]
 
 
 def test_messages_of_another_session_are_void():
@@ -190,7 +191,7 @@ def test_a_flood_at_a_busy_edge_is_not_kept(extra):
 
 def test_every_event_of_an_unknown_session_leaves_the_node_as_it_was():
     node = make_node(1, 0)
-    assert node.handle(MessageReceived(peer=0, session=3, message=hello()), 0.0) == []
+    assert node.handle(MessageReceived(peer=0, session=3, message=own_hello()), 0.0) == []
     assert node.handle(SessionClosed(peer=0, session=3), 0.0) == []
     assert node.deadline() is None
 

@@ -11,7 +11,7 @@ from sim.worlds.model import LinkSpec
 
 MS = NS // 1000
 LATENCY_NS = 2 * MS
-READY_BYTES = 18 + 10 + 17
+READY_BYTES = 18 + 11 + 17
 """of a Ready, as it is counted: prefix, header with a version below 128, seal."""
 SQUARE = ((0, 1), (0, 2), (1, 3), (2, 3))
 

@@ -53,6 +53,7 @@ HELLO = Hello(
     life=70001,
     process=70002,
     trained=9,
+    bound=40,
     begun=b"\x07",
     through=b"\x02",
 )
@@ -84,10 +85,10 @@ REPLY = Reply(
 GOLDEN = [
     (
         HELLO,
-        "7032 07 01 0000 4a000000 0000000000000000",
+        "7032 07 01 0000 4b000000 0000000000000000",
         (
-            "dc001201cd012cc0c400c3c41001010101010101010101010101010101c41002020202020202020202020202020202"
-            "ce00011170c0c0c2c302ce00011171ce0001117209c40107c40102"
+            "dc001301cd012cc0c400c3c41001010101010101010101010101010101c41002020202020202020202020202020202"
+            "ce00011170c0c0c2c302ce00011171ce000111720928c40107c40102"
         ),
         "",
     ),
@@ -106,14 +107,14 @@ GOLDEN = [
         ),
         "ff",
     ),
-    (Ready(version=128), "7032 07 04 0000 0b000000 0000000000000000", "97cc80c0c00000c400c400", ""),
+    (Ready(version=128), "7032 07 04 0000 0c000000 0000000000000000", "98cc80c0c0000000c400c400", ""),
     (
-        Ready(version=9, closing=3, trained=8, known=70003, begun=b"\x0f", through=b"\x01"),
-        "7032 07 04 0000 10000000 0000000000000000",
-        "970903c008ce00011173c4010fc40101",
+        Ready(version=9, closing=3, trained=8, bound=40, known=70003, begun=b"\x0f", through=b"\x01"),
+        "7032 07 04 0000 11000000 0000000000000000",
+        "980903c00828ce00011173c4010fc40101",
         "",
     ),
-    (Ready(version=0, level=2), "7032 07 04 0000 0a000000 0000000000000000", "9700c0020000c400c400", ""),
+    (Ready(version=0, level=2), "7032 07 04 0000 0b000000 0000000000000000", "9800c002000000c400c400", ""),
     (Resync(incarnation=5), "7032 07 05 0000 02000000 0000000000000000", "9105", ""),
     (
         Ask(incarnation=1, seq=2, request_digest=D3),
@@ -161,6 +162,7 @@ MESSAGES = st.one_of(
         life=counters,
         process=counters,
         trained=counters,
+        bound=counters,
         begun=bitmaps,
         through=bitmaps,
     ),
@@ -194,6 +196,7 @@ MESSAGES = st.one_of(
         closing=counters | st.none(),
         level=counters | st.none(),
         trained=counters,
+        bound=counters,
         known=counters,
         begun=bitmaps,
         through=bitmaps,

@@ -1,0 +1,109 @@
+"""A change of the federation, from when a node hears of it until it takes effect: between two of its rounds.
+
+Edges that stay keep all that they have. On those that go nothing new begins, and what is on its way is waited for as
+long as a round waits for a late exchange: so both ends have carried out the same transactions when they drop the edge,
+and `sum n_i x_i` stays what it was. With a member that was removed nothing is exchanged from the first moment on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from p2pfl.core.edge import Edge
+from p2pfl.core.effects import ChangeEdges, CloseSession, Effect
+from p2pfl.core.events import Amended, SessionClosed, SessionOpened
+from p2pfl.core.facts import NEVER, Phase
+from p2pfl.core.neighbors import Neighbors
+from p2pfl.core.records import EdgeRecord
+from p2pfl.core.staleness import ALWAYS
+
+OVER = (Phase.CLOSING, Phase.LINGERING, Phase.FINISHED)
+"""Phases in which a node does not train any more, however many rounds there are to do by now."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Amending:
+    """`asked` is what waits for its time. `early` are sessions with neighbors to be, who have taken it up already."""
+
+    neighbors: Neighbors
+    asked: Amended | None = None
+    early: dict[int, int] = field(default_factory=dict)
+    _until: float | None = None
+    """When what is on its way is no longer waited for."""
+
+    def ask(self, event: Amended) -> list[Effect]:
+        """The newest counts."""
+        self.asked, self._until = event, None
+        effects: list[Effect] = []
+        for peer, edge in self.neighbors.edges.items():
+            edge.exchange.leaves = peer not in event.neighbors
+            edge.line.barred = peer in event.settings.retired
+            if edge.line.barred:
+                effects += edge.exchange.drop("it is no member any more")
+                self.neighbors.timers.note(edge)
+        for peer in [*self.early]:
+            if peer not in event.neighbors:
+                effects.append(_refusal(peer, self.early.pop(peer)))
+        return effects
+
+    def due_at(self, now: float) -> float:
+        """When what is asked for may take effect between two rounds; not later than `now`: it may."""
+        leaving = [edge for edge in self.neighbors.edges.values() if edge.exchange.leaves]
+        if any(edge.exchange.busy for edge in leaving):
+            return NEVER  # what the engine answers is an event
+        late = [edge for edge in leaving if edge.is_open and not edge.exchange.is_settled]
+        if not late:
+            return now
+        if self._until is None:
+            self._until = now + max(edge.service.patience.wait_s() for edge in late)
+        return self._until
+
+    def take_effect(self, phase: Phase, now: float) -> list[Effect]:
+        """Between two rounds. What the engine is asked for comes before whatever the new edges want."""
+        event, around = self.asked, self.neighbors
+        if event is None:
+            return []
+        self.asked = None
+        settings, bound_before = around.settings, around.ending.bound
+        effects: list[Effect] = []
+        dropped = tuple(peer for peer in around.edges if peer not in event.neighbors)
+        for peer in dropped:
+            effects += around.edges[peer].exchange.drop("no neighbor any more")
+            around.remove(peer)
+        settings.adopt(replace(event.settings, rounds=settings.rounds) if phase in OVER else event.settings)
+        turns = {peer: event.turns.get(peer, ALWAYS) for peer in event.neighbors}
+        around.facts.degree = settings.profile.degree(turns)
+        for peer, edge in around.edges.items():
+            edge.take_turns(turns[peer])
+        added = tuple(peer for peer in event.neighbors if peer not in around.edges)
+        for peer in added:
+            around.add(peer, EdgeRecord(), turns[peer])
+        around.ending.amend(event.neighbors, bound_before, now)
+        effects.append(ChangeEdges(added=added, dropped=dropped))
+        return effects + [effect for peer in added for effect in self._open(around.edges[peer], now)]
+
+    def _open(self, edge: Edge, now: float) -> list[Effect]:
+        """The session that was there early, if there was one."""
+        session = self.early.pop(edge.peer, None)
+        effects = [] if session is None else edge.open_session(session, now)
+        self.neighbors.timers.note(edge)
+        return effects
+
+    # -- who is no neighbor yet, or no more ---------------------------------------------------------------------------
+
+    def meet(self, event: SessionOpened) -> list[Effect]:
+        """A neighbor to be waits, and repeats its greeting until it is one."""
+        if self.asked is None or event.peer not in self.asked.neighbors:
+            return [_refusal(event.peer, event.session)]
+        self.early[event.peer] = event.session
+        return []
+
+    def part(self, event: SessionClosed) -> list[Effect]:
+        """Such a session has ended."""
+        if self.early.get(event.peer) == event.session:
+            del self.early[event.peer]
+        return []
+
+
+def _refusal(peer: int, session: int) -> CloseSession:
+    return CloseSession(peer=peer, session=session, reason="no neighbor of this node")

@@ -18,9 +18,13 @@ MOST_TERMS = 16
 """Numbers of a learning method in one message."""
 MOST_LIVES_TOLD = 256
 """Lives in one message."""
+MOST_ROWS = 16
+"""Rows of vitals in one message."""
+MOST_ROW_BYTES = 384
+"""Bytes of one row of vitals, its signature included."""
 
 PROTOCOL = "p2pfl/1"
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 CHUNK_BYTES = 256 * 1024
 
 
@@ -155,8 +159,17 @@ class Resign(Struct, frozen=True, kw_only=True, gc=False):
     other_ms: int
 
 
+class Vitals(Struct, frozen=True, kw_only=True, gc=False):
+    """What members say about themselves, for eyes only: the network takes it, and no core hears of it.
+
+    Of each row: how many seconds ago its node said it, by who passes it on, and the row with its signature.
+    """
+
+    rows: tuple[tuple[int, bytes], ...]
+
+
 Transaction = Request | Reply | Resync | Ask | Busy
-Message = Hello | Transaction | Ready | Done | LivesTold | Resign
+Message = Hello | Transaction | Ready | Done | LivesTold | Resign | Vitals
 
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")
 _TERMS = [struct.Struct(f"<{count}d") for count in range(MOST_TERMS + 1)]

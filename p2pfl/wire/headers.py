@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from p2pfl.core import messages
-from p2pfl.core.messages import DIGEST_BYTES, MOST_LIVES_TOLD, MOST_TERMS, Message
+from p2pfl.core.messages import DIGEST_BYTES, MOST_LIVES_TOLD, MOST_ROW_BYTES, MOST_ROWS, MOST_TERMS, Message
 from p2pfl.errors import PeerFault
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -31,6 +31,8 @@ Terms = Annotated[tuple[Amount, ...], Meta(max_length=MOST_TERMS)]
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 # Of members: as many as anybody will ever have, and far fewer than a header can hold.
 Bitmap = Annotated[bytes, Meta(max_length=8192)]
+# Opaque here: its signature is looked at by who reads it.
+Row = Annotated[bytes, Meta(min_length=1, max_length=MOST_ROW_BYTES)]
 # Empty or whole; msgspec cannot say that, so `_check_digests` does.
 DigestOrEmpty = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
 
@@ -122,6 +124,10 @@ class ResignHeader(Header, frozen=True):
     other_ms: Counter
 
 
+class VitalsHeader(Header, frozen=True):
+    rows: Annotated[tuple[tuple[Counter, Row], ...], Meta(max_length=MOST_ROWS)]
+
+
 def values_of(names: tuple[str, ...]) -> Callable[[Message], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
@@ -153,6 +159,7 @@ KINDS = (
     MessageKind(8, messages.Done, DoneHeader),
     MessageKind(9, messages.LivesTold, LivesToldHeader),
     MessageKind(10, messages.Resign, ResignHeader),
+    MessageKind(11, messages.Vitals, VitalsHeader),
 )
 BY_CODE = {kind.code: kind for kind in KINDS}
 BY_MESSAGE = {kind.message: kind for kind in KINDS}

@@ -25,6 +25,7 @@ from p2pfl.core.messages import (
     Request,
     Resign,
     Resync,
+    Vitals,
     request_digest,
 )
 from p2pfl.errors import PeerFault
@@ -81,7 +82,7 @@ REPLY = Reply(
 GOLDEN = [
     (
         HELLO,
-        "7032 06 01 0000 4a000000 0000000000000000",
+        "7032 07 01 0000 4a000000 0000000000000000",
         (
             "dc001201cd012cc0c400c3c41001010101010101010101010101010101c41002020202020202020202020202020202"
             "ce00011170c0c0c2c302ce00011171ce0001117209c40107c40102"
@@ -90,43 +91,44 @@ GOLDEN = [
     ),
     (
         REQUEST,
-        "7032 06 02 0000 2c000000 0300000000000000",
+        "7032 07 02 0000 2c000000 0300000000000000",
         "99010203c0cb3fe0000000000000cb3ff0000000000000cb3fd000000000000091cb4008000000000000c400",
         "010203",
     ),
     (
         REPLY,
-        "7032 06 03 0000 3b000000 0100000000000000",
+        "7032 07 03 0000 3b000000 0100000000000000",
         (
             "980102c4100303030303030303030303030303030304cb3fc0000000000000cb4000000000000000"
             "91cb3fc0000000000000cb3fe8000000000000"
         ),
         "ff",
     ),
-    (Ready(version=128), "7032 06 04 0000 0b000000 0000000000000000", "97cc80c0c00000c400c400", ""),
+    (Ready(version=128), "7032 07 04 0000 0b000000 0000000000000000", "97cc80c0c00000c400c400", ""),
     (
         Ready(version=9, closing=3, trained=8, known=70003, begun=b"\x0f", through=b"\x01"),
-        "7032 06 04 0000 10000000 0000000000000000",
+        "7032 07 04 0000 10000000 0000000000000000",
         "970903c008ce00011173c4010fc40101",
         "",
     ),
-    (Ready(version=0, level=2), "7032 06 04 0000 0a000000 0000000000000000", "9700c0020000c400c400", ""),
-    (Resync(incarnation=5), "7032 06 05 0000 02000000 0000000000000000", "9105", ""),
+    (Ready(version=0, level=2), "7032 07 04 0000 0a000000 0000000000000000", "9700c0020000c400c400", ""),
+    (Resync(incarnation=5), "7032 07 05 0000 02000000 0000000000000000", "9105", ""),
     (
         Ask(incarnation=1, seq=2, request_digest=D3),
-        "7032 06 06 0000 15000000 0000000000000000",
+        "7032 07 06 0000 15000000 0000000000000000",
         "930102c41003030303030303030303030303030303",
         "",
     ),
     (
         Busy(incarnation=1, seq=2, retry_after_s=1.5),
-        "7032 06 07 0000 0c000000 0000000000000000",
+        "7032 07 07 0000 0c000000 0000000000000000",
         "930102cb3ff8000000000000",
         "",
     ),
-    (Done(version=9), "7032 06 08 0000 02000000 0000000000000000", "9109", ""),
-    (LivesTold(lives=((3, 1, 70001),)), "7032 06 09 0000 0a000000 0000000000000000", "9191930301ce00011171", ""),
-    (Resign(process=7, other_ms=9), "7032 06 0a 0000 03000000 0000000000000000", "920709", ""),
+    (Done(version=9), "7032 07 08 0000 02000000 0000000000000000", "9109", ""),
+    (LivesTold(lives=((3, 1, 70001),)), "7032 07 09 0000 0a000000 0000000000000000", "9191930301ce00011171", ""),
+    (Resign(process=7, other_ms=9), "7032 07 0a 0000 03000000 0000000000000000", "920709", ""),
+    (Vitals(rows=((3, b"row"),)), "7032 07 0b 0000 09000000 0000000000000000", "91919203c403726f77", ""),
 ]
 
 counters = st.integers(0, 2**53 - 1)
@@ -194,6 +196,10 @@ MESSAGES = st.one_of(
     ),
     st.builds(LivesTold, lives=st.lists(st.tuples(counters, counters, counters), max_size=256).map(tuple)),
     st.builds(Resign, process=counters, other_ms=counters),
+    st.builds(
+        Vitals,
+        rows=st.lists(st.tuples(counters, st.binary(min_size=1, max_size=384)), max_size=16).map(tuple),
+    ),
     st.builds(Resync, incarnation=counters),
     st.builds(Ask, incarnation=counters, seq=counters, request_digest=digests),
     st.builds(Busy, incarnation=counters, seq=counters, retry_after_s=st.floats(0, 3600)),
@@ -275,7 +281,7 @@ def test_numpys_floats_travel_as_floats():
 # --- limits -------------------------------------------------------------------------------------------------------
 
 
-def pack(*, magic=b"p2", version=6, code=2, flags=0, header_bytes=10, body_bytes=10):
+def pack(*, magic=b"p2", version=7, code=2, flags=0, header_bytes=10, body_bytes=10):
     return struct.pack("<2sBBHIQ", magic, version, code, flags, header_bytes, body_bytes)
 
 
@@ -291,10 +297,10 @@ def test_a_prefix_within_the_limits_is_accepted():
         (pack()[:-1], "17 bytes instead of 18"),
         (pack() + b"\0", "19 bytes instead of 18"),
         (pack(magic=b"P2"), "begins with"),
-        (pack(version=1), "version 1, this node version 6"),
-        (pack(version=0), "version 0, this node version 6"),
+        (pack(version=1), "version 1, this node version 7"),
+        (pack(version=0), "version 0, this node version 7"),
         (pack(code=0), "unknown type 0"),
-        (pack(code=11), "unknown type 11"),
+        (pack(code=200), "unknown type 200"),
         (pack(flags=1), "unknown flags 0x1"),
         (pack(header_bytes=MAX_HEADER_BYTES + 1), "limit 65536, 100"),
         (pack(header_bytes=2**32 - 1), "limit 65536, 100"),

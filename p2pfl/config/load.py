@@ -210,6 +210,7 @@ DEFAULTS: dict[str, Any] = {
     "key_file": "node.key",
     "state_dir": "state",
     "status_listen": "127.0.0.1:0",
+    "status_names": (),
     "durability": "auto",
     "snapshot_s": 60.0,
     "threads": 1,

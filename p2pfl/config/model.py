@@ -28,6 +28,7 @@ from p2pfl.config.tables import (
     Kind,
     address,
     choice,
+    hosts,
     name,
     number,
     or_none,
@@ -36,6 +37,7 @@ from p2pfl.config.tables import (
     public_keys,
     text,
     texts,
+    truth,
     whole,
 )
 
@@ -113,6 +115,8 @@ class GossipConfig:
     """The rate of exchanges that one neighbor may request; beyond it the answer is Busy."""
     audit_every: int = 64
     """Transactions between two comparisons of replica digests."""
+    vitals: bool = True
+    """Whether members tell each other how they are: phase, round, accuracy, alarms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +235,8 @@ class NodeConfig:
     """The address host:port for gossip; port 0 takes any free one."""
     status_listen: str | None
     """The address host:port of the status page, or None for no page."""
+    status_names: tuple[str, ...]
+    """Host names under which the page is reached, beside addresses and localhost."""
     durability: str
     """"exchange", "snapshot", or "auto": exchange for models below 1 MB."""
     snapshot_s: float
@@ -280,6 +286,7 @@ GOSSIP: Kinds = {
     "max_wait_s": number(0, above=True),
     "exchanges_per_s": number(0, above=True),
     "audit_every": whole(1),
+    "vitals": truth(),
 }
 
 MEMBER: Kinds = {"name": name(), "key": public_key(), "address": address(1)}
@@ -291,6 +298,7 @@ NODE: Kinds = {
     "state_dir": text(),
     "listen": address(0),
     "status_listen": or_none(address(0)),
+    "status_names": hosts(),
     "durability": choice("auto", "exchange", "snapshot"),
     "snapshot_s": number(0, above=True),
     "threads": whole(1, 1024),

@@ -21,6 +21,7 @@ from p2pfl.errors import UserError
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*):(\d{1,5})")
+HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 LARGEST = 2**63 - 1
 SAFE = 1e300
 MOST_CHARACTERS = 2 << 20
@@ -162,6 +163,18 @@ def texts() -> Kind:
     return Kind("text, or a list of texts", read)
 
 
+def hosts() -> Kind:
+    """Names of machines, in small letters; none is fine."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list) or not all(isinstance(one, str) and HOST.fullmatch(one) for one in values):
+            raise ValueError
+        return tuple(one.lower().rstrip(".") for one in values)
+
+    return Kind('a name of this machine such as "pi1.local", or a list of them', read)
+
+
 def pair() -> Kind:
     """Two different names."""
     one = name()
@@ -175,6 +188,15 @@ def pair() -> Kind:
         return first, second
 
     return Kind('the names of two neighbors, such as ["node0", "node1"]', read)
+
+
+def truth() -> Kind:
+    def read(value: Any) -> bool:
+        if isinstance(value, bool):
+            return value
+        raise ValueError
+
+    return Kind("true or false", read)
 
 
 def whole(least: int, most: int = LARGEST) -> Kind:

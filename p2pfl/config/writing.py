@@ -58,6 +58,7 @@ def _aligned(text: str) -> str:
 def _tuning(rule: str) -> str:
     gossip = {key: getattr(_GOSSIP, key) for key in GossipConfig.__slots__}
     gossip |= {"share": _GOSSIP.share[0], "rule": json.dumps(rule), "protects": _protects(liars_of(rule))}
+    gossip["vitals"] = json.dumps(_GOSSIP.vitals)
     training = {key: getattr(_TRAINING, key) for key in TrainingConfig.__slots__}
     training["method"] = usual_method(rule)
     return _TUNING.format(**training, **gossip)
@@ -124,6 +125,7 @@ rule = {rule}  # {protects}
 # max_wait_s = {max_wait_s}  # no round waits longer for one exchange
 # exchanges_per_s = {exchanges_per_s}  # the most exchanges that one neighbor may request
 # audit_every = {audit_every}  # exchanges between two comparisons of what both ends hold
+# vitals = {vitals}  # members tell each other phase, round, accuracy and alarms, for the page that shows all of them
 
 """
 
@@ -150,6 +152,7 @@ _NODE = """\
 # key_file = "node.key"
 # state_dir = "state"
 # status_listen = "127.0.0.1:0"  # the status page, port 0 takes a free one; "none" turns it off
+# status_names = []  # names of this machine, beside addresses, for that page, such as ["{name}.local"]
 # durability = "auto"  # exchange: no loss in a crash; snapshot: spares the SD card; auto: by model size
 # snapshot_s = 60.0
 # threads = 1

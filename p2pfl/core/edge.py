@@ -28,6 +28,7 @@ from p2pfl.core.messages import (
     Message,
     Ready,
     Resign,
+    Vitals,
 )
 from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord, disagreement
@@ -189,6 +190,8 @@ class Edge:
         if not self.line.greeting.is_open and not isinstance(message, _BEFORE_JUDGEMENT):
             return []
         match message:
+            case Vitals():  # for eyes only: nothing is decided by them
+                return []
             case Ready():
                 self.progress.hear_ready(message, now)
                 answer = self.announce(answer=True) if message.begun or message.through else []

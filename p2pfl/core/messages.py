@@ -20,6 +20,10 @@ MOST_LIVES_TOLD = 256
 """Lives in one message."""
 MOST_PART_BYTES = 48 * 1024
 """Of a charter in one message."""
+MOST_ROWS = 16
+"""Rows of vitals in one message."""
+MOST_ROW_BYTES = 384
+"""Bytes of one row of vitals, its signature included."""
 
 PROTOCOL = "p2pfl/1"
 PROTOCOL_VERSION = 7
@@ -185,8 +189,18 @@ class CharterPart(Struct, frozen=True, kw_only=True, gc=False):
 CharterMessage = CharterTold | CharterAsked | CharterPart
 """What is about the charter: for the node as a whole, not for its core."""
 
+
+class Vitals(Struct, frozen=True, kw_only=True, gc=False):
+    """What members say about themselves, for eyes only: the network takes it, and no core hears of it.
+
+    Of each row: how many seconds ago its node said it, by who passes it on, and the row with its signature.
+    """
+
+    rows: tuple[tuple[int, bytes], ...]
+
+
 Transaction = Request | Reply | Resync | Ask | Busy
-Message = Hello | Transaction | Ready | Done | LivesTold | Resign | CharterMessage
+Message = Hello | Transaction | Ready | Done | LivesTold | Resign | CharterMessage | Vitals
 
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")
 _TERMS = [struct.Struct(f"<{count}d") for count in range(MOST_TERMS + 1)]

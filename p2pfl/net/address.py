@@ -51,6 +51,16 @@ def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
     )
 
 
+def own_address() -> str:
+    """The address of this machine that others on its network use, as well as it can know. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # documentation only (RFC 5737): the kernel chooses a way out
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
+
+
 def free_ports(count: int) -> list[int]:
     """Free ports below those that the system gives to outgoing connections, so that none is taken by chance."""
     chance = random.Random()

@@ -1,45 +1,115 @@
-"""What the node shows of itself to whoever looks after it: `/status` as JSON, `/metrics` for Prometheus.
+"""What the node shows to whoever looks after it: a page at `/`, `/status` as JSON, `/metrics` for Prometheus.
 
-Read-only and without a login, so it belongs on localhost or in a trusted network. A web page elsewhere that points
-a name of its own at this machine (DNS rebinding) is turned away by the Host header.
+Who may look is `guard`'s business. GET changes nothing. The page's files are read once, and ask for nothing from
+anywhere else, which a strict content security policy would not let them either.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import math
-import re
-from collections.abc import Awaitable, Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 from aiohttp import web
 
-from p2pfl.net.address import Address, cannot_listen, parse_address
+from p2pfl.net.address import cannot_listen, own_address, parse_address
 from p2pfl.net.doorway import Doorway, Gate
+from p2pfl.net.guard import Guard, is_loopback, new_token
 from p2pfl.net.limits import IDLE_BYTES, Limits
+from p2pfl.net.live import Live, Site
+from p2pfl.reporting.metrics import exposition
 
 KEY = "status_listen"
 CONNECTIONS = 32
+MOST_BODY_BYTES = 4096
+WEB = Path(__file__).parents[1] / "web"
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/graph.js": ("graph.js", "text/javascript; charset=utf-8"),
+    "/curves.js": ("curves.js", "text/javascript; charset=utf-8"),
+    "/uplot.js": ("uplot/uPlot.iife.min.js", "text/javascript; charset=utf-8"),
+    "/uplot.css": ("uplot/uPlot.min.css", "text/css; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+ENTER = "/enter"
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a user may have written
+HEADERS = {
+    "Server": "p2pfl",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+}
+
+
+class PageFile(NamedTuple):
+    body: bytes
+    kind: str
+    tag: str
+
+
+@cache
+def page_files() -> dict[str, PageFile]:
+    """By path."""
+    bodies = {path: (WEB / name).read_bytes() for path, (name, _) in FILES.items()}
+    return {
+        path: PageFile(body, FILES[path][1], f'"{hashlib.blake2b(body, digest_size=8).hexdigest()}"')
+        for path, body in bodies.items()
+    }
 
 
 class StatusPage:
-    """`async with` binds; UserError where that fails. `status` is called for each request, on the event loop."""
+    """`async with` binds; UserError where that fails. `status` is called for each request, on the event loop.
 
-    def __init__(self, listen: str, status: Callable[[], Mapping[str, Any]]) -> None:
+    `site` is the whole federation for the page; without it there is none. `names` are host names that may be used
+    beside addresses, `token` is what everybody needs who is not on this machine.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        status: Callable[[], Mapping[str, Any]],
+        *,
+        site: Site | None = None,
+        names: Iterable[str] = (),
+        token: str | None = None,
+    ) -> None:
         self._address = parse_address(listen, KEY)
-        self._status = status
+        self._status, self._site = status, site
+        self._guard = Guard(
+            listen=self._address,
+            names=frozenset(name.lower() for name in names),
+            open_paths=frozenset([*FILES, ENTER]) if site else frozenset(),
+            token=token or new_token(),
+        )
+        self._live = None if site is None else Live(site)
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
         self.port = 0
 
     async def __aenter__(self) -> Self:
-        application = web.Application(middlewares=[self._check_host])
+        application = web.Application(middlewares=[self._guard.check], client_max_size=MOST_BODY_BYTES)
         application.router.add_get("/status", self._show_status)
         application.router.add_get("/metrics", self._show_metrics)
-        application.on_response_prepare.append(hide_software)
+        if self._site is not None and self._live is not None:
+            for path in FILES:
+                application.router.add_get(path, self._show_file)
+            application.router.add_post(ENTER, self._guard.enter)
+            application.router.add_get("/federation", self._show_federation)
+            application.router.add_get("/history", self._show_history)
+            application.router.add_get("/live", self._live.stream)
+        application.on_response_prepare.append(add_headers)
         runner = web.AppRunner(application, access_log=None, keepalive_timeout=30, shutdown_timeout=0.5)
         await runner.setup()
         try:
@@ -53,9 +123,19 @@ class StatusPage:
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
+    def others_hosts(self) -> list[str]:
+        """The hosts by which others than this machine may reach the page; empty where it is for this machine alone."""
+        if is_loopback(self._address.host):
+            return sorted(self._guard.names)
+        if self._address.host in EVERYWHERE:
+            return sorted(self._guard.names) or [own_address()]
+        return sorted(self._guard.names) or [str(self._address).rpartition(":")[0]]
+
     @staticmethod
     def _doorkeeper(runner: web.AppRunner) -> Callable[[], asyncio.Protocol]:
-        """Few connections at a time, none of them for long: idle ones must not use up the node's descriptors."""
+        """Few connections at a time, none of them for long, but for the streams of open pages: idle ones
+        must not use up the node's descriptors.
+        """
         server = runner.server
         if server is None:
             raise AssertionError("the runner was not set up")
@@ -66,22 +146,37 @@ class StatusPage:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._live is not None:
+            self._live.close()
         if self._server is not None:
             self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
-    @web.middleware
-    async def _check_host(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        if not trusted_host(request.headers.get("Host", ""), self._address):
-            raise web.HTTPForbidden(text="unknown Host\n")
-        return await handler(request)
+    async def _show_file(self, request: web.Request) -> web.Response:
+        file = page_files()[request.path]
+        headers = {"Content-Type": file.kind, "ETag": file.tag, "Cache-Control": "no-cache"}
+        if request.headers.get("If-None-Match") == file.tag:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=file.body, headers=headers)
 
     async def _show_status(self, request: web.Request) -> web.Response:
         del request
-        return web.json_response(body=msgspec.json.encode(self._status()))
+        return _json(msgspec.json.encode(self._status()))
+
+    async def _show_federation(self, request: web.Request) -> web.Response:
+        del request
+        if self._live is None:
+            raise AssertionError("no site and a route")
+        return _json(self._live.whole())
+
+    async def _show_history(self, request: web.Request) -> web.Response:
+        if self._site is None:
+            raise AssertionError("no site and a route")
+        member = request.query.get("member")
+        if member is not None and not (member.isascii() and member.isdigit() and len(member) < 7):
+            raise web.HTTPBadRequest(text="no member\n")
+        return _json(self._site.history(None if member is None else int(member)))
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
         del request
@@ -89,50 +184,10 @@ class StatusPage:
         return web.Response(body=exposition(self._status()).encode(), headers=headers)
 
 
-async def hide_software(request: web.Request, response: web.StreamResponse) -> None:
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, headers={"Content-Type": "application/json", "Cache-Control": "no-store"})
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     del request
-    response.headers["Server"] = "p2pfl"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-
-
-def trusted_host(header: str, listen: Address) -> bool:
-    """A name can be pointed anywhere by its owner; a literal address, localhost and our own name cannot."""
-    match = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?", header)
-    if match is None:
-        return False
-    host = match[1].strip("[]").rstrip(".").lower()
-    if host in ("localhost", listen.host.lower()):
-        return True
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def exposition(status: Mapping[str, Any]) -> str:
-    """Prometheus text format 0.0.4: numeric entries of the status and of each neighbor, and alarms by kind."""
-    lines = []
-    if alarms := status.get("alarms"):
-        lines += _metric("alarms_total", {f'{{kind="{kind}"}}': count for kind, count in alarms.items()})
-    for key, value in status.items():
-        if isinstance(value, int | float):
-            lines += _metric(key, {"": value})
-    neighbors = status.get("neighbors", ())
-    for key in dict.fromkeys(key for one in neighbors for key, value in one.items() if isinstance(value, int | float)):
-        values = {f'{{neighbor="{one["name"]}"}}': one[key] for one in neighbors if one.get(key) is not None}
-        lines += _metric(f"neighbor_{key}", values)
-    return "".join(lines)
-
-
-def _metric(key: str, values: Mapping[str, float]) -> list[str]:
-    """`values` by label. Names of members have no letter that would have to be escaped in one."""
-    name = "p2pfl_" + re.sub(r"[^a-zA-Z0-9_]", "_", str(key))
-    kind = "counter" if name.endswith("_total") else "gauge"
-    return [f"# TYPE {name} {kind}\n", *(f"{name}{label} {number(value)}\n" for label, value in values.items())]
-
-
-def number(value: float) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-    return repr(float(value)) if isinstance(value, float) else str(int(value))
+    response.headers.update(HEADERS)

@@ -228,6 +228,13 @@ class PeerLink:
         if not self._outbox.put(message, now, hearing=hearing):
             self.end(f"{len(self._outbox)} messages wait and the peer does not read them")
 
+    def whisper(self, message: Message) -> bool:
+        """Send what may wait, if nothing else does; False where it was not sent."""
+        if self._ended.is_set() or not self._outbox.idle.is_set():
+            return False
+        self.send(message)
+        return True
+
     async def drain(self) -> None:
         """Returns when nothing waits to be sent, or the session has ended."""
         await self._outbox.idle.wait()

@@ -25,7 +25,7 @@ from p2pfl.net.limits import ByteBudget, Limits
 from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.sockets import Dialer, ListeningSocket, open_browserless
-from p2pfl.net.table import Callbacks, Table
+from p2pfl.net.table import Callbacks, OnVitals, Table
 from p2pfl.net.visits import Charters
 
 SEALING_THREADS = 2
@@ -60,6 +60,7 @@ class Links:
         name_of: Callable[[int], str] = "node {}".format,
         on_alarm: OnAlarm = lambda kind, peer, text: None,  # noqa: ARG005 - whoever does not listen
         charters: Charters | None = None,
+        on_vitals: OnVitals = lambda peer, vitals: None,  # noqa: ARG005 - as above
     ) -> None:
         limits, log = limits or Limits(), log or getLogger("p2pfl.net")
         self.counters = Counters.of(index for index in members.values() if index != own_index)
@@ -89,7 +90,7 @@ class Links:
             own=own_index,
             neighbors=neighbors,
             boot=greeter.boot,
-            callbacks=Callbacks(on_open=on_open, on_message=on_message, on_close=on_close),
+            callbacks=Callbacks(on_open=on_open, on_message=on_message, on_close=on_close, on_vitals=on_vitals),
             shared=shared,
             spawn=self._run,
         )
@@ -131,6 +132,11 @@ class Links:
         link = self._table.find(peer, session)
         if link is not None:
             link.send(message)
+
+    def whisper(self, peer: int, message: Message) -> bool:
+        """Send to whoever has a session and a free line; False where nobody was told."""
+        link = self._table.current(peer)
+        return link is not None and link.whisper(message)
 
     def close(self, peer: int, session: int, reason: str, rest_s: float = 0.0) -> None:
         """End a session if it is open, calling `on_close` first. For `rest_s` no other is opened with that peer."""

@@ -19,7 +19,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import Message
+from p2pfl.core.messages import Message, Vitals
 from p2pfl.errors import PeerFault
 from p2pfl.net.greeting import Connection
 from p2pfl.net.link import PeerLink, Shared
@@ -33,6 +33,7 @@ CHURN_ALARM_S = 3600.0
 OnOpen = Callable[[int, int], Any]
 OnMessage = Callable[[int, int, Message], Any]
 OnClose = Callable[[int, int, str], Any]
+OnVitals = Callable[[int, Vitals], Any]
 
 
 class Admission(Enum):
@@ -74,6 +75,7 @@ class Callbacks:
     on_open: OnOpen
     on_message: OnMessage
     on_close: OnClose
+    on_vitals: OnVitals
 
 
 @dataclass(slots=True)
@@ -144,6 +146,10 @@ class Table:
     def find(self, peer: int, number: int) -> PeerLink | None:
         link = self.places[peer].link if peer in self.places else None
         return link if link is not None and link.number == number else None
+
+    def current(self, peer: int) -> PeerLink | None:
+        """The open session with that peer."""
+        return self.places[peer].link if peer in self.places else None
 
     def rest(self, peer: int, rest_s: float) -> None:
         """Open no session with that peer for so long."""
@@ -235,7 +241,11 @@ class Table:
         return True
 
     def delivered(self, link: PeerLink, message: Message) -> None:
-        self.callbacks.on_message(link.peer, link.number, message)
+        """Vitals are nothing for the core."""
+        if isinstance(message, Vitals):
+            self.callbacks.on_vitals(link.peer, message)
+        else:
+            self.callbacks.on_message(link.peer, link.number, message)
 
     def ended(self, link: PeerLink, reason: str) -> None:
         place = self.places[link.peer]

@@ -121,6 +121,10 @@ class NodeStatus(NodeLine, kw_only=True):
     rounds_mixed: int | None
     rounds_alone: int | None
     too_few_neighbors: bool | None
+    standing_alarms: list[str] = []
+    """The kinds of alarms that stand."""
+    software: str | None = None
+    """The version of p2pfl."""
     neighbors: list[NeighborStatus]
 
     def to_json(self) -> bytes:

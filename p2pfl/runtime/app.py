@@ -21,9 +21,10 @@ from typing import Any
 import msgspec
 
 from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
+from p2pfl.core.messages import Vitals
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
@@ -33,18 +34,20 @@ from p2pfl.net.links import Links
 from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
-from p2pfl.runtime import parts, workshop
+from p2pfl.runtime import parts, whereabouts, workshop
 from p2pfl.runtime.arrival import arrive
 from p2pfl.runtime.charter_talk import CharterTalk
 from p2pfl.runtime.charters import FILE_NAME as CHARTER_FILE
 from p2pfl.runtime.charters import CharterKeeper
+from p2pfl.runtime.display import Display, software
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look, needs_of
 from p2pfl.runtime.parts import Setup, read_setup
 from p2pfl.runtime.status import Status
+from p2pfl.runtime.watch import Watch
 from p2pfl.runtime.workshop import Moment, Waiting, Workshop, start_errand
 from p2pfl.storage import Store
-from p2pfl.storage.disk import replace_file
+from p2pfl.storage.disk import free_bytes, replace_file
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
@@ -98,6 +101,7 @@ class Application:
         self.driver: Driver | None = None
         self.store: Store
         self.status: Status
+        self.display: Display
 
     async def run(self) -> NodeResult | None:
         folder = self.setup.node.state_dir
@@ -116,6 +120,8 @@ class Application:
                     text = "finished, only answers late neighbors for a while: to continue, raise rounds or remove %s"
                     notice.info(text, folder)
             driver = self._assemble(core, engine, store)
+            began = "for the first time" if recovered is None else f"again, after round {core.facts.rounds}"
+            driver.feed.keep("started", None, f"this node has started {began}")
             return await self._serve(core, engine, driver)
         except UserError as error:
             if error.file is None and error.key in OWN_ADDRESSES:
@@ -174,7 +180,10 @@ class Application:
             return
         if what == workshop.WAITING_FOR_DISK != self.status.waits_for:
             self.driver.alarms["storage"] += 1
+            self.driver.feed.stand("storage", None, "the disk does not take the state: the node waits for it")
         self.status.waits_for = what
+        if not what:
+            self.driver.feed.settle("storage-restored", None)
         self.on_line(self._line(self.driver))
 
     def _engine_of(self, recovered: NodeState | None) -> Engine:
@@ -224,10 +233,9 @@ class Application:
             kept=lambda: self.thread.engine.kept,
             refusal=lambda: self.thread.refusal,
         )
+        self.display = self._display(driver, engine, links)
         async with AsyncExitStack() as open_page:
-            if setup.node.status_listen is not None:
-                page = await open_page.enter_async_context(StatusPage(setup.node.status_listen, self._page))
-                log.info("status: http://%s:%d/status", setup.node.status_listen.rpartition(":")[0], page.port)
+            status = None if setup.node.status_listen is None else await self._open_page(setup.node, open_page)
             if not await self._is_written(lambda: self.thread.checkpoint(engine.state)):
                 return None
             if self.shared is not None:
@@ -237,18 +245,64 @@ class Application:
                 driver.links = links
                 await doors.enter_async_context(links)
                 log.info("listening on port %d", links.port)
+                self._note_address(links.port, status, open_page)
                 notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
                 self._begin(driver, links)
                 upkeep = asyncio.create_task(self._upkeep())
                 await driver.finished.wait()
                 upkeep.cancel()
+                self.display.farewell()
             if driver.failure is not None:
                 raise driver.failure
             return await self._conclude(engine, driver)
 
+    async def _open_page(self, node: NodeConfig, until_over: AsyncExitStack) -> str:
+        """Its address. The link for others than this machine has a token, which the log tells."""
+        listen, token = node.status_listen or "", whereabouts.page_token(node.state_dir)
+        page = StatusPage(listen, self._page, site=self.display, names=node.status_names, token=token)
+        await until_over.enter_async_context(page)
+        address = whereabouts.address_at(listen, page.port)
+        log.info("page: http://%s/ (status: http://%s/status)", address, address)
+        for host in page.others_hosts():
+            notice.info("page for others: http://%s:%d/#%s", host, page.port, token)
+        return address
+
+    def _note_address(self, port: int, status: str | None, until_over: AsyncExitStack) -> None:
+        """Beside the state, for as long as the node is there."""
+        node, name = self.setup.node, self.setup.federation.name
+        listen = whereabouts.address_at(node.listen, port)
+        there = whereabouts.Whereabouts(federation=name, node=node.name, pid=os.getpid(), listen=listen, status=status)
+        until_over.callback(whereabouts.remove, node.state_dir)
+        try:
+            whereabouts.write(node.state_dir, there)
+        except StorageError as error:
+            log.warning("%s", error)
+
+    def _display(self, driver: Driver, engine: Engine, links: Links) -> Display:
+        setup = self.setup
+        needs = needs_of(engine.state, setup.durability, engine.codecs, engine.method)
+        watch = Watch(
+            core=driver.core,
+            feed=driver.feed,
+            raise_alarm=driver.alarm,
+            room_bytes=partial(free_bytes, setup.node.state_dir),
+            snapshot_bytes=needs.snapshot_bytes,
+            software=software(),
+            began_at=time.monotonic(),
+        )
+        return Display(
+            federation=lambda: self.setup.federation,
+            own=setup.member.index,
+            identity=setup.identity,
+            status=self.status,
+            line=lambda: self._line(driver),
+            watch=watch,
+            send=links.whisper,
+        )
+
     def _page(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self.status.full())
-        return found
+        return found | {"software": software(), "standing_alarms": self.display.feed.kinds}
 
     def _begin(self, driver: Driver, links: Links) -> None:
         """From here on the node has a state, and keeps it when it ends."""
@@ -274,9 +328,10 @@ class Application:
             binding=parts.binding(setup),
             listen=setup.node.listen,
             max_body_bytes=self.thread.engine.codecs.largest_bytes(setup.exchanged_size),
-            on_open=driver.session_opened,
+            on_open=partial(self._session_opened, driver),
             on_message=driver.message_received,
-            on_close=driver.session_closed,
+            on_close=partial(self._session_closed, driver),
+            on_vitals=self._vitals_came,
             rng=random.Random(os.urandom(16)),  # jitter of dials: nothing that a seed should repeat
             log=logging.getLogger("p2pfl.net"),
             name_of=self._name_of,
@@ -295,6 +350,17 @@ class Application:
             return
         notice.info("the newer members and their graph take effect when this node is started again")
 
+    def _session_opened(self, driver: Driver, peer: int, session: int) -> None:
+        driver.session_opened(peer, session)
+        self.display.opened(peer)
+
+    def _session_closed(self, driver: Driver, peer: int, session: int, reason: str) -> None:
+        self.display.closed(peer)
+        driver.session_closed(peer, session, reason)
+
+    def _vitals_came(self, peer: int, told: Vitals) -> None:
+        self.display.hear(peer, told)
+
     async def _upkeep(self) -> None:
         """Snapshots by the clock, and the distance to the neighbors for whoever asks."""
         began = saved_at = time.monotonic()
@@ -311,6 +377,7 @@ class Application:
                 self.driver.presence.look(time.monotonic())
             if self.driver is not None and self.driver.charters is not None:
                 self.driver.charters.look(time.monotonic())
+                self.display.tick()
             if self.driver is not None and self.status.core.rounds.phase in (Phase.CLOSING, Phase.LINGERING):
                 self.driver.measure()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and time.monotonic() - saved_at >= self.setup.node.snapshot_s:
@@ -385,6 +452,8 @@ class Application:
         if core.ending.ended_by is not None:
             notice.info("training ended after round %d: %s", core.facts.rounds, core.ending.ended_by)
         finished = core.rounds.phase is Phase.FINISHED and not self.stopped and not core.resigned
+        if finished:
+            driver.feed.keep("finished", None, f"after round {core.facts.rounds}")
         result = NodeResult(
             **msgspec.structs.asdict(self.status.full()),
             finished=finished,

@@ -43,11 +43,11 @@ from p2pfl.net.link import MALFORMED
 from p2pfl.reporting.status import ClosedRound
 from p2pfl.runtime.charter_talk import CharterTalk
 from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Quit
+from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.status import Presence
 from p2pfl.runtime.workshop import Moment, Workshop
 
 log = logging.getLogger("p2pfl")
-notice = logging.getLogger("p2pfl.notice")
 
 WAITING_BYTES = 64 << 20
 """The memory for models that wait for their test: a large one may take longer than until the next is due."""
@@ -116,7 +116,10 @@ class Driver:
         self.finished = asyncio.Event()
         self.failure: BaseException | None = None
         self.alarms: Counter[str] = Counter()
-        self.presence = Presence(core, name_of=name_of, on_alarm=self._raise_alarm, now=self.loop.time())
+        self.feed = Feed(name_of)
+        self.presence = Presence(
+            core, name_of=name_of, on_alarm=self._raise_alarm, now=self.loop.time(), feed=self.feed
+        )
         self._told: Counter[tuple[str, int | None]] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._shares_compute = compute is not None
@@ -218,20 +221,22 @@ class Driver:
         self._run(self.core.wake(self.loop.time()))
 
     def alarm(self, kind: str, peer: int | None, text: str) -> None:
-        """The network has seen what the user should know."""
+        """The network, or who watches this node, has seen what the user should know."""
         self._raise_alarm(Alarm(kind=kind, peer=peer, text=text))
 
     def _raise_alarm(self, alarm: Alarm) -> None:
         """All are counted; logged are the first few of a kind, then ever fewer: no neighbor can fill the disk."""
         planned = alarm.notice or alarm.kind in NOTICES
-        self.alarms.update(() if planned else (alarm.kind,))
+        if planned:
+            self.feed.settle(alarm.kind, alarm.peer)
+        else:
+            self.alarms[alarm.kind] += 1
+            self.feed.stand(alarm.kind, alarm.peer, alarm.text)
         self._told[alarm.kind, alarm.peer] += 1
         times = self._told[alarm.kind, alarm.peer]
         hundreds, rest = divmod(times, LATER_ALARMS)
         if times <= FIRST_ALARMS or (rest == 0 and hundreds.bit_count() == 1):
-            place = "" if alarm.peer is None else f" ({self.name_of(alarm.peer)})"
-            tell = notice.info if planned else log.warning
-            tell("%s%s: %s%s", alarm.kind, place, alarm.text, f" (time {times})" if times > 1 else "")
+            self.feed.tell(alarm.kind, alarm.peer, alarm.text, wrong=not planned, times=times)
 
     # -- training -----------------------------------------------------------------------------------------------------
 

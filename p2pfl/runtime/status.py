@@ -21,8 +21,10 @@ from p2pfl.core.limits import pace_setter
 from p2pfl.core.standing import View
 from p2pfl.net.channel import Counters
 from p2pfl.net.refusals import REASON_BYTES, clip
+from p2pfl.reporting.alarms import BACK
 from p2pfl.reporting.liars import Bearing
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeLine, NodeStatus
+from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.workshop import Moment, Workshop
 
 
@@ -161,7 +163,6 @@ class Status:
 
 
 log = logging.getLogger("p2pfl")
-notice = logging.getLogger("p2pfl.notice")
 
 SESSION_LINE_S = 60.0
 """The least time between two lines of a kind about one neighbor's sessions."""
@@ -203,11 +204,18 @@ class Presence:
     """Told of sessions as they open and end; `look` is called about once a second."""
 
     def __init__(
-        self, core: Core, *, name_of: Callable[[int], str], on_alarm: Callable[[Alarm], None], now: float
+        self,
+        core: Core,
+        *,
+        name_of: Callable[[int], str],
+        on_alarm: Callable[[Alarm], None],
+        now: float,
+        feed: Feed | None = None,
     ) -> None:
         self.core = core
         self.name_of = name_of
         self.on_alarm = on_alarm
+        self.feed = feed or Feed(name_of)
         self.away = {peer: Absence(now) for peer in core.edges}
         self.known: set[int] = set()
         """Neighbors that have had a session since the start."""
@@ -220,7 +228,8 @@ class Presence:
         absence = self.away.pop(peer, None)
         if absence is not None and (absence.told or absence.alarmed):
             what = "back" if peer in self.known else "there"
-            self._tell(peer, "neighbor-back (%s): %s after %.0f s", what, now - absence.since)
+            self._tell(peer, BACK, f"{what} after {now - absence.since:.0f} s")
+        self.feed.settle(BACK, peer)
         self.known.add(peer)
 
     def ended(self, peer: int, reason: str, now: float) -> None:
@@ -235,7 +244,7 @@ class Presence:
             away_s = now - absence.since
             if peer in self.known and away_s >= LOST_S and not absence.told:
                 absence.told = True
-                self._tell(peer, "neighbor-away (%s): %s", absence.reason)
+                self._tell(peer, "neighbor-away", absence.reason)
             if away_s >= ALARM_S and not absence.alarmed:
                 absence.alarmed = True
                 since = f"since {absence.reason}" if peer in self.known else "since this node started"
@@ -246,7 +255,7 @@ class Presence:
         edge = self.core.edges[peer]
         return edge.progress.done or edge.line.standing.is_out or self.core.facts.halted
 
-    def _tell(self, peer: int, text: str, *values: object) -> None:
+    def _tell(self, peer: int, kind: str, text: str) -> None:
         self._lines[peer] += 1
         if self._lines[peer] <= FIRST_LINES or self._lines[peer] % LATER_LINES == 0:
-            notice.info(text, self.name_of(peer), *values)
+            self.feed.tell(kind, peer, text)

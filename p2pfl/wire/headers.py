@@ -15,7 +15,15 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from p2pfl.core import messages
-from p2pfl.core.messages import DIGEST_BYTES, MOST_LIVES_TOLD, MOST_PART_BYTES, MOST_TERMS, Message
+from p2pfl.core.messages import (
+    DIGEST_BYTES,
+    MOST_LIVES_TOLD,
+    MOST_PART_BYTES,
+    MOST_ROW_BYTES,
+    MOST_ROWS,
+    MOST_TERMS,
+    Message,
+)
 from p2pfl.errors import PeerFault
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -31,6 +39,8 @@ Terms = Annotated[tuple[Amount, ...], Meta(max_length=MOST_TERMS)]
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 # Of members: as many as anybody will ever have, and far fewer than a header can hold.
 Bitmap = Annotated[bytes, Meta(max_length=8192)]
+# Opaque here: its signature is looked at by who reads it.
+Row = Annotated[bytes, Meta(min_length=1, max_length=MOST_ROW_BYTES)]
 # Empty or whole; msgspec cannot say that, so `_check_digests` does.
 Fingerprint = Annotated[bytes, Meta(max_length=32)]
 DigestOrEmpty = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
@@ -140,6 +150,10 @@ class CharterPartHeader(Header, frozen=True):
     part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
 
 
+class VitalsHeader(Header, frozen=True):
+    rows: Annotated[tuple[tuple[Counter, Row], ...], Meta(max_length=MOST_ROWS)]
+
+
 def values_of(names: tuple[str, ...]) -> Callable[[Message], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
@@ -174,6 +188,7 @@ KINDS = (
     MessageKind(11, messages.CharterTold, CharterToldHeader),
     MessageKind(12, messages.CharterAsked, CharterAskedHeader),
     MessageKind(13, messages.CharterPart, CharterPartHeader),
+    MessageKind(14, messages.Vitals, VitalsHeader),
 )
 BY_CODE = {kind.code: kind for kind in KINDS}
 BY_MESSAGE = {kind.message: kind for kind in KINDS}

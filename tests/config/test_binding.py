@@ -117,4 +117,4 @@ def test_the_hashes_are_the_same_on_every_machine(valid_text, write):
     federation = load_config(write(valid_text))
     assert [name for name, _ in sections(federation)] == ["federation", "task", "training", "gossip", "node", "edges"]
     assert all(len(digest) == 32 for _, digest in sections(federation))
-    assert federation_id(federation).hex() == "1586b3f0686f2bb5ef60a661469fbaa2aaae5baf747f39c81a2c47891988b82f"
+    assert federation_id(federation).hex() == "3477bde91445dca4664fe4490129ce17c2e3d69c2f5a9ffa10d366bf7dd644fd"

@@ -1,0 +1,188 @@
+"""A node's display of a federation that does not run: real rows, signed by as many keys, of nodes that seem to train.
+
+Part of `page.py`; `python benchmarks/page_site.py --nodes 200 --port 8480` serves the page for whoever looks at it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
+from p2pfl.core.facts import Phase
+from p2pfl.core.messages import Vitals as Told
+from p2pfl.crypto.identity import Identity
+from p2pfl.net.http import StatusPage
+from p2pfl.net.spread import period_s
+from p2pfl.reporting.vitals import Vitals, bitmap, figure, realm_of, sign
+from p2pfl.runtime.display import Display, software
+from p2pfl.runtime.feed import Feed
+from p2pfl.runtime.watch import Watch
+from topologies import build
+
+ROUNDS = 400
+
+
+def identity_of(index: int) -> Identity:
+    return Identity((index + 1).to_bytes(32, "little"))
+
+
+def federation_of(nodes: int, topology: str) -> FederationConfig:
+    names = [f"pi{index + 1}" for index in range(nodes)]
+    members = tuple(
+        Member(index=index, name=name, key=identity_of(index).public, address=None) for index, name in enumerate(names)
+    )
+    return FederationConfig(
+        path=Path("federation.toml"),
+        name="ward-7",
+        seed=0,
+        topology=topology,
+        task=TaskConfig(),
+        training=TrainingConfig(rounds=ROUNDS),
+        gossip=GossipConfig(),
+        members=members,
+        edges=tuple((int(a), int(b)) for a, b in build(topology, nodes, 0).edges),
+    )
+
+
+class Made:
+    """A display that is fed by `pass_time`: node 0 is the one that shows. `fast` says how much sooner rounds come."""
+
+    def __init__(self, nodes: int, topology: str = "", *, fast: float = 1.0) -> None:
+        self.federation = federation_of(nodes, topology or ("ring" if nodes < 20 else "random-regular:degree=4"))
+        self.chance = random.Random(1)
+        self.fast = fast
+        self.speed = [self.chance.uniform(0.6, 1.3) for _ in range(nodes)]
+        self.counters = [0] * nodes
+        self.due = [self.chance.uniform(0, period_s(nodes)) for _ in range(nodes)]
+        self.rounds = [0.0] * nodes
+        self.sent = [0.0] * nodes
+        self.silent: set[int] = set()
+        self.away: set[int] = set()
+        self.wrong: dict[int, tuple[str, ...]] = {}
+        self.began = time.monotonic()
+        self.feed = Feed(lambda index: self.federation.members[index].name)
+        neighbors = self.federation.neighbors(0)
+        edges = {peer: SimpleNamespace(is_open=peer not in self.silent) for peer in neighbors}
+        core: Any = SimpleNamespace(
+            edges=edges,
+            facts=SimpleNamespace(rounds=0, alone=0),
+            rounds=SimpleNamespace(phase=Phase.TRAINING),
+            lives=SimpleNamespace(own=SimpleNamespace(name=7)),
+        )
+        watch = Watch(
+            core=core,
+            feed=self.feed,
+            raise_alarm=self.alarm,
+            room_bytes=lambda: float("inf"),
+            snapshot_bytes=0,
+            software=software(),
+            began_at=self.began,
+        )
+        status: Any = SimpleNamespace(core=core, alarms={})
+        self.display = Display(
+            federation=lambda: self.federation,
+            own=0,
+            identity=identity_of(0),
+            status=status,
+            line=lambda: self.line(0),
+            watch=watch,
+            send=lambda peer, told: True,  # noqa: ARG005 - they are not there
+        )
+        for peer in neighbors:
+            self.display.opened(peer)
+        self.source = neighbors[0]
+
+    def alarm(self, kind: str, peer: int | None, text: str) -> None:
+        self.feed.stand(kind, peer, text)
+        self.feed.tell(kind, peer, text, wrong=True)
+
+    def accuracy(self, index: int) -> float:
+        base = 0.965 - 0.02 * math.sin(index * 12.9898)
+        return base - 0.75 * math.exp(-self.rounds[index] / 25) + self.chance.gauss(0, 0.003)
+
+    def line(self, index: int) -> Any:
+        rounds = int(self.rounds[index])
+        return SimpleNamespace(
+            phase="finished" if rounds >= ROUNDS else "training",
+            rounds=min(ROUNDS, rounds),
+            accuracy=max(0.0, self.accuracy(index)) if rounds else None,
+            loss=0.05 + math.exp(-self.rounds[index] / 30),
+            neighbor_distance=0.004 + 0.3 * math.exp(-self.rounds[index] / 20),
+            staleness=SimpleNamespace(mean=0.5 + 0.2 * math.sin(index)),
+            bytes_sent=int(self.sent[index]),
+            bytes_received=int(self.sent[index]),
+            exchanges=2 * rounds,
+        )
+
+    def row(self, index: int) -> bytes:
+        line = self.line(index)
+        self.counters[index] += 1
+        there = [peer for peer in self.federation.neighbors(index) if peer not in self.silent | self.away]
+        return sign(
+            Vitals(
+                member=index,
+                counter=self.counters[index],
+                life=index + 1,
+                phase=line.phase,
+                rounds=line.rounds,
+                accuracy=figure(line.accuracy),
+                loss=figure(line.loss),
+                distance=figure(line.neighbor_distance),
+                staleness=figure(line.staleness.mean),
+                bytes_sent=line.bytes_sent,
+                bytes_received=line.bytes_received,
+                exchanges=line.exchanges,
+                live=bitmap(there),
+                alarms=len(self.wrong.get(index, ())),
+                standing=self.wrong.get(index, ()),
+                charter=0,
+                software=software(),
+            ),
+            identity_of(index),
+            realm_of(self.federation),
+        )
+
+    def pass_time(self, seconds: float, *, ago_s: float = 0.0) -> None:
+        """Train on, and hear whose row is due, as of `ago_s` before now."""
+        for index, speed in enumerate(self.speed):
+            if index in self.silent:
+                continue
+            step = seconds * speed * self.fast
+            self.rounds[index] += step * 0.5
+            self.sent[index] += step * 14_000 * self.chance.uniform(0.9, 1.1)
+            self.due[index] -= seconds
+            if index and self.due[index] <= 0:
+                self.due[index] += period_s(len(self.speed))
+                self.display.hear(self.source, Told(rows=((round(ago_s), self.row(index)),)))
+        self.display.tick()
+
+
+async def serve(made: Made, *, port: int, for_s: float = math.inf, told: Callable[[int], None] = print) -> None:
+    """Serve the page on loopback and let time pass, a second at a time."""
+    end = time.monotonic() + for_s
+    async with StatusPage(f"127.0.0.1:{port}", dict, site=made.display) as page:
+        told(page.port)
+        while time.monotonic() < end:
+            await asyncio.sleep(1.0)
+            made.pass_time(1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=200)
+    parser.add_argument("--topology", default="")
+    parser.add_argument("--port", type=int, default=8480)
+    options = parser.parse_args()
+    asyncio.run(serve(Made(options.nodes, options.topology), port=options.port))
+
+
+if __name__ == "__main__":
+    main()

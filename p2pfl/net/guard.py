@@ -1,0 +1,123 @@
+"""Who may see a node's page: which names it answers to, which pages may ask, and the token beyond loopback.
+
+A web page elsewhere may point a name of its own at this machine (DNS rebinding): so Host must be a literal address,
+localhost or a configured name, which nobody else can point anywhere. A request that another page has sent names that
+page in Origin. Whoever is not on this machine, or comes through a proxy under a name, needs the token: as a bearer, or
+as the cookie that the page gets for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from p2pfl.net.address import Address
+
+TOKEN_BYTES = 18
+MOST_TOKEN_CHARACTERS = 256
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+@dataclass(slots=True, kw_only=True)
+class Guard:
+    """`names` are those under which the page is reached, beside addresses; `open_paths` need no token."""
+
+    listen: Address
+    names: frozenset[str] = frozenset()
+    open_paths: frozenset[str] = frozenset()
+    token: str = field(default_factory=new_token, repr=False)
+
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        host = request.headers.get("Host", "")
+        if not self.trusts(host):
+            raise web.HTTPForbidden(text="unknown Host\n")
+        origin = request.headers.get("Origin")
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
+            raise web.HTTPForbidden(text="asked by another page\n")
+        if request.path not in self.open_paths and not self._may_look(request, host):
+            headers = {"WWW-Authenticate": "Bearer"}
+            raise web.HTTPUnauthorized(text="the link with the token is in the node's log\n", headers=headers)
+        return await handler(request)
+
+    async def enter(self, request: web.Request) -> web.Response:
+        """The token in the body, from our own page, for a cookie: an event stream sends no headers of its own."""
+        if request.headers.get("Origin") is None:  # checked already, if there is one
+            raise web.HTTPForbidden(text="asked by another page\n")
+        said = (await request.content.read(MOST_TOKEN_CHARACTERS)).decode(errors="replace").strip()
+        if not hmac.compare_digest(said.encode(), self.token.encode()):
+            raise web.HTTPForbidden(text="not the token\n")
+        response = web.Response(status=204)
+        response.set_cookie(self._cookie(request), self._proof, httponly=True, samesite="Strict", path="/")
+        return response
+
+    def trusts(self, header: str) -> bool:
+        return trusted_host(header, self.listen, self.names)
+
+    def _may_look(self, request: web.Request, host: str) -> bool:
+        return self._is_here(request, host) or self._has_token(request)
+
+    @staticmethod
+    def _is_here(request: web.Request, host: str) -> bool:
+        """From this machine and meant for it: a proxy here, for others elsewhere, passes on another name."""
+        peer = (request.transport.get_extra_info("peername") if request.transport else None) or ("",)
+        return is_loopback(str(peer[0])) and is_loopback(_name_in(host) or "")
+
+    def _has_token(self, request: web.Request) -> bool:
+        scheme, _, said = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and hmac.compare_digest(said.strip().encode(), self.token.encode()):
+            return True
+        cookie = request.cookies.get(self._cookie(request), "")
+        return hmac.compare_digest(cookie.encode(), self._proof.encode())
+
+    @property
+    def _proof(self) -> str:
+        """What the cookie holds: the token itself stays out of the browser's store."""
+        return hashlib.blake2b(self.token.encode(), digest_size=16, person=b"p2pfl-cookie").hexdigest()
+
+    @staticmethod
+    def _cookie(request: web.Request) -> str:
+        """Cookies do not tell ports apart, and one machine may have many nodes."""
+        own = request.transport.get_extra_info("sockname") if request.transport else None
+        return f"p2pfl-{own[1] if own else 0}"
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def trusted_host(header: str, listen: Address, names: frozenset[str] = frozenset()) -> bool:
+    """A name can be pointed anywhere by its owner; a literal address, localhost and our own names cannot."""
+    host = _name_in(header)
+    if host is None:
+        return False
+    if host in ("localhost", listen.host.lower()) or host in names:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _name_in(header: str) -> str | None:
+    match = _HOST.fullmatch(header)
+    return None if match is None else match[1].strip("[]").rstrip(".").lower()

@@ -1,0 +1,98 @@
+"""The stream of changes to all open pages (server-sent events). What has changed is computed once for all of them.
+
+A page that reads too slowly misses steps, and gets the whole again instead: nothing waits for it in memory beyond what
+its socket holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Protocol
+
+from aiohttp import web
+
+from p2pfl.net.doorway import Gate
+
+STEP_S = 1.0
+MOST_PAGES = 32
+DRAIN_S = 20.0
+"""How long a page may take to read before it is dropped."""
+
+
+class Site(Protocol):
+    """What there is to show. `step` says None where only `whole` tells what has changed."""
+
+    def whole(self) -> bytes: ...
+    def step(self) -> tuple[int, bytes | None]: ...
+    def history(self, member: int | None) -> bytes: ...
+
+
+class Live:
+    """Steps are made while a page is open, and before somebody asks for the whole."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._number = 0
+        self._step: bytes | None = None
+        self._whole: tuple[int, bytes] | None = None
+        self._stepped_at = float("-inf")
+        self._next = asyncio.Event()
+        self._pages = 0
+        self._ticking: asyncio.Task[None] | None = None
+
+    def whole(self) -> bytes:
+        """No older than a step."""
+        if time.monotonic() >= self._stepped_at + STEP_S:
+            self._make_step()
+        if self._whole is None or self._whole[0] != self._number:
+            self._whole = self._number, self._site.whole()
+        return self._whole[1]
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        if self._pages >= MOST_PAGES:
+            raise web.HTTPServiceUnavailable(text="too many pages are open\n")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        await response.prepare(request)
+        gate = None if request.transport is None else request.transport.get_protocol()
+        if isinstance(gate, Gate):
+            gate.admit()
+        self._pages += 1
+        self._ticking = self._ticking or asyncio.create_task(self._tick())
+        try:
+            await self._follow(response)
+        finally:
+            self._pages -= 1
+            if not self._pages:
+                self.close()
+        return response
+
+    def close(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+    async def _follow(self, response: web.StreamResponse) -> None:
+        with suppress(ConnectionError, TimeoutError):
+            seen = -1
+            while True:
+                # Both are of the same number: nothing else runs in between.
+                is_next = self._step is not None and self._number == seen + 1
+                name, data = (b"step", self._step) if is_next else (b"whole", self.whole())
+                seen, following = self._number, self._next
+                async with asyncio.timeout(DRAIN_S):
+                    await response.write(b"event: %s\ndata: %s\n\n" % (name, data))
+                if self._number == seen:
+                    await following.wait()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(max(0.0, self._stepped_at + STEP_S - time.monotonic()))
+            self._make_step()
+
+    def _make_step(self) -> None:
+        self._stepped_at = time.monotonic()
+        self._number, self._step = self._site.step()
+        following, self._next = self._next, asyncio.Event()
+        following.set()

@@ -1,0 +1,184 @@
+"""How vitals spread: each node passes on to its neighbors what is newer than what they have, a little at a time.
+
+On an edge no more than EDGE_BYTES_PER_S go, both directions together, and only while nothing else waits to be sent. A
+node that starts again has forgotten its counter, and learns it from its own last row, which its neighbors still have.
+What comes is proven before it is believed, once, and never stops the node: a wrong row is dropped and counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from p2pfl.core.limits import TokenBucket
+from p2pfl.core.messages import MOST_ROWS
+from p2pfl.core.messages import Vitals as Told
+from p2pfl.crypto.identity import Identity
+from p2pfl.errors import PeerFault
+from p2pfl.reporting.vitals import Vitals, prove, read, sign
+
+EDGE_BYTES_PER_S = 1000.0
+BURST_BYTES = 2000.0
+"""Bytes that one direction may send at once after a silence."""
+MESSAGE_BYTES = 64
+"""What a message costs beside its rows: frame, seal and WebSocket."""
+ROW_BYTES = 8
+"""What a row costs beside its bytes: its age and its length."""
+LEAST_PERIOD_S = 2.0
+PERIOD_S_PER_MEMBER = 0.4
+"""All rows, of about 200 bytes, pass an edge once in one direction in the time between two rows of one member."""
+HEARD_ROWS_PER_S = 8.0
+"""Rows that are read of one neighbor, beside HEARD_AT_ONCE: twice what an honest one sends."""
+HEARD_AT_ONCE = 64.0
+OLDEST_S = 10_000_000
+
+
+def period_s(members: int) -> float:
+    """The time between two rows of one member, if nothing notable happens."""
+    return max(LEAST_PERIOD_S, PERIOD_S_PER_MEMBER * members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The newest row of one member. `said_at` is by our own clock, in seconds; for a row that came by others, about."""
+
+    vitals: Vitals
+    raw: bytes
+    said_at: float
+    source: int | None
+    """The neighbor that told it; None for our own."""
+
+
+@dataclass(slots=True)
+class Listener:
+    """What one neighbor with an open session does not have yet, the longest known first."""
+
+    lacks: dict[int, None]
+    tokens: float = BURST_BYTES
+    filled_at: float | None = None
+    hears: TokenBucket = field(
+        default_factory=lambda: TokenBucket(HEARD_ROWS_PER_S, tokens=HEARD_AT_ONCE, burst=HEARD_AT_ONCE)
+    )
+
+    def fill(self, now: float) -> float:
+        passed_s = 0.0 if self.filled_at is None else now - self.filled_at
+        self.filled_at = now
+        self.tokens = min(BURST_BYTES, self.tokens + passed_s * EDGE_BYTES_PER_S / 2)
+        return self.tokens
+
+
+class Spread:
+    """`key_of` gives a member's public key, None for an index that is nobody's now.
+
+    `send` passes a message to a neighbor, and says False where its line is not free. `on_row` is told of each row
+    that is newer, with the one before. Times are those of one monotonic clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        own: int,
+        identity: Identity,
+        realm: bytes,
+        key_of: Callable[[int], bytes | None],
+        send: Callable[[int, Told], bool],
+        on_row: Callable[[Row, Row | None], Any] = lambda row, before: None,  # noqa: ARG005 - whoever does not look
+    ) -> None:
+        self.own = own
+        self.rows: dict[int, Row] = {}
+        """The newest row of each member, by index."""
+        self.refused: Counter[int] = Counter()
+        """Rows that were wrong, by the neighbor that told them."""
+        self.counter = 0
+        self.is_behind = False
+        """Whether a neighbor has an own row of before this process began: it is time for a newer one."""
+        self._identity, self._realm = identity, realm
+        self._key_of, self._send, self._on_row = key_of, send, on_row
+        self._listeners: dict[int, Listener] = {}
+
+    def opened(self, peer: int) -> None:
+        self._listeners[peer] = Listener(dict.fromkeys(self.rows))
+
+    def closed(self, peer: int) -> None:
+        self._listeners.pop(peer, None)
+
+    def publish(self, vitals: Vitals, now: float) -> None:
+        """Sign and keep an own row, with the next counter; `tick` sends it before those of others."""
+        self.counter += 1
+        self.is_behind = False
+        counted = msgspec.structs.replace(vitals, counter=self.counter)
+        raw = sign(counted, self._identity, self._realm)
+        before = self.rows.get(self.own)
+        self.rows[self.own] = row = Row(vitals=counted, raw=raw, said_at=now, source=None)
+        for listener in self._listeners.values():
+            listener.lacks = {self.own: None} | listener.lacks
+        self._on_row(row, before)
+
+    def hear(self, peer: int, message: Told, now: float) -> None:
+        """Keep what is newer and proven. `peer` may pass on rows of any member; the wrong ones are its fault alone."""
+        listener = self._listeners.get(peer)
+        if listener is None:
+            return
+        for age_s, raw in message.rows:
+            if listener.hears.take(now) > 0.0:
+                return
+            try:
+                self._hear(listener, peer, raw, now - min(age_s, OLDEST_S))
+            except PeerFault:
+                self.refused[peer] += 1
+
+    def _hear(self, listener: Listener, peer: int, raw: bytes, said_at: float) -> None:
+        vitals = read(raw)
+        member, key = vitals.member, self._key_of(vitals.member)
+        if key is None:
+            return  # whoever has a newer member list may know one more
+        known = self.rows.get(member)
+        if known is not None and vitals.counter <= known.vitals.counter:
+            if vitals.counter == known.vitals.counter:
+                listener.lacks.pop(member, None)
+            else:
+                listener.lacks[member] = None
+            return
+        prove(raw, key, self._realm)
+        if member == self.own:
+            self.counter, self.is_behind = vitals.counter, True
+            return
+        self.rows[member] = row = Row(vitals=vitals, raw=raw, said_at=said_at, source=peer)
+        listener.lacks.pop(member, None)
+        for other, one in self._listeners.items():
+            if other not in (peer, member):
+                one.lacks[member] = None
+        self._on_row(row, known)
+
+    def forget(self, member: int) -> None:
+        """A member that is none any more."""
+        self.rows.pop(member, None)
+        for listener in self._listeners.values():
+            listener.lacks.pop(member, None)
+
+    def tick(self, now: float, *, last: bool = False) -> None:
+        """Send what neighbors lack, as far as each line is free and its share allows. Call about once a second.
+
+        `last`: this node is about to end, and its own row goes out in any case.
+        """
+        for peer, listener in self._listeners.items():
+            tokens = listener.fill(now) - MESSAGE_BYTES
+            chosen: list[int] = []
+            for member in listener.lacks:
+                cost = len(self.rows[member].raw) + ROW_BYTES
+                if len(chosen) == MOST_ROWS or (cost > tokens and not (last and member == self.own)):
+                    break
+                tokens -= cost
+                chosen.append(member)
+            if chosen and self._send(peer, self._told(chosen, now)):
+                listener.tokens = tokens
+                for member in chosen:
+                    del listener.lacks[member]
+
+    def _told(self, members: list[int], now: float) -> Told:
+        rows = [self.rows[member] for member in members]
+        return Told(rows=tuple((max(0, round(now - row.said_at)), row.raw) for row in rows))

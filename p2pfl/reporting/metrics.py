@@ -1,0 +1,169 @@
+"""A node's status as Prometheus takes it (text format 0.0.4): base units, `_total` for what only grows, bounded labels.
+
+Labels are the names of neighbors, the phases, and kinds of alarms and of faults: as many as the federation file and
+this program have, whatever anybody sends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from p2pfl.core.facts import Phase
+from p2pfl.core.standing import Fault
+from p2pfl.reporting.alarms import ALARMS
+
+OTHER = "other"
+PHASES = (*(phase.value for phase in Phase), "stopped", "testing", "waiting for disk")
+
+Status = Mapping[str, Any]
+Labels = tuple[tuple[str, str], ...]
+Sample = tuple[Labels, float]
+
+
+class Metric(NamedTuple):
+    """`key` is the place of its value in the status, or in that of a neighbor."""
+
+    name: str
+    key: str
+    help: str
+
+    @property
+    def kind(self) -> str:
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+
+OF_NODE = (
+    Metric("uptime_seconds", "uptime_s", "Time since the process started."),
+    Metric("rounds_total", "rounds", "Local rounds trained."),
+    Metric("rounds_wanted", "rounds_to_do", "Local rounds that the node has to train; absent where time bounds it."),
+    Metric("rounds_alone_total", "rounds_without_neighbor", "Local rounds trained without a neighbor."),
+    Metric("rounds_failed_total", "failed_rounds", "Local rounds dropped: they raised or gave no finite model."),
+    Metric("rounds_mixed_total", "rounds_mixed", "Rounds that a robust rule has mixed."),
+    Metric("rounds_unmixed_total", "rounds_alone", "Rounds that a robust rule could not mix."),
+    Metric("closing_rounds_total", "closing_rounds", "Mixing rounds since training ended."),
+    Metric("model_version", "version", "Rounds and mixing rounds in the model."),
+    Metric("accuracy_ratio", "accuracy", "Latest accuracy on the common test set, from 0 to 1."),
+    Metric("test_loss", "test_loss", "Latest loss on the common test set."),
+    Metric("test_round", "tested_round", "The round after which the model was tested."),
+    Metric("test_stale", "test_is_stale", "1 where an older model was tested than should have been by now."),
+    Metric("train_loss", "loss", "Loss of the latest local round."),
+    Metric("staleness_mean_rounds", "staleness.mean", "Mean staleness of all exchanges that were weighed."),
+    Metric("staleness_max_rounds", "staleness.max", "Largest staleness of all exchanges that were weighed."),
+    Metric("neighbor_distance_ratio", "neighbor_distance", "Distance to the neighbors' replicas, by the model's norm."),
+    Metric("sent_bytes_total", "bytes_sent", "Sealed bytes sent to all neighbors."),
+    Metric("received_bytes_total", "bytes_received", "Sealed bytes received."),
+    Metric("sent_messages_total", "messages_sent", "Messages sent to all neighbors."),
+    Metric("received_messages_total", "messages_received", "Messages received."),
+    Metric("exchanges_total", "exchanges", "Exchanges done, of all edges."),
+    Metric("neighbors_open", "peers", "Neighbors with an open session."),
+    Metric("neighbors_quarantined", "quarantined", "Neighbors in quarantine."),
+    Metric("samples", "samples", "Samples that the node's model stands for."),
+    Metric("through", "through", "1 where the node has trained all that it had to."),
+)
+OF_NEIGHBOR = (
+    Metric("neighbor_open", "live", "1 where the neighbor has an open session."),
+    Metric("neighbor_done", "done", "1 where the neighbor has finished."),
+    Metric("neighbor_sent_bytes_total", "bytes_sent", "Sealed bytes sent to the neighbor."),
+    Metric("neighbor_received_bytes_total", "bytes_received", "Sealed bytes received from the neighbor."),
+    Metric("neighbor_exchanges_total", "exchanges", "Exchanges done with the neighbor."),
+    Metric("neighbor_resyncs_total", "resyncs", "How often the edge was begun anew."),
+    Metric("neighbor_model_version", "version", "The neighbor's latest version that is known."),
+    Metric("neighbor_staleness_rounds", "staleness", "Staleness of the latest exchange."),
+    Metric("neighbor_exchange_seconds", "exchange_s", "How long an exchange usually takes."),
+    Metric("neighbor_waited_seconds", "waited_s", "How long rounds have waited for it alone in the last minute."),
+    Metric("neighbor_standing", "standing", "1 where nothing is proven against the neighbor, 0 in quarantine."),
+    Metric("neighbor_quarantine_seconds", "quarantined_s", "The rest of its quarantine."),
+    Metric("neighbor_quarantines_total", "quarantines", "How often it was in quarantine."),
+    Metric("neighbor_kept_ratio", "kept", "The share of its pull that came through the robust rule."),
+)
+
+
+def exposition(status: Status) -> str:
+    """What is null, or not there, has no sample; a metric without samples is left out."""
+    lines = _lines("info", "gauge", "Who this is; always 1.", [(_info(status), 1.0)] if "node" in status else [])
+    lines += _lines("phase", "gauge", "1 for the phase that the node is in.", _phases(status))
+    for metric in OF_NODE:
+        value = _number(_at(status, metric.key))
+        samples: list[Sample] = [] if value is None else [((), value)]
+        lines += _lines(metric.name, metric.kind, metric.help, samples)
+    refuses: list[Sample] = (
+        [((), float(status["disk_refuses"] is not None))] if "node" in status and "disk_refuses" in status else []
+    )
+    lines += _lines("disk_refuses", "gauge", "1 while the disk does not take the state.", refuses)
+    counted = _bounded(status.get("alarms") or {}, ALARMS)
+    lines += _lines("alarms_total", "counter", "Alarms raised since the process started.", counted)
+    standing = _bounded(dict.fromkeys(status.get("standing_alarms") or (), 1), ALARMS)
+    lines += _lines("alarm_standing", "gauge", "1 for each kind of alarm that stands.", standing)
+    return "".join([*lines, *_of_neighbors(status.get("neighbors") or ())])
+
+
+def _of_neighbors(neighbors: Any) -> Iterator[str]:
+    for metric in OF_NEIGHBOR:
+        found = [(_named(one), _number(one.get(metric.key))) for one in neighbors]
+        samples = [(labels, value) for labels, value in found if value is not None]
+        yield from _lines(metric.name, metric.kind, metric.help, samples)
+    faults = [
+        ((*_named(one), *labels), value)
+        for one in neighbors
+        for labels, value in _bounded(one.get("faults") or {}, {fault.value: None for fault in Fault})
+    ]
+    yield from _lines("neighbor_faults_total", "counter", "Faults proven against the neighbor, by kind.", faults)
+
+
+def _named(neighbor: Status) -> Labels:
+    return (("neighbor", str(neighbor.get("name"))),)
+
+
+def _info(status: Status) -> Labels:
+    keys = ("node", "federation", "rule", "software")
+    return tuple((key, str(status[key])) for key in keys if status.get(key) is not None)
+
+
+def _phases(status: Status) -> list[Sample]:
+    if "phase" not in status:
+        return []
+    now = status["phase"] if status["phase"] in PHASES else OTHER
+    return [((("phase", phase),), float(phase == now)) for phase in (*PHASES, OTHER)]
+
+
+def _bounded(counts: Mapping[str, float], known: Mapping[str, object]) -> list[Sample]:
+    """By kind; what this version does not know is counted together."""
+    found: dict[str, float] = {}
+    for kind, count in counts.items():
+        label = kind if kind in known else OTHER
+        found[label] = found.get(label, 0) + count
+    return [((("kind", kind),), count) for kind, count in found.items()]
+
+
+def _at(status: Status, key: str) -> Any:
+    outer, _, inner = key.partition(".")
+    value = status.get(outer)
+    return value.get(inner) if inner and isinstance(value, Mapping) else None if inner else value
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) else None
+
+
+def _lines(name: str, kind: str, text: str, samples: list[Sample]) -> list[str]:
+    if not samples:
+        return []
+    head = [f"# HELP p2pfl_{name} {text}\n", f"# TYPE p2pfl_{name} {kind}\n"]
+    return head + [f"p2pfl_{name}{_label_text(labels)} {_text(value)}\n" for labels, value in samples]
+
+
+def _label_text(labels: Labels) -> str:
+    told = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels)
+    return f"{{{told}}}" if told else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _text(value: float) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return repr(float(value)) if isinstance(value, float) else str(int(value))

@@ -1,0 +1,103 @@
+"""What one node knows of its whole federation, as `GET /federation` says it: page, `watch` and `status` read this.
+
+A field that is null is not known. Times are seconds of one clock of the node that answers, which begins anywhere:
+`now` minus another of them is an age. Nobody has to agree about the hour.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class MemberRow(msgspec.Struct, kw_only=True):
+    """One member, by its latest word about itself. Without one all but index and name is null."""
+
+    index: int
+    name: str
+    at: float | None = None
+    """When it said so, by the clock of the answering node."""
+    source: str | None = None
+    """Who told the answering node, where that is not the member itself."""
+    quiet: bool = False
+    """Whether it should have said something since, and has not."""
+    phase: str | None = None
+    rounds: int | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+    distance: float | None = None
+    staleness: float | None = None
+    bytes_sent: int | None = None
+    bytes_received: int | None = None
+    bytes_per_s: float | None = None
+    """Sent, between its latest two rows."""
+    exchanges: int | None = None
+    live: list[int] | None = None
+    """The members with whom it has a session."""
+    alarms: int | None = None
+    """How many were raised since its process started."""
+    standing: list[str] = []
+    """The kinds of its alarms that stand."""
+    charter: int | None = None
+    software: str | None = None
+    life: int | None = None
+
+
+class Event(msgspec.Struct, kw_only=True, frozen=True):
+    """One notable event, as the answering node saw it."""
+
+    number: int
+    at: float
+    kind: str
+    about: str | None
+    text: str
+    wrong: bool
+
+
+class StandingAlarm(msgspec.Struct, kw_only=True, frozen=True):
+    """One alarm of the answering node that stands."""
+
+    kind: str
+    about: str | None
+    text: str
+    since: float
+    count: int
+    means: str
+    does: str
+    advice: str
+
+
+class FederationStatus(msgspec.Struct, kw_only=True):
+    """Everything that `GET /federation` says."""
+
+    federation: str
+    node: str
+    """Who answers."""
+    number: int
+    """Grows with each answer that differs from the one before."""
+    now: float
+    vitals: bool
+    """Whether the members tell each other how they are."""
+    period_s: float
+    """How often a member says something."""
+    quiet_after_s: float
+    rounds_to_do: int | None
+    topology: str
+    charter: int
+    software: str
+    edges: tuple[tuple[int, int], ...]
+    members: list[MemberRow]
+    alarms: list[StandingAlarm]
+    events: list[Event]
+
+
+class FederationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What has changed since the answer with the number before."""
+
+    number: int
+    now: float
+    members: list[MemberRow] = []
+    """Those that have changed, whole."""
+    events: list[Event] = []
+    alarms: list[StandingAlarm] | None = None
+    point: dict[str, list[float | None]] | None = None
+    """The next point of the curves, where it is time for one."""

@@ -1,0 +1,118 @@
+"""The row that a node tells all members about itself, and its signature. For eyes only: nothing decides by it.
+
+A row is msgpack, its fields in order, followed by an Ed25519 signature. What is signed begins with a name for this
+purpose and the federation's name and seed, so that no other signature of the same key can stand in its place. Fields
+may be added at the end: who does not know them leaves them out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from nacl.exceptions import BadSignatureError
+from nacl.signing import VerifyKey
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.messages import MOST_ROW_BYTES
+from p2pfl.crypto.identity import SIGNATURE_BYTES, Identity
+from p2pfl.errors import PeerFault
+
+MOST_WORDS = 6
+"""Kinds of alarms in one row."""
+
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Figure = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)] | None
+Word = Annotated[str, Meta(max_length=32, pattern=r"^[A-Za-z0-9 .+_-]*$")]
+Words = Annotated[tuple[Word, ...], Meta(max_length=MOST_WORDS)]
+Bits = Annotated[bytes, Meta(max_length=128)]
+
+
+class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What a member says of itself. `counter` grows with each row that it signs; figures that are null are not known.
+
+    `live` is the set of members with whom it has a session, as a bitmap whose lowest bit is member 0, cut off where it
+    would be too long. `alarms` counts those of this process; `standing` are the kinds of those that still stand.
+    """
+
+    member: Count
+    counter: Count
+    life: Count
+    phase: Word
+    rounds: Count
+    accuracy: Figure
+    loss: Figure
+    distance: Figure
+    staleness: Figure
+    bytes_sent: Count
+    bytes_received: Count
+    exchanges: Count
+    live: Bits
+    alarms: Count
+    standing: Words
+    charter: Count
+    software: Word
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Vitals)
+
+
+def realm_of(federation: FederationConfig) -> bytes:
+    """What a signature holds for: this purpose, in this federation."""
+    name = federation.name.encode()
+    return hashlib.blake2b(name + b"\0%d" % federation.seed, digest_size=32, person=b"p2pfl-vitals").digest()
+
+
+def sign(vitals: Vitals, identity: Identity, realm: bytes) -> bytes:
+    """The row as it travels. Raises ValueError: it holds what no member would accept."""
+    row = _ENCODER.encode(vitals)
+    try:
+        _DECODER.decode(row)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"vitals that cannot be told: {error}") from error
+    if len(row) + SIGNATURE_BYTES > MOST_ROW_BYTES:
+        raise ValueError(f"vitals of {len(row)} bytes")
+    return row + identity.sign(realm + row)
+
+
+def read(raw: bytes) -> Vitals:
+    """What a row says, unproven: `prove` tells whether its member has said it. Raises PeerFault: it is no row."""
+    try:
+        return _DECODER.decode(raw[:-SIGNATURE_BYTES])
+    except msgspec.MsgspecError as error:
+        raise PeerFault(f"a malformed row of vitals: {error}") from error
+
+
+def prove(raw: bytes, key: bytes, realm: bytes) -> None:
+    """Raises PeerFault: the member with that public key has not signed the row."""
+    try:
+        VerifyKey(key).verify(realm + raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:])
+    except (BadSignatureError, ValueError):
+        raise PeerFault("a row of vitals that its member has not signed") from None
+
+
+def figure(value: float | None) -> float | None:
+    """As it can be told: four digits will do, and what is no number is not known."""
+    return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
+
+
+def word(text: str) -> str:
+    """As it can be told: short, and without letters that a page would have to mind."""
+    kept = "".join(letter if (letter.isascii() and letter.isalnum()) or letter in " .+_-" else "-" for letter in text)
+    return kept[:32]
+
+
+def bitmap(members: Iterable[int]) -> bytes:
+    bits = sum(1 << member for member in set(members))
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")[:128]
+
+
+def members_of(bits: bytes) -> list[int]:
+    number = int.from_bytes(bits, "little")
+    return [member for member in range(number.bit_length()) if number >> member & 1]

@@ -1,0 +1,112 @@
+"""What is worth telling about a node, in one place: the notable events, which the log has too, and standing alarms.
+
+The ring of events is bounded, and so are the alarms: one of a kind about one member.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from p2pfl.reporting.alarms import LASTS_S, described
+from p2pfl.reporting.overview import Event, StandingAlarm
+
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+
+MOST_EVENTS = 100
+
+
+@dataclass(slots=True)
+class Standing:
+    """One alarm that was not settled yet; times by the monotonic clock."""
+
+    text: str
+    since: float
+    last_at: float
+    count: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Feed:
+    """`name_of` turns a member index into a name. Belongs to the event loop."""
+
+    name_of: Callable[[int], str]
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    told: int = 0
+    """How many events there were."""
+    changes: int = 0
+    """Grows whenever the standing alarms change."""
+    _standing: dict[tuple[str, int | None], Standing] = field(default_factory=dict)
+
+    def tell(self, kind: str, peer: int | None, text: str, *, wrong: bool = False, times: int = 1) -> None:
+        """Log one notable event, and keep it for the page."""
+        place = "" if peer is None else f" ({self.name_of(peer)})"
+        more = f" (time {times})" if times > 1 else ""
+        (log.warning if wrong else notice.info)("%s%s: %s%s", kind, place, text, more)
+        self.keep(kind, peer, text + more, wrong=wrong)
+
+    def keep(self, kind: str, peer: int | None, text: str, *, wrong: bool = False) -> None:
+        """For the page alone: the log has it in other words."""
+        self.told += 1
+        about = None if peer is None else self.name_of(peer)
+        self.events.append(
+            Event(number=self.told, at=round(time.monotonic(), 1), kind=kind, about=about, text=text, wrong=wrong)
+        )
+
+    def stand(self, kind: str, peer: int | None, text: str) -> None:
+        """An alarm was raised."""
+        now = time.monotonic()
+        one = self._standing.get((kind, peer))
+        if one is None:
+            self._standing[kind, peer] = Standing(text, now, now)
+        else:
+            one.text, one.last_at, one.count = text, now, one.count + 1
+        self.changes += 1
+
+    def settle(self, event: str, peer: int | None) -> list[str]:
+        """Something happened that ends alarms about that member: the kinds of those that stood."""
+        ended = [key for key in self._standing if key[1] == peer and described(key[0]).ended_by == event]
+        self._drop(ended)
+        return [kind for kind, _ in ended]
+
+    def expire(self) -> None:
+        """Drop what nothing ends and what has not come again for long. Call about once a second."""
+        before = time.monotonic() - LASTS_S
+        old = [key for key, one in self._standing.items() if one.last_at < before]
+        self._drop(key for key in old if described(key[0]).ended_by is None)
+
+    def _drop(self, keys: Iterable[tuple[str, int | None]]) -> None:
+        for key in keys:
+            del self._standing[key]
+            self.changes += 1
+
+    def forget(self, peer: int) -> None:
+        """Nobody waits for that member any more."""
+        self._drop([key for key in self._standing if key[1] == peer])
+
+    def stands(self, kind: str, peer: int | None) -> bool:
+        return (kind, peer) in self._standing
+
+    @property
+    def kinds(self) -> list[str]:
+        """Of the standing alarms, each once."""
+        return list(dict.fromkeys(kind for kind, _ in self._standing))
+
+    def standing(self) -> list[StandingAlarm]:
+        return [
+            StandingAlarm(
+                kind=kind,
+                about=None if peer is None else self.name_of(peer),
+                text=one.text,
+                since=round(one.since, 1),
+                count=one.count,
+                means=described(kind).means,
+                does=described(kind).does,
+                advice=described(kind).advice,
+            )
+            for (kind, peer), one in self._standing.items()
+        ]

@@ -1,0 +1,128 @@
+"""Looks once a second at what no single part of a node sees: rounds without anybody, a disk that fills, and members
+that nobody hears of, that come, that finish, or that run other software.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from p2pfl.core.core import Core
+from p2pfl.core.facts import Phase
+from p2pfl.core.limits import TokenBucket
+from p2pfl.errors import StorageError
+from p2pfl.net.spread import Row
+from p2pfl.runtime.feed import Feed
+
+ROUNDS_ALONE = 10
+"""So many rounds in a row without a neighbor are an alarm."""
+DISK_EVERY_S = 30.0
+STARTING_S = 60.0
+"""Who is heard of before this has been there all the time, as far as this node can know."""
+LINES = 12.0
+"""So many events of members that are no neighbors are told at once; then one in five minutes."""
+LINES_PER_S = 1 / 300
+OVER = ("finished", "stopped")
+"""Phases after which nothing is to be heard from a member."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Watch:
+    """`raise_alarm` takes kind, member and text. `room_bytes` is what the disk would take yet, of `snapshot_bytes`."""
+
+    core: Core
+    feed: Feed
+    raise_alarm: Callable[[str, int | None, str], None]
+    room_bytes: Callable[[], float]
+    snapshot_bytes: int
+    software: str
+    began_at: float
+    rounds: int = 0
+    alone: int = 0
+    in_a_row: int = 0
+    """Rounds trained without a neighbor, since the last one with."""
+    disk_at: float = float("-inf")
+    quiet: set[int] = field(default_factory=set)
+    """Members that should have said something."""
+    left_out: int = 0
+    lines: TokenBucket = field(default_factory=lambda: TokenBucket(LINES_PER_S, tokens=LINES, burst=LINES))
+
+    def look(self, now: float) -> None:
+        self.feed.expire()
+        self._look_for_company()
+        if now >= self.disk_at + DISK_EVERY_S:
+            self.disk_at = now
+            self._look_for_room()
+
+    def _look_for_company(self) -> None:
+        facts = self.core.facts
+        rounds, alone = facts.rounds - self.rounds, facts.alone - self.alone
+        self.rounds, self.alone = facts.rounds, facts.alone
+        if rounds > alone or (self.core.rounds.phase is not Phase.WAITING and self._is_accompanied()):
+            self.in_a_row = 0
+            self.feed.settle("not-alone", None)
+            return
+        before, self.in_a_row = self.in_a_row, self.in_a_row + alone
+        if before < ROUNDS_ALONE <= self.in_a_row:
+            text = f"{self.in_a_row} rounds were trained without a neighbor, of {len(self.core.edges)} that are listed"
+            self.raise_alarm("training-alone", None, text)
+
+    def _is_accompanied(self) -> bool:
+        return any(edge.is_open for edge in self.core.edges.values())
+
+    def _look_for_room(self) -> None:
+        try:
+            room = self.room_bytes()
+        except StorageError:
+            return  # the store itself says so where it matters
+        if room >= self.snapshot_bytes:
+            if self.feed.settle("disk-roomy", None):
+                self.feed.tell("disk-roomy", None, "there is room for another snapshot again")
+        elif not self.feed.stands("disk-low", None):
+            text = f"{room:,.0f} bytes are left on the volume of the state, a snapshot takes {self.snapshot_bytes:,}"
+            self.raise_alarm("disk-low", None, text)
+
+    # -- of all members, by what they say -----------------------------------------------------------------------------
+
+    def hear(self, row: Row, before: Row | None, now: float) -> None:
+        """A member has said something new."""
+        member, vitals = row.vitals.member, row.vitals
+        if row.source is None:
+            return
+        if member in self.quiet:
+            self.quiet.discard(member)
+            self._mention("back", member, f"heard of again, in round {vitals.rounds}", now)
+        if before is None:
+            if now - self.began_at > STARTING_S and vitals.phase not in OVER:
+                self._mention("joined", member, f"heard of for the first time, in round {vitals.rounds}", now)
+        elif before.vitals.life != vitals.life:
+            self._mention("new-life", member, "has begun anew, without what it had learned", now)
+        if vitals.phase in OVER and (before is None or before.vitals.phase != vitals.phase) and now > self.began_at:
+            accuracy = "" if vitals.accuracy is None else f", accuracy {vitals.accuracy:.3f}"
+            kind = "finished" if vitals.phase == "finished" else "left"
+            self._mention(kind, member, f"after round {vitals.rounds}{accuracy}", now)
+        self._compare(member, vitals.software)
+
+    def _compare(self, member: int, software: str) -> None:
+        text = f"it runs p2pfl {software}, this node {self.software}"
+        if software == self.software:
+            self.feed.settle("software-agrees", member)
+        elif not self.feed.stands("software-differs", member):
+            self.raise_alarm("software-differs", member, text)
+
+    def miss(self, member: int, age_s: float, now: float) -> None:
+        """Nothing was heard of a member for longer than there should be."""
+        if member not in self.quiet:
+            self.quiet.add(member)
+            self._mention("quiet", member, f"nothing was heard of it for {age_s:.0f} s", now)
+
+    def _mention(self, kind: str, member: int, text: str, now: float) -> None:
+        """Neighbors come and go in lines of their own. Of hundreds that finish together a few lines tell enough."""
+        if member in self.core.edges and kind in ("back", "joined", "quiet"):
+            return
+        if self.lines.take(now) > 0.0:
+            self.left_out += 1
+            return
+        more = f" (and {self.left_out} events of other members before it)" if self.left_out else ""
+        self.left_out = 0
+        self.feed.tell(kind, member, text + more)

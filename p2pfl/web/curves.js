@@ -1,0 +1,181 @@
+// Four curves over time. Few members have a line each; of many there is the median, and a band from least to largest.
+const MOST = 480;
+const FIGURES = [
+  ["accuracy", "Accuracy", value => value.toFixed(2)],
+  ["distance", "Distance to neighbors", value => value >= 0.01 || value === 0 ? String(+value.toPrecision(2)) : value.toExponential(0).replace("-", "−")],
+  ["staleness", "Staleness, rounds", value => String(+value.toPrecision(3))],
+  ["bytes_per_s", "Sent, bytes a second", value => bytes(value)],
+];
+
+export function bytes(count) {
+  for (const unit of ["B", "kB", "MB", "GB"]) {
+    if (count < 1000) return unit === "B" ? `${Math.round(count)} B` : `${count < 10 ? count.toFixed(1) : Math.round(count)} ${unit}`;
+    count /= 1000;
+  }
+  return `${count.toFixed(1)} TB`;
+}
+
+const color = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
+const seconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const faded = hue => `color-mix(in srgb, ${hue} 16%, transparent)`;
+
+export class Curves {
+  constructor(place) {
+    this.place = place;
+    this.times = [];
+    this.lines = Object.fromEntries(FIGURES.map(([name]) => [name, []]));
+    this.names = [];
+    this.each = true;
+    this.chosen = null;
+    this.offset = 0;
+    this.charts = [];
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.build());
+    new ResizeObserver(() => this.resize()).observe(place);
+  }
+
+  // `offset` turns seconds of the node's clock into seconds of this browser's.
+  start(history, names, offset) {
+    this.each = history.members;
+    this.names = this.each ? names : ["least", "median", "largest"];
+    this.offset = offset;
+    this.times = history.times.slice();
+    for (const [name] of FIGURES) {
+      const points = history.figures[name];
+      this.lines[name] = this.names.map((_, line) => points.map(point => point[line] ?? null));
+    }
+    this.chosen = null;
+    this.build();
+  }
+
+  // One more member's own line, where members have none.
+  choose(history, name) {
+    this.chosen = history && !this.each ? { name, history } : null;
+    this.build();
+  }
+
+  add(point, chosenRow) {
+    const at = point.time[0];
+    if (this.times.length && at <= this.times[this.times.length - 1]) return;
+    const few = point.accuracy.length;
+    if (few !== this.names.length) return false;
+    this.times.push(at);
+    for (const [name] of FIGURES) this.lines[name].forEach((line, place) => line.push(point[name][place] ?? null));
+    if (this.chosen && chosenRow) {
+      this.chosen.history.times.push(at);
+      for (const [name] of FIGURES) this.chosen.history.figures[name].push([chosenRow[name] ?? null]);
+    }
+    if (this.times.length > MOST) this.thin();
+    this.show();
+    return true;
+  }
+
+  thin() {
+    const half = list => list.filter((_, place) => place % 2 === 0);
+    this.times = half(this.times);
+    for (const [name] of FIGURES) this.lines[name] = this.lines[name].map(half);
+  }
+
+  data(name) {
+    const times = this.times.map(at => at + this.offset);
+    const lines = name === "distance" ? this.lines[name].map(line => line.map(value => value > 0 ? value : null)) : this.lines[name];
+    if (!this.chosen) return [times, ...lines];
+    const { times: own, figures } = this.chosen.history, known = new Map(own.map((at, place) => [at, figures[name][place][0]]));
+    return [times, ...lines, this.times.map(at => known.get(at) ?? null)];
+  }
+
+  build() {
+    if (!window.uPlot) return;
+    this.charts.forEach(chart => chart.plot.destroy());
+    this.place.replaceChildren();
+    this.charts = FIGURES.map(([name, title, format]) => {
+      const card = document.createElement("div"), head = document.createElement("h2"), hint = document.createElement("span");
+      const plotPlace = document.createElement("div"), nothing = document.createElement("div");
+      card.className = "card curve";
+      head.append(title, hint);
+      plotPlace.className = "plot";
+      nothing.className = "nothing";
+      card.append(head, plotPlace, nothing);
+      this.place.append(card);
+      const plot = new uPlot(this.options(name, format, plotPlace, hint), this.data(name), plotPlace);
+      return { name, plot, plotPlace, nothing, hint, format };
+    });
+    this.show();
+  }
+
+  series() {
+    if (this.each) return this.names.map((name, place) => ({ label: name, stroke: color(`--c${place % 12}`), width: 1.6, points: { show: false }, spanGaps: true }));
+    const quiet = { points: { show: false }, spanGaps: true, stroke: color("--c0") };
+    const three = [
+      { ...quiet, label: "least", width: 0.5 }, { ...quiet, label: "median", width: 2 }, { ...quiet, label: "largest", width: 0.5 },
+    ];
+    if (this.chosen) three.push({ ...quiet, label: this.chosen.name, width: 2, stroke: color("--c1") });
+    return three;
+  }
+
+  options(name, format, place, hint) {
+    const axis = { stroke: color("--faint"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+    return {
+      width: Math.max(200, place.clientWidth), height: place.clientHeight || 190,
+      series: [{}, ...this.series()],
+      bands: this.each ? [] : [{ series: [3, 1], fill: faded(color("--c0")) }],
+      legend: { show: false },
+      padding: [8, 12, 0, 0],
+      cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
+      scales: { y: name === "distance" ? { distr: 3, log: 10 } : { range: (_, low, high) => range(name, low, high) } },
+      axes: [
+        { ...axis, size: 28, space: 70, values: (_, ticks) => this.ticks(ticks) },
+        { ...axis, size: 54, space: 28, values: (_, ticks) => ticks.map(format), ...(name === "distance" ? { splits: (_, __, low, high) => powers(low, high) } : {}) },
+      ],
+      hooks: { setCursor: [plot => { hint.textContent = this.hintAt(plot, format); }] },
+    };
+  }
+
+  ticks(ticks) {
+    const fine = ticks.length > 1 && ticks[1] - ticks[0] < 60;
+    return ticks.map(at => (fine ? seconds : clock).format(new Date(at * 1000)));
+  }
+
+  hintAt(plot, format) {
+    const place = plot.cursor.idx;
+    if (place === null || place === undefined) return this.each ? "" : this.chosen ? `median, range, ${this.chosen.name}` : "median and range";
+    const told = plot.data.slice(1).map((line, series) => [plot.series[series + 1].label, line[place]]).filter(one => one[1] !== null);
+    const values = this.each && told.length > 3 ? [["from", Math.min(...told.map(one => one[1]))], ["to", Math.max(...told.map(one => one[1]))]] : told;
+    return values.map(([label, value]) => `${label} ${format(value)}`).join("  ");
+  }
+
+  show() {
+    for (const { name, plot, nothing, hint, format } of this.charts) {
+      const data = this.data(name), empty = !data.slice(1).some(line => line.some(value => value !== null));
+      plot.setData(data);
+      nothing.textContent = empty ? "nothing yet" : "";
+      if (plot.cursor.idx === null || plot.cursor.idx === undefined) hint.textContent = this.hintAt(plot, format);
+    }
+  }
+
+  resize() {
+    for (const { plot, plotPlace } of this.charts) {
+      const width = Math.max(200, plotPlace.clientWidth), height = plotPlace.clientHeight || 190;
+      if (width !== plot.width || height !== plot.height) plot.setSize({ width, height });
+    }
+  }
+}
+
+// Of ten; where they are too few, also twice and five times those.
+function powers(low, high) {
+  const found = factors => {
+    const all = [];
+    for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++) all.push(...factors.map(factor => factor * 10 ** power));
+    return all.filter(value => value >= low * 0.999 && value <= high * 1.001);
+  };
+  return found([1]).length > 2 ? found([1]) : found([1, 2, 5]);
+}
+
+function range(name, low, high) {
+  if (low === null || high === null) return [0, 1];
+  if (name === "accuracy") {
+    const floor = Math.max(0, Math.floor((low - 0.02) * 20) / 20);
+    return [floor, Math.min(1, Math.max(high + 0.01, floor + 0.1))];
+  }
+  return [0, high > 0 ? high * 1.08 : 1];
+}

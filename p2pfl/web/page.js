@@ -1,0 +1,286 @@
+// The live page: asks its own node for everything, changes nothing. What others have said is text, never markup.
+import { Curves, bytes } from "/curves.js";
+import { Graph, stateOf } from "/graph.js";
+
+const COLUMNS = [
+  ["name", "member", row => row.index],
+  ["state", "state", row => trouble(row)],
+  ["rounds", "round", row => row.rounds ?? -1],
+  ["accuracy", "accuracy", row => row.accuracy ?? -1],
+  ["distance", "distance", row => row.distance ?? -1, "less"],
+  ["staleness", "staleness", row => row.staleness ?? -1, "less"],
+  ["bytes_sent", "sent", row => row.bytes_sent ?? -1, "less"],
+  ["at", "heard", row => row.at ?? -1, "less"],
+];
+const KEY = [["training", "training"], ["waiting", "waiting or joining"], ["closing", "closing"], ["finished", "finished"], ["quiet", "not heard of lately"]];
+const $ = id => document.getElementById(id);
+
+let said = null;          // the latest whole, with members by index
+let receivedAt = 0;       // when, by this page's clock, in seconds
+let chosen = null;
+let sorting = { column: "state", down: true };
+let tableRows = new Map();
+
+const graph = new Graph($("graph"), choose);
+const curves = new Curves($("curves"));
+const here = () => performance.now() / 1000;
+const nodeNow = () => said.now + here() - receivedAt;
+
+function make(name, text, kind) {
+  const one = document.createElement(name);
+  if (text !== undefined && text !== null) one.textContent = text;
+  if (kind) one.className = kind;
+  return one;
+}
+
+function age(seconds) {
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 100) return `${s} s`;
+  if (s < 6000) return `${Math.round(s / 60)} min`;
+  return s < 172800 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86400)} days`;
+}
+
+const figure = (value, digits = 3) => value === null || value === undefined ? "–" : value !== 0 && Math.abs(value) < 0.001 ? value.toExponential(1) : value.toFixed(digits);
+const trouble = row => (row.standing.length ? 4 : 0) + (row.quiet ? 2 : 0) + (row.phase === null ? 1 : 0);
+const stateText = row => row.phase === null ? "not heard of" : row.quiet ? `quiet (${row.phase})` : row.phase;
+
+function choose(index) {
+  chosen = chosen === index ? null : index;
+  draw();
+  if (chosen === null || curves.each) return curves.choose(null);
+  const wanted = chosen;
+  fetch(`/history?member=${wanted}`).then(answer => answer.json()).then(history => wanted === chosen && curves.choose(history, nameOf(wanted)));
+}
+
+const nameOf = index => said.byIndex.get(index)?.name ?? `member ${index}`;
+const rows = () => [...said.byIndex.values()];
+
+// -- what is shown ---------------------------------------------------------------------------------------------------
+
+function draw() {
+  if (!said) return;
+  tiles();
+  alarms();
+  graph.draw(rows(), said.edges, said.own, chosen);
+  table();
+  member();
+  events();
+  ages();
+}
+
+function tile(title, big, small, more, wrong) {
+  const one = make("div", null, wrong ? "tile wrong" : "tile"), value = make("div", big, "big");
+  if (small) value.append(make("small", ` ${small}`));
+  one.append(make("h2", title), value, make("div", more, "more"));
+  return one;
+}
+
+function tiles() {
+  const all = rows(), known = all.filter(row => row.phase !== null);
+  const states = new Map();
+  for (const row of all) states.set(stateOf(row), (states.get(stateOf(row)) ?? 0) + 1);
+  const words = { training: "training", waiting: "waiting", closing: "closing", finished: "finished", quiet: "quiet", unknown: "not heard of" };
+  const told = Object.entries(words).filter(([state]) => states.has(state)).map(([state, word]) => `${states.get(state)} ${word}`).join(", ");
+  const spread = key => known.map(row => row[key]).filter(value => value !== null && value !== undefined);
+  const rounds = spread("rounds"), accuracy = spread("accuracy"), sent = spread("bytes_sent"), rate = spread("bytes_per_s");
+  const sum = list => list.reduce((total, value) => total + value, 0);
+  const least = rounds.length ? Math.min(...rounds) : 0, most = rounds.length ? Math.max(...rounds) : 0;
+  const progress = tile("Round", rounds.length ? (least === most ? `${least}` : `${least}–${most}`) : "–", said.rounds_to_do ? `of ${said.rounds_to_do}` : "", "");
+  if (said.rounds_to_do) {
+    const bar = make("div", null, "bar"), part = make("i");
+    part.style.width = `${Math.min(100, 100 * (rounds.length ? sum(rounds) / rounds.length : 0) / said.rounds_to_do)}%`;
+    bar.append(part);
+    progress.lastChild.replaceWith(bar);
+  }
+  const wrongs = all.filter(row => row.standing.length), count = sum(wrongs.map(row => row.standing.length));
+  $("tiles").replaceChildren(
+    tile("Members", String(all.length), "", told),
+    progress,
+    tile("Accuracy", accuracy.length ? figure(sum(accuracy) / accuracy.length) : "–", "mean", accuracy.length ? `${figure(Math.min(...accuracy))} to ${figure(Math.max(...accuracy))}` : "not tested yet"),
+    tile("Sent", sent.length ? bytes(sum(sent)) : "–", "by all", rate.length ? `${bytes(sum(rate))} a second` : ""),
+    tile("Alarms", String(count), "", count ? wrongs.slice(0, 4).map(row => row.name).join(", ") + (wrongs.length > 4 ? ` and ${wrongs.length - 4} more` : "") : "none stands", count > 0),
+  );
+}
+
+function alarms() {
+  const cards = said.alarms.map(alarm => {
+    const one = make("article", null, "alarm"), head = make("h3", alarm.about ? `${alarm.kind}: ${alarm.about}` : alarm.kind), list = make("dl");
+    const since = make("span", `for ${age(nodeNow() - alarm.since)}${alarm.count > 1 ? `, ${alarm.count} times` : ""}`);
+    head.append(since);
+    for (const [term, text] of [["means", alarm.means], ["this node", alarm.does], ["to do", alarm.advice]]) list.append(make("dt", term), make("dd", text));
+    one.append(head, make("p", alarm.text), list);
+    return one;
+  });
+  $("alarms").replaceChildren(...cards);
+}
+
+function table() {
+  const [head, body] = [$("members").tHead, $("members").tBodies[0]];
+  if (!head.rows.length) {
+    const line = head.insertRow();
+    for (const [key, title, , kind] of COLUMNS) {
+      const cell = make("th", null, kind), button = make("button", title);
+      button.addEventListener("click", () => { sorting = { column: key, down: sorting.column === key ? !sorting.down : key !== "name" }; draw(); });
+      cell.append(button);
+      line.append(cell);
+    }
+  }
+  const by = COLUMNS.find(([key]) => key === sorting.column)[2], sign = sorting.down ? -1 : 1;
+  const ordered = rows().sort((a, b) => sign * (by(a) - by(b)) || a.index - b.index);
+  for (const [index, line] of tableRows) if (!said.byIndex.has(index)) { line.element.remove(); tableRows.delete(index); }
+  ordered.forEach((row, place) => {
+    let line = tableRows.get(row.index);
+    if (!line || line.row !== row) line = fill(line, row);
+    line.element.classList.toggle("chosen", row.index === chosen);
+    if (body.children[place] !== line.element) body.insertBefore(line.element, body.children[place] ?? null);
+  });
+}
+
+function fill(line, row) {
+  const element = line?.element ?? make("tr");
+  if (!line) element.addEventListener("click", () => choose(row.index));
+  element.classList.toggle("old", row.quiet || row.phase === null);
+  const name = make("td"), state = make("td", null, "state");
+  if (curves.each) {
+    const swatch = make("span", null, "swatch");
+    swatch.style.background = `var(--c${rows().findIndex(one => one.index === row.index) % 12})`;
+    name.append(swatch);
+  }
+  name.append(row.name);
+  state.append(make("span", null, `dot ${stateOf(row)}`), stateText(row));
+  for (const kind of row.standing) state.append(make("span", kind, "badge"));
+  const heard = make("td", "", "less");
+  element.replaceChildren(
+    name, state, make("td", row.rounds ?? "–"), make("td", figure(row.accuracy)),
+    make("td", figure(row.distance), "less"), make("td", figure(row.staleness, 2), "less"),
+    make("td", row.bytes_sent === null || row.bytes_sent === undefined ? "–" : bytes(row.bytes_sent), "less"), heard,
+  );
+  const made = { element, row, heard };
+  tableRows.set(row.index, made);
+  return made;
+}
+
+function ages() {
+  if (!said) return;
+  const now = nodeNow();
+  for (const { row, heard } of tableRows.values()) {
+    const told = row.at === null || row.at === undefined ? "–" : age(now - row.at) + (row.source ? ` by ${row.source}` : "");
+    if (heard.textContent !== told) heard.textContent = told;
+  }
+}
+
+function member() {
+  const place = $("member"), row = said.byIndex.get(chosen ?? said.own);
+  place.replaceChildren();
+  if (!row || (chosen === null && said.byIndex.size > 16)) return;
+  const list = make("dl"), neighbors = said.edges.filter(edge => edge.includes(row.index)).map(([a, b]) => a === row.index ? b : a);
+  const facts = [
+    ["state", stateText(row)], ["alarms", row.standing.join(", ") || (row.alarms ? `${row.alarms} so far, none stands` : "none")],
+    ["neighbors", neighbors.map(index => nameOf(index) + (row.live && !row.live.includes(index) ? " (no session)" : "")).join(", ")],
+    ["loss", figure(row.loss)], ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
+    ["software", row.software ? `p2pfl ${row.software}` : "–"], ["charter", row.charter || "none"],
+    ["heard", row.at === null || row.at === undefined ? "never" : `${age(nodeNow() - row.at)} ago${row.source ? `, by ${row.source}` : ""}`],
+  ];
+  for (const [term, text] of facts) list.append(make("dt", term), make("dd", text));
+  place.append(make("b", row.index === said.own ? `${row.name}, this node` : row.name), list);
+}
+
+function events() {
+  const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+  const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false });
+  const lines = said.events.slice().reverse().map(event => {
+    const at = new Date(Date.now() - 1000 * (nodeNow() - event.at)), one = make("li", null, event.wrong ? "wrong" : "");
+    const when = make("time", (Date.now() - at > 64800000 ? day : clock).format(at));
+    when.dateTime = at.toISOString();
+    one.append(when, make("span", event.about ? `${event.kind}: ${event.about}` : event.kind, "kind"), make("span", event.text, "text"));
+    return one;
+  });
+  $("events").replaceChildren(...lines);
+  $("seen-by").textContent = `as ${said.node} saw them`;
+}
+
+// -- what comes ------------------------------------------------------------------------------------------------------
+
+function takeWhole(whole) {
+  receivedAt = here();
+  said = { ...whole, byIndex: new Map(whole.members.map(row => [row.index, filled(row)])) };
+  said.own = whole.members.find(row => row.name === whole.node)?.index ?? null;
+  document.title = `${whole.federation} · p2pfl`;
+  $("federation").textContent = whole.federation;
+  $("topology").textContent = `${whole.topology}, seen by ${whole.node}`;
+  $("main").hidden = false;
+  $("message").hidden = true;
+  tableRows.forEach(line => line.element.remove());
+  tableRows = new Map();
+  loadHistory();
+  draw();
+}
+
+const filled = row => ({ phase: null, rounds: null, accuracy: null, quiet: false, standing: [], ...row });
+
+function takeStep(step) {
+  if (!said) return;
+  said.now = step.now;
+  receivedAt = here();
+  for (const row of step.members ?? []) said.byIndex.set(row.index, filled(row));
+  const last = said.events.at(-1)?.number ?? 0;
+  said.events = [...said.events, ...(step.events ?? []).filter(event => event.number > last)].slice(-100);
+  if (step.alarms) said.alarms = step.alarms;
+  if (step.point && curves.add(step.point, chosen === null ? null : said.byIndex.get(chosen)) === false) loadHistory();
+  draw();
+}
+
+function loadHistory() {
+  fetch("/history").then(answer => answer.json()).then(history => {
+    curves.start(history, rows().map(row => row.name), Date.now() / 1000 - nodeNow());
+    tableRows.forEach(line => { line.row = null; });
+    draw();
+  }).catch(() => {});
+}
+
+function connection(state, text) {
+  $("connection").className = `connection ${state}`;
+  $("connection").textContent = text;
+  $("main").classList.toggle("old", state === "lost");
+}
+
+function explain(...parts) {
+  $("message").replaceChildren(...parts);
+  $("message").hidden = false;
+  $("main").hidden = true;
+}
+
+function listen() {
+  const stream = new EventSource("/live");
+  stream.addEventListener("whole", event => { takeWhole(JSON.parse(event.data)); connection("live", "live"); });
+  stream.addEventListener("step", event => { takeStep(JSON.parse(event.data)); connection("live", "live"); });
+  stream.addEventListener("error", () => {
+    if (stream.readyState === EventSource.CLOSED) setTimeout(begin, 3000);
+    connection("lost", said ? `no answer from ${said.node}` : "no answer");
+  });
+}
+
+async function begin() {
+  const token = location.hash.slice(1);
+  if (token) {
+    await fetch("/enter", { method: "POST", body: token }).catch(() => {});
+    history.replaceState(null, "", "/");
+  }
+  const answer = await fetch("/federation").catch(() => null);
+  if (answer?.status === 401) {
+    connection("lost", "not shown");
+    explain(make("p", "This page is shown to whoever has its link, which the node's log has:"), make("code", "page for others: http://…/#…"));
+    return;
+  }
+  if (!answer?.ok) {
+    connection("lost", "no answer");
+    setTimeout(begin, 3000);
+    return;
+  }
+  listen();
+}
+
+addEventListener("hashchange", () => location.hash.length > 1 && location.reload());
+setInterval(() => { ages(); if (said && here() - receivedAt > 8) connection("lost", `nothing from ${said.node} for ${age(here() - receivedAt)}`); }, 1000);
+$("key").replaceChildren(...KEY.map(([state, text]) => { const one = make("span"); one.append(make("span", null, `dot ${state}`), text); return one; }));
+begin();

@@ -1,0 +1,311 @@
+"""Who may see the page, and what it sends: one computation for all open pages, and nothing that grows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+from p2pfl.errors import UserError
+from p2pfl.net.http import FILES, WEB, StatusPage
+from p2pfl.net.live import MOST_PAGES, Live
+
+TOKEN = "a-token-of-a-test"
+
+
+class Site:
+    """Counts how often it is asked."""
+
+    def __init__(self):
+        self.number = self.wholes = 0
+        self.changed_all = False
+
+    def whole(self):
+        self.wholes += 1
+        return json.dumps({"number": self.number}).encode()
+
+    def step(self):
+        self.number += 1
+        return self.number, None if self.changed_all else json.dumps({"number": self.number, "step": True}).encode()
+
+    def history(self, member):
+        return json.dumps({"member": member}).encode()
+
+
+@pytest.fixture
+def site():
+    return Site()
+
+
+def page_of(site, listen="127.0.0.1:0", **options):
+    return StatusPage(listen, lambda: {"node": "pi-1", "rounds": 3}, site=site, token=TOKEN, **options)
+
+
+async def ask(page, path, *, method="GET", **options):
+    async with (
+        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http,
+        http.request(
+            method, f"http://127.0.0.1:{page.port}{path}", timeout=aiohttp.ClientTimeout(20), **options
+        ) as response,
+    ):
+        return response.status, await response.text(), response
+
+
+async def test_the_page_and_its_files_come_from_the_package(site):
+    async with page_of(site) as page:
+        for path, (name, kind) in FILES.items():
+            code, text, response = await ask(page, path)
+            assert (code, response.headers["Content-Type"]) == (200, kind)
+            assert text == (WEB / name).read_text(encoding="utf-8")
+            again, nothing, _ = await ask(page, path, headers={"If-None-Match": response.headers["ETag"]})
+            assert (again, nothing) == (304, "")
+
+
+async def test_everything_has_a_policy_that_lets_no_script_but_ours_run(site):
+    async with page_of(site) as page:
+        for path in ("/", "/federation", "/metrics", "/nothing"):
+            _, _, response = await ask(page, path)
+            policy = response.headers["Content-Security-Policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert "http" not in policy
+            assert "*" not in policy
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+            assert "aiohttp" not in str(response.headers)
+
+
+def test_the_page_has_nothing_inline_and_names_no_other_place():
+    html = (WEB / "index.html").read_text(encoding="utf-8")
+    assert "style=" not in html
+    assert "<style" not in html
+    assert "onclick" not in html
+    assert "<script>" not in html
+    ours = [WEB / name for name, _ in FILES.values() if not name.startswith("uplot/")]
+    for path in ours:
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "").replace("http://…/#…", "")
+        assert "http:" not in text
+        assert "https:" not in text
+        assert "innerHTML" not in text, "what others have said is text"
+
+
+@pytest.mark.parametrize("path", ["/", "/federation", "/history", "/live", "/status", "/metrics", "/page.js"])
+async def test_forged_host_and_origin_are_refused(site, path):
+    async with page_of(site) as page:
+        own = f"127.0.0.1:{page.port}"
+        for headers in (
+            {"Host": "evil.example"},
+            {"Host": "pi1.local"},
+            {"Origin": "http://evil.example"},
+            {"Origin": "null"},
+            {"Origin": f"http://localhost:{page.port}"},
+            {"Origin": f"http://{own}.evil.example"},
+        ):
+            code, text, _ = await ask(page, path, headers=headers)
+            assert code == 403, headers
+            assert "pi-1" not in text
+
+
+async def test_our_own_page_may_ask(site):
+    async with page_of(site) as page:
+        code, _, _ = await ask(page, "/federation", headers={"Origin": f"http://127.0.0.1:{page.port}"})
+    assert code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+async def test_nothing_can_be_changed(site, method):
+    async with page_of(site) as page:
+        origin = {"Origin": f"http://127.0.0.1:{page.port}"}
+        for path in ("/", "/federation", "/history", "/status", "/metrics"):
+            code, _, _ = await ask(page, path, method=method, headers=origin)
+            assert code == 405
+
+
+FOR_EYES = ["/federation", "/history", "/live", "/status", "/metrics"]
+
+
+@pytest.mark.parametrize("path", FOR_EYES)
+async def test_under_a_name_nothing_is_told_without_the_token(site, path):
+    """As a proxy on this machine asks for others elsewhere."""
+    async with page_of(site, names=["pi1.local"]) as page:
+        host = {"Host": "PI1.local:8480"}
+        assert (await ask(page, path, headers=host))[0] == 401
+        for wrong in ("Bearer ", "Bearer x", f"Basic {TOKEN}", f"Bearer {TOKEN}x"):
+            assert (await ask(page, path, headers=host | {"Authorization": wrong}))[0] == 401
+        if path != "/live":
+            assert (await ask(page, path, headers=host | {"Authorization": f"Bearer {TOKEN}"}))[0] == 200
+
+
+async def test_the_page_itself_needs_no_token_to_ask_for_one(site):
+    async with page_of(site, names=["pi1.local"]) as page:
+        for path in FILES:
+            assert (await ask(page, path, headers={"Host": "pi1.local"}))[0] == 200
+
+
+async def test_the_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(site):
+    async with page_of(site, names=["pi1.local"]) as page:
+        own = {"Host": "pi1.local", "Origin": "http://pi1.local"}
+        code, _, response = await ask(page, "/enter", method="POST", data=TOKEN, headers=own)
+        cookie = response.headers["Set-Cookie"]
+        assert code == 204
+        assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
+        assert TOKEN not in cookie
+        name_and_value = cookie.partition(";")[0]
+        assert (await ask(page, "/federation", headers={"Host": "pi1.local", "Cookie": name_and_value}))[0] == 200
+        other = name_and_value[:-1] + ("0" if name_and_value[-1] != "0" else "1")
+        assert (await ask(page, "/federation", headers={"Host": "pi1.local", "Cookie": other}))[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("said", "origin"),
+    [("x", "http://pi1.local"), ("", "http://pi1.local"), (TOKEN, "http://evil.example"), (TOKEN, None)],
+)
+async def test_no_cookie_for_a_wrong_token_or_another_page(site, said, origin):
+    async with page_of(site, names=["pi1.local"]) as page:
+        headers = {"Host": "pi1.local"} | ({"Origin": origin} if origin else {})
+        code, _, response = await ask(page, "/enter", method="POST", data=said, headers=headers)
+    assert code == 403
+    assert "Set-Cookie" not in response.headers
+
+
+async def test_a_body_without_end_is_not_read(site):
+    async with page_of(site) as page:
+        own = {"Origin": f"http://127.0.0.1:{page.port}"}
+        code, _, _ = await ask(page, "/enter", method="POST", data=b"x" * 100_000, headers=own)
+    assert code in (403, 413)
+
+
+async def test_each_start_without_a_token_makes_one_that_nobody_knows(site):
+    async with StatusPage("127.0.0.1:0", dict, site=site, names=["a"]) as page:
+        headers = {"Host": "a", "Authorization": "Bearer None"}
+        assert (await ask(page, "/federation", headers=headers))[0] == 401
+
+
+async def test_history_is_of_all_or_of_one_member(site):
+    async with page_of(site) as page:
+        assert json.loads((await ask(page, "/history"))[1]) == {"member": None}
+        assert json.loads((await ask(page, "/history?member=7"))[1]) == {"member": 7}
+        for bad in ("x", "-1", "1e3", "٣", "12345678"):
+            assert (await ask(page, f"/history?member={bad}"))[0] == 400
+
+
+# --- the stream -----------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """An open page."""
+
+    def __init__(self, response):
+        self.response = response
+
+    async def event(self):
+        async with asyncio.timeout(20):
+            name = (await self.response.content.readline()).decode().strip()
+            data = (await self.response.content.readline()).decode().strip()
+            await self.response.content.readline()
+        return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr("p2pfl.net.live.STEP_S", 0.02)
+
+
+async def test_all_pages_get_the_whole_once_and_then_the_same_steps(site, quick):
+    async with page_of(site) as page, aiohttp.ClientSession() as http:
+        readers = [Reader(await http.get(f"http://127.0.0.1:{page.port}/live")) for _ in range(5)]
+        for reader in readers:
+            name, first = await reader.event()
+            assert name == "whole"
+            last = first["number"]
+            for _ in range(5):
+                name, said = await reader.event()
+                assert (name, said["number"]) == ("step", last + 1)
+                last = said["number"]
+        assert site.wholes <= 5
+        for reader in readers:
+            reader.response.close()
+
+
+async def test_what_a_step_cannot_tell_is_told_whole(site, quick):
+    site.changed_all = True
+    async with page_of(site) as page, aiohttp.ClientSession() as http:
+        reader = Reader(await http.get(f"http://127.0.0.1:{page.port}/live"))
+        assert [(await reader.event())[0] for _ in range(3)] == ["whole"] * 3
+        reader.response.close()
+
+
+async def test_steps_are_made_only_while_somebody_looks(site, quick):
+    async with page_of(site) as page, aiohttp.ClientSession() as http:
+        reader = Reader(await http.get(f"http://127.0.0.1:{page.port}/live"))
+        for _ in range(3):
+            await reader.event()
+        reader.response.close()
+        await until(lambda: not page._live._pages)
+        made = site.number
+        await asyncio.sleep(0.1)
+        assert site.number == made
+
+
+async def test_a_page_too_many_is_turned_away(site, monkeypatch):
+    monkeypatch.setattr("p2pfl.net.live.MOST_PAGES", 2)
+    async with page_of(site) as page, aiohttp.ClientSession() as http:
+        responses = [await http.get(f"http://127.0.0.1:{page.port}/live") for _ in range(3)]
+        assert [response.status for response in responses] == [200, 200, 503]
+        for response in responses:
+            response.close()
+    assert MOST_PAGES >= 10
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - it is looked at from outside
+            await asyncio.sleep(0.001)
+
+
+class Slow:
+    """A page's connection that takes what is written only when it is told to."""
+
+    def __init__(self):
+        self.written = []
+        self.may_go = asyncio.Event()
+
+    async def write(self, data):
+        self.written.append(data.partition(b"\n")[0].decode())
+        await self.may_go.wait()
+
+
+async def test_a_page_that_does_not_read_misses_steps_and_gets_the_whole_again(site, quick):
+    live, slow = Live(site), Slow()
+    live._make_step()
+    follower = asyncio.create_task(live._follow(slow))
+    await asyncio.sleep(0)
+    for _ in range(5):
+        live._make_step()
+    await asyncio.sleep(0)
+    assert slow.written == ["event: whole"], "nothing is kept for it"
+    slow.may_go.set()
+    await until(lambda: len(slow.written) == 2)
+    live._make_step()
+    await until(lambda: len(slow.written) == 3)
+    assert slow.written == ["event: whole", "event: whole", "event: step"]
+    follower.cancel()
+
+
+async def test_a_page_that_never_reads_is_dropped(site, quick, monkeypatch):
+    monkeypatch.setattr("p2pfl.net.live.DRAIN_S", 0.05)
+    async with asyncio.timeout(20):
+        await Live(site)._follow(Slow())
+
+
+async def test_open_pages_do_not_keep_the_node_from_ending(site):
+    async with aiohttp.ClientSession() as http:
+        async with asyncio.timeout(20), page_of(site) as page:
+            response = await http.get(f"http://127.0.0.1:{page.port}/live")
+        response.close()
+
+
+def test_a_bad_address_is_still_the_users_mistake(site):
+    with pytest.raises(UserError, match="status_listen"):
+        page_of(site, listen="8480")

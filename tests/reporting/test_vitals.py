@@ -1,0 +1,118 @@
+"""A row of vitals: small, signed for its purpose, and nothing but what its schema says."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pfl.core.messages import MOST_ROW_BYTES
+from p2pfl.crypto.identity import SIGNATURE_BYTES, Identity
+from p2pfl.errors import PeerFault
+from p2pfl.reporting.vitals import Vitals, bitmap, figure, members_of, prove, read, sign, word
+
+KEY, OTHER_KEY = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
+REALM, OTHER_REALM = bytes(32), bytes([1]) * 32
+TYPICAL = Vitals(
+    member=3,
+    counter=5000,
+    life=2**52,
+    phase="training",
+    rounds=4000,
+    accuracy=0.9667,
+    loss=0.1234,
+    distance=0.01234,
+    staleness=0.5,
+    bytes_sent=123_456_789,
+    bytes_received=123_456_789,
+    exchanges=12_000,
+    live=bitmap([2, 4]),
+    alarms=3,
+    standing=("neighbor-lost",),
+    charter=2,
+    software="0.1.0",
+)
+
+
+def test_what_was_signed_is_read_and_proven():
+    raw = sign(TYPICAL, KEY, REALM)
+    assert read(raw) == TYPICAL
+    prove(raw, KEY.public, REALM)
+    assert len(raw) <= 220
+
+
+@pytest.mark.parametrize(
+    ("key", "realm"), [(OTHER_KEY.public, REALM), (KEY.public, OTHER_REALM)], ids=["another key", "another federation"]
+)
+def test_a_signature_holds_for_one_member_of_one_federation(key, realm):
+    with pytest.raises(PeerFault, match="has not signed"):
+        prove(sign(TYPICAL, KEY, REALM), key, realm)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_one_changed_byte_is_found(place, change):
+    raw = bytearray(sign(TYPICAL, KEY, REALM))
+    raw[place % len(raw)] ^= change
+    with pytest.raises(PeerFault):
+        prove(bytes(raw), KEY.public, REALM)
+
+
+@given(st.binary(max_size=MOST_ROW_BYTES))
+def test_any_bytes_are_a_row_or_a_fault(raw):
+    with suppress(PeerFault):
+        read(raw)
+    with pytest.raises(PeerFault):
+        prove(raw, KEY.public, REALM)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"accuracy": float("nan")},
+        {"loss": float("inf")},
+        {"rounds": -1},
+        {"rounds": 2**53},
+        {"phase": "<script>"},
+        {"phase": "x" * 33},
+        {"standing": ("a",) * 7},
+        {"live": bytes(129)},
+        {"software": "1\n2"},
+    ],
+)
+def test_what_no_page_should_show_is_refused_on_both_sides(change):
+    bad = msgspec.structs.replace(TYPICAL, **change)
+    with pytest.raises(ValueError, match="cannot be told"):
+        sign(bad, KEY, REALM)
+    with pytest.raises(PeerFault):
+        read(msgspec.msgpack.encode(bad) + bytes(SIGNATURE_BYTES))
+
+
+def test_the_longest_row_still_travels():
+    longest = msgspec.structs.replace(
+        TYPICAL, live=bytes([255]) * 64, standing=("nothing-exchanged", "too-few-neighbors", "federation-differs")
+    )
+    assert len(sign(longest, KEY, REALM)) <= MOST_ROW_BYTES
+
+
+def test_fields_of_a_later_version_are_left_out():
+    row = msgspec.msgpack.encode([*msgspec.structs.astuple(TYPICAL), "more", 7])
+    raw = row + KEY.sign(REALM + row)
+    prove(raw, KEY.public, REALM)
+    assert read(raw) == TYPICAL
+
+
+@given(st.text())
+def test_any_text_becomes_a_word(text):
+    assert read(sign(msgspec.structs.replace(TYPICAL, phase=word(text)), KEY, REALM)).phase == word(text)
+
+
+def test_figures_have_four_digits_or_are_not_known():
+    assert [figure(value) for value in (0.123456, None, float("nan"), float("inf"))] == [0.1235, None, None, None]
+
+
+@given(st.sets(st.integers(0, 1000)))
+def test_a_bitmap_names_its_members(members):
+    assert members_of(bitmap(members)) == sorted(members)

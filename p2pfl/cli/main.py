@@ -86,6 +86,7 @@ EXTRAS: Mapping[str, str] = {
     "pyamg": "topology",
     "dask": "dask",
     "distributed": "dask",
+    "zeroconf": "lan",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of a disk that accepts no more data, which is neither a mistake nor a bug."""

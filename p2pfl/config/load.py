@@ -15,9 +15,11 @@ from p2pfl.config.model import (
     FEDERATION,
     GOSSIP,
     MEMBER,
+    NETWORK,
     NODE,
     OLD_TRAINING,
     OLD_VARIATE,
+    OWN_NETWORK,
     TABLES,
     TASK,
     TRAINING,
@@ -80,6 +82,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     training = _training(document.get("training", {}), mistakes)
     gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", GOSSIP, mistakes))
     notices = _modernize(training, gossip, mistakes.file)
+    network = read_table(document.get("network", {}), "network.", NETWORK, mistakes)
     members = read_members(document.get("node", []), mistakes)
     edges, schedule = read_graph(head["topology"], members, head["seed"], mistakes) if members else ((), ())
     own = read_edges(document.get("edge", []), members, edges, mistakes)
@@ -94,6 +97,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         schedule=schedule,
         notices=notices,
         edge_compressors=own,
+        **network,
     )
 
 
@@ -223,7 +227,7 @@ def _read_node(path: Path, federation: FederationConfig, name: str | None) -> tu
     except UserError as error:
         return None, [error]
     mistakes = Mistakes(file)
-    node = _node(document, member, mistakes)
+    node = _node(document, member, mistakes, discovery=federation.discovery)
     return (None if mistakes.found else node), mistakes.found
 
 
@@ -236,13 +240,15 @@ def find_member(federation: FederationConfig, name: str) -> Member:
         raise UserError("no such node", file=federation.path, key="node", value=name, allowed=names) from None
 
 
-def _node(document: dict[str, Any], member: Member, mistakes: Mistakes) -> NodeConfig:
-    unknown_keys(document, "", ("node", "data"), mistakes)
+def _node(document: dict[str, Any], member: Member, mistakes: Mistakes, *, discovery: bool) -> NodeConfig:
+    """`discovery` is what the federation's file says of it."""
+    unknown_keys(document, "", ("node", "network", "data"), mistakes)
     data = document.get("data", {})
     if not isinstance(data, dict):
         mistakes.add("must be a table", "data", None, "[data]")
     values = DEFAULTS | read_table(document.get("node", {}), "node.", NODE, mistakes)
     values.setdefault("listen", _default_listen(member))
+    values |= {"discovery": discovery} | read_table(document.get("network", {}), "network.", OWN_NETWORK, mistakes)
     folder = mistakes.file.parent
     for key in ("key_file", "state_dir"):
         values[key] = folder / Path(values[key]).expanduser()

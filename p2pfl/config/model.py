@@ -4,8 +4,8 @@ Parsing, defaults' origin and error texts are in `load`; these classes only hold
 sizes in bytes. A default here is the default of the file.
 
 What two nodes must agree on before they talk is a hash for each shared section and key, and one over all of them.
-Defaults are filled in, so that writing a default out changes nothing. Addresses do not count, because they may differ
-from site to site; nor does the topology's name, because the resolved edges count. Of a task in a file only the name
+Defaults are filled in, so that writing a default out changes nothing. Addresses and `[network]` do not count, because
+they may differ from site to site; nor does the topology's name, because the resolved edges count. Of a task in a file only the name
 counts: models that do not match are found by their shapes.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 from p2pfl.config.compressor import compressor
 from p2pfl.config.method import method
 from p2pfl.config.rule import rule, staleness
-from p2pfl.config.tables import Kind, address, choice, name, number, or_none, pair, public_key, text, texts, whole
+from p2pfl.config.tables import Kind, address, choice, flag, name, number, or_none, pair, public_key, text, texts, whole
 
 Edges = tuple[tuple[int, int], ...]
 """Sorted pairs (i, j) of member indices with i < j."""
@@ -136,6 +136,8 @@ class FederationConfig:
     """Remarks about a file that is valid as it is, such as a key that has been renamed."""
     edge_compressors: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """Compressors of the edges (i, j), i < j, with their own table, in file order; others use `gossip.compressor`."""
+    discovery: bool = False
+    """Whether nodes find each other on a LAN, unless a node's own file says otherwise. Two nodes may disagree."""
 
     @property
     def method(self) -> str:
@@ -190,11 +192,15 @@ class NodeConfig:
     nice: int
     data: dict[str, Any]
     """The `[data]` table, passed to the task."""
+    discovery: bool = False
+    """Whether the node announces itself on the LAN and looks for the others."""
+    interfaces: tuple[str, ...] = ()
+    """The network interfaces to announce on; empty for all that `listen` covers but bridges and tunnels."""
 
 
 Kinds = Mapping[str, Kind]
 
-TABLES = ("federation", "task", "training", "gossip", "node", "edge")
+TABLES = ("federation", "task", "training", "gossip", "network", "node", "edge")
 
 FEDERATION: Kinds = {"name": name(), "seed": whole(0), "topology": text()}
 
@@ -234,6 +240,8 @@ GOSSIP: Kinds = {
     "audit_every": whole(1),
 }
 
+NETWORK: Kinds = {"discovery": flag()}
+
 MEMBER: Kinds = {"name": name(), "key": public_key(), "address": address(1)}
 
 EDGE: Kinds = {"between": pair(), "compressor": GOSSIP["compressor"]}
@@ -248,6 +256,9 @@ NODE: Kinds = {
     "threads": whole(1, 1024),
     "nice": whole(0, 19),
 }
+
+OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}
+"""What a node file says of the network."""
 
 
 def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:

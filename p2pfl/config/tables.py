@@ -147,6 +147,15 @@ def choice(*words: str) -> Kind:
     return matching(re.compile("|".join(map(re.escape, words))), ", ".join(words))
 
 
+def flag() -> Kind:
+    def read(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError  # noqa: TRY004 - as of all kinds
+        return value
+
+    return Kind("true or false", read)
+
+
 def texts() -> Kind:
     """One text or several of them, none empty: always a tuple afterwards."""
     one = text()

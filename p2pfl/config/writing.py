@@ -106,6 +106,9 @@ rule = {rule}  # {protects}
 # exchanges_per_s = {exchanges_per_s}  # the most exchanges that one neighbor may request
 # audit_every = {audit_every}  # exchanges between two comparisons of what both ends hold
 
+[network]
+# discovery = false  # true: nodes on one LAN find each other, and addresses may be left out; pip install '.[lan]'
+
 """
 
 _MEMBERS = """\

@@ -65,7 +65,9 @@ class Host:
     def start(self, *command: object, **options: Any) -> subprocess.Popen[Any]:
         """A process of this host. It is killed with the box at the latest."""
         words = ["ip", "netns", "exec", self.namespace, *map(str, command)]
-        return subprocess.Popen(words, start_new_session=True, **options)
+        process = subprocess.Popen(words, start_new_session=True, **options)
+        self._lan.processes.append(process)
+        return process
 
     def run(self, *command: object, timeout_s: float = 60.0, **options: Any) -> subprocess.CompletedProcess[str]:
         """A command of this host to its end, with its output, however it ends."""
@@ -154,6 +156,7 @@ class Lan:
     def __init__(self) -> None:
         self.prefix = f"{PREFIX}-{os.getpid()}-{next(_COUNT)}"
         self.hosts: dict[str, Host] = {}
+        self.processes: list[subprocess.Popen[Any]] = []
         self._namespace = f"{self.prefix}.switch"
 
     def __enter__(self) -> Self:
@@ -180,6 +183,8 @@ class Lan:
         for host in self.hosts.values():
             _remove(host.namespace)
         _remove(self._namespace)
+        for process in self.processes:
+            process.wait()
 
     def host(self, name: str) -> Host:
         """A new host, on the switch and reachable by the others at once; `name` in letters and digits."""

@@ -1,4 +1,4 @@
-"""Both ways to a session: the dialer keeps dialing the neighbors of which an address is configured or hinted at, whenever
+"""Both ways to a session: the dialer keeps dialing the neighbors whose address is configured or hinted at, as long as
 there is no session with them; the listening socket accepts neighbors, and answers strangers with nothing worth having.
 """
 
@@ -167,7 +167,7 @@ class Dialer:
 
     async def _try_each(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace) -> bool:
         """Until there is a session. True if whoever answered anywhere and we do not accept each other."""
-        refused = []
+        refused: list[bool] = []
         for address in self.places_of(peer):
             if refused and (place.link is not None or place.rest_s):
                 break

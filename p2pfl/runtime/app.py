@@ -35,6 +35,7 @@ from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
 from p2pfl.runtime import parts, workshop
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look, needs_of
+from p2pfl.runtime.lan import discovery_of
 from p2pfl.runtime.parts import Setup, read_setup
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.workshop import Moment, Waiting, Workshop, start_errand
@@ -228,6 +229,10 @@ class Application:
                 driver.links = links
                 await doors.enter_async_context(links)
                 log.info("listening on port %d", links.port)
+                if setup.node.discovery:
+                    await doors.enter_async_context(
+                        discovery_of(setup.member, setup.node, lambda: self.setup.federation, links)
+                    )
                 notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
                 self._begin(driver, links)
                 upkeep = asyncio.create_task(self._upkeep())

@@ -68,6 +68,16 @@ def all_interfaces() -> list[Interface]:
     return sorted(found, key=lambda interface: interface.index)
 
 
+def own_addresses() -> set[str]:
+    """All addresses of this machine, link-local ones too."""
+    import ifaddr  # noqa: PLC0415 - an extra
+
+    texts = (
+        one.ip if isinstance(one.ip, str) else one.ip[0] for adapter in ifaddr.get_adapters() for one in adapter.ips
+    )
+    return {text.partition("%")[0] for text in texts}
+
+
 def covered(interfaces: Iterable[Interface], listen: str, named: Sequence[str] = ()) -> list[Interface]:
     """Every interface, with the addresses that a socket bound to the host `listen` answers at, or why it is skipped.
 

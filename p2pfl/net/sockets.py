@@ -108,7 +108,7 @@ class TappedSocket(aiohttp.ClientWebSocketResponse):
             transport.set_protocol(self.tap)
 
 
-def open_browserless() -> aiohttp.ClientSession:
+def open_browserless(socket_class: type[TappedSocket] = TappedSocket) -> aiohttp.ClientSession:
     """Dials and nothing else: no cookies, proxies, redirects or software names."""
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(refuse_redirect)
@@ -117,7 +117,7 @@ def open_browserless() -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
         timeout=aiohttp.ClientTimeout(total=None),
-        ws_response_class=TappedSocket,
+        ws_response_class=socket_class,
         trace_configs=[trace],
     )
 
@@ -149,6 +149,7 @@ class Dialer:
         while True:
             while not self.places_of(peer):
                 await self._hints[peer].news()
+            await place.vacancy()
             if await self._try_each(http, peer, place):
                 backoff.exhaust()
             await place.vacancy()
@@ -166,13 +167,13 @@ class Dialer:
                 await self._hints[peer].news()
 
     async def _try_each(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace) -> bool:
-        """Until there is a session. True if whoever answered anywhere and we do not accept each other."""
+        """Until there is a session. True if somebody answered everywhere, and we do not accept each other."""
         refused: list[bool] = []
         for address in self.places_of(peer):
-            if refused and (place.link is not None or place.rest_s):
+            if place.link is not None or place.rest_s:
                 break
             refused.append(await self._attempt(http, peer, place, address))
-        return all(refused)
+        return bool(refused) and all(refused)
 
     async def _attempt(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace, address: Address) -> bool:
         """True if the two ends do not accept each other, which another attempt would hardly change."""

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from lan_in_a_box import Host, Lan
+from lan_in_a_box import Lan
 
 from p2pfl.crypto.identity import Identity, public_text
 
-DEADLINE_S = 60.0
+DEADLINE_S = 100.0
 P2PFL = (sys.executable, "-m", "p2pfl.cli.main")
 TEXT = """
 [federation]
@@ -34,13 +35,13 @@ discovery = {discovery}
 class Boards:
     """`folder` is what whoever looks after them has; each board has a copy without the others' keys."""
 
-    def __init__(self, lan: Lan, folder: Path, count: int, **settings: object) -> None:
+    def __init__(self, lan: Lan, folder: Path, count: int, **settings: Any) -> None:
         self.lan, self.folder = lan, folder
         self.names = [f"pi{number}" for number in range(1, count + 1)]
         self.hosts = {name: lan.host(name) for name in self.names}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        known = {"topology": "ring", "rounds": 100_000, "step_s": 0.05, "discovery": "true", "addresses": False}
-        self.settings = known | settings
+        known: dict[str, Any] = {"topology": "ring", "rounds": 100_000, "step_s": 0.05, "discovery": "true"}
+        self.settings = known | {"addresses": False} | settings
         identities = {name: Identity.generate() for name in self.names}
         text = TEXT.format(**self.settings)
         for name, identity in identities.items():
@@ -61,9 +62,6 @@ class Boards:
         """The federation's folder on that board."""
         return self.folder / f"on-{name}"
 
-    def host(self, name: str) -> Host:
-        return self.hosts[name]
-
     def start(self, name: str) -> subprocess.Popen[bytes]:
         with (self.board(name) / "log").open("ab") as log:
             self.processes[name] = self.hosts[name].start(
@@ -75,17 +73,19 @@ class Boards:
         for name in self.names:
             self.start(name)
 
-    def status(self, name: str) -> dict[str, object]:
+    def status(self, name: str) -> dict[str, Any]:
         """What its status page says; empty while it does not answer."""
-        done = self.hosts[name].run(sys.executable, "-S", "-c", ASK)
+        done = self.hosts[name].run(sys.executable, "-I", "-S", "-c", ASK)
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
     def live(self, name: str) -> set[str]:
         """The neighbors with which it has a session."""
         return {one["name"] for one in self.status(name).get("neighbors", []) if one["live"]}
 
-    def doctor(self, name: str, *options: str) -> subprocess.CompletedProcess[str]:
-        return self.hosts[name].run(*P2PFL, "doctor", self.board(name), *options)
+    def doctor(self, name: str) -> tuple[int, dict[str, Any]]:
+        """Its exit code, and what `p2pfl doctor` says on that board."""
+        done = self.hosts[name].run(*P2PFL, "doctor", self.board(name), "--seconds", "2", "--format", "json")
+        return done.returncode, json.loads(done.stdout)
 
     def wait_for(self, look, what):
         """Whatever `look` finds, as soon as it finds something."""

@@ -31,13 +31,14 @@ inbox.settimeout(float(sys.argv[2]))
 inbox.recv(99)
 """
 GROUP = "224.0.0.251"
+PYTHON = (sys.executable, "-I", "-S", "-c")
 
 
 def passes(source, target, address=None, wait_s=2.0):
     """Whether one of several packets arrives."""
-    ear = target.start(sys.executable, "-c", HEAR, target.ipv4, wait_s, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    ear = target.start(*PYTHON, HEAR, target.ipv4, wait_s, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert ear.stdout.readline() == b"ready\n"
-    mouth = source.start(sys.executable, "-c", SEND, address or target.ipv4)
+    mouth = source.start(*PYTHON, SEND, address or target.ipv4)
     ear.communicate()
     mouth.kill()
     mouth.wait()

@@ -38,6 +38,22 @@ async def test_the_configured_address_is_tried_first_and_no_hint_takes_its_place
         assert [str(place) for place in a.links._dialer.places_of(1)] == [b.address(), NOWHERE]
 
 
+async def test_a_neighbor_with_a_session_is_not_dialed_when_a_hint_comes(federation):
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        await b.until(lambda: b.open and a.open)
+        dialed = asyncio.Event()
+
+        async def dial(*_):
+            dialed.set()
+            return False
+
+        a.links._dialer._try_each = dial
+        a.links.hint(1, [b.address()])
+        await a.until(lambda: not a.links._dialer._hints[1]._news.is_set())
+        await asyncio.sleep(0)  # whatever follows in the same step of the loop
+        assert not dialed.is_set()
+
+
 async def test_another_node_at_the_place_of_a_hint_is_no_neighbor(federation):
     async with federation.node(2) as c, federation.node(1) as b, federation.node(0) as a:
         a.links.hint(1, [c.address(), b.address()])

@@ -93,7 +93,7 @@ class Boards:
         while time.monotonic() < end:
             if found := look():
                 return found
-            time.sleep(0.05)
+            time.sleep(0.3)
         raise AssertionError(f"waited in vain for {what}: {self.logs()}")
 
     def until_all_live(self) -> None:

@@ -42,6 +42,9 @@ What is where:
   /var/lib/p2pfl                        the federation: not in /etc, since the node's state stands in its folder;
                                         owned by root, the node reads it
   /var/lib/p2pfl/NAME                   node.toml, node.key and state; owned by the user p2pfl, secret to others
+  /var/lib/p2pfl/.previous              what a second run has replaced; it can be installed again
+
+A federation that `p2pfl check` refuses is not installed: what was there stays, and runs.
 
 Exit codes: 0 done, 2 this call, this machine or this federation cannot work, others: a step failed.
 END
@@ -131,6 +134,8 @@ check_arguments() {
     unit_file=$root/etc/systemd/system/$UNIT
     command_link=$root/usr/local/bin/p2pfl
     home=$root/var/lib/p2pfl
+    staged=$home/.new
+    previous=$home/.previous
 }
 
 # -- what this machine is -------------------------------------------------------------------------------------------
@@ -330,17 +335,25 @@ install_unit() {
     systemctl_run daemon-reload
 }
 
+# A new federation is checked as a whole before anything of it takes the place of what is there.
 install_federation() {
     local owner=() nodes_owner=()
     if [ -z "$root" ]; then owner=(-o root -g "$USER_NAME") nodes_owner=(-o "$USER_NAME" -g "$USER_NAME"); fi
     run install -d -m 750 "${owner[@]}" "$home"
     run install -d -m 700 "${nodes_owner[@]}" "$home/$node"
-    if [ "$federation" != "$(realpath -m "$home")" ]; then
-        copy_shared
-        if [ -d "$federation/$node" ]; then copy_own; fi
-    fi
     warn_of_loopback
-    run_as_node "$venv/bin/p2pfl" check "$home"
+    if [ "$federation" = "$(realpath -m "$home")" ]; then
+        run_as_node "$venv/bin/p2pfl" check "$home"
+        return
+    fi
+    run rm -rf "$staged"
+    run install -d -m 750 "${owner[@]}" "$staged"
+    run install -d -m 700 "${nodes_owner[@]}" "$staged/$node"
+    copy_shared
+    if [ -d "$federation/$node" ]; then copy_own; fi
+    check_staged
+    if differs; then replace_by_staged; else say "$home has all of this already"; fi
+    run rm -rf "$staged"
 }
 
 # Prints what it does. `tar` follows no link while it reads, not even one that has been put there since it was looked
@@ -352,20 +365,73 @@ pour() {
 
 copy_shared() {
     local give=(tar -C "$federation" -c "--mode=u=rwX,g=rX,o=" --exclude=__pycache__ "${shared[@]}")
-    local take=(tar -C "$home" -x --no-same-owner)
+    local take=(tar -C "$staged" -x --no-same-owner)
     local name
     pour
     if [ -n "$root" ]; then return; fi
-    for name in "${shared[@]}"; do run chown -hR "root:$USER_NAME" "$home/${name#./}"; done
+    for name in "${shared[@]}"; do run chown -hR "root:$USER_NAME" "$staged/${name#./}"; done
 }
 
 # Any state stays behind: a state in two places would contradict itself.
 copy_own() {
     local give=(tar -C "$federation/$node" -c "--mode=u=rwX,go=" --exclude=./state --exclude=__pycache__ .)
-    local take=(tar -C "$home/$node" -x --no-same-owner --no-overwrite-dir)
+    local take=(tar -C "$staged/$node" -x --no-same-owner --no-overwrite-dir)
     # Root must not follow what the node's user may have put into its folder.
     if [ -z "$root" ]; then take=(runuser -u "$USER_NAME" -- "${take[@]}"); fi
     pour
+}
+
+# What the node has already and does not get anew, its key say, is lent to the copy for the check, by links.
+check_staged() {
+    local entry name lent=() fine=yes
+    for entry in "$home/$node"/*; do
+        name=$(basename "$entry")
+        if [ "$name" = state ] || [ -e "$staged/$node/$name" ] || [ -L "$staged/$node/$name" ]; then continue; fi
+        lent+=("$staged/$node/$name")
+        run_as_node ln -s "$entry" "$staged/$node/$name"
+    done
+    run_as_node "$venv/bin/p2pfl" check "$staged" || fine=''
+    if [ "${#lent[@]}" -gt 0 ]; then run_as_node rm -f "${lent[@]}"; fi
+    if [ -z "$fine" ]; then
+        run rm -rf "$staged"
+        refuse "$federation cannot work, as said above: nothing of it was installed, $home is as it was"
+    fi
+}
+
+# Whether anything of the copy is not there yet.
+differs() {
+    local entry
+    if [ -n "$dry_run" ]; then return 0; fi
+    for entry in "$staged"/* "$staged/$node"/*; do
+        if [ "$entry" = "$staged/$node" ]; then continue; fi
+        diff -rq --no-dereference "$entry" "$home${entry#"$staged"}" >/dev/null 2>&1 || return 0
+    done
+    return 1
+}
+
+# What was there before goes to a folder of its own, from which it can be installed like any federation.
+replace_by_staged() {
+    local owner=() nodes_owner=() entry name
+    if [ -z "$root" ]; then owner=(-o root -g "$USER_NAME") nodes_owner=(-o "$USER_NAME" -g "$USER_NAME"); fi
+    run rm -rf "$previous"
+    run install -d -m 750 "${owner[@]}" "$previous"
+    run install -d -m 700 "${nodes_owner[@]}" "$previous/$node"
+    for entry in "$staged/$node"/*; do
+        name=$(basename "$entry")
+        if [ "$name" = node.key ] && [ -e "$home/$node/node.key" ]; then continue; fi
+        if [ -e "$home/$node/$name" ]; then run_as_node mv -T "$home/$node/$name" "$previous/$node/$name"; fi
+        run_as_node mv -T "$entry" "$home/$node/$name"
+    done
+    for entry in "${shared[@]}"; do
+        name=${entry#./}
+        if [ -e "$home/$name" ]; then run mv -T "$home/$name" "$previous/$name"; fi
+        run mv -T "$staged/$name" "$home/$name"
+    done
+    if [ -f "$previous/federation.toml" ]; then
+        say "what was there before is kept in $previous; to go back: $0 --node $node $previous"
+    else
+        run rm -rf "$previous"
+    fi
 }
 
 warn_of_loopback() {

@@ -190,7 +190,7 @@ def _learner(federation: FederationConfig, member: Member, node: NodeConfig | No
 def _warn(federation: FederationConfig, findings: Findings) -> None:
     for i, j in federation.edges:
         first, second = federation.members[i], federation.members[j]
-        if first.address is None and second.address is None:
+        if first.address is None and second.address is None and not federation.discovery:
             findings.warnings.append(f"neither {first.name} nor {second.name} has an address for the other to dial")
     if len({learner.shape_digest for learner in findings.learners.values()}) > 1:
         findings.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")

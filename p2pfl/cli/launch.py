@@ -43,14 +43,27 @@ MOST_ALONE = 0.1
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
 @click.option("--spawn", is_flag=True, help="Start each node separately: slower, but they share nothing.")
+@click.option("--restart", is_flag=True, help="Start a node that dies again, up to five times in a row.")
 @click.option("--quiet", is_flag=True, help="No live view.")
+@click.option("-v", "--verbose", is_flag=True, help="Nodes log sessions and exchanges too.")
 @format_option("table", "json")
-def launch(*, federation: Path, report: Path | None, plot: Path | None, spawn: bool, quiet: bool, form: Form) -> int:
+def launch(
+    *,
+    federation: Path,
+    report: Path | None,
+    plot: Path | None,
+    spawn: bool,
+    restart: bool,
+    quiet: bool,
+    verbose: bool,
+    form: Form,
+) -> int:
     """Run all nodes of a federation as processes on this machine.
 
     Each runs as under `p2pfl run`, with its log in NAME/node.log. Ctrl-C stops all of them cleanly; launched again,
-    they continue where they stopped. Exits with 0 if every node finished, with 1 if one died, with 130 after Ctrl-C,
-    and with 5 if a node waited for neighbors in vain or trained much without one.
+    they continue where they stopped. While they run, a second launch is refused. Exits with 0 if every node finished,
+    with 1 if one died, with 130 after Ctrl-C, and with 5 if a node waited for neighbors in vain or trained much
+    without one.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.traffic import compressor_mistakes  # noqa: PLC0415 - as above
@@ -61,7 +74,9 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, spawn: b
         raise ExceptionGroup("compressors that no node could use", mistakes)
     _require_here(described)
     report = report or described.path.parent / REPORT_FILE
-    return run_fleet(described, report=report, plot=plot, spawn=spawn, quiet=quiet, form=form)
+    return run_fleet(
+        described, report=report, plot=plot, spawn=spawn, restart=restart, quiet=quiet, verbose=verbose, form=form
+    )
 
 
 def _require_here(federation: FederationConfig) -> None:
@@ -83,23 +98,32 @@ def run_fleet(
     spawn: bool,
     quiet: bool,
     form: Form,
+    restart: bool = False,
+    verbose: bool = False,
     lies: Lies | None = None,
 ) -> int:
     """Start the nodes, show them, write report and picture; returns the exit code."""
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.claim import claimed  # noqa: PLC0415 - as above
     from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
 
     check_report(report)
     if plot is not None:
         check_picture(plot)
-    fleet = Fleet(federation, lies, spawn=spawn)
-    written = asyncio.run(_watch(fleet, quiet=quiet))
-    _show(written, form)
-    write_report(written, report)
-    click.echo(f"report: {report}", err=True)
+    fleet = Fleet(federation, lies, spawn=spawn, restart=restart, verbose=verbose)
+    with claimed(federation, [child.node for child in fleet.children]):
+        written = asyncio.run(_watch(fleet, quiet=quiet))
+        _show(written, form)
+        write_report(written, report)
+        click.echo(f"report: {report}", err=True)
     if plot is not None and written.history:
         written.plot(plot)
         click.echo(f"picture: {plot}", err=True)
+    return _judge(fleet, written)
+
+
+def _judge(fleet: Fleet, written: Report) -> int:
+    """The exit code, and on stderr what speaks against 0."""
     _say_who_died(fleet)
     honest = [node for node in written.nodes if not node.byzantine]
     failed = [node.name for node in honest if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]

@@ -73,6 +73,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "Run one node until its rounds are done; a second start resumes.",
     "launch": "Run all nodes of a federation on this machine.",
     "status": "Show what running nodes are doing.",
+    "doctor": "Find out why nodes do not find or hear each other, and what to do.",
     "evaluate": "Test the model that a node has learned.",
     "export": "Write the model that a node has learned as a plain file.",
 }
@@ -96,6 +97,7 @@ EXTRAS: Mapping[str, str] = {
     "dask": "dask",
     "distributed": "dask",
     "segno": "qr",
+    "zeroconf": "lan",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of a disk that accepts no more data, which is neither a mistake nor a bug."""

@@ -175,4 +175,5 @@ def _state(node: NodeReport) -> str:
     if node.rounds_without_neighbor:
         alone += f", {node.rounds_without_neighbor} of {node.rounds} rounds without a neighbor"
     failed = f", {node.failed_rounds} rounds failed" if node.failed_rounds else ""
-    return f"{node.state}{failed}{alone}{', lies' if node.byzantine else ''}"
+    again = f", started {node.starts} times" if (node.starts or 1) > 1 else ""
+    return f"{node.state}{again}{failed}{alone}{', lies' if node.byzantine else ''}"

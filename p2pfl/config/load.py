@@ -17,9 +17,11 @@ from p2pfl.config.model import (
     FEDERATION,
     GOSSIP,
     MEMBER,
+    NETWORK,
     NODE,
     OLD_TRAINING,
     OLD_VARIATE,
+    OWN_NETWORK,
     TABLES,
     TASK,
     TRAINING,
@@ -103,6 +105,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     training = _training(document.get("training", {}), mistakes)
     gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", GOSSIP, mistakes))
     notices = _modernize(training, gossip, mistakes.file)
+    network = read_table(document.get("network", {}), "network.", NETWORK, mistakes)
     members = read_members(document.get("node", []), mistakes)
     edges, schedule = read_graph(head["topology"], members, head["seed"], mistakes) if members else ((), ())
     told = document.get("edge", [])
@@ -121,6 +124,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         edge_compressors=own,
         edge_tables=tables,
         founders=tuple(member.key for member in members) if "admin" in head else (),
+        **network,
     )
 
 
@@ -262,7 +266,7 @@ def _read_node(path: Path, federation: FederationConfig, name: str | None) -> tu
     except UserError as error:
         return None, [error]
     mistakes = Mistakes(file)
-    node = _node(document, member, mistakes)
+    node = _node(document, member, mistakes, discovery=federation.discovery)
     return (None if mistakes.found else node), mistakes.found
 
 
@@ -278,13 +282,15 @@ def find_member(federation: FederationConfig, name: str) -> Member:
         raise UserError(text, file=federation.path, key="node", value=name, allowed=names) from None
 
 
-def _node(document: dict[str, Any], member: Member, mistakes: Mistakes) -> NodeConfig:
-    unknown_keys(document, "", ("node", "data"), mistakes)
+def _node(document: dict[str, Any], member: Member, mistakes: Mistakes, *, discovery: bool) -> NodeConfig:
+    """`discovery` is what the federation's file says of it."""
+    unknown_keys(document, "", ("node", "network", "data"), mistakes)
     data = document.get("data", {})
     if not isinstance(data, dict):
         mistakes.add("must be a table", "data", None, "[data]")
     values = DEFAULTS | read_table(document.get("node", {}), "node.", NODE, mistakes)
     values.setdefault("listen", _default_listen(member))
+    values |= {"discovery": discovery} | read_table(document.get("network", {}), "network.", OWN_NETWORK, mistakes)
     folder = mistakes.file.parent
     for key in ("key_file", "state_dir"):
         values[key] = folder / Path(values[key]).expanduser()

@@ -4,8 +4,8 @@ Parsing, defaults' origin and error texts are in `load`; these classes only hold
 sizes in bytes. A default here is the default of the file.
 
 What two nodes must agree on before they talk is a hash for each shared section and key, and one over all of them.
-Defaults are filled in, so that writing a default out changes nothing. Addresses do not count, because they may differ
-from site to site; nor does the topology's name, because the resolved edges count. Of a task in a file only the name
+Defaults are filled in, so that writing a default out changes nothing. Addresses and `[network]` do not count, because
+they may differ from site to site; nor does the topology's name, because the resolved edges count. Of a task in a file only the name
 counts: models that do not match are found by their shapes. Where the file names admin keys, what a charter may change
 does not count either (`charter`): members, graph and rounds.
 """
@@ -28,6 +28,7 @@ from p2pfl.config.tables import (
     Kind,
     address,
     choice,
+    flag,
     hosts,
     name,
     number,
@@ -37,7 +38,6 @@ from p2pfl.config.tables import (
     public_keys,
     text,
     texts,
-    truth,
     whole,
 )
 
@@ -178,6 +178,8 @@ class FederationConfig:
     """The charter that members, graph and rounds are from; None: they are from the file itself."""
     charter: bytes = field(default=b"", repr=False)
     """That charter as it travels, signed."""
+    discovery: bool = False
+    """Whether nodes find each other on a LAN, unless a node's own file says otherwise. Two nodes may disagree."""
 
     @property
     def method(self) -> str:
@@ -244,11 +246,15 @@ class NodeConfig:
     nice: int
     data: dict[str, Any]
     """The `[data]` table, passed to the task."""
+    discovery: bool = False
+    """Whether the node announces itself on the LAN and looks for the others."""
+    interfaces: tuple[str, ...] = ()
+    """The network interfaces to announce on; empty for all that `listen` covers but bridges and tunnels."""
 
 
 Kinds = Mapping[str, Kind]
 
-TABLES = ("federation", "task", "training", "gossip", "node", "edge")
+TABLES = ("federation", "task", "training", "gossip", "network", "node", "edge")
 
 FEDERATION: Kinds = {"name": name(), "seed": whole(0), "topology": text(), "admin": public_keys()}
 
@@ -286,8 +292,10 @@ GOSSIP: Kinds = {
     "max_wait_s": number(0, above=True),
     "exchanges_per_s": number(0, above=True),
     "audit_every": whole(1),
-    "vitals": truth(),
+    "vitals": flag(),
 }
+
+NETWORK: Kinds = {"discovery": flag()}
 
 MEMBER: Kinds = {"name": name(), "key": public_key(), "address": address(1)}
 
@@ -304,6 +312,9 @@ NODE: Kinds = {
     "threads": whole(1, 1024),
     "nice": whole(0, 19),
 }
+
+OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}
+"""What a node file says of the network."""
 
 
 def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:

@@ -148,6 +148,15 @@ def choice(*words: str) -> Kind:
     return matching(re.compile("|".join(map(re.escape, words))), ", ".join(words))
 
 
+def flag() -> Kind:
+    def read(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError  # noqa: TRY004 - as of all kinds
+        return value
+
+    return Kind("true or false", read)
+
+
 def texts() -> Kind:
     """One text or several of them, none empty: always a tuple afterwards."""
     one = text()
@@ -188,15 +197,6 @@ def pair() -> Kind:
         return first, second
 
     return Kind('the names of two neighbors, such as ["node0", "node1"]', read)
-
-
-def truth() -> Kind:
-    def read(value: Any) -> bool:
-        if isinstance(value, bool):
-            return value
-        raise ValueError
-
-    return Kind("true or false", read)
 
 
 def whole(least: int, most: int = LARGEST) -> Kind:

@@ -127,6 +127,9 @@ rule = {rule}  # {protects}
 # audit_every = {audit_every}  # exchanges between two comparisons of what both ends hold
 # vitals = {vitals}  # members tell each other phase, round, accuracy and alarms, for the page that shows all of them
 
+[network]
+# discovery = false  # true: nodes on one LAN find each other, and addresses may be left out; pip install '.[lan]'
+
 """
 
 _MEMBERS = """\

@@ -6,7 +6,7 @@ Independent of what is said: messages pass through, the callbacks tell the node 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from logging import Logger, getLogger
 from random import Random
@@ -138,6 +138,20 @@ class Links:
         link = self._table.current(peer)
         return link is not None and link.whisper(message)
 
+    def hint(self, index: int, addresses: Sequence[str]) -> None:
+        """Somebody says that member `index` is at these addresses, the best one first.
+
+        Four are kept of a member, the newest first, and an address that has worked always. They are dialed after the
+        configured address has failed, or alone where there is none. UserError for an address that is none.
+        """
+        if index in self._table.places:
+            self._dialer.hint(index, [parse_address(text, "hint") for text in addresses])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is a session with every neighbor."""
+        return all(place.link is not None for place in self._table.places.values())
+
     def close(self, peer: int, session: int, reason: str, rest_s: float = 0.0) -> None:
         """End a session if it is open, calling `on_close` first. For `rest_s` no other is opened with that peer."""
         if rest_s > 0.0:
@@ -152,7 +166,7 @@ class Links:
         self._http = open_browserless()
         await self._group.__aenter__()
         self._track(self._refusals.keep_hours(), self._dials)  # which end first, as this may
-        for peer in self._dialer.addresses:
+        for peer in self._table.places:
             self._track(self._dialer.keep(self._http, peer), self._dials)
         return self
 

@@ -1,12 +1,14 @@
-"""Both ways to a session: the dialer keeps dialing the neighbors whose address is known, whenever there is no session
-with them; the listening socket accepts neighbors, and answers strangers with nothing worth having.
+"""Both ways to a session: the dialer keeps dialing the neighbors whose address is configured or hinted at, as long as
+there is no session with them; the listening socket accepts neighbors, and answers strangers with nothing worth having.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import DEBUG, INFO
 from typing import Any
@@ -25,6 +27,44 @@ from p2pfl.net.refusals import Refusals
 from p2pfl.net.table import Dial, NeighborPlace, Table
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
+
+MOST_HINTS = 4
+"""Hints that are kept of one member."""
+HASTE_S = 2.0
+"""The least time between two dials that new hints have brought forward: whoever makes them up gains nothing by many."""
+
+
+class Hints:
+    """Where one member may be, as somebody on the network says: it is tried, and the handshake decides."""
+
+    def __init__(self) -> None:
+        self.addresses: list[Address] = []
+        """The one that has worked first, then the newest."""
+        self._worked: Address | None = None
+        self._news = asyncio.Event()
+        self._hurried_at = float("-inf")
+
+    def add(self, addresses: Sequence[Address]) -> None:
+        """The first of `addresses` is the best. One that has worked is never pushed out."""
+        known = [address for address in self.addresses if address not in addresses]
+        kept = [] if self._worked is None else [self._worked]
+        ordered = [*kept, *(address for address in (*addresses, *known) if address not in kept)][:MOST_HINTS]
+        if set(ordered) - set(self.addresses):
+            self._news.set()
+        self.addresses = ordered
+
+    def worked(self, address: Address) -> None:
+        if address in self.addresses:
+            self._worked = address
+            self.addresses = [address, *(other for other in self.addresses if other != address)]
+
+    async def news(self) -> None:
+        """Wait for an address that was not known, for as long as it may take."""
+        await self._news.wait()
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._hurried_at + HASTE_S - loop.time())
+        self._hurried_at = loop.time()
+        self._news.clear()
 
 
 class Backoff:
@@ -78,7 +118,7 @@ class TappedSocket(aiohttp.ClientWebSocketResponse):
         self.tap.idle_bytes = IDLE_BYTES
 
 
-def open_browserless() -> aiohttp.ClientSession:
+def open_browserless(socket_class: type[TappedSocket] = TappedSocket) -> aiohttp.ClientSession:
     """Dials and nothing else: no cookies, proxies, redirects or software names."""
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(refuse_redirect)
@@ -87,7 +127,7 @@ def open_browserless() -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
         timeout=aiohttp.ClientTimeout(total=None),
-        ws_response_class=TappedSocket,
+        ws_response_class=socket_class,
         trace_configs=[trace],
     )
 
@@ -95,47 +135,76 @@ def open_browserless() -> aiohttp.ClientSession:
 @dataclass(kw_only=True, eq=False, repr=False)
 class Dialer:
     addresses: Mapping[int, Address]
+    """Those that are configured."""
     greeter: Greeter
     table: Table
     refusals: Refusals
     shared: Shared
     rng: random.Random
+    _hints: defaultdict[int, Hints] = field(default_factory=lambda: defaultdict(Hints))
     _silent: set[int] = field(default_factory=set)
 
+    def hint(self, peer: int, addresses: Sequence[Address]) -> None:
+        self._hints[peer].add(addresses)
+
+    def places_of(self, peer: int) -> list[Address]:
+        """Where to dial it, in this order: the configured address, then what hints say."""
+        configured = [self.addresses[peer]] if peer in self.addresses else []
+        return configured + [address for address in self._hints[peer].addresses if address not in configured]
+
     async def keep(self, http: aiohttp.ClientSession, peer: int) -> None:
-        """Never returns. Each attempt has its deadline; waiting for a session to end has none."""
+        """Never returns. Each attempt has its deadline; waiting for an address and for a session to end has none."""
         place = self.table.places[peer]
         backoff = Backoff(self.shared.limits, self.rng)
         while True:
-            if await self._attempt(http, peer, place):
+            while not self.places_of(peer):
+                await self._hints[peer].news()
+            await place.vacancy()
+            if await self._try_each(http, peer, place):
                 backoff.exhaust()
             await place.vacancy()
             if place.settled:
                 place.settled = False
                 backoff.reset()
             else:
-                await asyncio.sleep(backoff.next_s())
+                await self._pause(peer, backoff.next_s())
                 await place.vacancy()
 
-    async def _attempt(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace) -> bool:
+    async def _pause(self, peer: int, pause_s: float) -> None:
+        """Cut short by a new address."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._hints[peer].news()
+
+    async def _try_each(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace) -> bool:
+        """Until there is a session. True if somebody answered everywhere, and we do not accept each other."""
+        refused: list[bool] = []
+        for address in self.places_of(peer):
+            if place.link is not None or place.rest_s:
+                break
+            refused.append(await self._attempt(http, peer, place, address))
+        return bool(refused) and all(refused)
+
+    async def _attempt(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace, address: Address) -> bool:
         """True if the two ends do not accept each other, which another attempt would hardly change."""
         try:
             async with asyncio.timeout(self.shared.limits.connect_s + self.shared.limits.handshake_s) as scope:
                 place.dial = Dial(scope)
-                await self._connect(http, peer, place.dial)
+                await self._connect(http, peer, place.dial, address)
             self._silent.discard(peer)
+            self._hints[peer].worked(address)
         except (GoneError, TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._report_silence(peer, error)
+            self._report_silence(peer, address, error)
         except PeerFault as fault:
-            self.refusals.note(peer, f"{self.shared.name_of(peer)} at {self.addresses[peer]}", fault)
+            self.refusals.note(peer, f"{self.shared.name_of(peer)} at {address}", fault)
             return True
         finally:
             place.dial = None
             place.wake()
         return False
 
-    async def _connect(self, http: aiohttp.ClientSession, peer: int, dial: Dial) -> None:
-        channel = await self._open(http, peer)
+    async def _connect(self, http: aiohttp.ClientSession, peer: int, dial: Dial, address: Address) -> None:
+        channel = await self._open(http, address)
         link = None
         try:
             candidate = await self.greeter.dial(channel, peer)
@@ -145,10 +214,10 @@ class Dialer:
             if link is None:
                 await channel.close(self.shared.limits.close_s)
 
-    async def _open(self, http: aiohttp.ClientSession, peer: int) -> Channel:
+    async def _open(self, http: aiohttp.ClientSession, address: Address) -> Channel:
         async with asyncio.timeout(self.shared.limits.connect_s):
             socket = await http.ws_connect(
-                f"ws://{self.addresses[peer]}{PATH}",
+                f"ws://{address}{PATH}",
                 autoping=False,
                 max_msg_size=MESSAGE_BYTES,
                 compress=0,
@@ -156,11 +225,11 @@ class Dialer:
         assert isinstance(socket, TappedSocket)  # noqa: S101
         return Channel(socket, socket.tap)
 
-    def _report_silence(self, peer: int, error: Exception) -> None:
+    def _report_silence(self, peer: int, address: Address, error: Exception) -> None:
         level = DEBUG if peer in self._silent or self.table.places[peer].link else INFO
         self._silent.add(peer)
         name, what = self.shared.name_of(peer), str(error) or type(error).__name__
-        self.refusals.mention(peer, "%s at %s is not there yet: %s", name, self.addresses[peer], what, level=level)
+        self.refusals.mention(peer, "%s at %s is not there yet: %s", name, address, what, level=level)
 
 
 def not_found() -> web.Response:

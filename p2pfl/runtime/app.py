@@ -42,6 +42,7 @@ from p2pfl.runtime.charters import CharterKeeper
 from p2pfl.runtime.display import Display, software
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look, needs_of
+from p2pfl.runtime.lan import discovery_of
 from p2pfl.runtime.parts import Setup, read_setup
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.watch import Watch
@@ -246,6 +247,10 @@ class Application:
                 await doors.enter_async_context(links)
                 log.info("listening on port %d", links.port)
                 self._note_address(links.port, status, open_page)
+                if setup.node.discovery:
+                    await doors.enter_async_context(
+                        discovery_of(setup.member, setup.node, lambda: self.setup.federation, links)
+                    )
                 notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
                 self._begin(driver, links)
                 upkeep = asyncio.create_task(self._upkeep())

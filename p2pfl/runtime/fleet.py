@@ -30,6 +30,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.runtime.fork_server import ForkedProcess, ForkServer, NotForked, why_not
+from p2pfl.runtime.restarts import Restarts
 from p2pfl.runtime.workshop import WAITING_FOR_DISK
 
 GROUP = "p2pfl.attackers"
@@ -106,6 +107,23 @@ class Child:
     ended_s: float | None = None
     stranded: bool = False
     """Whether it was let go because it waited for neighbors that were not there any more."""
+    ended_lives: list[NodeLine | None] = field(default_factory=list)
+    """The last line of each process of it that has died and was followed by another."""
+    between_lives: str = ""
+    """What is to be said of it from its death to the first line of its next process."""
+
+    @property
+    def starts(self) -> int:
+        return 1 + len(self.ended_lives)
+
+    @property
+    def bytes_before(self) -> int:
+        """Bytes sent by its processes before this one."""
+        return sum(line.bytes_sent for line in self.ended_lives if line is not None)
+
+    @property
+    def messages_before(self) -> int:
+        return sum(line.messages_sent for line in self.ended_lives if line is not None)
 
     @property
     def last(self) -> NodeLine | None:
@@ -132,12 +150,10 @@ class Child:
     @property
     def state(self) -> str:
         if self.exit_code is None:
-            return self.phase
+            return self.between_lives or self.phase
         if self.stranded:
             return "waited in vain"
-        if self.exit_code < 0:
-            return f"died ({signal.Signals(-self.exit_code).name})"
-        return {0: "finished", STOPPED: "stopped"}.get(self.exit_code, f"failed (exit {self.exit_code})")
+        return _ending(self.exit_code)
 
     @property
     def waits_alone(self) -> bool:
@@ -159,15 +175,32 @@ class Child:
             return None
 
 
+def _ending(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"died ({signal.Signals(-exit_code).name})"
+    return {0: "finished", STOPPED: "stopped"}.get(exit_code, f"failed (exit {exit_code})")
+
+
 class Fleet:
     """`run` returns when every child has ended. `stop` asks all of them to end cleanly; called again, it asks those to
-    give up that wait for a full disk. `spawn`: each child is started by itself, and shares no import.
+    give up that wait for a full disk. `spawn`: each child is started by itself, and shares no import. `restart`: one
+    that dies is started again, a few times, after longer and longer pauses. `verbose`: so are their logs.
     """
 
-    def __init__(self, federation: FederationConfig, lies: Lies | None = None, *, spawn: bool = False) -> None:
+    def __init__(
+        self,
+        federation: FederationConfig,
+        lies: Lies | None = None,
+        *,
+        spawn: bool = False,
+        restart: bool = False,
+        verbose: bool = False,
+    ) -> None:
         self.federation = federation
         self.lies = lies
         self.spawn = spawn
+        self.restart = restart
+        self.verbose = verbose
         self.server: ForkServer | None = None
         liars = () if lies is None else lies.names
         self.children = [
@@ -272,14 +305,18 @@ class Fleet:
         """None: somebody has said meanwhile that all shall stop."""
         if self.stopping:
             return None
-        with child.log_path.open("ab") as stderr:
-            if self.server is not None and self._may_share(child):
-                try:
+        if self.server is not None and self._may_share(child):
+            try:
+                with child.log_path.open("ab") as stderr:
                     return await self.server.start(self._command(child), stderr=stderr, limit=LINE_LIMIT)
-                except NotForked as reason:
-                    if self._is_stopping():
-                        return None
-                    self._share_nothing(reason)
+            except NotForked as reason:
+                if self._is_stopping():
+                    return None
+                self._share_nothing(reason)
+        return await self._start_alone(child)
+
+    async def _start_alone(self, child: Child) -> Process:
+        with child.log_path.open("ab") as stderr:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
                 *self._command(child),
@@ -299,12 +336,37 @@ class Fleet:
         log.warning("the nodes cannot share one import (%s): each is started by itself", reason)
 
     async def _follow(self, child: Child, process: Process | ForkedProcess) -> None:
-        if self._is_stopping():
-            child.let_go()
-        await self._listen(child, process)
-        child.exit_code = await process.wait()
+        restarts = Restarts()
+        while True:
+            if self._is_stopping():
+                child.let_go()
+            began = time.monotonic()
+            await self._listen(child, process)
+            exit_code = await process.wait()
+            pause_s = restarts.after(exit_code, time.monotonic() - began)
+            again = None if pause_s is None else await self._start_again(child, exit_code, pause_s)
+            if again is None:
+                break
+            process = child.process = again
+        child.exit_code, child.between_lives = exit_code, ""
         child.ended_s = self.elapsed_s
         self._dismiss()
+
+    async def _start_again(self, child: Child, exit_code: int, pause_s: float) -> Process | None:
+        """None: nobody has asked for it, or all shall stop."""
+        if not self.restart or child.byzantine or child.stranded:
+            return None
+        log.warning("%s %s: started again in %g s", child.name, _ending(exit_code), pause_s)
+        child.between_lives = f"{_ending(exit_code)}, start {child.starts + 1} follows"
+        end = time.monotonic() + pause_s
+        while not self._is_stopping() and time.monotonic() < end:  # noqa: ASYNC110 - `stop` may come from anywhere
+            await asyncio.sleep(0.05)
+        if self._is_stopping() or child.stranded:
+            return None
+        again = await self._start_alone(child)
+        child.ended_lives.append(child.last)
+        child.between_lives = f"start {child.starts}"
+        return again
 
     def _dismiss(self) -> None:
         """A liar whom nobody listens to may wait for ever: once the honest have ended, the liars are let go."""
@@ -338,7 +400,7 @@ class Fleet:
             command = self.lies.command(self.federation, child.name)
         else:
             command = ["-m", "p2pfl.cli.main", "run", str(self.federation.path), "--node", child.name]
-        return [*command, "--format", "json", "--launched"]
+        return [*command, "--format", "json", "--launched", *(["-v"] if self.verbose else [])]
 
     async def _listen(self, child: Child, process: Process | ForkedProcess) -> None:
         if process.stdout is None:
@@ -346,3 +408,4 @@ class Fleet:
         async for raw in process.stdout:
             with suppress(ValueError):
                 child.lines.append(msgspec.json.decode(raw, type=NodeLine))
+                child.between_lives = ""

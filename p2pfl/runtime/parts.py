@@ -34,6 +34,7 @@ from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.sharing import WHOLE
+from p2pfl.net.discovery import require_zeroconf
 from p2pfl.reporting.traffic import compressor_mistakes
 from p2pfl.storage import Durability, Loaded, Store
 
@@ -94,6 +95,8 @@ def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
 
 def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity) -> Setup:
     """Likewise, with a key at hand."""
+    if node.discovery:
+        require_zeroconf(node.path if node.path.exists() else federation.path)
     learner, method = load_learner(federation, node), method_of(federation)
     for notice in federation.notices:
         log.warning("%s", notice)

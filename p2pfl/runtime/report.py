@@ -144,8 +144,8 @@ def _point(fleet: Nodes) -> Point | None:
         consensus_distance=consensus_distance(np.array(sketches)) if len(sketches) > 1 else None,
         neighbor_distance=spread(line.neighbor_distance for line in lines),
         staleness=overall_staleness(line.staleness for line in lines),
-        bytes_sent=sum(line.bytes_sent for line in lines),
-        messages_sent=sum(line.messages_sent for line in lines),
+        bytes_sent=sum(line.bytes_sent for line in lines) + sum(child.bytes_before for child in fleet.honest),
+        messages_sent=sum(line.messages_sent for line in lines) + sum(child.messages_before for child in fleet.honest),
         running=sum(child.exit_code is None for child in fleet.children),
     )
 
@@ -166,6 +166,10 @@ def _node(child: Child) -> NodeReport:
     for key in node.__struct_fields__:
         if hasattr(latest, key):
             setattr(node, key, getattr(latest, key))
+    if child.ended_lives:  # figures of the last process alone say too little
+        node.starts = child.starts
+        node.bytes_sent = (node.bytes_sent or 0) + child.bytes_before
+        node.messages_sent = (node.messages_sent or 0) + child.messages_before
     if result is None and line is not None:  # it was killed: what it tested last is final by chance alone
         node.test_is_stale = line.accuracy is not None and line.tested_version != line.version
     return node

@@ -164,6 +164,7 @@ class Together:
             listen=self.federation.member(name).address or "127.0.0.1:0",
             status_listen=None,
             durability="snapshot",
+            discovery=False,
         )
 
     async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:

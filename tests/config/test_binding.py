@@ -77,6 +77,7 @@ def test_a_change_is_seen_in_its_section_alone(differing, right, wrong, section)
         ("10.0.0.1:8470", "pi1.example:9000"),
         ('address = "10.0.0.1:8470"', ""),
         ("# gamma = 1.0", "gamma = 1"),
+        ("# discovery = false", "discovery = true"),
         ("rounds = 40", "# rounds = 40"),
         ("# momentum = 0.0", "momentum = 0"),
         ('topology = "ring"', 'topology = "complete"'),

@@ -80,3 +80,14 @@ def test_all_mistakes_are_found_at_once(federation):
 def test_a_name_that_is_no_member_lists_the_members(federation, tmp_path):
     with pytest.raises(UserError, match=r"'pi9'.*pi0, pi1, pi2"):
         load_node(tmp_path / "pi9", federation)
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "found"), [("true", None, True), ("true", "false", False), ("false", "true", True)]
+)
+def test_a_node_may_differ_from_the_federation_in_whether_it_looks_for_others(valid_text, write, shared, own, found):
+    federation = load_config(write(valid_text.replace("# discovery = false", f"discovery = {shared}")))
+    text = "" if own is None else f'[network]\ndiscovery = {own}\ninterfaces = "eth0"\n'
+    node = load_node(configured(federation, text), federation)
+    assert node.discovery is found
+    assert node.interfaces == (() if own is None else ("eth0",))

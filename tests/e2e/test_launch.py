@@ -197,6 +197,29 @@ def test_a_node_that_is_killed_is_reported_dead_and_the_others_finish(start, war
     assert "node2 died (SIGKILL)" in err
 
 
+def test_a_node_that_dies_is_started_again_where_that_is_asked_for(start, ward):
+    (ward / "gated.py").write_text(GATED)
+    change(ward, 'name = "quadratic"\nstep_s = .*', 'name = "gated.py:task"')
+    process = start("launch", str(ward), "--format", "json", "--quiet", "--restart", "-v")
+    wait_for(lambda: len(children(process)) == 4, "four processes")
+    wait_for(lambda: has_learned(ward, "node2"), "node2 at work")
+    killed = children(process)["node2"]
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: children(process).get("node2", killed) != killed, "another process")
+    (ward / "go").touch()
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    assert "node2 died (SIGKILL): started again in 1 s" in err
+    report = json.loads(out)
+    assert report["died"] == []
+    assert {row["name"]: row["starts"] for row in report["nodes"]} == dict.fromkeys(("node0", "node1", "node3")) | {
+        "node2": 2
+    }
+    log = (ward / "node2" / "node.log").read_text()
+    assert "resuming after round" in log
+    assert "INFO session with" in log  # it was asked to be verbose
+
+
 def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(start, ward):
     set_rounds(ward, ENDLESS)
     process = start("launch", str(ward), "--quiet")

@@ -1,0 +1,163 @@
+"""`p2pfl doctor`: why nodes do not find or hear each other, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.cli.output import Form, format_option, write_json, write_rows
+
+if TYPE_CHECKING:
+    from p2pfl.config.model import FederationConfig, NodeConfig
+    from p2pfl.net.overhear import Tally
+    from p2pfl.runtime.doctor import Diagnosis, Patient
+
+WRONG = 1
+NOTICEABLE_S = 2.0
+"""A clock is known to a second."""
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl doctor ward-7\n  p2pfl doctor /var/lib/p2pfl --node pi1")
+@click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+@click.option(
+    "--node",
+    "name",
+    metavar="NAME",
+    help="The node of this machine: look as it does, at its neighbors alone.  [default: the only one with a key here]",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1.0, 600.0),
+    default=4.0,
+    show_default=True,
+    help="How long to listen on the LAN.",
+)
+@format_option("table", "json")
+def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) -> int:
+    """Find out why nodes do not find or hear each other, and what to do.
+
+    Asks on the LAN by multicast DNS, if discovery is on, and at every address where a listed member may be; says what
+    each network interface sent and heard, who answers where, and whose clock, software or federation file differs.
+    Nothing is changed: it may be run beside a node or without one, by any user. Exits with 1 if something is wrong.
+    """
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.doctor import examine  # noqa: PLC0415 - as above
+
+    described = load_config(federation)
+    node = _node(described, name)
+    if form == "table":
+        click.echo(f"listening on the LAN and asking at every address, about {seconds:g} s ...", err=True)
+    found = asyncio.run(examine(described, node, seconds))
+    write_json(_as_object(found)) if form == "json" else _print(found)
+    return WRONG if found.problems else 0
+
+
+def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
+    """The node that is meant: named, or the only one whose key is here."""
+    from p2pfl.config.load import find_member, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
+
+    if name is None:
+        folders = [member.name for member in federation.members if (federation.path.parent / member.name).is_dir()]
+        own = [one for one in folders if (federation.path.parent / one / "node.key").exists()]
+        if len(own) != 1:
+            return None
+        name = own[0]
+    find_member(federation, name)
+    return load_node(node_file(federation, name), federation, name)
+
+
+def _interface_row(tally: Tally, patients: list[Patient]) -> dict[str, Any]:
+    seen = [
+        patient.member.name
+        for patient in patients
+        if any(tally.interface.name in one.interfaces and one.by_multicast for one in patient.heard)
+    ]
+    return {
+        "interface": tally.interface.name,
+        "addresses": [str(address) for address in tally.interface.addresses],
+        "sent": tally.sent,
+        "heard_itself": tally.heard_own,
+        "heard_others": tally.heard_others,
+        "from_machines": len(tally.strangers),
+        "members": seen,
+    }
+
+
+def _member_row(found: Diagnosis, patient: Patient) -> dict[str, Any]:
+    place = patient.answering
+    return {
+        "member": patient.member.name,
+        "here": patient.here,
+        "listed": patient.member.address,
+        "heard_at": sorted({f"{text} port {one.port}" for one in patient.heard for text in one.addresses}),
+        "answers_at": None if place is None else place.address,
+        "places": [
+            {
+                "address": one.address,
+                "via": list(one.via),
+                "found": one.answer.found.name.lower().replace("_", "-"),
+                "detail": one.answer.detail or None,
+            }
+            for one in patient.places
+        ],
+        "differs_in": None if place is None else list(place.answer.differences),
+        "clock_off_s": None if place is None else _rounded(place.answer.clock_off_s),
+        "software": None if patient.about is None else patient.about.version,
+        "protocol": None if patient.about is None else patient.about.protocol,
+        "discovery": bool(patient.heard) if found.discovery else None,
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    """Less than what can be told apart is nothing."""
+    return None if seconds is None else 0.0 if abs(seconds) < NOTICEABLE_S else round(seconds)
+
+
+def _as_object(found: Diagnosis) -> dict[str, Any]:
+    return {
+        "federation": found.federation.name,
+        "node": found.node,
+        "discovery": found.discovery,
+        "listened_s": found.listened_s if found.tallies else 0.0,
+        "interfaces": [_interface_row(tally, found.patients) for tally in found.tallies],
+        "skipped": [{"interface": one.name, "why": one.skipped} for one in found.skipped],
+        "members": [_member_row(found, patient) for patient in found.patients],
+        "problems": [{"text": problem.text, "remedy": problem.remedy} for problem in found.problems],
+    }
+
+
+def _print(found: Diagnosis) -> None:
+    if found.tallies:
+        rows = [_interface_row(tally, found.patients) for tally in found.tallies]
+        write_rows(
+            [row | {key: ", ".join(row[key]) or "-" for key in ("addresses", "members")} for row in rows], "table"
+        )
+    if skipped := ", ".join(f"{one.name}: {one.skipped}" for one in found.skipped):
+        click.echo(f"not used: {skipped}")
+    click.echo()
+    write_rows([_told(_member_row(found, patient)) for patient in found.patients], "table")
+    click.echo()
+    if not found.problems:
+        click.echo("all is well")
+    for problem in found.problems:
+        click.echo(f"* {problem.text}")
+        click.echo(f"  what to do: {problem.remedy}")
+
+
+def _told(row: dict[str, Any]) -> dict[str, Any]:
+    """What a table shows."""
+    at = row["answers_at"] or (", ".join(f"{one['address']}: {one['found']}" for one in row["places"]) or None)
+    off_s = row["clock_off_s"]
+    return {
+        "member": f"{row['member']} (this machine)" if row["here"] else row["member"],
+        "listed": row["listed"],
+        "heard on the LAN": ", ".join(row["heard_at"]) or None,
+        "answers": "yes" if row["answers_at"] else "no",
+        "at": at,
+        "file": None if row["differs_in"] is None else "differs" if row["differs_in"] else "same",
+        "clock": None if off_s is None else f"{off_s:+.0f} s" if off_s else "same",
+        "software": row["software"],
+    }

@@ -1,0 +1,135 @@
+"""The network interfaces of this machine, and on which of them a node makes itself known.
+
+Those that `listen` covers; but bridges (Docker's and libvirt's reach nobody else) and links to one other end (tunnels)
+only where the user names them. Read from the system each time: interfaces come and go. Needs `ifaddr`, which comes with
+python-zeroconf.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
+from pathlib import Path
+
+SYSTEM = Path("/sys/class/net")
+UP, LOOPBACK, POINT_TO_POINT, MULTICAST = 0x1, 0x8, 0x10, 0x1000
+"""Flags, as in Linux's net/if.h."""
+BRIDGES = re.compile(r"docker\d*|br-.*|virbr.*|lxcbr.*|lxdbr.*|cni\d*|podman\d*|veth.*")
+
+IpInterface = IPv4Interface | IPv6Interface
+"""An address with its network, such as 192.168.1.11/24."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """`addresses` are in the order of the system, without the link-local ones of IPv6, which need a scope."""
+
+    name: str
+    index: int
+    addresses: tuple[IpInterface, ...]
+    announced: tuple[IpInterface, ...] = ()
+    """Those at which the node answers."""
+    loopback: bool = False
+    skipped: str | None = None
+    """Why a node does not announce itself here; None if it does."""
+
+    def reaches(self, address: str) -> bool:
+        """Whether a machine with this address is on the same network, without a router between."""
+        ip = ip_address(address)
+        return any(ip.version == own.version and ip in own.network for own in self.addresses)
+
+
+def all_interfaces() -> list[Interface]:
+    """Every interface with an address, by index. ModuleNotFoundError: python-zeroconf is not installed."""
+    import ifaddr  # noqa: PLC0415 - an extra
+
+    found = []
+    for adapter in ifaddr.get_adapters():
+        addresses = []
+        for one in adapter.ips:
+            text = one.ip if isinstance(one.ip, str) else one.ip[0]
+            address = ip_interface(f"{text.partition('%')[0]}/{one.network_prefix}")
+            if not (address.ip.version == 6 and address.ip.is_link_local):
+                addresses.append(address)
+        if addresses and adapter.index is not None:
+            name, flags = str(adapter.name), _flags(str(adapter.name))
+            found.append(
+                Interface(
+                    name=name,
+                    index=adapter.index,
+                    addresses=tuple(addresses),
+                    loopback=bool(flags & LOOPBACK),
+                    skipped=_unfit(name, flags),
+                )
+            )
+    return sorted(found, key=lambda interface: interface.index)
+
+
+def own_addresses() -> set[str]:
+    """All addresses of this machine, link-local ones too."""
+    import ifaddr  # noqa: PLC0415 - an extra
+
+    texts = (
+        one.ip if isinstance(one.ip, str) else one.ip[0] for adapter in ifaddr.get_adapters() for one in adapter.ips
+    )
+    return {text.partition("%")[0] for text in texts}
+
+
+def covered(interfaces: Iterable[Interface], listen: str, named: Sequence[str] = ()) -> list[Interface]:
+    """Every interface, with the addresses that a socket bound to the host `listen` answers at, or why it is skipped.
+
+    `named` are the only ones that are not skipped, where there are any. Loopback is only for who listens there alone.
+    """
+    hosts = _resolved(listen)
+    found = []
+    for interface in interfaces:
+        answering = tuple(
+            address
+            for address in interface.addresses
+            if str(address.ip) in hosts or ("0.0.0.0" if address.version == 4 else "::") in hosts  # noqa: S104
+        )
+        unfit = interface.skipped
+        if named:
+            unfit = None if interface.name in named else "not among network.interfaces"
+        if interface.loopback:
+            unfit = None if any(str(address.ip) in hosts for address in answering) else "loopback"
+        if unfit is None and not answering:
+            unfit = f"listen = {listen} does not cover it"
+        found.append(replace(interface, announced=() if unfit else answering, skipped=unfit))
+    return found
+
+
+def _flags(name: str) -> int:
+    try:
+        return int((SYSTEM / name / "flags").read_text(encoding="ascii"), 16)
+    except (OSError, ValueError):
+        return UP | MULTICAST | (LOOPBACK if name == "lo" else 0)
+
+
+def _unfit(name: str, flags: int) -> str | None:
+    if not flags & UP:
+        return "down"
+    if not flags & LOOPBACK and not _has_carrier(name):
+        return "no link: is the cable in?"
+    if (SYSTEM / name / "bridge").exists() or BRIDGES.fullmatch(name):
+        return "a bridge"
+    if flags & POINT_TO_POINT:
+        return "a point-to-point link"
+    return None if flags & (MULTICAST | LOOPBACK) else "no multicast on it"
+
+
+def _has_carrier(name: str) -> bool:
+    try:
+        return (SYSTEM / name / "carrier").read_text(encoding="ascii").strip() != "0"
+    except OSError:
+        return True
+
+
+def _resolved(host: str) -> set[str]:
+    try:
+        return {str(answer[4][0]) for answer in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return {host}

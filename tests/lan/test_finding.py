@@ -1,0 +1,83 @@
+"""Nodes on a LAN find each other without an address in any file; where they cannot, the doctor says why."""
+
+from __future__ import annotations
+
+import pytest
+from boards import Boards
+
+
+@pytest.fixture
+def boards(lan, tmp_path):
+    """So many boards in a ring, not started; other settings by keyword."""
+
+    def make(count, **settings):
+        return Boards(lan, tmp_path / "ward", count, **settings)
+
+    return make
+
+
+def seen(diagnosis, name):
+    """What the doctor found out about a member."""
+    (row,) = [row for row in diagnosis["members"] if row["member"] == name]
+    return row
+
+
+def texts(diagnosis):
+    return "\n".join(problem["text"] for problem in diagnosis["problems"])
+
+
+def test_five_hosts_find_each_other_without_an_address_and_the_doctor_says_that_all_is_well(boards):
+    five = boards(5)
+    five.hosts["pi1"].add_bridge("docker0", "172.17.0.1")
+    five.start_all()
+    five.until_all_live()
+    code, diagnosis = five.doctor("pi1")
+    assert (code, diagnosis["problems"]) == (0, [])
+    (eth0,) = diagnosis["interfaces"]
+    assert eth0["heard_others"]
+    assert set(eth0["members"]) == {"pi2", "pi5"}
+    assert {"interface": "docker0", "why": "a bridge"} in diagnosis["skipped"]
+    assert seen(diagnosis, "pi2")["answers_at"].startswith(f"{five.hosts['pi2'].ipv4}:")
+
+
+def test_without_multicast_configured_addresses_work_and_the_doctor_names_what_is_blocked(boards, lan):
+    three = boards(3, addresses=True)
+    lan.multicast(on=False)
+    three.start_all()
+    three.until_all_live()
+    three.processes["pi3"].kill()
+    code, diagnosis = three.doctor("pi1")
+    assert code == 1
+    assert "eth0: multicast is blocked on the way" in texts(diagnosis)
+    assert three.hosts["pi2"].ipv4 in texts(diagnosis)
+    assert "pi3 is not reached" in texts(diagnosis)
+    assert seen(diagnosis, "pi2")["answers_at"] == f"{three.hosts['pi2'].ipv4}:8470"
+    (eth0,) = diagnosis["interfaces"]
+    assert eth0["sent"]
+    assert eth0["heard_itself"]
+    assert eth0["heard_others"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_training_ends_well_though_a_cable_is_pulled_an_address_changes_and_a_board_is_rebooted(boards, lan):
+    five = boards(5, rounds=1500)
+    five.start_all()
+    five.until_all_live()
+
+    five.hosts["pi2"].pull()
+    five.wait_for(lambda: "pi2" not in five.live("pi1") | five.live("pi3"), "the loss of pi2")
+    five.hosts["pi2"].plug()
+    five.until_all_live()
+
+    five.hosts["pi4"].readdress("10.77.0.99", "fd77::99")
+    five.processes["pi5"].kill()
+    five.processes["pi5"].wait()
+    five.start("pi5")
+    five.until_all_live()
+
+    lan.split([five.hosts["pi1"], five.hosts["pi2"]])
+    five.wait_for(lambda: "pi3" not in five.live("pi2"), "the split")
+    lan.heal()
+    five.until_all_live()
+    assert {process.wait(timeout=300) for process in five.processes.values()} == {0}

@@ -1,0 +1,244 @@
+"""A LAN in a box: hosts in network namespaces of Linux, joined by a switch, with cables that a test can pull.
+
+    with Lan() as lan:
+        pi1, pi2 = lan.host("pi1"), lan.host("pi2")
+        node = pi1.start("p2pfl", "run", "ward", "--node", "pi1", stdout=PIPE)    # an ordinary Popen, inside pi1
+        pi2.pull()                          # the cable: the host sees that its link is gone
+        pi2.plug()
+        pi1.readdress("10.77.0.99")         # another address, as a router may give one at any time
+        pi1.block(pi2)                      # nothing goes from pi1 to pi2; what pi2 sends arrives
+        lan.multicast(on=False)             # the switch passes no multicast: no mDNS, and no IPv6 to new neighbors
+        lan.split([pi1])                    # two halves without a way between them; links stay up
+        lan.heal()
+        pi1.slow(kbit_per_s=500)            # what pi1 sends is limited; what is too much for its queue is lost
+
+Each host has the interface eth0 with an IPv4 and an IPv6 address of its own, and loopback. There is no way out of the
+box. It needs root and the commands of iproute2: `why_not` says what is missing, and tests are skipped then. Everything
+is removed at the end of the block, processes first; names begin with the process's id, so that parallel tests do not
+meet, and the leftovers of processes that were killed are swept away by the next box. Packets are lost only where a
+queue is full or a way is blocked: random loss (netem) is not in every kernel.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+PREFIX = "p2lan"
+GATEWAY = "10.77.0.254"
+SWITCH, OTHER_HALF = "switch", "other-half"
+_COUNT = itertools.count()
+
+
+def why_not() -> str | None:
+    """What this machine lacks for a LAN in a box; None if nothing."""
+    if sys.platform != "linux":
+        return "network namespaces are Linux's"
+    if os.geteuid() != 0:
+        return "only root may make network namespaces"
+    if shutil.which("ip") is None or shutil.which("bridge") is None or shutil.which("unshare") is None:
+        return "ip and bridge (iproute2) or unshare are not installed"
+    if subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode:
+        return "network namespaces are not allowed here"
+    return None
+
+
+class Host:
+    """A machine on the LAN; `Lan.host` makes it."""
+
+    def __init__(self, lan: Lan, name: str, number: int) -> None:
+        self.name, self.number = name, number
+        self.namespace = f"{lan.prefix}-{name}"
+        self.ipv4, self.ipv6 = f"10.77.0.{number}", f"fd77::{number:x}"
+        self._lan, self._port = lan, f"port{number}"
+
+    def start(self, *command: object, **options: Any) -> subprocess.Popen[Any]:
+        """A process of this host. It is killed with the box at the latest."""
+        words = ["ip", "netns", "exec", self.namespace, *map(str, command)]
+        process = subprocess.Popen(words, start_new_session=True, **options)
+        self._lan.processes.append(process)
+        return process
+
+    def run(self, *command: object, timeout_s: float = 60.0, **options: Any) -> subprocess.CompletedProcess[str]:
+        """A command of this host to its end, with its output, however it ends."""
+        words = ["ip", "netns", "exec", self.namespace, *map(str, command)]
+        return subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False, **options)
+
+    def ip(self, *words: object) -> str:
+        """The command `ip` of this host."""
+        return _call("ip", "-n", self.namespace, *words)
+
+    def pull(self) -> None:
+        """Pull the cable out of the switch."""
+        self._lan.ip("link", "set", self._port, "down")
+
+    def plug(self) -> None:
+        self._lan.ip("link", "set", self._port, "up")
+        self._restore_ipv6()
+
+    def off(self) -> None:
+        """Its own end of the link goes down, as when its driver dies. IPv6 addresses are lost with it."""
+        self.ip("link", "set", "eth0", "down")
+
+    def on(self) -> None:
+        self.ip("link", "set", "eth0", "up")
+        self.ip("route", "replace", "default", "via", GATEWAY)
+        self._restore_ipv6()
+
+    def readdress(self, ipv4: str, ipv6: str | None = None) -> None:
+        """Take the old addresses away and give it these; without `ipv6` that one stays."""
+        self.ip("-4", "address", "flush", "dev", "eth0")
+        self.ipv4 = ipv4
+        self._give_ipv4()
+        if ipv6 is not None:
+            self.ip("address", "del", f"{self.ipv6}/64", "dev", "eth0")
+            self.ip("address", "add", f"{ipv6}/64", "dev", "eth0", "nodad")
+            self.ipv6 = ipv6
+
+    def block(self, other: Host) -> None:
+        """Whatever this host sends to `other` is dropped, here; the other direction stays open."""
+        for address in (other.ipv4, other.ipv6):
+            self.ip("route", "replace", "blackhole", address)
+
+    def unblock(self, other: Host) -> None:
+        for address in (other.ipv4, other.ipv6):
+            self.ip("route", "del", "blackhole", address)
+
+    def add_bridge(self, name: str, ipv4: str) -> None:
+        """A bridge inside the host, with an address and nothing behind it, as Docker and libvirt leave them."""
+        self.ip("link", "add", name, "type", "bridge")
+        self.ip("address", "add", f"{ipv4}/16", "dev", name)
+        self.ip("link", "set", name, "up")
+
+    def slow(self, kbit_per_s: int, queue_ms: int = 200) -> None:
+        """Limit what it sends (a token bucket); what would wait longer than `queue_ms` is lost. 0 lifts the limit."""
+        _call("ip", "netns", "exec", self.namespace, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
+        if kbit_per_s:
+            limit = ("tbf", "rate", f"{kbit_per_s}kbit", "burst", "10kb", "latency", f"{queue_ms}ms")
+            _call("ip", "netns", "exec", self.namespace, "tc", "qdisc", "add", "dev", "eth0", "root", *limit)
+
+    def _restore_ipv6(self) -> None:
+        """Linux drops the IPv6 addresses of a link that is set down."""
+        with suppress(subprocess.CalledProcessError):
+            self.ip("address", "add", f"{self.ipv6}/64", "dev", "eth0", "nodad")
+
+    def _attach(self) -> None:
+        _call("ip", "netns", "add", self.namespace)
+        self._lan.ip(
+            "link", "add", self._port, "type", "veth", "peer", "name", "eth0", "address",
+            f"02:00:00:00:00:{self.number:02x}", "netns", self.namespace,
+        )  # fmt: skip
+        self._lan.ip("link", "set", self._port, "master", SWITCH, "up")
+        self.ip("link", "set", "lo", "up")
+        self.ip("link", "set", "eth0", "up")
+        self._give_ipv4()
+        self.ip("address", "add", f"{self.ipv6}/64", "dev", "eth0", "nodad")
+
+    def _give_ipv4(self) -> None:
+        """With a default route, as every host has one, though nobody is there: multicast follows it."""
+        self.ip("address", "add", f"{self.ipv4}/24", "dev", "eth0")
+        self.ip("route", "replace", "default", "via", GATEWAY)
+
+
+class Lan:
+    """A switch and its hosts; a context, at whose end all of it is gone."""
+
+    def __init__(self) -> None:
+        self.prefix = f"{PREFIX}-{os.getpid()}-{next(_COUNT)}"
+        self.hosts: dict[str, Host] = {}
+        self.processes: list[subprocess.Popen[Any]] = []
+        self._namespace = f"{self.prefix}.switch"
+
+    def __enter__(self) -> Self:
+        _sweep()
+        atexit.register(self.close)
+        try:
+            _call("ip", "netns", "add", self._namespace)
+            for name in (SWITCH, OTHER_HALF):
+                self.ip("link", "add", name, "type", "bridge", "mcast_snooping", "0", "forward_delay", "0")
+                self.ip("link", "set", name, "up")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill what runs on the hosts, then take everything away. May be called again."""
+        atexit.unregister(self.close)
+        for host in self.hosts.values():
+            _remove(host.namespace)
+        _remove(self._namespace)
+        for process in self.processes:
+            process.wait()
+
+    def host(self, name: str) -> Host:
+        """A new host, on the switch and reachable by the others at once; `name` in letters and digits."""
+        host = self.hosts[name] = Host(self, name, len(self.hosts) + 1)
+        host._attach()
+        return host
+
+    def ip(self, *words: object) -> str:
+        """The command `ip` of the switch."""
+        return _call("ip", "-n", self._namespace, *words)
+
+    def multicast(self, *, on: bool) -> None:
+        """Whether the switch passes multicast on. Broadcast, and so ARP, always passes; the search of IPv6 for a
+        neighbor is multicast.
+        """
+        for host in self.hosts.values():
+            _call(
+                "bridge", "-n", self._namespace, "link", "set", "dev", host._port, "mcast_flood", "on" if on else "off"
+            )
+
+    def split(self, half: Iterable[Host]) -> None:
+        """Put these hosts onto a switch of their own."""
+        for host in half:
+            self.ip("link", "set", host._port, "master", OTHER_HALF)
+
+    def heal(self) -> None:
+        for host in self.hosts.values():
+            self.ip("link", "set", host._port, "master", SWITCH)
+
+
+def _call(*words: object, check: bool = True) -> str:
+    """Its output; CalledProcessError, with what it said, where it fails."""
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False, timeout=30)
+    if check and done.returncode:
+        error = subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
+        error.add_note(done.stderr)
+        raise error
+    return done.stdout
+
+
+def _namespaces() -> list[str]:
+    return [line.split()[0] for line in _call("ip", "netns", "list").splitlines() if line.startswith(PREFIX)]
+
+
+def _remove(namespace: str) -> None:
+    for pid in _call("ip", "netns", "pids", namespace, check=False).split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    _call("ip", "netns", "del", namespace, check=False)
+
+
+def _sweep() -> None:
+    """Remove the boxes of processes that are gone."""
+    for namespace in _namespaces():
+        pid = namespace.split("-")[1]
+        if not Path(f"/proc/{pid}").exists():
+            _remove(namespace)

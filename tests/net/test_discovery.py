@@ -1,0 +1,187 @@
+"""What a node says on the LAN tells strangers nothing, and what it hears are hints about listed members alone."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from ipaddress import ip_interface
+
+import pytest
+
+from p2pfl.errors import UserError
+from p2pfl.net.address import Address
+from p2pfl.net.beacon import PREFIX_BYTES, instance_of, member_of, own_about, prefix_of, seal, unseal
+from p2pfl.net.discovery import Discovery, require_zeroconf
+from p2pfl.net.interfaces import Interface, covered
+
+KEY, OTHER_KEY = b"k" * 32, b"o" * 32
+
+
+def interface(name="eth0", *addresses, loopback=False, skipped=None):
+    found = tuple(ip_interface(text) for text in addresses or ("192.168.1.11/24", "fd77::11/64"))
+    return Interface(name=name, index=2, addresses=found, loopback=loopback, skipped=skipped)
+
+
+LO = interface("lo", "127.0.0.1/8", "::1/128", loopback=True)
+
+
+def announced(listen, *interfaces, named=()):
+    found = covered(interfaces, listen, named)
+    assert all((one.skipped is None) == bool(one.announced) for one in found)
+    return {one.name: [str(address.ip) for address in one.announced] for one in found if one.skipped is None}
+
+
+@pytest.mark.parametrize(
+    ("listen", "expected"),
+    [
+        ("0.0.0.0", {"eth0": ["192.168.1.11"]}),
+        ("::", {"eth0": ["fd77::11"]}),
+        ("192.168.1.11", {"eth0": ["192.168.1.11"]}),
+        ("192.168.1.12", {}),
+        ("127.0.0.1", {"lo": ["127.0.0.1"]}),
+        ("localhost", {"lo": ["127.0.0.1", "::1"]}),
+    ],
+)
+def test_a_node_announces_the_addresses_at_which_it_listens(listen, expected, monkeypatch):
+    answers = {"localhost": ["127.0.0.1", "::1"]}.get(listen, [listen])
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (text, 0)) for text in answers])
+    assert announced(listen, interface(), LO) == expected
+
+
+def test_bridges_and_tunnels_are_left_out_unless_they_are_named():
+    docker = interface("docker0", "172.17.0.1/16", skipped="a bridge")
+    tunnel = interface("wg0", "10.8.0.2/32", skipped="a point-to-point link")
+    assert set(announced("0.0.0.0", interface(), docker, tunnel)) == {"eth0"}
+    assert set(announced("0.0.0.0", interface(), docker, tunnel, named=("wg0", "docker0"))) == {"wg0", "docker0"}
+
+
+def test_an_address_is_near_if_it_is_in_the_network_of_an_interface():
+    assert interface().reaches("192.168.1.77")
+    assert interface().reaches("fd77::77")
+    assert not interface().reaches("192.168.2.77")
+    assert not interface().reaches("127.0.0.1")
+
+
+def test_a_name_tells_who_lists_the_member_which_one_it_is_and_nobody_else():
+    prefix = prefix_of("ward", KEY)
+    assert member_of(instance_of(prefix), {prefix}) == prefix
+    assert member_of(instance_of(prefix), {prefix_of("ward", OTHER_KEY), prefix_of("other", KEY)}) is None
+    assert instance_of(prefix) != instance_of(prefix)
+    assert "ward" not in instance_of(prefix)
+    assert len(prefix) == 2 * PREFIX_BYTES
+
+
+def test_what_a_node_says_of_itself_is_sealed_for_who_lists_it():
+    about = own_about(bytes(range(32)))
+    sealed = seal(about, "ward", KEY)
+    assert unseal(sealed, "ward", KEY) == about
+    assert about.version.encode() not in sealed
+    for federation, key, text in (("ward", OTHER_KEY, sealed), ("other", KEY, sealed), ("ward", KEY, sealed[:-1])):
+        assert unseal(text, federation, key) is None
+    for junk in (None, b"", b"x" * 100, b"x" * 10_000):
+        assert unseal(junk, "ward", KEY) is None
+
+
+def test_without_zeroconf_the_user_is_told_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"pip install '\.\[lan\]'") as caught:
+        require_zeroconf("ward/federation.toml")
+    assert caught.value.key == "network.discovery"
+
+
+class Told:
+    """What one node is told of the others."""
+
+    def __init__(self, prefixes, **changes):
+        self.hints = asyncio.Queue()
+        self.members = prefixes
+        self.interfaces = [interface("lo", "127.0.0.1/8", loopback=True)]
+        known = {
+            "about": b"sealed",
+            "listen": Address("127.0.0.1", 4000),
+            "members": lambda: self.members,
+            "on_hint": lambda index, addresses: self.hints.put_nowait((index, addresses)),
+            "is_complete": lambda: False,
+            "find": lambda: self.interfaces,
+        }
+        self.discovery = Discovery(**(known | changes))
+
+    async def hint(self):
+        return await asyncio.wait_for(self.hints.get(), 30)
+
+
+@asynccontextmanager
+async def two(monkeypatch, **changes):
+    """Two that announce themselves on loopback, under names that no other test uses."""
+    monkeypatch.setattr("p2pfl.net.discovery.LOOK_S", 0.05)
+    mine, yours = (secrets.token_hex(PREFIX_BYTES) for _ in range(2))
+    a = Told({yours: 1}, prefix=mine)
+    b = Told({mine: 0}, prefix=yours, **({"listen": Address("127.0.0.1", 5000)} | changes))
+    async with a.discovery, b.discovery:
+        yield a, b
+
+
+async def test_two_nodes_hear_where_the_other_listens(monkeypatch):
+    pytest.importorskip("zeroconf")
+    async with two(monkeypatch) as (a, b):
+        assert await a.hint() == (1, ["127.0.0.1:5000"])
+        assert await b.hint() == (0, ["127.0.0.1:4000"])
+
+
+async def test_who_is_listed_later_is_found_although_it_was_heard_of_before(monkeypatch):
+    pytest.importorskip("zeroconf")
+    async with two(monkeypatch) as (a, b):
+        await a.hint()
+        listed, b.members = b.members, {}
+        while not b.hints.empty():
+            b.hints.get_nowait()
+        b.interfaces = [interface("lo", "127.0.0.2/8", "127.0.0.1/8", loopback=True)]
+        await a.hint()
+        b.members = listed
+        assert (await b.hint())[0] == 0
+
+
+async def test_a_change_of_interfaces_is_announced(monkeypatch):
+    pytest.importorskip("zeroconf")
+    async with two(monkeypatch, listen=Address("0.0.0.0", 5000)) as (a, b):
+        b.interfaces = [interface("eth9", "127.0.0.1/8")]
+        assert await a.hint() == (1, ["127.0.0.1:5000"])
+        b.interfaces = [interface("eth9", "127.0.0.9/8", "127.0.0.1/8")]
+        index, addresses = await a.hint()
+        assert (index, set(addresses)) == (1, {"127.0.0.1:5000", "127.0.0.9:5000"})
+
+
+async def test_what_is_on_no_network_of_ours_is_no_hint(monkeypatch):
+    pytest.importorskip("zeroconf")
+    async with two(monkeypatch, listen=Address("0.0.0.0", 5000)) as (a, b):
+        b.interfaces = [interface("eth9", "127.0.0.1/8", "198.51.100.7/24")]
+        assert await a.hint() == (1, ["127.0.0.1:5000"])
+
+
+async def test_a_node_without_an_interface_says_so_once_and_goes_on(monkeypatch, caplog):
+    pytest.importorskip("zeroconf")
+    monkeypatch.setattr("p2pfl.net.discovery.LOOK_S", 0.01)
+    told = Told({}, prefix="aa")
+    looks = asyncio.Semaphore(0)
+    loop = asyncio.get_running_loop()
+
+    def find():
+        loop.call_soon_threadsafe(looks.release)
+        return [interface("docker0", "172.17.0.1/16", skipped="a bridge")]
+
+    told.discovery._find = find
+    async with told.discovery:
+        for _ in range(5):
+            await asyncio.wait_for(looks.acquire(), 30)
+    assert [record.message for record in caplog.records if "docker0 (a bridge)" in record.message] == [
+        "discovery: no interface to announce on: docker0 (a bridge)"
+    ]
+
+
+def test_zeroconf_is_imported_only_where_it_is_used():
+    look = "import sys, p2pfl.runtime.app; print('zeroconf' in sys.modules, 'ifaddr' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -16,6 +16,7 @@ from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.errors import PeerFault
 from p2pfl.net import refusals as refusals_module
 from p2pfl.net.channel import Counters
+from p2pfl.net.greeting import SealedFault
 from p2pfl.net.refusals import (
     LINE_BYTES,
     MEMBER,
@@ -91,10 +92,36 @@ def test_reasons_that_differ_in_figures_leave_room_for_another_reason_of_strange
 
 def test_one_member_cannot_use_up_what_another_needs(door, caplog):
     for number in range(300):
-        door.note(1, "node 1", PeerFault("made up " + "ab" * number))
+        door.note(1, "node 1", SealedFault("made up " + "ab" * number))
     door.note(2, "node 2", PeerFault("no edge"))
     assert len(lines(caplog)) == MEMBER.reasons + 1
     assert "refused node 2: no edge" in lines(caplog)[-1]
+
+
+def test_who_sits_at_a_members_address_cannot_use_up_what_the_member_needs(caplog):
+    """Nothing of it is sealed. The member's own refusal, and the alarm about its file, come behind it."""
+    caplog.set_level(logging.DEBUG)
+    alarms = []
+    refusals = Refusals(Counters.of([1]), logging.getLogger("tests.net"), lambda *alarm: alarms.append(alarm))
+    for number in range(1, 301):
+        refusals.note(1, "node 1 at 10.0.0.1:8470", PeerFault("made up " + "ab" * number))
+    assert len(lines(caplog)) == MEMBER.unsealed
+    refusals.note(1, "node 1", SealedFault("to that node we are not a neighbor"))
+    refusals.note(1, "node 1", FederationMismatch(bytes(32), ("training.rounds",)))
+    assert "not a neighbor" in lines(caplog)[MEMBER.unsealed]
+    assert [alarm[:2] for alarm in alarms] == [("federation-differs", 1)]
+    assert size(caplog) <= MEMBER.bytes
+
+
+async def test_what_a_member_says_itself_is_logged_behind_junk_from_its_address(federation, caplog):
+    async with federation.node(0, neighbors=frozenset({2})) as a:
+        b = federation.new(1, {0: a.address()})
+        for node, peer in ((a, 1), (b, 0)):
+            for number in range(300):
+                node.links._refusals.note(peer, "somebody", PeerFault("made up " + "ab" * number))
+        async with b.links:
+            await b.until(lambda: "to that node we are not a neighbor" in caplog.text)
+            await a.until(lambda: "listed, but not a neighbor" in caplog.text)
 
 
 def test_a_member_with_ever_other_differences_is_few_alarms(caplog):

@@ -38,7 +38,7 @@ FIGURES = re.compile(r"[0-9a-f]{16,}|\d+")
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Lines an hour. `unsealed` reasons at most may be what anybody at a member's address, or on the way, can make up."""
+    """Lines an hour. `unsealed` reasons may be what anybody at a member's address, or on the way, can make up."""
 
     reasons: int
     mentions: int

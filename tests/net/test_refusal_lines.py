@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,8 +159,10 @@ async def test_the_hour_ends_by_the_clock(federation, caplog, monkeypatch):
     monkeypatch.setattr(refusals_module, "HOUR_S", 0.05)
     async with federation.node(0) as a:
         for _ in range(2):
-            a.links._refusals.note(None, "10.0.0.1", PeerFault("noise"))
-        await a.until(lambda: any("strangers 1 times" in line for line in lines(caplog)))
+            caplog.clear()
+            for _ in range(2):
+                a.links._refusals.note(None, "10.0.0.1", PeerFault("noise"))
+            await a.until(lambda: any("strangers 1 times" in line for line in lines(caplog)))
 
 
 def test_what_is_mentioned_beside_refusals_is_bounded_at_any_level(door, caplog):
@@ -184,6 +187,46 @@ def test_the_page_on_security_states_the_bound():
     page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
     stated = f"{STRANGERS.bytes >> 10} KiB an hour for all strangers together, {MEMBER.bytes >> 10} KiB for each member"
     assert stated in page
+    assert refusals_module.HOUR_S == 3600.0
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (UPGRADE, "127.0.0.1 took too long to become a session"),
+        (UPGRADE, "127.0.0.1 left before the session: "),
+        (b"GET / HTTP/1.1\r\nbad header\r\n\r\n", "broken request from 127.0.0.1: "),
+    ],
+    ids=["dawdles", "goes", "speaks no HTTP"],
+)
+async def test_who_is_not_refused_and_gets_no_further_is_mentioned(federation, quick, caplog, said, line):
+    caplog.set_level(logging.DEBUG)
+    async with federation.node(0, limits=replace(quick, handshake_s=0.3)) as a:
+        reader, writer = await asyncio.open_connection("127.0.0.1", a.links.port)
+        writer.write(said)
+        if "left" in line:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.transport.abort()
+        await a.until(lambda: [text for text in lines(caplog, logging.DEBUG) if text.startswith(line)])
+        writer.transport.abort()
+
+
+async def test_a_neighbor_that_is_not_there_is_said_once_and_again_when_it_has_been_there(federation, caplog):
+    caplog.set_level(logging.DEBUG)
+
+    def levels():
+        return [record.levelno for record in caplog.records if "is not there yet" in record.getMessage()]
+
+    async with federation.node(0) as placeholder:
+        address = placeholder.address()
+    async with federation.node(1, {0: address}) as b:
+        await b.until(lambda: len(levels()) >= 3)
+        async with federation.node(0, listen=address):
+            await b.until(lambda: b.open)
+        before = len(levels())
+        await b.until(lambda: len(levels()) >= before + 3)
+    assert levels()[:3] == [logging.INFO, logging.DEBUG, logging.DEBUG]
+    assert levels().count(logging.INFO) == 2
 
 
 def strangers(port, count):

@@ -247,7 +247,7 @@ def load_stranger(path: Path | str, name: str) -> NodeConfig:
     file = (Path(path) if Path(path).suffix == ".toml" else Path(path) / NODE_FILE_NAME).absolute()
     mistakes = Mistakes(file)
     document = read_document(file) if file.exists() else {}
-    node = _node(document, Member(index=0, name=name, key=b"", address=None), mistakes)
+    node = _node(document, Member(index=0, name=name, key=b"", address=None), mistakes, discovery=False)
     if mistakes.found:
         raise mistakes.found[0]
     return node

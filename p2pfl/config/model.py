@@ -5,9 +5,9 @@ sizes in bytes. A default here is the default of the file.
 
 What two nodes must agree on before they talk is a hash for each shared section and key, and one over all of them.
 Defaults are filled in, so that writing a default out changes nothing. Addresses and `[network]` do not count, because
-they may differ from site to site; nor does the topology's name, because the resolved edges count. Of a task in a file only the name
-counts: models that do not match are found by their shapes. Where the file names admin keys, what a charter may change
-does not count either (`charter`): members, graph and rounds.
+they may differ from site to site; nor does the topology's name, because the resolved edges count. Of a task in a file
+only the name counts: models that do not match are found by their shapes. Where the file names admin keys, what a
+charter may change does not count either (`charter`): members, graph and rounds.
 """
 
 from __future__ import annotations

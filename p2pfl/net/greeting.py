@@ -21,7 +21,7 @@ from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Channel, Counters, GoneError
 from p2pfl.net.doorway import Stage
-from p2pfl.net.notices import BOOT_BYTES, Notice, Word, hear
+from p2pfl.net.notices import BOOT_BYTES, Notice, SealedFault, Word, hear
 from p2pfl.net.visits import Charters, receive, settle
 
 
@@ -104,7 +104,7 @@ class Greeter:
             greeting = await self._greeting_or_visit(channel, session, self.charters, responder.refusal)
         if channel.peer not in self.neighbors:
             await channel.send(session.seal(self._notice(Word.NO_EDGE).pack()))
-            no_edge = PeerFault("listed, but not a neighbor in this topology")
+            no_edge = SealedFault("listed, but not a neighbor in this topology")
             if self.charters is not None:
                 await receive(channel, session, self.charters, no_edge, listed=True)
             raise no_edge
@@ -142,9 +142,9 @@ class Greeter:
         if greeting.word is Word.STRANGER:
             raise PeerFault("that node does not list this one")
         if greeting.word is Word.NO_EDGE:
-            raise PeerFault("to that node we are not a neighbor in this topology")
+            raise SealedFault("to that node we are not a neighbor in this topology")
         if greeting.word is not Word.GREETING or channel.peer is None:
-            raise PeerFault(f"{greeting.word.name} in place of a greeting")
+            raise SealedFault(f"{greeting.word.name} in place of a greeting")
         return Connection(
             peer=channel.peer,
             dialer=dialer,

@@ -14,6 +14,10 @@ BOOT_BYTES = 16
 LAYOUT = struct.Struct(f"<B{BOOT_BYTES}sQ")
 
 
+class SealedFault(PeerFault):
+    """Of the peer itself: what it has sealed, or that it has signed, is the reason."""
+
+
 class Word(IntEnum):
     GREETING = 1
     OPEN = 2
@@ -44,16 +48,16 @@ class Notice:
 
 def unpack_notice(data: bytes) -> Notice:
     if len(data) != LAYOUT.size:
-        raise PeerFault(f"a notice of {len(data)} bytes")
+        raise SealedFault(f"a notice of {len(data)} bytes")
     word, boot, number = LAYOUT.unpack(data)
     try:
         return Notice(Word(word), boot, number)
     except ValueError:
-        raise PeerFault(f"unknown notice {word}") from None
+        raise SealedFault(f"unknown notice {word}") from None
 
 
 async def hear(channel: Channel, session: Session) -> Notice:
     data, final = session.open(await channel.receive())
     if final:
-        raise PeerFault("goodbye in place of a notice")
+        raise SealedFault("goodbye in place of a notice")
     return unpack_notice(bytes(data))

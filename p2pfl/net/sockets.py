@@ -325,12 +325,12 @@ class ListeningSocket:
     async def _serve(self, channel: Channel, gate: Gate) -> None:
         link: PeerLink | None = None
         try:
-            async with asyncio.timeout(self.shared.limits.handshake_s):
+            async with asyncio.timeout_at(gate.ends_at):
                 link = await self._welcome(channel, gate)
+        except TimeoutError:  # an OSError too
+            self.refusals.mention(channel.peer, "%s took too long to become a session", gate.address)
         except (GoneError, OSError, ClientError) as gone:
             self.refusals.mention(channel.peer, "%s left before the session: %s", gate.address, gone)
-        except TimeoutError:
-            self.refusals.mention(channel.peer, "%s took too long to become a session", gate.address)
         except PeerFault as fault:
             who = gate.address if channel.peer is None else f"{self.shared.name_of(channel.peer)} from {gate.address}"
             self.refusals.note(channel.peer, who, fault)

@@ -16,8 +16,9 @@ from p2pfl.core.messages import Request
 from p2pfl.crypto.handshake import Initiator
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import MAX_SEALED_BYTES, Session
+from p2pfl.errors import PeerFault
 from p2pfl.net.channel import PATH
-from p2pfl.net.link import MALFORMED
+from p2pfl.net.link import LOUD_FAULTS, MALFORMED
 from p2pfl.net.notices import BOOT_BYTES, Notice, Word
 from p2pfl.wire import split
 
@@ -323,6 +324,56 @@ async def test_many_neighbors_that_announce_at_once_hold_no_more_than_the_budget
         assert len(a.open) == 2
         assert a.links._table.shared.budget.used == 1_200_000
     assert a.links._table.shared.budget.used == 0
+
+
+async def test_bytes_that_came_as_a_session_ended_hold_no_memory(federation, part_of_a_message):
+    """A worker thread may put them together while the loop ends the session."""
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        await b.until(lambda: b.open and a.open)
+        link = a.links._table.places[1].link
+        inbox = link._inbox
+        inbox._assembler.feed(part_of_a_message)
+        link.end("enough")
+        inbox._note_progress(len(part_of_a_message))
+        assert inbox.pending_bytes > 0
+        assert a.links._table.shared.budget.used == 0
+
+
+async def test_only_the_first_faults_of_a_neighbor_are_logged(federation, caplog):
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        for faults in (LOUD_FAULTS - 1, LOUD_FAULTS):
+            await b.until(lambda: b.open and a.open)
+            ended = len(a.reasons())
+            a.links.counters.peers[1].faults = faults
+            a.links._table.places[1].link._blame(PeerFault("made up"))
+            await a.until(lambda: len(a.reasons()) > ended)  # noqa: B023 - awaited here
+            await b.until(lambda: len(b.reasons()) > ended)  # noqa: B023 - awaited here
+        assert len(refused(caplog, "made up")) == 1
+
+
+async def test_who_is_refused_does_not_dial_again_soon(federation, other_binding, quick):
+    """What was refused now will be refused in a second too."""
+    patient = replace(quick, retry_ceiling_s=1000.0)
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}, binding=other_binding, limits=patient):
+        await a.until(lambda: a.links.counters.peers[1].refusals)
+        await asyncio.sleep(0.3)
+        assert a.links.counters.peers[1].refusals == 1
+
+
+async def test_nobody_at_a_neighbors_address_sends_a_dial_elsewhere(federation):
+    asked = []
+    async with federation.node(0) as a:
+
+        async def answer(_, writer):
+            asked.append(writer)
+            writer.write(f"HTTP/1.1 302 Found\r\nLocation: http://{a.address()}{PATH}\r\n\r\n".encode())
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with federation.node(1, {0: address}) as b:
+                await b.until(lambda: len(asked) >= 3)
+                assert not b.events
 
 
 @pytest.fixture

@@ -95,6 +95,8 @@ def test_every_module_can_be_imported_first():
     assert ran.stdout == "", ran.stdout + ran.stderr
 
 
+READS_CLOCKS = "p2pfl/net/probe.py"
+"""`p2pfl doctor` tells whose clock is off."""
 WALL_CLOCK = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
 
 
@@ -111,4 +113,4 @@ def test_nothing_asks_the_wall_clock():
         )
         or (isinstance(node, ast.ImportFrom) and any((node.module, name.name) in WALL_CLOCK for name in node.names))
     ]
-    assert found == []
+    assert [place for place in found if not place.startswith(READS_CLOCKS)] == []

@@ -285,11 +285,8 @@ class Application:
         )
 
     def _chartered(self, federation: FederationConfig) -> None:
-        """A newer charter was taken, and is on disk. First the neighbors hear of it, those too that it removes."""
-        driver, own = self.driver, federation.members[self.setup.member.index]
-        if driver is not None and driver.charters is not None:
-            driver.charters.spread()
-        if own.retired:
+        """A newer charter was taken, and is on disk; the neighbors have been told."""
+        if federation.members[self.setup.member.index].retired:
             notice.warning("this node was removed from the federation: it stops, and keeps what it has learned")
             self.stop()
             return

@@ -41,8 +41,8 @@ OnAlarm = Callable[[str, int | None, str], object]
 class CharterKeeper:
     """`federation` is what the node runs with, `file` where the charter is kept.
 
-    `on_charter` is called with the amended federation when a newer charter was taken; `on_alarm` with a kind, the peer
-    that it came from and a text.
+    `on_charter` is called with the amended federation when a newer charter takes effect, `on_alarm` with a kind, the
+    peer that it came from and a text.
     """
 
     def __init__(self, federation: FederationConfig, file: Path, *, on_charter: OnCharter, on_alarm: OnAlarm) -> None:
@@ -50,6 +50,8 @@ class CharterKeeper:
         self._file = file
         self._on_charter = on_charter
         self.alarm = on_alarm
+        self.on_taken: Callable[[], object] = lambda: None
+        """Called when a newer charter was taken and is on disk, before it takes effect."""
         self._running = federation.members
         self._conflicts: set[bytes] = set()
         self._unsaved = bool(federation.charter)
@@ -118,6 +120,7 @@ class CharterKeeper:
         self._unsaved = True
         self.save()
         notice.info("version %d of the members: %d of them", charter.version, len(charter.present))
+        self.on_taken()
         if extends(charter.members, self._running):
             self._running = charter.members
             self._on_charter(self.federation)

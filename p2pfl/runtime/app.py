@@ -222,6 +222,7 @@ class Application:
             durability=setup.durability,
             bearing=bearing,
             kept=lambda: self.thread.engine.kept,
+            members_version=lambda: None if driver.charters is None else driver.charters.keeper.version,
             refusal=lambda: self.thread.refusal,
         )
         async with AsyncExitStack() as open_page:

@@ -43,10 +43,13 @@ def arrive(federation: FederationConfig, name: str, config: Path | None = None) 
     identity = Identity.load(node.key_file)
     if any(member.key == identity.public for member in federation.members):
         return federation
-    return asyncio.run(_wait(federation, identity, invite, node.state_dir))
+    return asyncio.run(wait_for_charter(federation, identity, invite, node.state_dir))
 
 
-async def _wait(federation: FederationConfig, identity: Identity, invite: Invite, folder: Path) -> FederationConfig:
+async def wait_for_charter(
+    federation: FederationConfig, identity: Identity, invite: Invite, folder: Path
+) -> FederationConfig:
+    """Returns when some member has a charter that lists this node, which is kept in `folder`."""
     said_at = float("-inf")
     while True:
         for contact in _contacts(federation, invite, identity.public):

@@ -77,8 +77,8 @@ class CharterKeeper:
             raise PeerFault(f"a charter that cannot be taken: {error}") from None
 
     def may_ask(self, public: bytes) -> bool:
-        """Whether an admin asks."""
-        return public in self.federation.admin
+        """Whether an admin asks, or a member by the newest charter, which may not have taken effect yet."""
+        return public in self.federation.admin or any(member.key == public for member in self.federation.present)
 
     def wants(self, theirs: Edition) -> bool:
         """Whether a charter is worth asking for. One of the own version too, even if it is not the one that wins: for

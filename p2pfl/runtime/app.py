@@ -40,6 +40,7 @@ from p2pfl.runtime.charters import FILE_NAME as CHARTER_FILE
 from p2pfl.runtime.charters import CharterKeeper
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look, needs_of
+from p2pfl.runtime.lonely import ask_when_alone
 from p2pfl.runtime.parts import Setup, read_setup
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.workshop import Moment, Waiting, Workshop, start_errand
@@ -240,9 +241,13 @@ class Application:
                 log.info("listening on port %d", links.port)
                 notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
                 self._begin(driver, links)
-                upkeep = asyncio.create_task(self._upkeep())
+                tasks = [asyncio.create_task(self._upkeep())]
+                if driver.charters is not None:
+                    work = ask_when_alone(driver.charters.keeper, setup.identity, driver.charters.is_alone)
+                    tasks.append(asyncio.create_task(work))
                 await driver.finished.wait()
-                upkeep.cancel()
+                for task in tasks:
+                    task.cancel()
             if driver.failure is not None:
                 raise driver.failure
             return await self._conclude(engine, driver)

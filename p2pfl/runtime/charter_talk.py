@@ -90,6 +90,10 @@ class CharterTalk:
         if peer in self._with and self._with[peer].session == session:
             del self._with[peer]
 
+    def is_alone(self) -> bool:
+        """Whether no session is open."""
+        return not self._with
+
     def _spread(self) -> None:
         """A newer charter was taken: all neighbors hear of it, those too that it removes."""
         for peer in sorted(self._with):

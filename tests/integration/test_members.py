@@ -22,8 +22,9 @@ from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.net.errands import Errand
 from p2pfl.runtime import arrival
-from p2pfl.runtime.charters import newest
+from p2pfl.runtime.charters import CharterKeeper, newest
 from p2pfl.runtime.handing import hand, newest_from
+from p2pfl.runtime.lonely import ask_when_alone
 
 PACED = {"step_s": 0.01}
 
@@ -149,3 +150,23 @@ async def test_under_a_newer_charter_nodes_go_on_with_the_edges_that_stay(charte
     for result in await finish(again, rounds=rounds):
         assert [neighbor.resyncs for neighbor in result.neighbors] == [0, 0, 0]
         assert result.members_version == 1
+
+
+async def test_a_node_without_a_neighbor_asks_other_members_for_a_newer_charter(chartered, start):
+    """All of its neighbors were replaced while it was off, and nobody knows its address any more."""
+    field = chartered(4)
+    federation = replace(field.federation(), edges=((0, 1), (0, 2), (2, 3)))
+    nodes = start(field, 2, 3)
+    for node in nodes:
+        await node.until(lambda node=node: node.status and node.status.peers)
+    charter = sign(with_settings(federation, rounds=9_000))
+    await hand(federation, charter, ADMIN)
+    alone = replace(federation, edges=((0, 1),))
+    heard = asyncio.Event()
+    keeper = CharterKeeper(alone, field.folder / "kept", on_charter=lambda _: heard.set(), on_alarm=lambda *_: None)
+    identity = Identity.load(field.folder / "node0" / "node.key")
+    asking = asyncio.create_task(ask_when_alone(keeper, identity, lambda: True, alone_s=0.05))
+    async with asyncio.timeout(20):
+        await heard.wait()
+    asking.cancel()
+    assert keeper.edition == charter.edition

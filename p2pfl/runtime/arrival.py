@@ -21,8 +21,8 @@ from p2pfl.storage.disk import replace_file
 
 notice = logging.getLogger("p2pfl.notice")
 
-PAUSE_S = 5.0, 7.0
-"""Between two rounds of asking: no member answers one address more often for long."""
+PAUSE_S = 2.0, 3.0
+"""Between two rounds of asking: members answer one address about as often for long."""
 SAY_AGAIN_S = 600.0
 MOST_ASKED = 8
 

@@ -30,9 +30,9 @@ from p2pfl.crypto.handshake import FederationBinding, Initiator
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.net.channel import PATH
-from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links
+from p2pfl.net.notices import BOOT_BYTES, Notice, Word
 
 ATTACKS = ("none", "idle", "upgraded", "addressed", "churn")
 SOURCES = 200

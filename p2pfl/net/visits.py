@@ -36,7 +36,7 @@ class Charters(Protocol):
         ...
 
     def may_ask(self, public: bytes) -> bool:
-        """Whether this key, which is not a member's, is an admin's."""
+        """Whether this key, which is on no allow-list, may know the charter all the same."""
         ...
 
 

@@ -126,6 +126,8 @@ class NodeStatus(NodeLine, kw_only=True):
     software: str | None = None
     """The version of p2pfl."""
     neighbors: list[NeighborStatus]
+    members_version: int | None = None
+    """The version of the newest charter that the node has; null in a federation without admin keys."""
 
     def to_json(self) -> bytes:
         """As `GET /status` says it. Infinity and NaN become null."""

@@ -43,6 +43,7 @@ from p2pfl.runtime.display import Display, software
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look, needs_of
 from p2pfl.runtime.lan import discovery_of
+from p2pfl.runtime.lonely import ask_when_alone
 from p2pfl.runtime.parts import Setup, read_setup
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.watch import Watch
@@ -232,6 +233,7 @@ class Application:
             durability=setup.durability,
             bearing=bearing,
             kept=lambda: self.thread.engine.kept,
+            members_version=lambda: None if driver.charters is None else driver.charters.keeper.version,
             refusal=lambda: self.thread.refusal,
         )
         self.display = self._display(driver, engine, links)
@@ -253,9 +255,13 @@ class Application:
                     )
                 notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
                 self._begin(driver, links)
-                upkeep = asyncio.create_task(self._upkeep())
+                tasks = [asyncio.create_task(self._upkeep())]
+                if driver.charters is not None:
+                    work = ask_when_alone(driver.charters.keeper, setup.identity, driver.charters.is_alone)
+                    tasks.append(asyncio.create_task(work))
                 await driver.finished.wait()
-                upkeep.cancel()
+                for task in tasks:
+                    task.cancel()
                 self.display.farewell()
             if driver.failure is not None:
                 raise driver.failure
@@ -345,11 +351,8 @@ class Application:
         )
 
     def _chartered(self, federation: FederationConfig) -> None:
-        """A newer charter was taken, and is on disk. First the neighbors hear of it, those too that it removes."""
-        driver, own = self.driver, federation.members[self.setup.member.index]
-        if driver is not None and driver.charters is not None:
-            driver.charters.spread()
-        if own.retired:
+        """A newer charter was taken, and is on disk; the neighbors have been told."""
+        if federation.members[self.setup.member.index].retired:
             notice.warning("this node was removed from the federation: it stops, and keeps what it has learned")
             self.stop()
             return

@@ -21,8 +21,8 @@ from p2pfl.storage.disk import replace_file
 
 notice = logging.getLogger("p2pfl.notice")
 
-PAUSE_S = 5.0, 7.0
-"""Between two rounds of asking: no member answers one address more often for long."""
+PAUSE_S = 2.0, 3.0
+"""Between two rounds of asking: members answer one address about as often for long."""
 SAY_AGAIN_S = 600.0
 MOST_ASKED = 8
 
@@ -43,10 +43,13 @@ def arrive(federation: FederationConfig, name: str, config: Path | None = None) 
     identity = Identity.load(node.key_file)
     if any(member.key == identity.public for member in federation.members):
         return federation
-    return asyncio.run(_wait(federation, identity, invite, node.state_dir))
+    return asyncio.run(wait_for_charter(federation, identity, invite, node.state_dir))
 
 
-async def _wait(federation: FederationConfig, identity: Identity, invite: Invite, folder: Path) -> FederationConfig:
+async def wait_for_charter(
+    federation: FederationConfig, identity: Identity, invite: Invite, folder: Path
+) -> FederationConfig:
+    """Returns when some member has a charter that lists this node, which is kept in `folder`."""
     said_at = float("-inf")
     while True:
         for contact in _contacts(federation, invite, identity.public):

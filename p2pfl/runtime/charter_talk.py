@@ -77,6 +77,7 @@ class CharterTalk:
 
     def __init__(self, keeper: CharterKeeper, sessions: Callable[[], Sessions]) -> None:
         self.keeper = keeper
+        keeper.on_taken = self._spread
         self._sessions = sessions
         self._with: dict[int, Conversation] = {}
         self._allowances: defaultdict[int, Allowance] = defaultdict(Allowance)
@@ -89,8 +90,12 @@ class CharterTalk:
         if peer in self._with and self._with[peer].session == session:
             del self._with[peer]
 
-    def spread(self) -> None:
-        """A newer charter was taken: all neighbors hear of it."""
+    def is_alone(self) -> bool:
+        """Whether no session is open."""
+        return not self._with
+
+    def _spread(self) -> None:
+        """A newer charter was taken: all neighbors hear of it, those too that it removes."""
         for peer in sorted(self._with):
             self._tell(peer)
 

@@ -41,8 +41,8 @@ OnAlarm = Callable[[str, int | None, str], object]
 class CharterKeeper:
     """`federation` is what the node runs with, `file` where the charter is kept.
 
-    `on_charter` is called with the amended federation when a newer charter was taken; `on_alarm` with a kind, the peer
-    that it came from and a text.
+    `on_charter` is called with the amended federation when a newer charter takes effect, `on_alarm` with a kind, the
+    peer that it came from and a text.
     """
 
     def __init__(self, federation: FederationConfig, file: Path, *, on_charter: OnCharter, on_alarm: OnAlarm) -> None:
@@ -50,6 +50,8 @@ class CharterKeeper:
         self._file = file
         self._on_charter = on_charter
         self.alarm = on_alarm
+        self.on_taken: Callable[[], object] = lambda: None
+        """Called when a newer charter was taken and is on disk, before it takes effect."""
         self._running = federation.members
         self._conflicts: set[bytes] = set()
         self._unsaved = bool(federation.charter)
@@ -75,8 +77,8 @@ class CharterKeeper:
             raise PeerFault(f"a charter that cannot be taken: {error}") from None
 
     def may_ask(self, public: bytes) -> bool:
-        """Whether an admin asks."""
-        return public in self.federation.admin
+        """Whether an admin asks, or a member by the newest charter, which may not have taken effect yet."""
+        return public in self.federation.admin or any(member.key == public for member in self.federation.present)
 
     def wants(self, theirs: Edition) -> bool:
         """Whether a charter is worth asking for. One of the own version too, even if it is not the one that wins: for
@@ -118,6 +120,7 @@ class CharterKeeper:
         self._unsaved = True
         self.save()
         notice.info("version %d of the members: %d of them", charter.version, len(charter.present))
+        self.on_taken()
         if extends(charter.members, self._running):
             self._running = charter.members
             self._on_charter(self.federation)

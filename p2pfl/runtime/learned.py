@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,21 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from p2pfl.config.load import FILE_NAME, federation_file, find_member, load_config, load_node, node_file
+from p2pfl.config.load import (
+    DEFAULTS,
+    FILE_NAME,
+    federation_file,
+    find_member,
+    load_config,
+    load_node,
+    node_file,
+)
 from p2pfl.config.load import NODE_FILE_NAME as NODE_FILE
 from p2pfl.config.model import FederationConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.sharing import WHOLE
+from p2pfl.runtime.charters import newest
 from p2pfl.runtime.parts import ORIGIN, load_learner, replay
 from p2pfl.storage import Loaded, peek
 
@@ -180,13 +189,24 @@ def _from_file(path: Path, federation_path: Path | None, name: str | None) -> Le
 def _federation(path: Path, told: Path | None) -> FederationConfig:
     """The one that was told, else the nearest in the folders above."""
     if told is not None:
-        return load_config(federation_file(told))
+        return _for_readers(load_config(federation_file(told)), path)
     for folder in (path, *path.parents):
         if (folder / FILE_NAME).is_file():
-            return load_config(folder / FILE_NAME)
+            return _for_readers(load_config(folder / FILE_NAME), path)
     raise UserError(
         f"there is no {FILE_NAME} in this folder or above", file=path, key="--federation", allowed="a federation file"
     )
+
+
+def _for_readers(federation: FederationConfig, path: Path) -> FederationConfig:
+    """By the newest charter, which may be kept beside the state alone; and removed members can be read too."""
+    for folder in (path, path.parent, path / DEFAULTS["state_dir"]):
+        federation = newest(federation, folder)
+    names = {member.name for member in federation.present}
+    gone = {member.name: member.index for member in federation.members if member.name not in names}
+    back = set(gone.values())
+    members = tuple(replace(one, retired=one.retired and one.index not in back) for one in federation.members)
+    return replace(federation, members=members)
 
 
 def _learner(federation: FederationConfig, folder: Path, name: str) -> Learner:

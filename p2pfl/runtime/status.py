@@ -44,6 +44,7 @@ class Status:
     durability: str
     bearing: Bearing
     kept: Callable[[], Mapping[int, float]]
+    members_version: Callable[[], int | None] = lambda: None
     neighbor_distance: float | None = None
     waits_for: str = ""
     """What the node waits for at its start or end, shown as its phase: a disk that refuses, the last test."""
@@ -79,6 +80,7 @@ class Status:
             neighbors=[
                 self._neighbor(edge, held[edge.peer], kept.get(edge.peer), now) for edge in self.core.edges.values()
             ],
+            members_version=self.members_version(),
         )
 
     def _pace_set_by(self, now: float) -> str | None:

@@ -23,6 +23,7 @@ SMALLEST = {
     "engine": "--parameters 10k --compressors q4 --repeats 1",
     "goodput": "--mb 1 --messages 1 --repeats 1",
     "indices": "",
+    "joins": "--sizes 5 --joins 2",
     "losses": "--scenario wipe --rounds 40",
     "overhead": "--parameters 10k --rounds 1 --repeats 1 --round-s 0.1",
     "rules": "--count 9 --liars 1 --size 1000 --repeats 1",

@@ -10,6 +10,8 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 
+from p2pfl.config.load import load_config
+
 
 def report_of(outcome):
     assert outcome.code == 0, outcome.err
@@ -159,3 +161,27 @@ def test_a_task_without_torch_is_evaluated_and_exported_too(p2pfl, tmp_path, tra
     outcome = p2pfl("evaluate", "quad/wrong", "--node", "node0")
     assert outcome.code == 2
     assert "wrong: this file holds another model: it has the tensors ['w']" in outcome.err
+
+
+def test_what_a_removed_member_has_learned_can_be_read(p2pfl, trained, tmp_path):
+    p2pfl("new", "ward", "--nodes", "pi1,pi2,pi3", "--admin")
+    trained(tmp_path / "ward", "pi1", 2)
+    assert p2pfl("member", "remove", "ward", "pi1", "--offline").code == 0
+    outcome = p2pfl("evaluate", "ward/pi1", "--format", "json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["rounds"] == 2
+
+
+def test_a_member_that_the_state_alone_knows_of_can_be_read(p2pfl, trained, tmp_path):
+    """On a newcomer's machine members.toml may be older than the charter that lists it, which is beside its state."""
+    p2pfl("new", "ward", "--nodes", "pi1,pi2,pi3", "--admin")
+    before = (tmp_path / "ward" / "members.toml").read_bytes()
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    request = p2pfl("join", line, "there", "--from", "ward").out.strip()
+    p2pfl("member", "add", "ward", request, "--offline")
+    shutil.copyfile(tmp_path / "ward" / "members.toml", tmp_path / "there" / "members.toml")
+    trained(tmp_path / "there", "pi4", 2)
+    charter = load_config(tmp_path / "there").charter
+    (tmp_path / "there" / "pi4" / "state" / "charter").write_bytes(charter)
+    (tmp_path / "there" / "members.toml").write_bytes(before)
+    assert p2pfl("evaluate", "there/pi4").code == 0

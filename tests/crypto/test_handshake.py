@@ -514,3 +514,56 @@ GOLDEN_M3 = (
 GOLDEN_SEND = "b47d3be991c11390fc32029d354c953e1185c5a06ea36c5102ed29aa502cab07"
 GOLDEN_RECEIVE = "c7b92e2c9d75f16e04877203cb626cda48e94c20dbe7b7d39d9100d678c7796e"
 GOLDEN_SESSION_ID = "903a089d91dcf98af7258b69d208ff25ecb98830697102ccfa28eb2accbd50bb"
+
+
+# --- who comes for the charter ------------------------------------------------------------------------------------
+
+
+def receiving(allowed=LISTED, federation=FEDERATION):
+    return Responder(BOB, allowed, federation, ephemeral=E_BOB, receives=True)
+
+
+OTHER = FederationBinding(
+    federation_id=bytes([9]) * 32, sections=(*FEDERATION.sections[:-1], ("model", bytes([9]) * 32))
+)
+
+
+def test_a_node_that_receives_visitors_has_keys_for_a_proven_stranger_and_says_why_there_is_no_session():
+    initiator, responder = make_initiator(MALLORY), receiving()
+    _, ours, theirs = run(initiator, responder)
+    assert isinstance(responder.refusal, UnlistedKey)
+    assert theirs.peer_public == MALLORY.public
+    assert Session(theirs).open(Session(ours).seal(b"charter")) == (b"charter", False)
+
+
+def test_a_node_that_receives_visitors_refuses_nobody_it_would_not_refuse():
+    responder = receiving()
+    run(make_initiator(), responder)
+    assert responder.refusal is None
+
+
+def test_a_visitor_need_not_train_the_same():
+    visitor, responder = Initiator(ALICE, BOB.public, OTHER, visiting=True), receiving()
+    run(visitor, responder)
+    assert isinstance(responder.refusal, FederationMismatch)
+    assert responder.refusal.sections == ("model",)
+
+
+def test_a_visitor_talks_to_the_node_that_it_dialed_alone():
+    visitor = Initiator(ALICE, CAROL.public, FEDERATION, visiting=True)
+    visitor.first()
+    assert_refused(visitor.second, M2)
+
+
+@pytest.mark.parametrize("place", [0, 40, 200, -1])
+def test_a_visitor_proves_who_it_is_like_anybody_else(place):
+    visitor, responder = Initiator(MALLORY, BOB.public, OTHER, visiting=True), receiving()
+    m3 = bytearray(visitor.second(responder.first(visitor.first())))
+    m3[place] ^= 1
+    assert_refused(responder.third, bytes(m3))
+
+
+def test_without_receiving_a_visitor_is_refused():
+    visitor, responder = Initiator(MALLORY, BOB.public, OTHER, visiting=True), make_responder()
+    m3 = visitor.second(responder.first(visitor.first()))
+    assert_refused(responder.third, m3)

@@ -1,0 +1,51 @@
+"""How many edges change when a member comes, for graphs that could be used where members come and go.
+
+    python benchmarks/joins.py [--sizes 5 20 200] [--joins 20]
+
+For each graph and size: its edges, and how many come and go with one member more, on average over so many joins.
+Members are called pi0, pi1 and so on, and the newcomer comes last, as under a charter.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import pairwise
+from statistics import fmean
+
+from topologies import TopologyError, build
+
+SPECS = ("keyed-rings", "keyed-rings:r=3", "ring", "random-regular:degree=4", "exponential", "complete")
+
+
+def changes(spec: str, nodes: int, joins: int) -> tuple[float, float, float] | None:
+    """Edges, edges that come, edges that go; None where the graph does not exist at one of the sizes."""
+    try:
+        graphs = [set(_edges(spec, size)) for size in range(nodes, nodes + joins + 1)]
+    except TopologyError:
+        return None
+    pairs = list(pairwise(graphs))
+    came = fmean(len(after - before) for before, after in pairs)
+    return fmean(map(len, graphs)), came, fmean(len(before - after) for before, after in pairs)
+
+
+def _edges(spec: str, nodes: int) -> tuple[tuple[int, int], ...]:
+    return build(spec, nodes, names=[f"pi{index}" for index in range(nodes)]).edges
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[5, 20, 200])
+    parser.add_argument("--joins", type=int, default=20)
+    wanted = parser.parse_args()
+    print("| graph | " + " | ".join(f"{size} members" for size in wanted.sizes) + " |")
+    print("|---|" + "---|" * len(wanted.sizes))
+    for spec in SPECS:
+        cells = []
+        for size in wanted.sizes:
+            found = changes(spec, size, wanted.joins)
+            cells.append("not at every size" if found is None else "{:.0f} edges, +{:.1f} -{:.1f}".format(*found))
+        print(f"| {spec} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -172,10 +172,10 @@ def test_a_neighbor_to_be_that_comes_early_is_greeted_once_it_is_one():
 
 
 def test_the_map_of_neighbors_stays_in_their_order():
-    node = training(2, 1, 5)
-    node.handle(amended(node, 0, 1, 3, 5), 0.1)
+    node = training(2, 1, 5, 7)
+    node.handle(amended(node, 0, 1, 3, 5, 7), 0.1)
     end_round(node, 0.2)
-    assert list(node.edges) == list(node.hearsay.lines) == list(node.ending.claims) == [0, 1, 3, 5]
+    assert list(node.edges) == list(node.hearsay.lines) == list(node.ending.claims) == [0, 1, 3, 5, 7]
 
 
 @pytest.mark.parametrize(("rounds", "phase"), [(2, Phase.CLOSING), (9, Phase.TRAINING)])
@@ -194,10 +194,10 @@ def test_the_rounds_to_do_may_become_more_or_fewer(rounds, phase):
 def test_a_node_that_does_not_train_any_more_keeps_the_rounds_that_it_has_done():
     node = training(0, 1, rounds=1)
     is_through(node, 1)
-    end_round(node, 1.0)
+    effects = end_round(node, 1.0)
     assert node.rounds.phase is Phase.CLOSING
     node.handle(amended(node, 2, rounds=9), 1.5)
-    node.wake(1.6)
+    assert len(only(commit(node, effects, 1.6), ChangeEdges)) == 1
     assert node.rounds.phase is not Phase.TRAINING
     assert node.settings.rounds == 1
 

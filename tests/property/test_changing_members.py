@@ -49,10 +49,10 @@ def run_checking(world, until_s, start):
     seed=st.integers(0, 2**32 - 1),
     link=LINKS,
     faults=FAULTS,
-    hasty=st.booleans(),
 )
-def test_the_weighted_sum_is_what_was_booked_whoever_comes_and_goes(shape, operations, seed, link, faults, hasty):
+def test_the_weighted_sum_is_what_was_booked_whoever_comes_and_goes(shape, operations, seed, link, faults):
     """After every event, to 1e-12; idle edges agree bit for bit, and the newest charter is in force everywhere."""
+    hasty = seed % 2 == 1
     world = ChangingWorld(charters(shape, operations), seed=seed, link=link, hasty=hasty)
     start = world.oracle.total()
     for at_s, *fault in faults:

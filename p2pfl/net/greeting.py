@@ -83,9 +83,13 @@ async def hear(channel: Channel, session: Session) -> Notice:
     return unpack_notice(bytes(data))
 
 
+class NoEdgeFault(PeerFault):
+    """The other end does not take this node for a neighbor; it may yet hear of a change of the graph."""
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class Greeter:
-    """This node's part at either end; the caller sets the deadline."""
+    """This node's part at either end; the caller sets the deadline. `members` are those that are listed now."""
 
     identity: Identity
     own_index: int
@@ -96,13 +100,15 @@ class Greeter:
 
     def __post_init__(self) -> None:
         self.boot = os.urandom(BOOT_BYTES)
-        self._keys = {index: key for key, index in self.members.items()}
         self._tickets = itertools.count(1)
 
     async def dial(self, channel: Channel, peer: int) -> Connection:
         """As the one who connected to `peer`. PeerFault where either end refuses the other."""
         channel.book(peer, self.counters.peers[peer])
-        initiator = Initiator(self.identity, self._keys[peer], self.binding)
+        key = next((key for key, index in self.members.items() if index == peer), None)
+        if key is None:
+            raise PeerFault("no member any more")
+        initiator = Initiator(self.identity, key, self.binding)
         await channel.send(initiator.first())
         try:
             third = initiator.second(await channel.receive())
@@ -139,12 +145,14 @@ class Greeter:
         return self._candidate(channel, session, channel.peer, greeting)
 
     def _recognize(self, channel: Channel, public: bytes) -> None:
-        peer = self.members[public]
+        peer = self.members.get(public)
+        if peer is None:
+            raise PeerFault("removed while it shook hands")
         channel.book(peer, self.counters.peers[peer])
 
     def _candidate(self, channel: Channel, session: Session, dialer: int, greeting: Notice) -> Connection:
         if greeting.word is Word.NO_EDGE:
-            raise PeerFault("to that node we are not a neighbor in this topology")
+            raise NoEdgeFault("to that node we are not a neighbor in this topology")
         if greeting.word is not Word.GREETING or channel.peer is None:
             raise PeerFault(f"{greeting.word.name} in place of a greeting")
         return Connection(

@@ -18,11 +18,12 @@ from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, cannot_listen
 from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
 from p2pfl.net.doorway import Doorway, Gate, Stage
-from p2pfl.net.greeting import Greeter
+from p2pfl.net.greeting import Greeter, NoEdgeFault
 from p2pfl.net.limits import Limits, Tap
 from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.refusals import Refusals
-from p2pfl.net.table import Dial, NeighborPlace, Table
+from p2pfl.net.route import Route
+from p2pfl.net.table import Dial, NeighborPlace, Table, expire
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
 
@@ -84,48 +85,70 @@ def open_browserless() -> aiohttp.ClientSession:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Dialer:
-    addresses: Mapping[int, Address]
     greeter: Greeter
     table: Table
     refusals: Refusals
     shared: Shared
     rng: random.Random
-    _silent: set[int] = field(default_factory=set)
+    routes: dict[int, Route] = field(default_factory=dict)
+    """Of every member that there is an address of."""
+    _silent: set[tuple[int, Address]] = field(default_factory=set)
+
+    def route(self, peer: int) -> Route:
+        return self.routes.setdefault(peer, Route())
+
+    def configure(self, addresses: Mapping[int, Address]) -> None:
+        """These are the addresses in the federation's file now. A dial to another one is broken off."""
+        for peer in self.routes.keys() | addresses.keys():
+            place = self.table.places.get(peer)
+            if self.route(peer).configure(addresses.get(peer)) and place is not None and place.dial is not None:
+                expire(place.dial.scope)
 
     async def keep(self, http: aiohttp.ClientSession, peer: int) -> None:
         """Never returns. Each attempt has its deadline; waiting for a session to end has none."""
-        place = self.table.places[peer]
+        place, route = self.table.places[peer], self.route(peer)
         backoff = Backoff(self.shared.limits, self.rng)
         while True:
-            if await self._attempt(http, peer, place):
+            if await self._try(http, peer, place, route):
                 backoff.exhaust()
             await place.vacancy()
             if place.settled:
                 place.settled = False
                 backoff.reset()
             else:
-                await asyncio.sleep(backoff.next_s())
+                if await route.rest(backoff.next_s()):
+                    backoff.reset()
                 await place.vacancy()
 
-    async def _attempt(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace) -> bool:
+    async def _try(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace, route: Route) -> bool:
+        """Dial one address after the other until there is a session. True if an end has refused the other."""
+        route.news.clear()
+        refused = False
+        for address in route.addresses():
+            refused |= await self._attempt(http, peer, place, address)
+            if place.link is not None:
+                break
+        return refused and place.link is None
+
+    async def _attempt(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace, address: Address) -> bool:
         """True if the two ends do not accept each other, which another attempt would hardly change."""
         try:
             async with asyncio.timeout(self.shared.limits.connect_s + self.shared.limits.handshake_s) as scope:
                 place.dial = Dial(scope)
-                await self._connect(http, peer, place.dial)
-            self._silent.discard(peer)
+                await self._connect(http, peer, place.dial, address)
+            self._silent.discard((peer, address))
         except (GoneError, TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._report_silence(peer, error)
+            self._report_silence(peer, address, error)
         except PeerFault as fault:
-            self.refusals.note(peer, f"{self.shared.name_of(peer)} at {self.addresses[peer]}", fault)
-            return True
+            self.refusals.note(peer, f"{self.shared.name_of(peer)} at {address}", fault)
+            return not isinstance(fault, NoEdgeFault)
         finally:
             place.dial = None
             place.wake()
         return False
 
-    async def _connect(self, http: aiohttp.ClientSession, peer: int, dial: Dial) -> None:
-        channel = await self._open(http, peer)
+    async def _connect(self, http: aiohttp.ClientSession, peer: int, dial: Dial, address: Address) -> None:
+        channel = await self._open(http, address)
         link = None
         try:
             candidate = await self.greeter.dial(channel, peer)
@@ -134,11 +157,13 @@ class Dialer:
         finally:
             if link is None:
                 await channel.close(self.shared.limits.close_s)
+            else:
+                self.route(peer).has_worked(address)
 
-    async def _open(self, http: aiohttp.ClientSession, peer: int) -> Channel:
+    async def _open(self, http: aiohttp.ClientSession, address: Address) -> Channel:
         async with asyncio.timeout(self.shared.limits.connect_s):
             socket = await http.ws_connect(
-                f"ws://{self.addresses[peer]}{PATH}",
+                f"ws://{address}{PATH}",
                 autoping=False,
                 max_msg_size=MESSAGE_BYTES,
                 compress=0,
@@ -146,11 +171,12 @@ class Dialer:
         assert isinstance(socket, TappedSocket)  # noqa: S101
         return Channel(socket, socket.tap)
 
-    def _report_silence(self, peer: int, error: Exception) -> None:
-        level = DEBUG if peer in self._silent or self.table.places[peer].link else INFO
-        self._silent.add(peer)
+    def _report_silence(self, peer: int, address: Address, error: Exception) -> None:
+        place = self.table.places.get(peer)
+        level = DEBUG if (peer, address) in self._silent or place is None or place.link else INFO
+        self._silent.add((peer, address))
         name, what = self.shared.name_of(peer), str(error) or type(error).__name__
-        self.refusals.mention(peer, "%s at %s is not there yet: %s", name, self.addresses[peer], what, level=level)
+        self.refusals.mention(peer, "%s at %s is not there yet: %s", name, address, what, level=level)
 
 
 def not_found() -> web.Response:

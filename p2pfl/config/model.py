@@ -174,10 +174,11 @@ class FederationConfig:
         return tuple(sorted(b if a == index else a for a, b in self.edges if index in (a, b)))
 
     def member(self, name: str) -> Member:
-        for member in self.members:
-            if member.name == name:
-                return member
-        raise KeyError(name)
+        """Who has that name now, else who had it."""
+        named = [member for member in self.members if member.name == name]
+        if not named:
+            raise KeyError(name)
+        return next((member for member in named if not member.retired), named[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,18 @@ import numpy as np
 from p2pfl.aggregate import rule_of
 from p2pfl.compress import make_compressor
 from p2pfl.config.cores import hops, settings_of
-from p2pfl.config.model import HASH_BYTES, FederationConfig, Member, NodeConfig, federation_id, keys
+from p2pfl.config.model import (
+    HASH_BYTES,
+    FederationConfig,
+    Member,
+    NodeConfig,
+    TrainingConfig,
+    federation_id,
+    keys,
+)
 from p2pfl.core.core import Core
 from p2pfl.core.lives import Life, Start
+from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import turns_of
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
@@ -94,6 +103,14 @@ def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
 
 def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity) -> Setup:
     """Likewise, with a key at hand."""
+    if federation.member(node.name).retired:
+        raise UserError(
+            "was removed from this federation: nobody would exchange with it",
+            file=federation.path,
+            key="members",
+            value=node.name,
+            allowed="a member; to come back it joins as a new one, with a new key",
+        )
     learner, method = load_learner(federation, node), method_of(federation)
     for notice in federation.notices:
         log.warning("%s", notice)
@@ -162,9 +179,16 @@ def snapshot_header(setup: Setup) -> dict[str, Any]:
         "shape": setup.learner.shape_digest.hex(),
         "share": list(setup.federation.gossip.share),
         "compressor": setup.federation.gossip.compressor,
-        "compressors": {str(peer): setup.federation.compressor_of(setup.member.index, peer) for peer in setup.peers},
+        "compressors": {str(peer): setup.federation.compressor_of(setup.member.index, peer) for peer in _ever(setup)},
         "method": setup.method.code,
     }
+
+
+def _ever(setup: Setup) -> list[int]:
+    """The neighbors, and those with a compressor of their own that it may get before there is another snapshot."""
+    index = setup.member.index
+    own = {a + b - index for a, b in setup.federation.edge_compressors if index in (a, b)}
+    return sorted(own.union(setup.peers))
 
 
 def recover(setup: Setup, store: Store) -> NodeState | None:
@@ -195,8 +219,10 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
 def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
     wanted, found = snapshot_header(setup), {"share": list(WHOLE)} | header
     same_model = found.get("shape") == wanted["shape"]
+    same_key = setup.member.key.hex() in found.get("members", [])[setup.member.index : setup.member.index + 1]
     for key, what in ORIGIN.items():
-        if found.get(key) != wanted[key] and not (key == "share" and same_model):
+        fits = (key == "share" and same_model) or (key == "node" and same_key)
+        if found.get(key) != wanted[key] and not fits:
             raise UserError(
                 f"the state in this folder is of another {what}; remove it to begin anew",
                 file=setup.node.state_dir,
@@ -230,7 +256,8 @@ def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
     any more; what the method keeps of it stays until both ends adopt the new incarnation.
     """
     header, wanted = loaded.state.header, snapshot_header(setup)
-    same_members = header["members"] == wanted["members"]
+    then, now = header["members"], wanted["members"]
+    same_members = then[: len(now)] == now[: len(then)]  # rows are only ever added
     if not same_members:
         state.lives.clear()
     same_method = method_then(header) == setup.method.code
@@ -293,25 +320,29 @@ def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
     )
 
 
-def bound_of(setup: Setup) -> str:
+def bound_of(training: TrainingConfig | Settings) -> str:
     """What bounds training: rounds, or seconds."""
-    training = setup.federation.training
     return f"{training.time_s} s" if training.rounds is None else f"{training.rounds} rounds"
+
+
+def settings_for(setup: Setup) -> Settings:
+    """What the node's core goes by."""
+    rule, index = rule_of(setup.federation), setup.member.index
+    return settings_of(
+        setup.federation,
+        hops=hops(setup.federation, index),
+        gammas=gammas_of(setup.federation, index, setup.exchanged_size),
+        least=rule.least if rule else 0,
+    )
 
 
 def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Core:
     """The core gets records of its own: it and the engine move them in different threads."""
-    rule = rule_of(setup.federation)
     return Core(
         index=setup.member.index,
         neighbors=setup.peers,
         turns=turns_of(setup.member.index, setup.federation.schedule),
-        settings=settings_of(
-            setup.federation,
-            hops=hops(setup.federation, setup.member.index),
-            gammas=gammas_of(setup.federation, setup.member.index, setup.exchanged_size),
-            least=rule.least if rule else 0,
-        ),
+        settings=settings_for(setup),
         samples=state.samples,
         fresh=fresh,
         version=state.version,
@@ -319,7 +350,7 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Core:
         elapsed_s=state.elapsed_s,
         alone=state.alone,
         durable=setup.durability == "exchange",
-        ended=state.ended is not None and state.ended == bound_of(setup),
+        ended=state.ended is not None and state.ended == bound_of(setup.federation.training),
         start=Start(state.life, random_name()),
         lives=state.lives,
         records={peer: replace(edge.record) for peer, edge in state.edges.items()},

@@ -38,9 +38,8 @@ def sessions(node, peer):
     return node.application.links.counters.peers[peer].sessions
 
 
-@pytest.mark.usefixtures("lone")
 async def test_a_newcomer_trains_with_the_others_and_nobody_is_interrupted(ward, start):
-    field = ward(4, training={"rounds": 60}, task=PACED)
+    field = ward(4, training={"rounds": 30}, task=PACED)
     first(field, 3)
     nodes = start(field, 0, 1, 2, file="before.toml")
     await nodes[0].until(lambda: min(node.rounds for node in nodes) >= 5)
@@ -53,14 +52,13 @@ async def test_a_newcomer_trains_with_the_others_and_nobody_is_interrupted(ward,
     assert all(result.finished for result in results)
     assert newcomer.setup.learner.samples > 0
     assert results[3].exchanges > 0
-    assert results[3].rounds >= 60
+    assert results[3].rounds >= 30
     assert [result.rounds_without_neighbor for result in results[:3]] == [0, 0, 0]
     assert [sessions(nodes[0], peer) for peer in (1, 2, 3)] == [1, 1, 1]
     assert [neighbor.resyncs for neighbor in results[1].neighbors] == [0, 0]
     assert [neighbor.name for neighbor in results[0].neighbors] == ["node1", "node3"]
 
 
-@pytest.mark.usefixtures("lone")
 async def test_who_was_removed_ends_and_the_others_neither_wait_nor_let_it_in(ward, start):
     field = ward(4, training={"rounds": 40}, task=PACED)
     nodes = start(field)
@@ -89,10 +87,9 @@ def start_with(federation, node):
 
 @pytest.mark.parametrize("file", ["federation.toml", "before.toml"])
 @pytest.mark.parametrize("in_force", [False, True])
-@pytest.mark.usefixtures("lone")
 async def test_a_node_that_is_broken_off_around_a_change_loses_no_edge_that_stays(ward, start, file, in_force):
     """It starts again by the new federation, or by the old one where the new one was not written."""
-    field = ward(4, training={"rounds": 60}, task=PACED)
+    field = ward(4, training={"rounds": 30}, task=PACED)
     first(field, 3)
     nodes = start(field, 0, 1, 2, file="before.toml")
     await nodes[0].until(lambda: min(node.rounds for node in nodes) >= 5)
@@ -112,7 +109,6 @@ async def test_a_node_that_is_broken_off_around_a_change_loses_no_edge_that_stay
     assert again.resyncs == 0
 
 
-@pytest.mark.usefixtures("lone")
 async def test_the_rounds_to_do_become_more_and_then_fewer(ward, start):
     field = ward(2, training={"rounds": 20}, task=PACED)
     nodes = start(field)
@@ -131,12 +127,11 @@ async def test_the_rounds_to_do_become_more_and_then_fewer(ward, start):
     assert all(node.application.driver.core.facts.done for node in nodes)
 
 
-@pytest.mark.usefixtures("lone")
 async def test_with_a_robust_rule_the_newcomer_is_mixed_with_too(ward, start):
     field = ward(
         5,
         federation={"topology": "complete"},
-        training={"rounds": 40},
+        training={"rounds": 20},
         gossip={"rule": "trimmed-mean:b=1"},
         task=PACED,
     )

@@ -70,7 +70,7 @@ class Oracle:
         elif isinstance(operation, ApplyReply):
             self._replies[index][operation.peer] = waiting
         if isinstance(operation, Bootstrap | CommitRound | Mix) and self._before is not None:
-            moved = self._weighed(index) - self._before
+            moved = self._weighed(index) - self._before if index in self.members else 0.0 * self._before
             self.booked = self.booked + moved
             if waiting:
                 self._unflushed[index].append((waiting, moved))
@@ -80,6 +80,8 @@ class Oracle:
 
     def crashes(self, index: int, kept: int) -> None:
         """About to: rounds that the disk does not know have not been."""
+        if index not in self.members:
+            self._flushed(index)
         for place, moved in self._unflushed[index]:
             if place > kept:
                 self.booked = self.booked - moved

@@ -96,7 +96,9 @@ def be_node(
     except StorageError as error:  # the disk was given up: not for the end of a long local round either
         click.echo(f"error: {error}", err=True)
         _leave(FAILED)
-    _leave(STOPPED if result is None else 0 if result.finished else FAILED if result.resigned else STOPPED)
+    if result is None:
+        _leave(STOPPED)
+    _leave(0 if result.finished else FAILED if result.resigned or result.removed else STOPPED)
 
 
 def _leave(code: int) -> NoReturn:

@@ -219,6 +219,7 @@ class FederationConfig:
         return tuple(member for member in self.members if not member.retired)
 
     def member(self, name: str) -> Member:
+        """Who has that name now. Raises KeyError: nobody has."""
         for member in self.present:
             if member.name == name:
                 return member

@@ -29,6 +29,11 @@ class Codecs:
     def of(self, peer: int) -> Compressor:
         return self.by_peer.get(peer, self.default)
 
+    @property
+    def specs(self) -> dict[int, str]:
+        """Of the neighbors with a compressor of their own."""
+        return {peer: codec.spec for peer, codec in self.by_peer.items()}
+
     def largest_bytes(self, size: int) -> int:
         """No payload of a vector of `size` values is longer, on any edge."""
         return max(codec.size_bytes(size) for codec in (self.default, *self.by_peer.values()))

@@ -63,6 +63,11 @@ class Counters:
     def of(cls, peers: Iterable[int]) -> Counters:
         return cls({peer: PeerTraffic() for peer in sorted(peers)})
 
+    def include(self, peers: Iterable[int]) -> None:
+        """Count these too; whoever was counted goes on being so."""
+        for peer in peers:
+            self.peers.setdefault(peer, PeerTraffic())
+
     @property
     def total(self) -> PeerTraffic:
         total = PeerTraffic()

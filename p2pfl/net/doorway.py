@@ -56,7 +56,11 @@ class Doorway:
         self._rooms: dict[Stage, dict[Gate, None]] = {stage: {} for stage in Stage}
         self._handshakes: dict[str, TokenBucket] = {}
         self._visits: dict[str, TokenBucket] = {}
-        self._burst = max(limits.handshake_burst, NEIGHBOR_HANDSHAKES * neighbors)
+        self.expect(neighbors)
+
+    def expect(self, neighbors: int) -> None:
+        """There are so many now."""
+        self._burst = max(self.limits.handshake_burst, NEIGHBOR_HANDSHAKES * neighbors)
 
     @property
     def waiting(self) -> int:

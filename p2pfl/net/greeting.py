@@ -21,7 +21,7 @@ from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Channel, Counters, GoneError
 from p2pfl.net.doorway import Stage
-from p2pfl.net.notices import BOOT_BYTES, Notice, SealedFault, Word, hear
+from p2pfl.net.notices import BOOT_BYTES, NoEdgeFault, Notice, SealedFault, Word, hear
 from p2pfl.net.visits import Charters, receive, settle
 
 
@@ -45,7 +45,7 @@ class Connection:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Greeter:
-    """This node's part at either end; the caller sets the deadline."""
+    """This node's part at either end; the caller sets the deadline. `members` are those that are listed now."""
 
     identity: Identity
     own_index: int
@@ -58,13 +58,15 @@ class Greeter:
 
     def __post_init__(self) -> None:
         self.boot = os.urandom(BOOT_BYTES)
-        self._keys = {index: key for key, index in self.members.items()}
         self._tickets = itertools.count(1)
 
     async def dial(self, channel: Channel, peer: int) -> Connection:
         """As the one who connected to `peer`. PeerFault where either end refuses the other."""
         channel.book(peer, self.counters.peers[peer])
-        initiator = Initiator(self.identity, self._keys[peer], self.binding)
+        key = next((key for key, index in self.members.items() if index == peer), None)
+        if key is None:
+            raise PeerFault("no member any more")
+        initiator = Initiator(self.identity, key, self.binding)
         await channel.send(initiator.first())
         try:
             third = initiator.second(await channel.receive())
@@ -135,14 +137,16 @@ class Greeter:
         return Notice(word, self.boot, 0 if self.charters is None else self.charters.version)
 
     def _recognize(self, channel: Channel, public: bytes) -> None:
-        peer = self.members[public]
+        peer = self.members.get(public)
+        if peer is None:
+            raise PeerFault("removed while it shook hands")
         channel.book(peer, self.counters.peers[peer])
 
     def _candidate(self, channel: Channel, session: Session, dialer: int, greeting: Notice) -> Connection:
         if greeting.word is Word.STRANGER:
             raise PeerFault("that node does not list this one")
         if greeting.word is Word.NO_EDGE:
-            raise SealedFault("to that node we are not a neighbor in this topology")
+            raise NoEdgeFault("to that node we are not a neighbor in this topology")
         if greeting.word is not Word.GREETING or channel.peer is None:
             raise SealedFault(f"{greeting.word.name} in place of a greeting")
         return Connection(

@@ -57,13 +57,13 @@ class ByteBudget:
     """Bytes of partly received messages, all sessions together."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
+        self.limit_bytes = limit_bytes
         self.used = 0
 
     def change(self, held: int, wanted: int) -> int:
         """Replace a session's `held` bytes by `wanted` and return these; PeerFault where there is no room."""
-        if wanted > held and self.used - held + wanted > self._limit:
-            raise PeerFault(f"{wanted} bytes under way are over what is left of {self._limit}")
+        if wanted > held and self.used - held + wanted > self.limit_bytes:
+            raise PeerFault(f"{wanted} bytes under way are over what is left of {self.limit_bytes}")
         self.used += wanted - held
         return wanted
 

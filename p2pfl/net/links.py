@@ -18,7 +18,8 @@ from aiohttp import ClientSession
 from p2pfl.core.messages import Message
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
-from p2pfl.net.address import parse_address
+from p2pfl.errors import UserError
+from p2pfl.net.address import Address, parse_address
 from p2pfl.net.channel import Counters, OnAlarm
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import ByteBudget, Limits
@@ -66,10 +67,9 @@ class Links:
         self.counters = Counters.of(index for index in members.values() if index != own_index)
         self._limits = limits
         self._executor = ThreadPoolExecutor(SEALING_THREADS, thread_name_prefix="p2pfl-seal")
-        partial_bytes = limits.partial_bytes or (max_body_bytes + 2**20) * max(1, len(neighbors))
-        shared = Shared(
+        shared = self._shared = Shared(
             limits=limits,
-            budget=ByteBudget(partial_bytes),
+            budget=ByteBudget(0),
             executor=self._executor,
             counters=self.counters,
             log=log,
@@ -77,7 +77,7 @@ class Links:
             name_of=name_of,
             on_alarm=on_alarm,
         )
-        greeter = Greeter(
+        self._greeter = greeter = Greeter(
             identity=identity,
             own_index=own_index,
             members=members,
@@ -95,11 +95,6 @@ class Links:
             spawn=self._run,
         )
         self._refusals = refusals = Refusals(self.counters, log, on_alarm, name_of)
-        addresses = {
-            peer: parse_address(text, f"address of {name_of(peer)}")
-            for peer, text in sorted(dial.items())
-            if text is not None and peer in neighbors
-        }
         self._listener = ListeningSocket(
             address=parse_address(listen, "listen"),
             greeter=greeter,
@@ -109,17 +104,21 @@ class Links:
             spawn=self._visit,
         )
         self._dialer = Dialer(
-            addresses=addresses,
             greeter=greeter,
             table=self._table,
             refusals=refusals,
             shared=shared,
             rng=rng,
         )
+        self._dialer.configure(self._parsed(dial))
+        self._allow_memory()
         self._http: ClientSession | None = None
         self._group = asyncio.TaskGroup()
+        self._closing = False
         self._sessions: set[asyncio.Task[None]] = set()
-        self._dials: set[asyncio.Task[None]] = set()
+        self._dials: dict[int, asyncio.Task[None]] = {}
+        """By neighbor."""
+        self._hours: set[asyncio.Task[None]] = set()
         self._visits: set[asyncio.Task[None]] = set()
 
     @property
@@ -138,15 +137,6 @@ class Links:
         link = self._table.current(peer)
         return link is not None and link.whisper(message)
 
-    def hint(self, index: int, addresses: Sequence[str]) -> None:
-        """Somebody says that member `index` is at these addresses, the best one first.
-
-        Four are kept of a member, the newest first, and an address that has worked always. They are dialed after the
-        configured address has failed, or alone where there is none. UserError for an address that is none.
-        """
-        if index in self._table.places:
-            self._dialer.hint(index, [parse_address(text, "hint") for text in addresses])
-
     @property
     def is_complete(self) -> bool:
         """Whether there is a session with every neighbor."""
@@ -160,14 +150,69 @@ class Links:
         if link is not None:
             link.end(reason)
 
+    def amend(
+        self,
+        *,
+        members: Mapping[bytes, int],
+        dial: Mapping[int, str | None],
+        neighbors: frozenset[int],
+        binding: FederationBinding | None = None,
+    ) -> None:
+        """The federation has changed. Sessions with those who stay neighbors are not touched, not even where their
+        address is another one: that is dialed when they end. Others end, and whoever is not listed is a stranger.
+
+        Raises UserError: an address is none; then nothing has changed.
+        """
+        addresses = self._parsed(dial)
+        greeter = self._greeter
+        self.counters.include(index for index in members.values() if index != greeter.own_index)
+        greeter.members, greeter.neighbors, greeter.binding = members, neighbors, binding or greeter.binding
+        self._table.amend(neighbors)
+        self._listener.doorway.expect(len(neighbors))
+        self._allow_memory()
+        self._dialer.configure(addresses)
+        self._keep_dialing()
+
+    def hint(self, index: int, addresses: Sequence[str]) -> None:
+        """Where that member may be too, the newest first. What is no address, or of no other member, is passed over."""
+        known = [address for address in map(_parsed, addresses) if address is not None]
+        if known and index != self._greeter.own_index and index in self._greeter.members.values():
+            self._dialer.route(index).hint(known)
+            self._keep_dialing()
+
+    def _parsed(self, dial: Mapping[int, str | None]) -> dict[int, Address]:
+        name_of = self._shared.name_of
+        return {
+            peer: parse_address(text, f"address of {name_of(peer)}")
+            for peer, text in sorted(dial.items())
+            if text is not None
+        }
+
+    def _allow_memory(self) -> None:
+        """For one message of each neighbor under way."""
+        most = (self._shared.max_body_bytes + 2**20) * max(1, len(self._greeter.neighbors))
+        self._shared.budget.limit_bytes = self._limits.partial_bytes or most
+
+    def _keep_dialing(self) -> None:
+        """Every neighbor that there is an address of, and nobody else."""
+        http = self._http
+        if http is None or self._closing:
+            return
+        known = {peer for peer, route in self._dialer.routes.items() if route.addresses()}
+        wanted = [peer for peer in self._table.places if peer in known]
+        for peer in [peer for peer in self._dials if peer not in wanted]:
+            self._dials.pop(peer).cancel()
+        for peer in wanted:
+            if peer not in self._dials and (task := self._spawn(self._dialer.keep(http, peer))) is not None:
+                self._dials[peer] = task
+
     async def __aenter__(self) -> Self:
         keep_heap()
         await self._listener.start()
         self._http = open_browserless()
         await self._group.__aenter__()
-        self._track(self._refusals.keep_hours(), self._dials)  # which end first, as this may
-        for peer in self._table.places:
-            self._track(self._dialer.keep(self._http, peer), self._dials)
+        self._track(self._refusals.keep_hours(), self._hours)
+        self._keep_dialing()
         return self
 
     async def __aexit__(
@@ -182,7 +227,8 @@ class Links:
 
     async def _wind_down(self) -> None:
         self._listener.stop_accepting()
-        for task in self._dials:
+        self._closing = True
+        for task in (*self._dials.values(), *self._hours):
             task.cancel()
         try:
             await self._table.drain(self._limits.close_s)
@@ -207,14 +253,26 @@ class Links:
 
     def _track(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None] | None:
         """None where the node is stopping already because of a bug elsewhere."""
+        task = self._spawn(work)
+        if task is not None:
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        return task
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         try:
-            task = self._group.create_task(work)
+            return self._group.create_task(work)
         except RuntimeError:
             work.close()
             return None
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        return task
+
+
+def _parsed(text: str) -> Address | None:
+    """A hint comes from anybody: what is no address is nothing to complain of."""
+    try:
+        return parse_address(text, "hint")
+    except UserError:
+        return None
 
 
 def keep_heap() -> None:

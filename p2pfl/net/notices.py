@@ -18,6 +18,10 @@ class SealedFault(PeerFault):
     """Of the peer itself: what it has sealed, or that it has signed, is the reason."""
 
 
+class NoEdgeFault(SealedFault):
+    """The other end does not take this node for a neighbor; it may yet hear of a change of the graph."""
+
+
 class Word(IntEnum):
     GREETING = 1
     OPEN = 2

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from logging import DEBUG, INFO
 from typing import Any
@@ -23,48 +21,12 @@ from p2pfl.net.doorway import GREETING_BYTES, Doorway, Gate, Stage
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
 from p2pfl.net.link import PeerLink, Shared
+from p2pfl.net.notices import NoEdgeFault
 from p2pfl.net.refusals import Refusals
-from p2pfl.net.table import Dial, NeighborPlace, Table
+from p2pfl.net.route import Route
+from p2pfl.net.table import Dial, NeighborPlace, Table, expire
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
-
-MOST_HINTS = 4
-"""Hints that are kept of one member."""
-HASTE_S = 2.0
-"""The least time between two dials that new hints have brought forward: whoever makes them up gains nothing by many."""
-
-
-class Hints:
-    """Where one member may be, as somebody on the network says: it is tried, and the handshake decides."""
-
-    def __init__(self) -> None:
-        self.addresses: list[Address] = []
-        """The one that has worked first, then the newest."""
-        self._worked: Address | None = None
-        self._news = asyncio.Event()
-        self._hurried_at = float("-inf")
-
-    def add(self, addresses: Sequence[Address]) -> None:
-        """The first of `addresses` is the best. One that has worked is never pushed out."""
-        known = [address for address in self.addresses if address not in addresses]
-        kept = [] if self._worked is None else [self._worked]
-        ordered = [*kept, *(address for address in (*addresses, *known) if address not in kept)][:MOST_HINTS]
-        if set(ordered) - set(self.addresses):
-            self._news.set()
-        self.addresses = ordered
-
-    def worked(self, address: Address) -> None:
-        if address in self.addresses:
-            self._worked = address
-            self.addresses = [address, *(other for other in self.addresses if other != address)]
-
-    async def news(self) -> None:
-        """Wait for an address that was not known, for as long as it may take."""
-        await self._news.wait()
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(self._hurried_at + HASTE_S - loop.time())
-        self._hurried_at = loop.time()
-        self._news.clear()
 
 
 class Backoff:
@@ -134,56 +96,51 @@ def open_browserless(socket_class: type[TappedSocket] = TappedSocket) -> aiohttp
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Dialer:
-    addresses: Mapping[int, Address]
-    """Those that are configured."""
     greeter: Greeter
     table: Table
     refusals: Refusals
     shared: Shared
     rng: random.Random
-    _hints: defaultdict[int, Hints] = field(default_factory=lambda: defaultdict(Hints))
+    routes: dict[int, Route] = field(default_factory=dict)
+    """Of every member that there is an address of."""
     _silent: set[int] = field(default_factory=set)
 
-    def hint(self, peer: int, addresses: Sequence[Address]) -> None:
-        self._hints[peer].add(addresses)
+    def route(self, peer: int) -> Route:
+        return self.routes.setdefault(peer, Route())
 
-    def places_of(self, peer: int) -> list[Address]:
-        """Where to dial it, in this order: the configured address, then what hints say."""
-        configured = [self.addresses[peer]] if peer in self.addresses else []
-        return configured + [address for address in self._hints[peer].addresses if address not in configured]
+    def configure(self, addresses: Mapping[int, Address]) -> None:
+        """These are the addresses in the federation's file now. A dial to another one is broken off."""
+        for peer in self.routes.keys() | addresses.keys():
+            place = self.table.places.get(peer)
+            if self.route(peer).configure(addresses.get(peer)) and place is not None and place.dial is not None:
+                expire(place.dial.scope)
 
     async def keep(self, http: aiohttp.ClientSession, peer: int) -> None:
-        """Never returns. Each attempt has its deadline; waiting for an address and for a session to end has none."""
-        place = self.table.places[peer]
+        """Never returns. Each attempt has its deadline; waiting for a session to end has none."""
+        place, route = self.table.places[peer], self.route(peer)
         backoff = Backoff(self.shared.limits, self.rng)
         while True:
-            while not self.places_of(peer):
-                await self._hints[peer].news()
             await place.vacancy()
-            if await self._try_each(http, peer, place):
+            if await self._try(http, peer, place, route):
                 backoff.exhaust()
             await place.vacancy()
             if place.settled:
                 place.settled = False
                 backoff.reset()
             else:
-                await self._pause(peer, backoff.next_s())
+                if await route.rest(backoff.next_s()):
+                    backoff.reset()
                 await place.vacancy()
 
-    async def _pause(self, peer: int, pause_s: float) -> None:
-        """Cut short by a new address."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._hints[peer].news()
-
-    async def _try_each(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace) -> bool:
-        """Until there is a session. True if somebody answered everywhere, and we do not accept each other."""
-        refused: list[bool] = []
-        for address in self.places_of(peer):
+    async def _try(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace, route: Route) -> bool:
+        """Dial one address after the other until there is a session. True if an end has refused the other."""
+        route.news.clear()
+        refused = False
+        for address in route.addresses():
+            refused |= await self._attempt(http, peer, place, address)
             if place.link is not None or place.rest_s:
                 break
-            refused.append(await self._attempt(http, peer, place, address))
-        return bool(refused) and all(refused)
+        return refused and place.link is None
 
     async def _attempt(self, http: aiohttp.ClientSession, peer: int, place: NeighborPlace, address: Address) -> bool:
         """True if the two ends do not accept each other, which another attempt would hardly change."""
@@ -192,12 +149,11 @@ class Dialer:
                 place.dial = Dial(scope)
                 await self._connect(http, peer, place.dial, address)
             self._silent.discard(peer)
-            self._hints[peer].worked(address)
         except (GoneError, TimeoutError, aiohttp.ClientError, OSError) as error:
             self._report_silence(peer, address, error)
         except PeerFault as fault:
             self.refusals.note(peer, f"{self.shared.name_of(peer)} at {address}", fault)
-            return True
+            return not isinstance(fault, NoEdgeFault)
         finally:
             place.dial = None
             place.wake()
@@ -213,6 +169,8 @@ class Dialer:
         finally:
             if link is None:
                 await channel.close(self.shared.limits.close_s)
+            else:
+                self.route(peer).has_worked(address)
 
     async def _open(self, http: aiohttp.ClientSession, address: Address) -> Channel:
         async with asyncio.timeout(self.shared.limits.connect_s):
@@ -226,7 +184,8 @@ class Dialer:
         return Channel(socket, socket.tap)
 
     def _report_silence(self, peer: int, address: Address, error: Exception) -> None:
-        level = DEBUG if peer in self._silent or self.table.places[peer].link else INFO
+        place = self.table.places.get(peer)
+        level = DEBUG if peer in self._silent or place is None or place.link else INFO
         self._silent.add(peer)
         name, what = self.shared.name_of(peer), str(error) or type(error).__name__
         self.refusals.mention(peer, "%s at %s is not there yet: %s", name, address, what, level=level)

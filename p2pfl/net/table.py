@@ -136,12 +136,28 @@ class Table:
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
         self._closed = False
+        self.places: dict[int, NeighborPlace] = {}
+        self.amend(self.neighbors)
+
+    def amend(self, neighbors: Iterable[int]) -> None:
+        """These are the neighbors from now on: sessions with others end, and those with these are not touched."""
+        self.neighbors = sorted(neighbors)
+        for peer in [peer for peer in self.places if peer not in self.neighbors]:
+            self._remove(peer)
         rate, burst = self.shared.limits.sessions_per_s, self.shared.limits.session_burst
-        self.places = {
-            peer: NeighborPlace(TokenBucket(rate, tokens=burst, burst=burst)) for peer in sorted(self.neighbors)
-        }
-        for place in self.places.values():
-            place.free.set()
+        for peer in self.neighbors:
+            if peer not in self.places:
+                place = self.places[peer] = NeighborPlace(TokenBucket(rate, tokens=burst, burst=burst))
+                place.free.set()
+
+    def _remove(self, peer: int) -> None:
+        place = self.places[peer]
+        if place.link is not None:
+            place.link.end("no neighbor any more")
+        if place.dial is not None:
+            expire(place.dial.scope)
+        del self.places[peer]
+        place.wake()
 
     def find(self, peer: int, number: int) -> PeerLink | None:
         link = self.places[peer].link if peer in self.places else None
@@ -153,11 +169,13 @@ class Table:
 
     def rest(self, peer: int, rest_s: float) -> None:
         """Open no session with that peer for so long."""
-        self.places[peer].rests_until = asyncio.get_running_loop().time() + rest_s
+        if peer in self.places:
+            self.places[peer].rests_until = asyncio.get_running_loop().time() + rest_s
 
     async def admit(self, candidate: Connection) -> PeerLink | None:
         """The session that the candidate has become, or None where another, or none, is preferred."""
-        if self.places[candidate.peer].rest_s:
+        place = self.places.get(candidate.peer)
+        if place is None or place.rest_s:
             return None
         if self.own < candidate.peer:
             return await self._decide(candidate)
@@ -170,6 +188,8 @@ class Table:
             overdue = asyncio.get_running_loop().time() >= deadline
             own_dial = place.dial is not None and place.dial.reached
             current = None if place.link is None else place.link.connection
+            if self.places.get(candidate.peer) is not place:
+                return None
             match decide(candidate, current, own=self.own, own_dial=own_dial, overdue=overdue):
                 case Admission.OPEN:
                     return self._open(candidate, None)
@@ -198,14 +218,15 @@ class Table:
             return None
         if verdict.word is not Word.OPEN or verdict.boot != candidate.boot:
             raise PeerFault(f"{verdict.word.name} in place of a verdict")
-        link = self.places[candidate.peer].link
+        place = self.places.get(candidate.peer)
+        link = None if place is None else place.link
         if link is not None and link.connection.boot == candidate.boot and link.remote_number > verdict.number:
             return None
         return self._open(candidate, verdict.number)
 
     def _open(self, candidate: Connection, remote_number: int | None) -> PeerLink | None:
-        place = self.places[candidate.peer]
-        if self._closed or self._churns(candidate.peer, place):
+        place = self.places.get(candidate.peer)
+        if self._closed or place is None or self._churns(candidate.peer, place):
             return None
         if place.link is not None:
             place.link.end("replaced by a newer session")

@@ -140,6 +140,8 @@ class NodeResult(NodeStatus, kw_only=True):
     finished: bool
     resigned: bool
     """Whether it gave way to another process with its key."""
+    removed: bool
+    """Whether it stopped because it was removed from the federation."""
     pid: int
     local_accuracy: float | None
     local_loss: float | None

@@ -25,6 +25,7 @@ from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Vitals
+from p2pfl.engine.codecs import codecs_of
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
@@ -35,6 +36,7 @@ from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
 from p2pfl.runtime import parts, whereabouts, workshop
+from p2pfl.runtime.amended import amended, check_amended, in_words, listed, with_federation
 from p2pfl.runtime.arrival import arrive
 from p2pfl.runtime.charter_talk import CharterTalk
 from p2pfl.runtime.charters import FILE_NAME as CHARTER_FILE
@@ -101,6 +103,9 @@ class Application:
         self.waiting = Waiting(self._waits)
         self.cpu_began = self.cpu_ended = 0.0
         self.driver: Driver | None = None
+        self.links: Links
+        self.built_for = setup.federation
+        """What the core goes by, or was told last."""
         self.store: Store
         self.status: Status
         self.display: Display
@@ -116,6 +121,7 @@ class Application:
             engine = self._engine_of(recovered)
             self._look_for_room(engine)
             core = parts.make_core(self.setup, engine.state, fresh=recovered is None)
+            self.built_for = self.setup.federation
             if recovered is not None:
                 notice.info("resuming after round %d", core.facts.rounds)
                 if core.facts.done:
@@ -204,6 +210,7 @@ class Application:
             name_of=self._name_of,
             on_measure=self._measured,
             on_closed=self._closed,
+            on_amended=self._took_effect,
             compute=None if self.shared is None else self.shared.compute,
         )
         self.thread.listener = driver
@@ -218,7 +225,7 @@ class Application:
         threads end. The status page is there for longer: the disk may have to be waited for.
         """
         setup = self.setup
-        links = self._links(driver)
+        links = self.links = self._links(driver)
         bearing = bearings(setup.federation)[setup.member.index]
         self.status = Status(
             name=setup.member.name,
@@ -324,6 +331,7 @@ class Application:
         if driver.charters is not None:
             driver.charters.keeper.save()
         driver.start(links)
+        self._hand_over()
         if self.stopped:
             driver.stop()
 
@@ -332,13 +340,13 @@ class Application:
         members = setup.federation.members
         return Links(
             identity=setup.identity,
-            members={member.key: member.index for member in members if not member.retired},
+            members=listed(setup.federation),
             own_index=setup.member.index,
             dial={peer: members[peer].address for peer in setup.peers},
             neighbors=frozenset(setup.peers),
             binding=parts.binding(setup),
             listen=setup.node.listen,
-            max_body_bytes=self.thread.engine.codecs.largest_bytes(setup.exchanged_size),
+            max_body_bytes=parts.largest_bytes(setup),
             on_open=partial(self._session_opened, driver),
             on_message=driver.message_received,
             on_close=partial(self._session_closed, driver),
@@ -350,13 +358,72 @@ class Application:
             charters=None if driver.charters is None else driver.charters.keeper,
         )
 
+    # -- a federation that changes ------------------------------------------------------------------------------------
+
+    def amend(self, federation: FederationConfig) -> None:
+        """Go by a changed federation from the end of the round under way on. On the event loop, at any time; of several
+        the newest counts, and the same once more changes nothing.
+
+        Members keep their rows: rows may be added, or become retired, and names and addresses may change. Besides, the
+        edges, the schedule, the topology and the rounds to do may be others. Nothing is exchanged any more with whoever
+        was removed, from now on; a node that was removed itself ends. What is written is the caller's business: the
+        state on disk fits the federation of before and the new one.
+
+        Raises UserError: something else has changed. Then nothing has happened.
+        """
+        check_amended(self.setup.federation, federation)
+        if federation != self.setup.federation:
+            self.setup = with_federation(self.setup, federation)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """To core and network, once they run; they end with the federation that they have."""
+        driver, federation = self.driver, self.setup.federation
+        if driver is None or not self.begun or driver.finished.is_set() or federation is self.built_for:
+            return
+        notice.info("%s", in_words(self.built_for, federation, self.setup.member.index))
+        self.built_for = federation
+        self.status.name = self.setup.member.name
+        driver.amend(amended(self.setup))
+        self._amend_links()
+
+    @property
+    def in_force(self) -> bool:
+        """Whether the node goes by the federation that it has heard of last."""
+        return self.begun and self.status.core.amending.asked is None
+
+    def _took_effect(self) -> None:
+        """The core goes by the new one from here on."""
+        self.thread.extra = parts.snapshot_header(self.setup)
+        self._recode()
+        self.status.rounds = self.status.core.settings.rounds
+        self.status.bearing = bearing = bearings(self.setup.federation)[self.setup.member.index]
+        if not bearing.mixes:
+            log.warning("%s", bearing)
+        self._amend_links()
+
+    def _recode(self) -> None:
+        """The edge to a newcomer may have a compressor of its own; what is logged from here on is read with it."""
+        codecs = codecs_of(self.setup.federation, self.setup.member.index)
+        if codecs.specs != self.thread.engine.codecs.specs:
+            self.thread.jobs.put(Look(lambda engine: setattr(engine, "codecs", codecs)))
+            self.thread.jobs.put(Checkpoint())
+
+    def _amend_links(self) -> None:
+        """Sessions are there for those who are neighbors, for those who will be, and for those who are about to go."""
+        setup = self.setup
+        members = setup.federation.members
+        neighbors = frozenset(self.status.core.edges).union(setup.peers) - setup.federation.retired
+        self.links.amend(
+            members=listed(setup.federation),
+            dial={peer: members[peer].address for peer in neighbors},
+            neighbors=neighbors,
+            binding=parts.binding(setup),
+        )
+
     def _chartered(self, federation: FederationConfig) -> None:
         """A newer charter was taken, and is on disk; the neighbors have been told."""
-        if federation.members[self.setup.member.index].retired:
-            notice.warning("this node was removed from the federation: it stops, and keeps what it has learned")
-            self.stop()
-            return
-        notice.info("the newer members and their graph take effect when this node is started again")
+        self.amend(federation)
 
     def _session_opened(self, driver: Driver, peer: int, session: int) -> None:
         driver.session_opened(peer, session)
@@ -444,7 +511,7 @@ class Application:
         self.status.over = True
         had_ended = engine.state.ended is not None
         if self.status.core.facts.done:
-            engine.state.ended = parts.bound_of(self.setup)
+            engine.state.ended = parts.bound_of(self.status.core.settings)
         if not await self._is_written(lambda: self.thread.checkpoint(engine.state)):
             raise StorageError(f"{self.thread.refusal}; given up: what was learned {self.thread.unkept} is lost")
         self.status.neighbor_distance = await asyncio.to_thread(engine.neighbor_distance)
@@ -459,13 +526,14 @@ class Application:
             notice.info("%d of %d rounds were trained without a neighbor", alone, core.facts.rounds)
         if core.ending.ended_by is not None:
             notice.info("training ended after round %d: %s", core.facts.rounds, core.ending.ended_by)
-        finished = core.rounds.phase is Phase.FINISHED and not self.stopped and not core.resigned
+        finished = core.rounds.phase is Phase.FINISHED and not self.stopped and not (core.resigned or core.retired)
         if finished:
             driver.feed.keep("finished", None, f"after round {core.facts.rounds}")
         result = NodeResult(
             **msgspec.structs.asdict(self.status.full()),
             finished=finished,
             resigned=core.resigned,
+            removed=core.retired,
             pid=os.getpid(),
             local_accuracy=None if local is None else local.accuracy,
             local_loss=None if local is None else local.loss,

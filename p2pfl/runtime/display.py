@@ -151,7 +151,8 @@ class Display:
 
     @property
     def _charter(self) -> int:
-        return int(getattr(self.federation(), "charter_version", 0))
+        edition = self.federation().edition
+        return 0 if edition is None else edition.version
 
     # -- what is known ------------------------------------------------------------------------------------------------
 

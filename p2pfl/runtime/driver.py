@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from p2pfl.config.plugins import describe_failure
 from p2pfl.core.core import Core
-from p2pfl.core.effects import Alarm, CloseSession, Effect, Finish, Send, StartRound
+from p2pfl.core.effects import Alarm, ChangeEdges, CloseSession, Effect, Finish, Send, StartRound
 from p2pfl.core.events import (
+    Amended,
     Event,
     MessageReceived,
     RoundCommitted,
@@ -88,8 +89,8 @@ class Driver:
     """Carries events to the core and effects from it, until the core finishes.
 
     `name_of` turns a member index into a name for the log; `on_measure` is called after each evaluation, `on_closed`
-    after each closing round. `compute` is the thread in which nodes of one process learn in turn, else this node has
-    one of its own.
+    after each closing round, `on_amended` when a change of the federation takes effect. `compute` is the thread in
+    which nodes of one process learn in turn, else this node has one of its own.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Driver:
         name_of: Callable[[int], str],
         on_measure: Callable[[], None],
         on_closed: Callable[[ClosedRound], None] = lambda _: None,
+        on_amended: Callable[[], None] = lambda: None,
         compute: ThreadPoolExecutor | None = None,
     ) -> None:
         self.core = core
@@ -109,6 +111,7 @@ class Driver:
         self.name_of = name_of
         self.on_measure = on_measure
         self.on_closed = on_closed
+        self.on_amended = on_amended
         self.links: NetworkEdge
         self.charters: CharterTalk | None = None
         """What sessions say about the charter; None where the federation has no admin key."""
@@ -160,6 +163,10 @@ class Driver:
         """The user wants this node to stop: end cleanly, keep a snapshot."""
         self.take(StopRequested())
 
+    def amend(self, event: Amended) -> None:
+        """The federation has changed; the core says when that takes effect."""
+        self.take(event)
+
     def deliver(self, events: list[Event]) -> None:
         """Called from the engine's thread."""
         self.loop.call_soon_threadsafe(self._take_all, events)
@@ -205,6 +212,10 @@ class Driver:
                 self._raise_alarm(effect)
             case Finish():
                 self.finished.set()
+            case ChangeEdges():
+                self.engine_thread.jobs.put(Operate(effect))
+                self.presence.follow(self.loop.time())
+                self.on_amended()
             case _:
                 self.engine_thread.jobs.put(Operate(effect))
 

@@ -17,9 +17,18 @@ import numpy as np
 from p2pfl.aggregate import rule_of
 from p2pfl.compress import make_compressor
 from p2pfl.config.cores import hops, settings_of
-from p2pfl.config.model import HASH_BYTES, FederationConfig, Member, NodeConfig, federation_id, keys
+from p2pfl.config.model import (
+    HASH_BYTES,
+    FederationConfig,
+    Member,
+    NodeConfig,
+    TrainingConfig,
+    federation_id,
+    keys,
+)
 from p2pfl.core.core import Core
 from p2pfl.core.lives import Life, Start
+from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import turns_of
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
@@ -165,9 +174,16 @@ def snapshot_header(setup: Setup) -> dict[str, Any]:
         "shape": setup.learner.shape_digest.hex(),
         "share": list(setup.federation.gossip.share),
         "compressor": setup.federation.gossip.compressor,
-        "compressors": {str(peer): setup.federation.compressor_of(setup.member.index, peer) for peer in setup.peers},
+        "compressors": {str(peer): setup.federation.compressor_of(setup.member.index, peer) for peer in _ever(setup)},
         "method": setup.method.code,
     }
+
+
+def _ever(setup: Setup) -> list[int]:
+    """The neighbors, and those with a compressor of their own that it may get before there is another snapshot."""
+    index = setup.member.index
+    own = {a + b - index for a, b in setup.federation.edge_compressors if index in (a, b)}
+    return sorted(own.union(setup.peers))
 
 
 def recover(setup: Setup, store: Store) -> NodeState | None:
@@ -198,8 +214,10 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
 def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
     wanted, found = snapshot_header(setup), {"share": list(WHOLE)} | header
     same_model = found.get("shape") == wanted["shape"]
+    same_key = setup.member.key.hex() in found.get("members", [])[setup.member.index : setup.member.index + 1]
     for key, what in ORIGIN.items():
-        if found.get(key) != wanted[key] and not (key == "share" and same_model):
+        fits = (key == "share" and same_model) or (key == "node" and same_key)
+        if found.get(key) != wanted[key] and not fits:
             raise UserError(
                 f"the state in this folder is of another {what}; remove it to begin anew",
                 file=setup.node.state_dir,
@@ -232,8 +250,9 @@ def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
     An edge begins anew too on which a request is on its way that was encoded, or has a header, as the two ends do not
     any more; what the method keeps of it stays until both ends adopt the new incarnation.
     """
-    header = loaded.state.header
-    same_members = _are_same(header["members"], setup.federation)
+    header, wanted = loaded.state.header, snapshot_header(setup)
+    then, now = header["members"], wanted["members"]
+    same_members = then[: len(now)] == now[: len(then)]  # rows are only ever added
     if not same_members:
         state.lives.clear()
     same_method = method_then(header) == setup.method.code
@@ -252,12 +271,6 @@ def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
             kept = edge.kept
             edge.begin_anew(edge.record.without_replicas())
             edge.kept = kept
-
-
-def _are_same(before: list[str], federation: FederationConfig) -> bool:
-    """Whether an index means the same member as then. Under a charter newcomers come behind those who were there."""
-    now = [member.key.hex() for member in federation.members]
-    return before == (now[: len(before)] if federation.admin else now)
 
 
 def method_then(header: Mapping[str, Any]) -> str:
@@ -302,25 +315,37 @@ def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
     )
 
 
-def bound_of(setup: Setup) -> str:
+def bound_of(training: TrainingConfig | Settings) -> str:
     """What bounds training: rounds, or seconds."""
-    training = setup.federation.training
     return f"{training.time_s} s" if training.rounds is None else f"{training.rounds} rounds"
+
+
+def settings_for(setup: Setup) -> Settings:
+    """What the node's core goes by."""
+    rule, index = rule_of(setup.federation), setup.member.index
+    return settings_of(
+        setup.federation,
+        hops=hops(setup.federation, index),
+        gammas=gammas_of(setup.federation, index, setup.exchanged_size),
+        least=rule.least if rule else 0,
+    )
+
+
+def largest_bytes(setup: Setup) -> int:
+    """No body is longer, on any edge that this node may get while it runs."""
+    federation = setup.federation
+    named = [spec for _, _, spec in federation.edge_tables]
+    specs = {federation.gossip.compressor, *federation.edge_compressors.values(), *named}
+    return max(make_compressor(spec).size_bytes(setup.exchanged_size) for spec in specs)
 
 
 def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Core:
     """The core gets records of its own: it and the engine move them in different threads."""
-    rule = rule_of(setup.federation)
     return Core(
         index=setup.member.index,
         neighbors=setup.peers,
         turns=turns_of(setup.member.index, setup.federation.schedule),
-        settings=settings_of(
-            setup.federation,
-            hops=hops(setup.federation, setup.member.index),
-            gammas=gammas_of(setup.federation, setup.member.index, setup.exchanged_size),
-            least=rule.least if rule else 0,
-        ),
+        settings=settings_for(setup),
         samples=state.samples,
         fresh=fresh,
         version=state.version,
@@ -328,7 +353,7 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Core:
         elapsed_s=state.elapsed_s,
         alone=state.alone,
         durable=setup.durability == "exchange",
-        ended=state.ended is not None and state.ended == bound_of(setup),
+        ended=state.ended is not None and state.ended == bound_of(setup.federation.training),
         start=Start(state.life, random_name()),
         lives=state.lives,
         records={peer: replace(edge.record) for peer, edge in state.edges.items()},

@@ -221,7 +221,7 @@ class Presence:
         self.away = {peer: Absence(now) for peer in core.edges}
         self.known: set[int] = set()
         """Neighbors that have had a session since the start."""
-        self._lines = dict.fromkeys(core.edges, 0)
+        self._lines: defaultdict[int, int] = defaultdict(int)
         self._opened: defaultdict[int, SessionLines] = defaultdict(SessionLines)
         self._ended: defaultdict[int, SessionLines] = defaultdict(SessionLines)
 
@@ -237,7 +237,16 @@ class Presence:
     def ended(self, peer: int, reason: str, now: float) -> None:
         reason = clip(reason, REASON_BYTES)
         self._ended[peer].tell(f"session with {self.name_of(peer)} ended: {reason}", now)
-        self.away.setdefault(peer, Absence(now, reason))
+        if peer in self.core.edges:
+            self.away.setdefault(peer, Absence(now, reason))
+
+    def follow(self, now: float) -> None:
+        """The neighbors have changed: those who are gone are not missed, those who are new may be."""
+        edges = self.core.edges
+        self.away = {peer: absence for peer, absence in self.away.items() if peer in edges}
+        for peer, edge in edges.items():
+            if edge.line.greeting.number is None:
+                self.away.setdefault(peer, Absence(now))
 
     def look(self, now: float) -> None:
         for peer, absence in sorted(self.away.items()):
@@ -255,7 +264,8 @@ class Presence:
 
     def _may_be_away(self, peer: int) -> bool:
         edge = self.core.edges[peer]
-        return edge.progress.done or edge.line.standing.is_out or self.core.facts.halted
+        line = edge.line
+        return edge.progress.done or line.standing.is_out or line.barred or self.core.facts.halted
 
     def _tell(self, peer: int, kind: str, text: str) -> None:
         self._lines[peer] += 1

@@ -79,6 +79,7 @@ BOAST = NodeResult(
     ],
     finished=True,
     resigned=False,
+    removed=False,
     pid=1,
     local_accuracy=1.0,
     local_loss=1e9,

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from p2pfl.errors import UserError
 from p2pfl.net.address import Address
-from p2pfl.net.sockets import MOST_HINTS, Hints
+from p2pfl.net.route import MOST_HINTS, Route
 
 NOWHERE = "127.0.0.1:1"
 """Nobody listens there."""
@@ -35,7 +32,7 @@ async def test_the_configured_address_is_tried_first_and_no_hint_takes_its_place
     async with federation.node(1) as b, federation.node(0, {1: b.address()}) as a:
         a.links.hint(1, [NOWHERE])
         await b.until(lambda: b.open and a.open)
-        assert [str(place) for place in a.links._dialer.places_of(1)] == [b.address(), NOWHERE]
+        assert [str(place) for place in a.links._dialer.route(1).addresses()] == [b.address(), NOWHERE]
 
 
 async def test_a_neighbor_with_a_session_is_not_dialed_when_a_hint_comes(federation):
@@ -47,10 +44,9 @@ async def test_a_neighbor_with_a_session_is_not_dialed_when_a_hint_comes(federat
             dialed.set()
             return False
 
-        a.links._dialer._try_each = dial
+        a.links._dialer._attempt = dial
         a.links.hint(1, [b.address()])
-        await a.until(lambda: not a.links._dialer._hints[1]._news.is_set())
-        await asyncio.sleep(0)  # whatever follows in the same step of the loop
+        await asyncio.sleep(0.1)
         assert not dialed.is_set()
 
 
@@ -62,39 +58,48 @@ async def test_another_node_at_the_place_of_a_hint_is_no_neighbor(federation):
         assert not c.open
 
 
-async def test_a_hint_that_is_no_address_is_our_own_mistake(federation):
+async def test_a_hint_that_is_no_address_is_passed_over(federation):
     async with federation.node(0) as a:
-        with pytest.raises(UserError, match="hint: not an address"):
-            a.links.hint(1, ["nonsense"])
+        a.links.hint(1, ["nonsense", NOWHERE])
+        assert [str(place) for place in a.links._dialer.route(1).addresses()] == [NOWHERE]
 
 
-async def test_a_hint_about_somebody_who_is_no_neighbor_is_forgotten(federation):
-    async with federation.node(0, neighbors=frozenset({1})) as a:
-        a.links.hint(2, [NOWHERE])
-        assert a.links._dialer.places_of(2) == []
+async def test_a_hint_about_somebody_who_is_no_member_is_forgotten(federation):
+    async with federation.node(0) as a:
+        a.links.hint(99, [NOWHERE])
+        assert 99 not in a.links._dialer.routes
 
 
 async def test_few_hints_are_kept_the_newest_first():
-    hints = Hints()
+    route = Route()
     for number in range(10):
-        hints.add(places([number]))
-    assert hints.addresses == places([9, 8, 7, 6])
-    assert len(hints.addresses) == MOST_HINTS
+        route.hint(places([number]))
+    assert route.addresses() == places([9, 8, 7, 6])
+    assert len(route.hints) == MOST_HINTS
 
 
 async def test_an_address_that_has_worked_is_kept_however_many_come():
-    hints = Hints()
-    hints.add(places([1]))
-    hints.worked(places([1])[0])
+    route = Route()
+    route.hint(places([1]))
+    route.has_worked(places([1])[0])
     for number in range(2, 30):
-        hints.add(places([number, number + 100]))
-    assert hints.addresses == places([1, 29, 129, 28])
+        route.hint(places([number, number + 100]))
+    assert route.addresses() == places([1, 29, 129, 28, 128])
 
 
 async def test_a_hint_that_is_known_brings_no_dial_forward():
-    hints = Hints()
-    hints.add(places([1]))
-    await hints.news()
-    hints.add(places([1]))
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(hints.news(), 0.05)
+    route = Route()
+    route.hint(places([1]))
+    assert await route.rest(5.0)
+    route.news.clear()
+    route.hint(places([1]))
+    assert not await route.rest(0.05)
+
+
+async def test_made_up_addresses_bring_a_dial_forward_once_in_a_while():
+    route = Route()
+    route.hint(places([1]))
+    assert await route.rest(5.0)
+    route.news.clear()
+    route.hint(places([2]))
+    assert not await route.rest(0.05)

@@ -120,7 +120,7 @@ async def test_a_session_that_died_at_the_listeners_end_only_is_replaced(federat
         federation.node(dialer, {other: wire.address}) as a,
     ):
         await a.until(lambda: a.open and b.open)
-        b.links._dialer.addresses[dialer] = parse_address(a.address(), "")
+        b.links._dialer.configure({dialer: parse_address(a.address(), "")})
         wire.pull_cable()
         wire.stop_accepting()
         for writer in wire.far:
@@ -139,7 +139,8 @@ async def test_a_session_that_lives_outlasts_a_crossing_dial(federation, quick):
         federation.node(0, {1: b.address()}, limits=patient) as a,
     ):
         await a.until(lambda: a.open and b.open)
-        address, place = parse_address(a.address(), ""), b.links._table.places[0]
+        address = parse_address(a.address(), "")
+        place = b.links._table.places[0]
         crossing = asyncio.create_task(b.links._dialer._attempt(b.links._http, 0, place, address))
         held_back = a.links._table.places[1].held_back
         await a.until(lambda: held_back)

@@ -15,6 +15,7 @@ from p2pfl.config.model import Edges
 from p2pfl.core.effects import ChangeEdges
 from p2pfl.core.profiles import Conservative, Robust
 from p2pfl.core.staleness import turns_of
+from p2pfl.learn.methods.plain import Plain
 from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -115,13 +116,16 @@ def charters(shape, operations, *, rounds=10**6, first=FIRST):
 
 
 class ChangingWorld(OpenWorld):
-    """Who is up hears of each charter with its delay, and who is not when it starts; newcomers start when they join."""
+    """Who is up hears of each charter with its delay, and who is not when it starts; newcomers start when they join.
 
-    def __init__(self, found, *, seed, link=None, samples=None, learners=None, liars=None, rounds=None, **changes):
+    `hasty`: rounds are short, and exchanges take most of the time.
+    """
+
+    def __init__(self, found, *, seed, link=None, learners=None, liars=None, hasty=False, method=None, **changes):
         self.charters = found
         self.liars = liars
         chance, ever = np.random.default_rng(seed), found[-1].ever
-        counts = samples or [int(n) for n in chance.integers(1, 200, ever)]
+        counts = [int(n) for n in chance.integers(1, 200, ever)]
         joins = {
             index: next(charter.at_s + charter.delay_s(index) for charter in found if index in charter.members)
             for index in range(found[0].ever, ever)
@@ -140,8 +144,11 @@ class ChangingWorld(OpenWorld):
                 dtype=np.float64,
                 links=link or LinkSpec(),
                 seed=seed,
-                round_s={0: 0.02, 1: 0.3},
+                round_s={0: 0.001 if hasty else 0.02, 1: 0.05 if hasty else 0.3},
+                default_round_s=0.002 if hasty else 0.05,
+                engine_s=0.01 if hasty else 0.0005,
                 start_s=joins,
+                method=method or Plain(),
                 members=found[0].ever,
             )
         )
@@ -153,9 +160,11 @@ class ChangingWorld(OpenWorld):
 
     def hear(self, index, number):
         """A charter, of which the newest counts."""
-        if number <= self.heard[index] or index >= self.charters[number].ever:
+        if number <= self.heard[index]:
             return
         self.heard[index] = number
+        if index >= self.charters[number].ever:
+            return
         charter, host = self.charters[number], self.hosts[index]
         gammas = self.plan.gammas_of(index, charter.neighbors(index))
         settings = replace(
@@ -183,9 +192,10 @@ class ChangingWorld(OpenWorld):
         oracle.booked, oracle.lost = oracle.booked + moved, oracle.lost + moved
 
     def part(self):
-        """Those who were removed do not count any more once nobody has an edge to them."""
+        """Those who were removed do not count any more once all have heard so and nobody has an edge to them."""
         oracle = self.oracle
-        for index in sorted(self.charters[-1].retired & oracle.members):
+        heard = self.charters[min(self.heard.values())]
+        for index in sorted(heard.retired & oracle.members):
             if not any(index in self.hosts[other].engine.state.edges for other in oracle.members - {index}):
                 oracle.book(partial(oracle.members.discard, index))
 

@@ -1,0 +1,79 @@
+"""A federation that has changed under a running node: what may differ, and what its core is told of it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.events import Amended
+from p2pfl.core.staleness import turns_of
+from p2pfl.errors import UserError
+from p2pfl.net.address import parse_address
+from p2pfl.runtime.parts import Setup, settings_for
+
+FREE = ("path", "members", "edges", "schedule", "topology", "notices", "edge_compressors", "edition", "charter")
+"""What may differ of a federation; of `training` its rounds may, too."""
+
+
+def check_amended(before: FederationConfig, after: FederationConfig) -> None:
+    """Raises UserError: more has changed than a running node can take over; it names the section."""
+    rounds = before.training.rounds
+    if rounds is not None and after.training.rounds is not None:
+        after = replace(after, training=replace(after.training, rounds=rounds))
+    for each in fields(FederationConfig):
+        if each.name not in FREE and getattr(before, each.name) != getattr(after, each.name):
+            raise _refusal(after, each.name, "cannot change while nodes run", "what it was")
+    for edge in set(before.edges).intersection(after.edges):
+        if before.compressor_of(*edge) != after.compressor_of(*edge):
+            raise _refusal(after, "edge_compressors", "an edge that is there has another compressor", "what it was")
+    _check_members(before, after)
+    lost = sorted({node for edge in after.edges for node in edge} & after.retired)
+    if lost:
+        raise _refusal(after, "edges", f"{after.members[lost[0]].name} was removed and has edges", "edges of members")
+
+
+def _check_members(before: FederationConfig, after: FederationConfig) -> None:
+    if len(after.members) < len(before.members):
+        raise _refusal(after, "members", "a member's row is missing", "every row of before, removed ones as retired")
+    for known, member in zip(before.members, after.members, strict=False):
+        if member.key != known.key or (known.retired and not member.retired):
+            text = f"row {known.index} was {known.name}, and is another member or one that comes back"
+            raise _refusal(after, "members", text, "new members in rows of their own")
+    for row, member in enumerate(after.members):
+        if member.index != row:
+            raise _refusal(after, "members", f"{member.name} has the index {member.index}", f"that of its row, {row}")
+        if member.address is not None:
+            parse_address(member.address, f"address of {member.name}")
+
+
+def _refusal(federation: FederationConfig, section: str, text: str, allowed: str) -> UserError:
+    return UserError(text, file=federation.path, key=section, allowed=allowed)
+
+
+def amended(setup: Setup) -> Amended:
+    """What the node's core is to go by from now on."""
+    federation, index = setup.federation, setup.member.index
+    return Amended(neighbors=setup.peers, turns=turns_of(index, federation.schedule), settings=settings_for(setup))
+
+
+def listed(federation: FederationConfig) -> dict[bytes, int]:
+    """Who may have a session: the keys of those who were not removed, with their indices."""
+    return {member.key: member.index for member in federation.members if not member.retired}
+
+
+def with_federation(setup: Setup, federation: FederationConfig) -> Setup:
+    return replace(setup, federation=federation, member=federation.members[setup.member.index])
+
+
+def in_words(before: FederationConfig, after: FederationConfig, index: int) -> str:
+    """What has changed for that member, for its log."""
+    was, now = set(before.neighbors(index)), set(after.neighbors(index))
+    parts = [
+        f"{what} {', '.join(after.members[peer].name for peer in sorted(peers))}"
+        for what, peers in (("new neighbors:", now - was), ("no neighbors any more:", was - now))
+        if peers
+    ]
+    if before.training.rounds != after.training.rounds:
+        parts.append(f"{after.training.rounds} rounds to do in place of {before.training.rounds}")
+    members = sum(not member.retired for member in after.members)
+    return f"the federation has changed: {'; '.join([f'{members} members', *parts])}"

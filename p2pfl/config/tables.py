@@ -278,7 +278,7 @@ def _complaint(value: Any) -> str:
 
 def _brief(value: Any) -> Any:
     """A value fit for one line of an error."""
-    if isinstance(value, list) and value and len(str(value)) <= 100 and all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value) and len(str(value)) <= 100:
         return value
     if isinstance(value, dict | list):
         return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"

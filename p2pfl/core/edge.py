@@ -101,12 +101,14 @@ class Edge:
     def open_session(self, number: int, now: float) -> list[Effect]:
         """A session is up: it replaces the old one before anything is said."""
         self.exchange.pause()
+        self.service.resume(now)
         effects = self.line.open(number, now, halted=self.facts.halted)
         return effects + self._greet(now)
 
     def close_session(self, number: int, malformed: str, now: float) -> list[Effect]:
         if self.is_open:
             self.line.left_at = now
+        self.service.left_at = now
         if number == self.line.greeting.number:
             self.line.end()
             self.exchange.pause()

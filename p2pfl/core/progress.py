@@ -14,6 +14,9 @@ from p2pfl.core.staleness import ALWAYS, Turns, place
 UNANSWERED_ROUNDS = 10
 UNANSWERED_S = 45.0
 """A neighbor with a session that exchanges nothing for so many rounds, and so long, is reported."""
+LONG_ABSENCE_S = 60.0
+"""Who has had no session for so long is reported for that. Shorter absences between sessions in which nothing was
+exchanged change nothing: or else who cuts each session in time would never be noticed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,6 +137,8 @@ class Service:
     unanswered_from: float = 0.0
     is_reported: bool = False
     """Whether the user has been told that nothing is exchanged."""
+    left_at: float = float("-inf")
+    """When the latest session ended."""
     asked_at: float | None = None
     """When this end began to wait for the exchange under way: at the freeze, or with its Ready."""
 
@@ -170,12 +175,23 @@ class Service:
     def pause(self) -> None:
         """The session has ended."""
         self.usual.note(self.peer, None)
-        self.unanswered, self.is_reported = 0, False
         self.asked_at = None
+
+    def resume(self, now: float) -> None:
+        """There is a session again, or for the first time."""
+        absent_s = now - self.left_at
+        if absent_s >= LONG_ABSENCE_S:
+            self.unanswered, self.is_reported = 0, False
+        else:
+            self.unanswered_from += absent_s
 
     def miss(self, began_at: float) -> None:
         """A round that began then was not exchanged, and waits no longer."""
         self.patience.missed()
+        self.go_without(began_at)
+
+    def go_without(self, began_at: float) -> None:
+        """A round that began then is over, and nothing was exchanged although there is a session."""
         self.unanswered_from = self.unanswered_from if self.unanswered else began_at
         self.unanswered += 1
 

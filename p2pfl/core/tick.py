@@ -73,8 +73,15 @@ class Tick:
         return edge.exchange.engine_time.wait_s(edge.peer, now) == 0.0
 
     def complain(self, now: float) -> list[Effect]:
-        """What the user should know of neighbors that never answer."""
-        return [effect for edge in self.edges.values() if edge.is_open for effect in edge.service.complain(now)]
+        """What the user should know of neighbors that never answer, be it to a greeting."""
+        effects: list[Effect] = []
+        for edge in self.edges.values():
+            if edge.line.greeting.number is None:
+                continue
+            if not edge.is_open and edge.service.has_turn:
+                edge.service.go_without(self.began_at)
+            effects += edge.service.complain(now)
+        return effects
 
     def _book(self, end: float, phase: Phase, median_s: float) -> None:
         """The one that the tick waited for last has cost the time since the others were through.

@@ -103,6 +103,8 @@ class Gate(Tap):
         self._make_inner = inner
         self._deadline: asyncio.TimerHandle | None = None
         self.address = self.group = ""
+        self.ends_at = 0.0
+        """When the connection must be a session, by the loop's clock."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
@@ -111,8 +113,9 @@ class Gate(Tap):
         self.group = group_of(self.address)
         self._transport = transport
         self._doorway.enter(self)
-        handshake_s = self._doorway.limits.handshake_s
-        self._deadline = asyncio.get_running_loop().call_later(handshake_s, transport.abort)
+        loop = asyncio.get_running_loop()
+        self.ends_at = loop.time() + self._doorway.limits.handshake_s
+        self._deadline = loop.call_at(self.ends_at, transport.abort)
         self._inner = self._make_inner()
         self._inner.connection_made(transport)
 

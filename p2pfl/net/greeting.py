@@ -28,6 +28,10 @@ BOOT_BYTES = 16
 LAYOUT = struct.Struct(f"<B{BOOT_BYTES}sQ")
 
 
+class SealedFault(PeerFault):
+    """Of the peer itself: what it has sealed, or that it has signed, is the reason."""
+
+
 class Word(IntEnum):
     GREETING = 1
     OPEN = 2
@@ -50,12 +54,12 @@ class Notice:
 
 def unpack_notice(data: bytes) -> Notice:
     if len(data) != LAYOUT.size:
-        raise PeerFault(f"a notice of {len(data)} bytes")
+        raise SealedFault(f"a notice of {len(data)} bytes")
     word, boot, number = LAYOUT.unpack(data)
     try:
         return Notice(Word(word), boot, number)
     except ValueError:
-        raise PeerFault(f"unknown notice {word}") from None
+        raise SealedFault(f"unknown notice {word}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +83,7 @@ class Connection:
 async def hear(channel: Channel, session: Session) -> Notice:
     data, final = session.open(await channel.receive())
     if final:
-        raise PeerFault("goodbye in place of a notice")
+        raise SealedFault("goodbye in place of a notice")
     return unpack_notice(bytes(data))
 
 
@@ -134,7 +138,7 @@ class Greeter:
         greeting = await hear(channel, session)
         if channel.peer not in self.neighbors:
             await channel.send(session.seal(Notice(Word.NO_EDGE, self.boot).pack()))
-            raise PeerFault("listed, but not a neighbor in this topology")
+            raise SealedFault("listed, but not a neighbor in this topology")
         await channel.send(session.seal(Notice(Word.GREETING, self.boot).pack()))
         return self._candidate(channel, session, channel.peer, greeting)
 
@@ -144,9 +148,9 @@ class Greeter:
 
     def _candidate(self, channel: Channel, session: Session, dialer: int, greeting: Notice) -> Connection:
         if greeting.word is Word.NO_EDGE:
-            raise PeerFault("to that node we are not a neighbor in this topology")
+            raise SealedFault("to that node we are not a neighbor in this topology")
         if greeting.word is not Word.GREETING or channel.peer is None:
-            raise PeerFault(f"{greeting.word.name} in place of a greeting")
+            raise SealedFault(f"{greeting.word.name} in place of a greeting")
         return Connection(
             peer=channel.peer,
             dialer=dialer,

@@ -1,7 +1,8 @@
 """Who was refused at the door and why, and how much of the log that may cost.
 
 A reason is said once an hour and then only counted; what was only counted is told in one line when the hour is over.
-All strangers share one memory and each member has its own, so that nobody can use up what another would need. A reason
+All strangers share one memory and each member has its own, so that nobody can use up what another would need; most of a
+member's is for what it has sealed or signed, since somebody at its address can fail in many ways as well. A reason
 is remembered by its wording: figures and keys in it are of the peer's choice. Less than a refusal, such as a connection
 that left, is mentioned a few times an hour, whatever the level of the log is.
 
@@ -20,6 +21,7 @@ from logging import DEBUG, INFO, WARNING, Logger
 from p2pfl.crypto import FederationMismatch
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Counters, OnAlarm
+from p2pfl.net.greeting import SealedFault
 
 DIFFERS = "federation-differs"
 """The kind of the alarm about a federation file that differs."""
@@ -36,18 +38,19 @@ FIGURES = re.compile(r"[0-9a-f]{16,}|\d+")
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Lines an hour."""
+    """Lines an hour. `unsealed` reasons may be what anybody at a member's address, or on the way, can make up."""
 
     reasons: int
     mentions: int
+    unsealed: int
 
     @property
     def bytes(self) -> int:
         return (self.reasons + self.mentions) * LINE_BYTES
 
 
-STRANGERS = Allowance(reasons=48, mentions=32)
-MEMBER = Allowance(reasons=12, mentions=20)
+STRANGERS = Allowance(reasons=48, mentions=32, unsealed=48)
+MEMBER = Allowance(reasons=12, mentions=20, unsealed=4)
 
 
 def most_bytes_an_hour(members: int) -> int:
@@ -66,13 +69,17 @@ class Memory:
     """Refusals that were not said."""
     mentions: int = 0
     unmentioned: int = 0
+    unsealed: int = 0
 
-    def is_new(self, reason: str) -> bool:
+    def is_new(self, reason: str, *, sealed: bool) -> bool:
+        """`sealed`: the peer itself, and nobody else, is the cause."""
         wording = FIGURES.sub("#", reason)
         full = len(self.said) >= self.allowance.reasons or self.wordings[wording] >= VARIANTS
+        full |= not sealed and self.unsealed >= self.allowance.unsealed
         if full or reason in self.said:
             return False
         self.said.add(reason)
+        self.unsealed += not sealed
         self.wordings[wording] += 1
         return True
 
@@ -100,7 +107,7 @@ class Refusals:
         traffic.refusals += 1
         reason, memory = clip(str(fault), REASON_BYTES), self._memory_of(peer)
         differs = isinstance(fault, FederationMismatch)
-        if not memory.is_new(reason):
+        if not memory.is_new(reason, sealed=isinstance(fault, FederationMismatch | SealedFault)):
             memory.counted += 1
             self.mention(peer, "refused %s again: %s", who, reason)
             return

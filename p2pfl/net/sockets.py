@@ -17,9 +17,9 @@ from aiohttp import ClientError, web
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, cannot_listen
 from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
-from p2pfl.net.doorway import Doorway, Gate, Stage
+from p2pfl.net.doorway import GREETING_BYTES, Doorway, Gate, Stage
 from p2pfl.net.greeting import Greeter
-from p2pfl.net.limits import Limits, Tap
+from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
 from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.table import Dial, NeighborPlace, Table
@@ -53,19 +53,29 @@ async def refuse_redirect(*_: object) -> None:
     raise GoneError("redirected")
 
 
+class TappingConnector(aiohttp.TCPConnector):
+    """Puts a tap below HTTP: aiohttp would read interim responses without end, and keep the loop busy with them."""
+
+    async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 - aiohttp's signature
+        connection = await super().connect(req, traces, timeout)
+        transport = connection.transport
+        if isinstance(transport, asyncio.Transport) and not isinstance(transport.get_protocol(), Tap):
+            inner = transport.get_protocol()
+            assert isinstance(inner, asyncio.Protocol)  # noqa: S101
+            transport.set_protocol(Tap(inner, transport, idle_bytes=GREETING_BYTES))
+        return connection
+
+
 class TappedSocket(aiohttp.ClientWebSocketResponse):
-    """Has a tap below it."""
+    """Knows the tap below it, which lets more pass from here on."""
 
     def __init__(self, reader: Any, writer: Any, protocol: Any, response: Any, *rest: Any, **more: Any) -> None:
         super().__init__(reader, writer, protocol, response, *rest, **more)
         connection = response.connection
         transport = None if connection is None else connection.transport
-        self.tap = Tap()
-        if isinstance(transport, asyncio.Transport):
-            inner = transport.get_protocol()
-            assert isinstance(inner, asyncio.Protocol)  # noqa: S101
-            self.tap = Tap(inner, transport)
-            transport.set_protocol(self.tap)
+        found = transport.get_protocol() if isinstance(transport, asyncio.Transport) else None
+        self.tap = found if isinstance(found, Tap) else Tap()
+        self.tap.idle_bytes = IDLE_BYTES
 
 
 def open_browserless() -> aiohttp.ClientSession:
@@ -73,7 +83,7 @@ def open_browserless() -> aiohttp.ClientSession:
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(refuse_redirect)
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=TappingConnector(limit=0),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
         timeout=aiohttp.ClientTimeout(total=None),
@@ -246,12 +256,12 @@ class ListeningSocket:
     async def _serve(self, channel: Channel, gate: Gate) -> None:
         link: PeerLink | None = None
         try:
-            async with asyncio.timeout(self.shared.limits.handshake_s):
+            async with asyncio.timeout_at(gate.ends_at):
                 link = await self._welcome(channel, gate)
+        except TimeoutError:  # an OSError too
+            self.refusals.mention(channel.peer, "%s took too long to become a session", gate.address)
         except (GoneError, OSError, ClientError) as gone:
             self.refusals.mention(channel.peer, "%s left before the session: %s", gate.address, gone)
-        except TimeoutError:
-            self.refusals.mention(channel.peer, "%s took too long to become a session", gate.address)
         except PeerFault as fault:
             who = gate.address if channel.peer is None else f"{self.shared.name_of(channel.peer)} from {gate.address}"
             self.refusals.note(channel.peer, who, fault)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.config import tables
-from p2pfl.config.load import load_config
+from p2pfl.config.load import federation_mistakes, load_config
 from p2pfl.config.tables import MOST_CHARACTERS, MOST_PARTS, read_document
 from p2pfl.config.writing import NewMember, federation_text
 from p2pfl.errors import UserError
@@ -52,6 +52,14 @@ def test_a_key_of_too_many_parts_is_refused_before_it_is_parsed(write, text, mon
 def test_a_key_of_as_many_parts_as_are_allowed_is_read(write):
     path = write(".".join("a" * MOST_PARTS) + " = 1\n# one. two. three.\nb = '192.168.1.11:8470 0.1.2'\n")
     assert set(read_document(path)) == {"a", "b"}
+
+
+@pytest.mark.parametrize("key", ["nodes", "seed", "between"])
+def test_a_number_that_python_refuses_to_write_out_is_a_mistake_like_any_other(write, key):
+    """Also in a list: of hexadecimal digits there may be any number."""
+    table = "[[edge]]" if key == "between" else "[federation]"
+    found = federation_mistakes(write(f"{table}\n{key} = [0x{'f' * 5000}]\n").parent)
+    assert any("a list of 1" in str(mistake) for mistake in found)
 
 
 @pytest.mark.timeout(60)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.effects import Alarm, ApplyRequest
-from p2pfl.core.events import RequestApplied
+from p2pfl.core.events import MessageReceived, RequestApplied, SessionClosed, SessionOpened
 from p2pfl.core.limits import ENGINE_SHARE_ALONE, ENGINE_SHARE_OF_ALL, ENGINE_WINDOW_S, EngineTime
 from p2pfl.core.messages import Busy, Ready
-from p2pfl.core.progress import UNANSWERED_ROUNDS, UNANSWERED_S
+from p2pfl.core.progress import LONG_ABSENCE_S, UNANSWERED_ROUNDS, UNANSWERED_S
 
 sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import make_node, only, open_session, reply_to, request, say, sent
+from core_kit import hello, make_node, only, open_session, reply_to, request, say, sent
 from pace_kit import PacedNode, takes
 
 COST_S = 0.05
@@ -63,6 +63,17 @@ def test_what_was_spent_is_forgotten_and_not_by_a_new_session():
     assert time.wait_s(0, 0.0) == wait_s > 1.0
     assert time.wait_s(0, wait_s + 1e-6) == 0.0
     assert time.wait_s(1, 0.0) == 0.0
+
+
+def test_who_has_no_session_is_no_other():
+    """Neighbor 0 may take what a neighbor may that is alone."""
+    time = EngineTime()
+    time.begin(0)
+    time.begin(1)
+    time.spend(0, (ENGINE_SHARE_OF_ALL + ENGINE_SHARE_ALONE) / 2 * ENGINE_WINDOW_S, 0.0)
+    assert time.wait_s(0, 0.0) > 0.0
+    time.pause(1)
+    assert time.wait_s(0, 0.0) == 0.0
 
 
 def test_the_dearest_requests_are_put_off_and_those_of_others_are_not():
@@ -116,6 +127,39 @@ def test_a_neighbor_with_a_session_that_never_answers_is_reported_once():
     world = PacedNode({1: takes(0.01), 2: answers_until(5.0)}, train_s=0.05)
     assert alarms_of(world, 45.0) == []
     assert alarms_of(world, 300.0) == [("nothing-exchanged", 2)]
+
+
+def test_a_neighbor_that_keeps_a_session_and_never_greets_is_reported_too():
+    world = PacedNode({1: takes(0.01), 2: takes(0.01)}, train_s=0.05)
+    world.take(SessionOpened(peer=2, session=2))
+    assert alarms_of(world, UNANSWERED_S - 1.0) == []
+    assert alarms_of(world, 300.0) == [("nothing-exchanged", 2)]
+
+
+def in_short_sessions(world, *, lasts_s, absent_s, greets=True):
+    """The alarms in ten minutes in which each session with neighbor 2 is cut, and another one begins later."""
+    found = []
+    for number in range(2, int(600.0 / (lasts_s + absent_s))):
+        world.take(SessionClosed(peer=2, session=number - 1))
+        found += alarms_of(world, world.now + absent_s)
+        world.take(SessionOpened(peer=2, session=number))
+        if greets:
+            world.take(MessageReceived(peer=2, session=number, message=hello()))
+        found += alarms_of(world, world.now + lasts_s)
+    return found
+
+
+@pytest.mark.parametrize("greets", [False, True])
+@pytest.mark.parametrize("absent_s", [0.1, 50.0])
+def test_whose_sessions_are_all_cut_before_anything_is_exchanged_is_reported_once(greets, absent_s):
+    """Somebody on the way could do that, and the sessions alone look like a bad line."""
+    world = PacedNode({1: takes(0.01), 2: answers_until(0.0)}, train_s=0.5)
+    assert in_short_sessions(world, lasts_s=40.0, absent_s=absent_s, greets=greets) == [("nothing-exchanged", 2)]
+
+
+def test_who_is_away_for_long_now_and_then_is_reported_for_that_elsewhere():
+    world = PacedNode({1: takes(0.01), 2: answers_until(0.0)}, train_s=0.5)
+    assert in_short_sessions(world, lasts_s=40.0, absent_s=LONG_ABSENCE_S) == []
 
 
 def test_a_neighbor_that_is_merely_slow_is_not():

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from p2pfl.core.messages import Busy, Ready, Request, Resync
 from p2pfl.errors import PeerFault, UserError
+from p2pfl.net import link as link_module
 from p2pfl.net.channel import GoneError
 from p2pfl.net.limits import IDLE_BYTES
 from p2pfl.net.link import BATCH_CHUNKS, Inbox, PeerLink
@@ -320,6 +321,25 @@ async def test_a_session_is_renewed_by_its_dialer(federation, quick):
         await b.until(lambda: b.kinds().count("open") >= 3)
         assert all("renewed" in reason for reason in b.reasons())
         assert a.reasons()[0] == "closed by the peer"
+
+
+async def test_a_session_that_its_dialer_does_not_renew_is_ended_by_the_listener_a_little_later(
+    federation, quick, monkeypatch
+):
+    monkeypatch.setattr(link_module, "LISTENER_PATIENCE_S", 0.05)
+    limits = replace(quick, session_s=0.05)
+    async with federation.node(0, limits=limits) as a, federation.node(1, {0: a.address()}):
+        await a.until(a.reasons)
+        assert "renewed" in a.reasons()[0]
+
+
+async def test_a_listener_takes_a_large_message_too(federation):
+    """Whoever has come so far may say more than a stranger at its door."""
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        await b.until(lambda: b.open and a.open)
+        b.send(0, request_of(body := os.urandom(1_000_000)))
+        await a.until(a.messages)
+        assert a.messages()[0].body == body
 
 
 async def test_a_session_whose_peer_does_not_read_is_closed(federation, quick, relay):

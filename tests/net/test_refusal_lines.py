@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.errors import PeerFault
 from p2pfl.net import refusals as refusals_module
 from p2pfl.net.channel import Counters
+from p2pfl.net.greeting import SealedFault
 from p2pfl.net.refusals import (
     LINE_BYTES,
     MEMBER,
@@ -91,10 +93,36 @@ def test_reasons_that_differ_in_figures_leave_room_for_another_reason_of_strange
 
 def test_one_member_cannot_use_up_what_another_needs(door, caplog):
     for number in range(300):
-        door.note(1, "node 1", PeerFault("made up " + "ab" * number))
+        door.note(1, "node 1", SealedFault("made up " + "ab" * number))
     door.note(2, "node 2", PeerFault("no edge"))
     assert len(lines(caplog)) == MEMBER.reasons + 1
     assert "refused node 2: no edge" in lines(caplog)[-1]
+
+
+def test_who_sits_at_a_members_address_cannot_use_up_what_the_member_needs(caplog):
+    """Nothing of it is sealed. The member's own refusal, and the alarm about its file, come behind it."""
+    caplog.set_level(logging.DEBUG)
+    alarms = []
+    refusals = Refusals(Counters.of([1]), logging.getLogger("tests.net"), lambda *alarm: alarms.append(alarm))
+    for number in range(1, 301):
+        refusals.note(1, "node 1 at 10.0.0.1:8470", PeerFault("made up " + "ab" * number))
+    assert len(lines(caplog)) == MEMBER.unsealed
+    refusals.note(1, "node 1", SealedFault("to that node we are not a neighbor"))
+    refusals.note(1, "node 1", FederationMismatch(bytes(32), ("training.rounds",)))
+    assert "not a neighbor" in lines(caplog)[MEMBER.unsealed]
+    assert [alarm[:2] for alarm in alarms] == [("federation-differs", 1)]
+    assert size(caplog) <= MEMBER.bytes
+
+
+async def test_what_a_member_says_itself_is_logged_behind_junk_from_its_address(federation, caplog):
+    async with federation.node(0, neighbors=frozenset({2})) as a:
+        b = federation.new(1, {0: a.address()})
+        for node, peer in ((a, 1), (b, 0)):
+            for number in range(300):
+                node.links._refusals.note(peer, "somebody", PeerFault("made up " + "ab" * number))
+        async with b.links:
+            await b.until(lambda: "to that node we are not a neighbor" in caplog.text)
+            await a.until(lambda: "listed, but not a neighbor" in caplog.text)
 
 
 def test_a_member_with_ever_other_differences_is_few_alarms(caplog):
@@ -131,8 +159,10 @@ async def test_the_hour_ends_by_the_clock(federation, caplog, monkeypatch):
     monkeypatch.setattr(refusals_module, "HOUR_S", 0.05)
     async with federation.node(0) as a:
         for _ in range(2):
-            a.links._refusals.note(None, "10.0.0.1", PeerFault("noise"))
-        await a.until(lambda: any("strangers 1 times" in line for line in lines(caplog)))
+            caplog.clear()
+            for _ in range(2):
+                a.links._refusals.note(None, "10.0.0.1", PeerFault("noise"))
+            await a.until(lambda: any("strangers 1 times" in line for line in lines(caplog)))
 
 
 def test_what_is_mentioned_beside_refusals_is_bounded_at_any_level(door, caplog):
@@ -157,6 +187,46 @@ def test_the_page_on_security_states_the_bound():
     page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
     stated = f"{STRANGERS.bytes >> 10} KiB an hour for all strangers together, {MEMBER.bytes >> 10} KiB for each member"
     assert stated in page
+    assert refusals_module.HOUR_S == 3600.0
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (UPGRADE, "127.0.0.1 took too long to become a session"),
+        (UPGRADE, "127.0.0.1 left before the session: "),
+        (b"GET / HTTP/1.1\r\nbad header\r\n\r\n", "broken request from 127.0.0.1: "),
+    ],
+    ids=["dawdles", "goes", "speaks no HTTP"],
+)
+async def test_who_is_not_refused_and_gets_no_further_is_mentioned(federation, quick, caplog, said, line):
+    caplog.set_level(logging.DEBUG)
+    async with federation.node(0, limits=replace(quick, handshake_s=0.3)) as a:
+        reader, writer = await asyncio.open_connection("127.0.0.1", a.links.port)
+        writer.write(said)
+        if "left" in line:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.transport.abort()
+        await a.until(lambda: [text for text in lines(caplog, logging.DEBUG) if text.startswith(line)])
+        writer.transport.abort()
+
+
+async def test_a_neighbor_that_is_not_there_is_said_once_and_again_when_it_has_been_there(federation, caplog):
+    caplog.set_level(logging.DEBUG)
+
+    def levels():
+        return [record.levelno for record in caplog.records if "is not there yet" in record.getMessage()]
+
+    async with federation.node(0) as placeholder:
+        address = placeholder.address()
+    async with federation.node(1, {0: address}) as b:
+        await b.until(lambda: len(levels()) >= 3)
+        async with federation.node(0, listen=address):
+            await b.until(lambda: b.open)
+        before = len(levels())
+        await b.until(lambda: len(levels()) >= before + 3)
+    assert levels()[:3] == [logging.INFO, logging.DEBUG, logging.DEBUG]
+    assert levels().count(logging.INFO) == 2
 
 
 def strangers(port, count):

@@ -16,9 +16,10 @@ from p2pfl.core.messages import Request
 from p2pfl.crypto.handshake import Initiator
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import MAX_SEALED_BYTES, Session
+from p2pfl.errors import PeerFault
 from p2pfl.net.channel import PATH
 from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
-from p2pfl.net.link import MALFORMED
+from p2pfl.net.link import LOUD_FAULTS, MALFORMED
 from p2pfl.wire import split
 
 UPGRADE = (
@@ -214,7 +215,7 @@ class Liar:
 
     def __init__(self, federation, node, socket, index=1) -> None:
         self._initiator = Initiator(
-            federation.identities[index], federation.identities[0].public, federation_binding(node)
+            federation.identities[index], federation.identities[node.index].public, federation_binding(node)
         )
         self.socket = socket
         self.session: Session
@@ -243,6 +244,21 @@ async def test_a_false_greeting_is_refused(federation, greeting):
             await liar.say(greeting)
             await a.until(lambda: a.links.counters.peers[1].refusals == 1)
         assert not a.events
+
+
+@pytest.mark.parametrize("boot", [bytes(BOOT_BYTES), b"x" * BOOT_BYTES])
+async def test_a_verdict_is_of_the_process_that_greeted(federation, boot):
+    async with (
+        federation.node(2) as a,
+        aiohttp.ClientSession() as http,
+        http.ws_connect(f"ws://{a.address()}{PATH}") as web_socket,
+    ):
+        liar = Liar(federation, a, web_socket)
+        await liar.shake_hands()
+        await liar.say(Notice(Word.GREETING, bytes(BOOT_BYTES)).pack())
+        await liar.say(Notice(Word.OPEN, boot, 1).pack())
+        await a.until(lambda: a.open or a.links.counters.peers[1].refusals)
+        assert bool(a.events) == (boot == bytes(BOOT_BYTES))
 
 
 @pytest.mark.parametrize("lie", ["garbage in the clear", "garbage sealed", "text", "oversize", "replay"])
@@ -325,12 +341,87 @@ async def test_many_neighbors_that_announce_at_once_hold_no_more_than_the_budget
     assert a.links._table.shared.budget.used == 0
 
 
+async def test_bytes_that_came_as_a_session_ended_hold_no_memory(federation, part_of_a_message):
+    """A worker thread may put them together while the loop ends the session."""
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        await b.until(lambda: b.open and a.open)
+        link = a.links._table.places[1].link
+        inbox = link._inbox
+        inbox._assembler.feed(part_of_a_message)
+        link.end("enough")
+        inbox._note_progress(len(part_of_a_message))
+        assert inbox.pending_bytes > 0
+        assert a.links._table.shared.budget.used == 0
+
+
+async def test_only_the_first_faults_of_a_neighbor_are_logged(federation, caplog):
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        for faults in (LOUD_FAULTS - 1, LOUD_FAULTS):
+            await b.until(lambda: b.open and a.open)
+            ended = len(a.reasons())
+            a.links.counters.peers[1].faults = faults
+            a.links._table.places[1].link._blame(PeerFault("made up"))
+            await a.until(lambda: len(a.reasons()) > ended)  # noqa: B023 - awaited here
+            await b.until(lambda: len(b.reasons()) > ended)  # noqa: B023 - awaited here
+        assert len(refused(caplog, "made up")) == 1
+
+
+async def test_who_is_refused_does_not_dial_again_soon(federation, other_binding, quick):
+    """What was refused now will be refused in a second too."""
+    patient = replace(quick, retry_ceiling_s=1000.0)
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}, binding=other_binding, limits=patient):
+        await a.until(lambda: a.links.counters.peers[1].refusals)
+        await asyncio.sleep(0.3)
+        assert a.links.counters.peers[1].refusals == 1
+
+
+async def test_nobody_at_a_neighbors_address_sends_a_dial_elsewhere(federation):
+    asked = []
+    async with federation.node(0) as a:
+
+        async def answer(_, writer):
+            asked.append(writer)
+            writer.write(f"HTTP/1.1 302 Found\r\nLocation: http://{a.address()}{PATH}\r\n\r\n".encode())
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with federation.node(1, {0: address}) as b:
+                await b.until(lambda: len(asked) >= 3)
+                assert not b.events
+
+
 @pytest.fixture
 def part_of_a_message():
     message = Request(
         incarnation=1, seq=1, version=1, echo=0, weight=1.0, staleness=1.0, pace_s=1.0, audit=b"", body=bytes(600_000)
     )
     return bytes(next(iter(split(message))))
+
+
+@pytest.mark.parametrize(
+    "interim", [b"HTTP/1.1 100 Wait\r\n\r\n", b"HTTP/1.1 103 Hints\r\n" + b"A: b\r\n" * 50 + b"\r\n"]
+)
+async def test_who_answers_a_dial_with_interim_responses_without_end_is_left_soon(federation, interim):
+    """Whoever sits at a neighbor's address can: they would keep the loop busy for as long as a dial may take."""
+    ends, piece = [], interim * (65536 // len(interim))
+
+    async def answer(_, writer):
+        try:
+            for _ in range(128):
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+            ends.append("took it all")
+        except ConnectionError:
+            ends.append("left")
+        writer.transport.abort()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, federation.node(1, {0: address}) as dialer:
+        await dialer.until(lambda: ends)
+    assert ends[0] == "left"
 
 
 def ping_and_vanish(port):

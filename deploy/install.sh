@@ -212,8 +212,16 @@ choose_node() {
     fi
     check_key
     [ "$federation" != "$(realpath -m "$home")" ] || return 0
+    hold_federation
     choose_shared
     check_contents
+}
+
+# Sets `held`: this very folder, whatever its owner puts under its name between the look and the copy.
+hold_federation() {
+    local folder
+    exec {folder}<"$federation"
+    held=/proc/$$/fd/$folder
 }
 
 is_node_folder() { [ -f "$1/node.key" ] || [ -f "$1/node.toml" ]; }
@@ -234,7 +242,7 @@ check_key() {
 choose_shared() {
     local entry name
     shared=()
-    for entry in "$federation"/*; do
+    for entry in "$held"/*; do
         name=$(basename "$entry")
         if is_node_folder "$entry" || is_node_folder "$home/$name"; then continue; fi
         case $name in "$node" | __pycache__) continue ;; esac
@@ -246,7 +254,7 @@ choose_shared() {
 # be told only by its owner; and where there are devices and pipes, somebody is up to something.
 check_contents() {
     local entry owner copied=("${shared[@]}")
-    owner=$(stat -c %u "$federation")
+    owner=$(stat -L -c %u "$held")
     if [ -d "$federation/$node" ] || [ -L "$federation/$node" ]; then copied+=("./$node"); fi
     while IFS= read -r -d '' entry; do
         entry=$federation/${entry#./}
@@ -258,7 +266,7 @@ check_contents() {
             refuse "$entry: neither a file nor a folder: take it away"
         fi
     done < <(
-        cd "$federation" && find -P "${copied[@]}" \( -path "./$node/state" -o -name __pycache__ \) -prune -o \
+        cd "$held" && find -P "${copied[@]}" \( -path "./$node/state" -o -name __pycache__ \) -prune -o \
             \( ! -type f ! -type d -o -type f -links +1 ! -uid "$owner" \) -print0
     )
 }
@@ -364,7 +372,7 @@ pour() {
 }
 
 copy_shared() {
-    local give=(tar -C "$federation" -c "--mode=u=rwX,g=rX,o=" --exclude=__pycache__ "${shared[@]}")
+    local give=(tar -C "$held" -c "--mode=u=rwX,g=rX,o=" --exclude=__pycache__ "${shared[@]}")
     local take=(tar -C "$staged" -x --no-same-owner)
     local name
     pour
@@ -374,8 +382,9 @@ copy_shared() {
 
 # Any state stays behind: a state in two places would contradict itself.
 copy_own() {
-    local give=(tar -C "$federation/$node" -c "--mode=u=rwX,go=" --exclude=./state --exclude=__pycache__ .)
-    local take=(tar -C "$staged/$node" -x --no-same-owner --no-overwrite-dir)
+    local give=(tar -C "$held" -c "--mode=u=rwX,go=" --anchored "--exclude=./$node/state")
+    give+=(--no-anchored --exclude=__pycache__ "./$node")
+    local take=(tar -C "$staged/$node" -x --no-same-owner --no-overwrite-dir --strip-components=2)
     # Root must not follow what the node's user may have put into its folder.
     if [ -z "$root" ]; then take=(runuser -u "$USER_NAME" -- "${take[@]}"); fi
     pour

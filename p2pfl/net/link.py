@@ -281,7 +281,10 @@ class PeerLink:
             await asyncio.sleep(longest_s / SILENCE_LOOKS)
             looks = 0 if self._inbox.hears() else looks + 1
         if not self._ended.is_set():
-            text = f"nothing sealed has come for {longest_s:.0f} s: it is gone, or somebody on the way holds it back"
+            heard_s = longest_s * (SILENCE_LOOKS - 1) / SILENCE_LOOKS
+            text = (
+                f"nothing sealed has come for {heard_s:.0f} s or more: it is gone, or somebody on the way holds it back"
+            )
             self._shared.on_alarm(SILENT, self.peer, text)
             self.end(text)
 

@@ -65,6 +65,17 @@ def test_what_was_spent_is_forgotten_and_not_by_a_new_session():
     assert time.wait_s(1, 0.0) == 0.0
 
 
+def test_who_has_no_session_is_no_other():
+    """Neighbor 0 may take what a neighbor may that is alone."""
+    time = EngineTime()
+    time.begin(0)
+    time.begin(1)
+    time.spend(0, (ENGINE_SHARE_OF_ALL + ENGINE_SHARE_ALONE) / 2 * ENGINE_WINDOW_S, 0.0)
+    assert time.wait_s(0, 0.0) > 0.0
+    time.pause(1)
+    assert time.wait_s(0, 0.0) == 0.0
+
+
 def test_the_dearest_requests_are_put_off_and_those_of_others_are_not():
     node = make_node(2, 0, 1)
     for peer in (0, 1):

@@ -10,7 +10,7 @@ import pytest
 from p2pfl.core.effects import Alarm, Finish, Freeze, NoteLife, ResetEdge
 from p2pfl.core.events import SessionClosed
 from p2pfl.core.facts import Phase
-from p2pfl.core.lives import LARGEST_GENERATION, LARGEST_STEP, MOST_CLAIMS, Copies, Life, Lives, News
+from p2pfl.core.lives import LARGEST_GENERATION, LARGEST_STEP, MOST_CLAIMS, MOST_PROCESSES, Copies, Life, Lives, News
 from p2pfl.core.messages import LivesTold, Resign
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -260,3 +260,10 @@ def test_an_edge_that_the_engine_works_on_begins_anew_when_it_is_through():
     kinds = [type(effect) for effect in only(effects, ResetEdge, NoteLife)]
     assert kinds == [ResetEdge, NoteLife], "on the disk the life must not be without the new beginning"
     assert node.edges[1].exchange.record.pending is None
+
+
+def test_a_neighbor_with_ever_other_processes_takes_bounded_memory():
+    copies = Copies()
+    for name in range(10 * MOST_PROCESSES):
+        copies.heard(name, float(name))
+    assert len(copies._first_at) == MOST_PROCESSES

@@ -155,7 +155,9 @@ def test_the_copy_follows_no_link_that_was_put_there_after_the_look(deploy, run,
     for link in ("link", "data/link", "pi1/link"):
         (for_pi1 / link).symlink_to(tmp_path / "secret")
     settings = f"dry_run='' root={tmp_path} node=pi1 federation={for_pi1} home={home} staged={home}"
-    outcome = run("bash", "-c", f"{script}\n{settings}\nchoose_shared && copy_shared && copy_own")
+    outcome = run("bash", "-c", f"{script}
+{settings}
+hold_federation && choose_shared && copy_shared && copy_own")
     assert outcome.code == 0, outcome.err
     assert (home / "data/rows.csv").read_text(encoding="ascii") == "1,2"
     assert stat.S_IMODE((home / "data/rows.csv").stat().st_mode) == 0o640
@@ -164,6 +166,32 @@ def test_the_copy_follows_no_link_that_was_put_there_after_the_look(deploy, run,
         "data/link",
         "pi1/link",
     }
+
+
+@pytest.mark.parametrize("place", ["", "pi1", "data"])
+def test_the_copy_follows_no_link_that_has_taken_the_place_of_a_folder_since_the_look(
+    deploy, run, for_pi1, tmp_path, place
+):
+    """The look and the copy are minutes apart: the software is installed between them."""
+    script = (deploy / "install.sh").read_text(encoding="utf-8").partition('\nparse_arguments "$@"\n')[0]
+    home, other = tmp_path / "home", tmp_path / "other"
+    (home / "pi1").mkdir(parents=True)
+    (for_pi1 / "data").mkdir()
+    (for_pi1 / "data/rows.csv").write_text("1,2", encoding="ascii")
+    shutil.copytree(for_pi1, other)
+    for folder in (other, other / "data", other / "pi1"):
+        (folder / "secret").write_text("secret", encoding="ascii")
+    (other / "federation.toml").write_text("secret", encoding="ascii")
+    settings = f"dry_run='' root={tmp_path} node=pi1 federation={for_pi1} home={home}"
+    swap = f"mv {for_pi1 / place} {tmp_path}/away; ln -s {other / place} {for_pi1 / place}"
+    steps = f"hold_federation; choose_shared; check_contents; {swap}; copy_shared; copy_own"
+    outcome = run("bash", "-c", f"{script}\n{settings}\n{steps}")
+    assert outcome.code == 0, outcome.err
+    copied = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file() and not path.is_symlink()}
+    assert "federation.toml" in copied
+    assert not [name for name in copied if name.endswith("secret")]
+    assert "secret" not in (home / "federation.toml").read_text(encoding="utf-8")
+    assert ("pi1/node.key" in copied) == (place != "pi1")
 
 
 @pytest.mark.parametrize("place", ["pipe", "data/pipe", "pi1/pipe"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 
 import aiohttp
 import pytest
@@ -38,6 +39,7 @@ async def test_status_is_json_without_nan():
     assert headers["Content-Type"].startswith("application/json")
     assert json.loads(text) == {**STATUS, "loss": None, "peers": [{"index": 1, "staleness": None}]}
     assert "aiohttp" not in str(headers)
+    assert headers["X-Content-Type-Options"] == "nosniff"
 
 
 async def test_metrics_are_those_of_prometheus():
@@ -101,5 +103,7 @@ async def test_idle_connections_do_not_keep_the_status_from_being_asked():
         writer.write(b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         _, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
         assert json.loads(body) == {"rounds": 7}
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(idle[0][0].read(), 10) == b""
         for _, each in [*idle, (reader, writer)]:
             each.transport.abort()

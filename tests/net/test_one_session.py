@@ -149,3 +149,31 @@ async def test_a_session_that_lives_outlasts_a_crossing_dial(federation, quick):
         await a.until(lambda: not held_back)
         await agree(a, b)
         assert a.kinds() == b.kinds() == ["open", "message"]
+
+
+async def test_another_process_of_the_decider_may_count_from_one_again(federation):
+    """Its numbers say nothing about those of the process before it, whose session may be dead."""
+    async with federation.node(1) as b, federation.node(0, {1: b.address()}) as first:
+        await b.until(lambda: b.open and first.open)
+        place = b.links._table.places[0]
+        place.link.remote_number = 100
+        async with federation.node(0, {1: b.address()}) as second:
+            boot = second.links._table.boot
+            await b.until(lambda: place.link is not None and place.link.connection.boot == boot)
+
+
+async def test_a_node_that_is_stopping_opens_no_session(federation):
+    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
+        await b.until(lambda: b.open and a.open)
+        table, verdicts = a.links._table, []
+        admit = table.admit
+
+        async def noted(candidate):
+            verdicts.append(await admit(candidate))
+            return verdicts[-1]
+
+        table.admit = noted
+        table.close("the node stopped")
+        await a.until(lambda: len(verdicts) >= 2)
+        assert verdicts[:2] == [None, None]
+        assert a.kinds() == ["open", "close"]

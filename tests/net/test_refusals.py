@@ -215,7 +215,7 @@ class Liar:
 
     def __init__(self, federation, node, socket, index=1) -> None:
         self._initiator = Initiator(
-            federation.identities[index], federation.identities[0].public, federation_binding(node)
+            federation.identities[index], federation.identities[node.index].public, federation_binding(node)
         )
         self.socket = socket
         self.session: Session
@@ -244,6 +244,21 @@ async def test_a_false_greeting_is_refused(federation, greeting):
             await liar.say(greeting)
             await a.until(lambda: a.links.counters.peers[1].refusals == 1)
         assert not a.events
+
+
+@pytest.mark.parametrize("boot", [bytes(BOOT_BYTES), b"x" * BOOT_BYTES])
+async def test_a_verdict_is_of_the_process_that_greeted(federation, boot):
+    async with (
+        federation.node(2) as a,
+        aiohttp.ClientSession() as http,
+        http.ws_connect(f"ws://{a.address()}{PATH}") as web_socket,
+    ):
+        liar = Liar(federation, a, web_socket)
+        await liar.shake_hands()
+        await liar.say(Notice(Word.GREETING, bytes(BOOT_BYTES)).pack())
+        await liar.say(Notice(Word.OPEN, boot, 1).pack())
+        await a.until(lambda: a.open or a.links.counters.peers[1].refusals)
+        assert bool(a.events) == (boot == bytes(BOOT_BYTES))
 
 
 @pytest.mark.parametrize("lie", ["garbage in the clear", "garbage sealed", "text", "oversize", "replay"])

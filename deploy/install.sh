@@ -238,14 +238,14 @@ check_key() {
 }
 
 # Sets `shared`: what all nodes have in common. The folders of other nodes stay behind: their keys are no business of
-# this machine.
+# this machine, nor is the admin key, which changes the members.
 choose_shared() {
     local entry name
     shared=()
     for entry in "$held"/*; do
         name=$(basename "$entry")
         if is_node_folder "$entry" || is_node_folder "$home/$name"; then continue; fi
-        case $name in "$node" | __pycache__) continue ;; esac
+        case $name in "$node" | __pycache__ | admin.key | invites.json) continue ;; esac
         shared+=("./$name")
     done
 }

@@ -6,10 +6,11 @@ Who belongs to the federation is the list of keys in its `[[node]]` tables and n
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.charter import amended, compressors_of, contradiction
+from p2pfl.config.charter import Charter, amended, compressors_of, contradiction
 from p2pfl.config.graph import DisconnectedGraph, read_edge_tables, read_edges, read_graph
 from p2pfl.config.members_file import members_file, read_members_file
 from p2pfl.config.method import of_control_variate
@@ -89,7 +90,22 @@ def _with_members_file(federation: FederationConfig) -> tuple[FederationConfig, 
     if wrong := contradiction(federation, charter):
         allowed = "the members.toml that belongs to this federation.toml"
         mistakes.add(wrong, "member", None, allowed)
-    return amended(federation, charter), mistakes.found
+    found = amended(federation, charter)
+    return replace(found, notices=(*found.notices, *_edited(federation, charter))), mistakes.found
+
+
+def _edited(federation: FederationConfig, charter: Charter) -> list[str]:
+    """What was changed in the file since its first charter was signed, where it counts for nothing."""
+    if charter.version > 1:
+        return []
+    then: list[tuple[str, object, object]] = [
+        ("addresses", [one.address for one in federation.members], [one.address for one in charter.members]),
+        ("topology", federation.topology, charter.topology),
+        ("rounds", federation.training.rounds, charter.rounds),
+    ]
+    what = ", ".join(name for name, here, there in then if here != there)
+    text = f"{federation.path}: its {what} count for nothing, for members.toml has others: `p2pfl member set`"
+    return [text] if what else []
 
 
 def federation_file(path: Path | str) -> Path:

@@ -39,9 +39,11 @@ def arrive(federation: FederationConfig, name: str, config: Path | None = None) 
     invite = find_invite(federation.path, name)
     if invite is None:
         return federation
-    require_same(federation, invite)
     identity = Identity.load(node.key_file)
-    if any(member.key == identity.public for member in federation.members):
+    is_listed = any(member.key == identity.public for member in federation.members)
+    if not (is_listed and node.state_dir.exists()):
+        require_same(federation, invite)  # later on the file may change, as on every other node
+    if is_listed:
         return federation
     return asyncio.run(wait_for_charter(federation, identity, invite, node.state_dir))
 

@@ -47,6 +47,6 @@ async def _ask(keeper: CharterKeeper, identity: Identity, member: Member) -> Non
     try:
         raw = await errand.ask(member.address or "", member.key, keeper.version)
         if raw is not None:
-            keeper.offer(raw, member.index)
+            keeper.offer(raw)
     except (UnreachableError, CharterError):
         return

@@ -109,6 +109,15 @@ def test_rounds_graph_and_addresses_change(ward, member):
     assert federation.member("pi1").address == "10.1.1.1:7"
 
 
+def test_what_is_edited_in_the_federation_file_and_counts_for_nothing_is_said(ward, member, p2pfl):
+    file = ward / "federation.toml"
+    assert "count for nothing" not in p2pfl("check", "ward").out
+    file.write_text(file.read_text(encoding="utf-8").replace("127.0.0.1:8470", "10.0.0.1:8470"), encoding="utf-8")
+    assert "its addresses count for nothing" in p2pfl("check", "ward").out
+    member("set", "--address", "pi1=10.0.0.1:8470")
+    assert "count for nothing" not in p2pfl("check", "ward").out
+
+
 def test_an_invite_is_one_line_on_stdout_and_says_so_where_there_is_no_qr_code(ward, p2pfl, monkeypatch):
     monkeypatch.setitem(sys.modules, "segno", None)
     outcome = p2pfl("invite", "ward", "pi4")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from charter_kit import ADMIN, SECOND_ADMIN, STRANGER, added, after, first, key_
 
 from p2pfl.config.charter import (
     MOST_BYTES,
+    SIGNED,
     CharterError,
     checked,
     compacted,
@@ -83,6 +85,15 @@ def test_a_signature_over_something_else_is_none():
     """What an admin signs in a handshake begins otherwise: neither fits the other."""
     with pytest.raises(CharterError, match="signature"):
         opened(signed(CHARTER, ADMIN.public, lambda statement: ADMIN.sign(statement[1:])).packed())
+
+
+def test_another_spelling_of_the_same_is_refused_even_if_an_admin_has_signed_it():
+    """Else one charter would have several digests."""
+    statement = CHARTER.statement.replace(b"\x99\x01", b"\x99\xcc\x01", 1)
+    assert statement != CHARTER.statement
+    signature = ADMIN.sign(SIGNED + blake2b(statement, digest_size=32, person=b"p2pfl-charter").digest())
+    with pytest.raises(CharterError, match="canonical"):
+        opened(ADMIN.public + signature + statement)
 
 
 def test_too_large_a_charter_is_refused_before_it_is_read():

@@ -36,6 +36,15 @@ def rehearse(install, tmp_path):
     return rehearse
 
 
+def test_the_admin_key_stays_behind_and_the_members_come_along(rehearse, for_pi1):
+    for name in ("admin.key", "invites.json", "members.toml"):
+        (for_pi1 / name).write_text("#\n", encoding="ascii")
+    outcome = rehearse("--torch", "none", "--node", "pi1", for_pi1)
+    assert outcome.code == 0, outcome.err
+    assert "./members.toml" in outcome.out + outcome.err
+    assert not re.search(r"admin\.key|invites\.json", outcome.out + outcome.err)
+
+
 def test_shellcheck_has_nothing_to_say(deploy, run, tool):
     outcome = run(tool("shellcheck"), deploy / "install.sh")
     assert (outcome.code, outcome.out) == (0, "")

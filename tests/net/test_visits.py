@@ -174,12 +174,13 @@ def visit(federation):
 
 
 @pytest.mark.parametrize("size", [0, MOST_BYTES + 1, 2**63])
-async def test_a_charter_of_an_impossible_size_is_not_waited_for(size, federation, visit):
+async def test_a_charter_of_an_impossible_size_is_not_waited_for(size, federation, visit, caplog):
     async with federation.node(0, charters=Charters(1)) as a:
         assert await visit(a, lambda channel, session: say(channel, session, Word.CHARTER, size))
+    assert f"a charter of {size} bytes" in caplog.text
 
 
-async def test_a_charter_in_crumbs_is_refused(federation, visit):
+async def test_a_charter_in_crumbs_is_refused(federation, visit, caplog):
     async def crumbs(channel, session):
         await say(channel, session, Word.CHARTER, 2 * PIECE_BYTES)
         await channel.send(session.seal(b"x"))
@@ -188,6 +189,7 @@ async def test_a_charter_in_crumbs_is_refused(federation, visit):
     async with federation.node(0, charters=held) as a:
         assert await visit(a, crumbs)
     assert held.brought == []
+    assert "cut in another way" in caplog.text
 
 
 @pytest.mark.parametrize("word", [Word.OPEN, Word.HELD, Word.NO_EDGE, Word.STRANGER, Word.DUPLICATE])

@@ -93,6 +93,13 @@ def test_an_older_one_and_the_same_one_change_nothing_also_after_a_restart(node)
         node.start()
 
 
+def test_an_older_one_costs_no_look_at_its_signature(node):
+    node.keeper.offer(NEXT.packed())
+    forged = sign(successor(WARD), STRANGER)
+    assert forged.version < NEXT.version
+    assert node.keeper.offer(forged.packed()) is Verdict.OLDER
+
+
 def test_after_a_wipe_nothing_is_known(node):
     node.keeper.offer(NEXT.packed())
     shutil.rmtree(node.folder)
@@ -279,9 +286,13 @@ def test_a_neighbor_gets_so_many_charters_and_asks_so_often(node):
         node.talk.hear(7, 1, CharterTold(version=version, fingerprint=bytes(32)), 0.0)
         node.talk.hear(7, 1, CharterPart(size=1, offset=0, part=b"x"), 0.0)
     assert sum(isinstance(message, CharterAsked) for message in node.sent) <= 10
+
+
+def test_a_flood_of_messages_about_charters_ends_the_session(node):
+    node.talk.opened(7, 1)
     for _ in range(1000):
         node.talk.hear(7, 1, CharterAsked(version=0), 0.0)
-    assert node.closed
+    assert "more messages about charters" in node.closed[0]
 
 
 def test_what_belongs_to_an_older_session_is_void(node):

@@ -1,0 +1,78 @@
+"""What a newcomer's folder must be like before it asks anybody."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from charter_kit import after, first, key_of, sign, ward
+
+from p2pfl.config.invites import invite_of
+from p2pfl.config.load import load_config
+from p2pfl.config.members_file import members_text
+from p2pfl.config.successors import with_member
+from p2pfl.config.writing import NewMember, federation_text
+from p2pfl.crypto.identity import public_text
+from p2pfl.errors import UserError
+from p2pfl.runtime.arrival import arrive
+
+NEWCOMER = key_of(40)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A federation of three, and the folder of the newcomer pi9; `listed`: there is a charter that has it."""
+
+    def folder(*, listed):
+        federation = ward(3)
+        members = [
+            NewMember(name=one.name, key=public_text(one.key), address=one.address or "") for one in federation.members
+        ]
+        text = federation_text(name="ward", topology="keyed-rings", task="digits", members=members)
+        admin = ", ".join(f'"{public_text(key)}"' for key in federation.admin)
+        (tmp_path / "federation.toml").write_text(text.replace("seed = 0", f"seed = 0\nadmin = [{admin}]"), "utf-8")
+        here = load_config(tmp_path)
+        (tmp_path / "pi9").mkdir(mode=0o700)
+        NEWCOMER.save(tmp_path / "pi9" / "node.key")
+        (tmp_path / "pi9" / "invite").write_text(invite_of(here, "pi9", bytes(16)).line(), encoding="ascii")
+        if listed:
+            here = after(here, first(here))
+            charter = sign(with_member(here, name="pi9", key=NEWCOMER.public, address=None))
+            (tmp_path / "members.toml").write_text(members_text(charter, "ward"), encoding="utf-8")
+        return tmp_path
+
+    return folder
+
+
+def edit(folder):
+    file = folder / "federation.toml"
+    file.write_text(file.read_text("utf-8").replace("learning_rate = 0.2", "learning_rate = 0.3"), "utf-8")
+
+
+def test_who_is_listed_goes_on(folder):
+    assert arrive(load_config(folder(listed=True)), "pi9").member("pi9").key == NEWCOMER.public
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_other_files_than_those_of_the_invite_are_refused_at_the_first_start(folder, listed):
+    there = folder(listed=listed)
+    edit(there)
+    with pytest.raises(UserError, match="not the federation file"):
+        arrive(load_config(there), "pi9")
+
+
+def test_a_member_may_change_its_files_later_like_every_other_node(folder):
+    there = folder(listed=True)
+    edit(there)
+    (there / "pi9" / "state").mkdir()
+    assert arrive(load_config(there), "pi9").training.learning_rate == 0.3
+
+
+def test_a_damaged_invite_is_one_clear_error(folder):
+    there = folder(listed=False)
+    (there / "pi9" / "invite").write_text("p2pfl:AAAA", encoding="ascii")
+    with pytest.raises(UserError, match="cut or mistyped"):
+        arrive(load_config(there), "pi9")

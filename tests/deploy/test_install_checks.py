@@ -164,9 +164,7 @@ def test_the_copy_follows_no_link_that_was_put_there_after_the_look(deploy, run,
     for link in ("link", "data/link", "pi1/link"):
         (for_pi1 / link).symlink_to(tmp_path / "secret")
     settings = f"dry_run='' root={tmp_path} node=pi1 federation={for_pi1} home={home} staged={home}"
-    outcome = run("bash", "-c", f"{script}
-{settings}
-hold_federation && choose_shared && copy_shared && copy_own")
+    outcome = run("bash", "-c", f"{script}\n{settings}\nhold_federation && choose_shared && copy_shared && copy_own")
     assert outcome.code == 0, outcome.err
     assert (home / "data/rows.csv").read_text(encoding="ascii") == "1,2"
     assert stat.S_IMODE((home / "data/rows.csv").stat().st_mode) == 0o640

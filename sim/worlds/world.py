@@ -27,6 +27,7 @@ from sim.worlds.model import (
     LINKS,
     RUN,
     SECTIONS,
+    AmendSpec,
     ChurnSpec,
     ComputeSpec,
     CrashSpec,
@@ -182,6 +183,7 @@ class _WorldReader:
             "crashes": self._many("crash", CrashSpec, model.CRASH),
             "churn": self._one("churn", ChurnSpec, model.CHURN, all_nodes=True) if "churn" in self.document else None,
             "joins": self._many("join", JoinSpec, model.JOIN),
+            "amendments": self._amendments(),
             "liars": self._one("liars", LiarSpec, model.LIARS) if "liars" in self.document else None,
         }
         parts |= read_table(self.document.get("run", {}), "run.", model.RUN, self.mistakes)
@@ -256,6 +258,21 @@ class _WorldReader:
             groups = self._groups(table.get("groups"), prefix + "groups")
             if not self.mistakes.found:
                 found.append(PartitionSpec(groups=groups, **values))
+        return tuple(found)
+
+    def _amendments(self) -> tuple[AmendSpec, ...]:
+        found = []
+        for index, table in enumerate(self._tables("amend")):
+            prefix = f"amend[{index}]."
+            unknown_keys(table, prefix, ("join", "leave", *model.AMEND), self.mistakes)
+            require(table, prefix, ["at_s"], model.AMEND, self.mistakes)
+            own = {key: value for key, value in table.items() if key in model.AMEND}
+            values = read_table(own, prefix, model.AMEND, self.mistakes)
+            for key in ("join", "leave"):
+                if key in table:
+                    values[key] = self.names.read(table[key], prefix + key, self.mistakes)
+            if not self.mistakes.found:
+                found.append(AmendSpec(**values))
         return tuple(found)
 
     def _groups(self, value: Any, key: str) -> tuple[tuple[int, ...], ...]:

@@ -70,6 +70,7 @@ class Conditions(TypedDict, total=False):
     partition: Sequence[Table]
     crash: Sequence[Table]
     join: Sequence[Table]
+    amend: Sequence[Table]
     churn: Table
     liars: Table
 
@@ -77,8 +78,9 @@ class Conditions(TypedDict, total=False):
 class World:
     """The world that a federation is simulated in; without keywords the default one.
 
-    `slow`, `partition`, `crash` and `join` are lists of dictionaries, `churn` and `liars` one dictionary, each with the
-    keys that the table has in a world file. Nodes are named, numbered from 0, or drawn by `count` or `fraction`.
+    `slow`, `partition`, `crash`, `join` and `amend` are lists of dictionaries, `churn` and `liars` one dictionary, each
+    with the keys that the table has in a world file. Nodes are named, numbered from 0, or drawn by `count` or
+    `fraction`.
     Raises UserError: a keyword is unknown or has an impossible value. What depends on the federation's nodes is checked
     when it is simulated.
     """

@@ -67,7 +67,9 @@ def test_the_same_seed_gives_the_same_run(federation):
 
 def test_a_file_says_the_same_as_a_program(federation, tmp_path):
     path = tmp_path / "world.toml"
-    path.write_text('[[amend]]\nat_s = 0.2\njoin = "node5"\n\n[[amend]]\nat_s = 0.3\nleave = [1]\ntopology = "complete"\n')
+    first = '[[amend]]\nat_s = 0.2\njoin = "node5"\n'
+    second = '[[amend]]\nat_s = 0.3\nleave = [1]\ntopology = "complete"\n'
+    path.write_text(first + second)
     names = [member.name for member in federation.members]
     read = World.from_file(path).spec(names)
     assert read.amendments == CHANGES.amendments[:2]

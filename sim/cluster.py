@@ -135,7 +135,9 @@ class Cluster(Generic[E]):
         self.hosts[index].engine.forget()
 
     def restart(self, index: int) -> None:
-        if not self.hosts[index].alive:
+        """Start again, unless it was removed from the federation meanwhile."""
+        host = self.hosts[index]
+        if not host.alive and index not in host.plan.settings.retired:
             self.start(index)
 
     def amend(self, index: int, plan: HostPlan) -> None:

@@ -243,7 +243,7 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[NodeRep
             NodeReport(
                 name=members[node].name,
                 state="never started" if core is None else "down" if not host.alive else core.rounds.phase.value,
-                finished=host.finished,
+                finished=host.finished and not host.core.retired,
                 died=core is not None and not host.alive,
                 byzantine=node in stage.script.liars,
                 failed_rounds=host.counts.failed_rounds,
@@ -299,6 +299,7 @@ def _neighbors(stage: Stage, node: int) -> list[NeighborStatus]:
             quarantines=held[way.target].quarantines if held else 0,
         )
         for way in stage.world.network.ways_of(node)
+        if not held or way.target in held
     ]
 
 

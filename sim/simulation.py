@@ -27,6 +27,7 @@ from sim.lazy import MisjudgedError
 from sim.learning.batched import BatchedLearners, make_learners
 from sim.report import Figures, final_report
 from sim.stage import Script, Stage, script
+from sim.worlds.amendments import steps_of
 from sim.worlds.choices import settle
 from sim.worlds.memory import check_memory
 from sim.worlds.model import WorldSpec
@@ -118,6 +119,7 @@ def simulate(
     if isinstance(world, World):
         world = world.spec([member.name for member in federation.members])
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
+    federation = steps_of(federation, spec)[0].federation
     attack = None if spec.liars is None else parse_attack(spec.liars.attack)
     liars = frozenset(spec.liars.nodes if spec.liars else ())
     learners = make_learners(federation, poison=None if attack is None else attack.poison, liars=liars)
@@ -125,8 +127,9 @@ def simulate(
         raise mistakes[0]
     uses = Counter(federation.compressor_of(*edge) for edge in federation.edges)
     codecs = {make_compressor(spec): count for spec, count in uses.items()}
-    reason = None if check or not batching else _why_one_at_a_time(attack, learners, codecs, federation.gossip.rule)
-    exact = check or not batching or reason is not None
+    one_by_one = check or not batching
+    reason = None if one_by_one else _why_one_at_a_time(attack, learners, codecs, federation.gossip.rule, spec)
+    exact = one_by_one or reason is not None
     check_memory(
         nodes=len(federation.members),
         edges=len(federation.edges),
@@ -150,9 +153,11 @@ def simulate(
 
 
 def _why_one_at_a_time(
-    attack: Attack | None, learners: BatchedLearners, codecs: Iterable[Compressor], rule: str
+    attack: Attack | None, learners: BatchedLearners, codecs: Iterable[Compressor], rule: str, world: WorldSpec
 ) -> str | None:
     """Why the arithmetic cannot be put off; None: it can."""
+    if world.amendments:
+        return "members or edges change"
     if attack is not None and attack.refused:
         return "messages will be refused"
     if attack is not None and attack.sees:
@@ -254,7 +259,9 @@ def _checked(stage: Stage) -> Callable[[], bool]:
         raise ValueError("nothing watches the vectors")
     start = oracle.total()
     # An end that refuses what a liar shows begins anew before the other knows, as after a crash without a disk.
-    forgetful = bool(stage.script.liars) or any(host.plan.index in stage.script.faults.crashing for host in world.hosts)
+    # So does one that has got an edge back which the other never knew to be gone.
+    changing = len(stage.script.steps) > 1 or bool(stage.script.liars)
+    forgetful = changing or any(host.plan.index in stage.script.faults.crashing for host in world.hosts)
 
     def watch() -> bool:
         drift = oracle.drift(start)

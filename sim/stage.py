@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,18 +12,20 @@ from numpy.typing import NDArray
 
 from p2pfl.aggregate import rule_of
 from p2pfl.config.cores import all_hops, settings_of
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import Edges, FederationConfig
+from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import Seen
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.reporting.sketch import Sketch
 from sim.attacks import Attack, parse_attack
-from sim.cluster import Cluster, Surroundings, all_neighbors
+from sim.cluster import Cluster, Surroundings, all_neighbors, all_turns
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
 from sim.lazy import Begun, EdgeCodecs, LazyEngine, Pairs, Plane
 from sim.learning.batched import Ahead, BatchedLearners
 from sim.liars import Liars
 from sim.oracle import Oracle
+from sim.worlds.amendments import Step, all_edges, steps_of
 from sim.worlds.faults import Crash, FaultPlan, Join, Rejoin, Restart, Separate, plan_faults
 from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import node_speeds
@@ -45,6 +47,13 @@ class Script:
     exact: bool
     check: bool
     batching: bool = True
+    steps: tuple[Step, ...]
+    """The federation as it changes, from the beginning on."""
+
+    @property
+    def edges(self) -> Edges:
+        """Those of any time."""
+        return all_edges(self.steps)
 
     @property
     def ahead(self) -> bool:
@@ -69,9 +78,15 @@ def script(
     check: bool,
     batching: bool = True,
 ) -> Script:
-    faults = plan_faults(spec, len(federation.members), federation.seed)
     return Script(
-        federation=federation, spec=spec, learners=learners, faults=faults, exact=exact, check=check, batching=batching
+        federation=federation,
+        spec=spec,
+        learners=learners,
+        faults=plan_faults(spec, len(federation.members), federation.seed),
+        exact=exact,
+        check=check,
+        batching=batching,
+        steps=steps_of(federation, spec),
     )
 
 
@@ -90,23 +105,21 @@ class Stage:
         self.plane: Plane | None = None
         self.oracle: Oracle | None = None
         engines: Sequence[Any] = self._exact() if given.exact else self._lazy()
-        rule = rule_of(federation)
-        gammas, least = self._gammas(), rule.least if rule else 0
+        gammas = self._gammas()
         if given.check:
-            self.oracle = Oracle(engines, federation.edges, gammas)
+            self.oracle = Oracle(engines, given.edges, gammas)
         self.world: Cluster[Any] = Cluster(
             self._surroundings(),
             engines,
-            settings=[
-                settings_of(federation, hops=hops, gammas=gammas[index], least=least)
-                for index, hops in enumerate(all_hops(federation))
-            ],
+            settings=self._settings(federation, gammas),
             paces=node_speeds(spec, federation),
             steps=[given.learners.steps(node) for node in range(self.nodes)],
             watch=self.oracle,
             on_commit=on_commit,
         )
         self._plan_faults()
+        for step in given.steps[1:]:
+            self.world.kernel.at_ns(step.time_ns, partial(self._amend, step.federation))
         if self.liars is not None and given.exact:
             self.liars.meet(self.world)
 
@@ -246,11 +259,29 @@ class Stage:
     def _gammas(self) -> list[dict[int, float]]:
         """As `gammas_of` has them, without a look at every edge for each node."""
         gamma, size = self.script.federation.gossip.gamma, self.script.learners.exchanged_size
-        neighbors = all_neighbors(self.nodes, self.script.federation.edges)
+        neighbors = all_neighbors(self.nodes, self.script.edges)
         return [
             {peer: gamma * codecs.of(peer).gamma(size) for peer in peers}
             for codecs, peers in zip(self.codecs, neighbors, strict=True)
         ]
+
+    def _settings(self, federation: FederationConfig, gammas: Sequence[Mapping[int, float]]) -> list[Settings]:
+        rule = rule_of(federation)
+        least = rule.least if rule else 0
+        return [
+            settings_of(federation, hops=hops, gammas=gammas[index], least=least)
+            for index, hops in enumerate(all_hops(federation))
+        ]
+
+    def _amend(self, federation: FederationConfig) -> None:
+        """All nodes hear of it at once. Who was removed ends, and is not waited for where it is down."""
+        world = self.world
+        neighbors, turns = all_neighbors(self.nodes, federation.edges), all_turns(self.nodes, federation.schedule)
+        for index, settings in enumerate(self._settings(federation, self._gammas())):
+            host = world.hosts[index]
+            world.amend(index, replace(host.plan, neighbors=neighbors[index], turns=turns[index], settings=settings))
+            if index in federation.retired and not host.alive and host.starts:
+                world.lose(index)
 
     # -- surroundings ------------------------------------------------------------------------------------------------
 
@@ -258,7 +289,8 @@ class Stage:
         federation, spec, faults = self.script.federation, self.script.spec, self.script.faults
         size = self.script.learners.exchanged_size
         return Surroundings(
-            body_bytes={(low, high): self.codecs[low].of(high).size_bytes(size) for low, high in federation.edges},
+            body_bytes={(low, high): self.codecs[low].of(high).size_bytes(size) for low, high in self.script.edges},
+            edges=federation.edges,
             schedule=federation.schedule,
             links=spec.links,
             slow=spec.slow,
@@ -290,7 +322,8 @@ class Stage:
     def _crash(self, fault: Crash) -> None:
         """The oracle learns beforehand what the disk does not know, and afterwards what went with the disk."""
         node, oracle = fault.node, self.oracle
-        if not self.world.hosts[node].alive:
+        host = self.world.hosts[node]
+        if not host.alive or node in host.plan.settings.retired:
             return
         if oracle is not None:
             oracle.crashes(node, 0)

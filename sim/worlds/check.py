@@ -48,6 +48,7 @@ def _values(world: WorldSpec) -> Iterator[Complaint]:
         ("links.", world.links, model.LINKS),
         ("run.", world, model.RUN),
         *((f"partition[{i}].", part, model.PARTITION) for i, part in enumerate(world.partitions)),
+        *((f"amend[{i}].", part, model.AMEND) for i, part in enumerate(world.amendments)),
         *who(world),
     ]
     for prefix, part, known in tables:
@@ -104,6 +105,7 @@ def _sense(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
     yield from _partitions(world, nodes)
     yield from _slow(world)
     yield from _joins(world)
+    yield from _amendments(world, nodes)
     yield from _crashes(world)
     yield from _churn(world, nodes)
     if world.liars and (lying := len(world.liars.nodes) or world.liars.count) >= nodes:
@@ -156,6 +158,27 @@ def _joins(world: WorldSpec) -> Iterator[Complaint]:
     yield from _twice("join", [join.nodes for join in world.joins])
 
 
+def _amendments(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
+    """Who joins was never there before, who leaves is there, and somebody stays."""
+    late = {node for join in world.joins for node in join.nodes}
+    joined = Counter(node for amendment in world.amendments for node in amendment.join)
+    there = {node for node in range(nodes) if node not in joined}
+    if world.amendments and world.liars is not None:
+        yield "amend", "stands beside liars", None, "one of the two"
+    for index in sorted(range(len(world.amendments)), key=lambda place: (world.amendments[place].at_s, place)):
+        amendment, key = world.amendments[index], f"amend[{index}]."
+        yield from _happens(key, amendment.at_s, world)
+        again = [node for node in amendment.join if joined[node] > 1 or node in late]
+        if again:
+            yield key + "join", f"node {again[0]} joins twice", None, "each node in one [[join]] or [[amend]]"
+        gone = [node for node in amendment.leave if node not in there]
+        if gone:
+            yield key + "leave", f"node {gone[0]} is no member then", None, "members of that time"
+        there = (there | {*amendment.join}) - {*amendment.leave}
+        if len(there) < 2:
+            yield key + "leave", "leaves fewer than two members", None, "two or more who stay"
+
+
 def _twice(section: str, groups: list[tuple[int, ...]]) -> Iterator[Complaint]:
     first: dict[int, int] = {}
     for index, group in enumerate(groups):
@@ -172,7 +195,7 @@ def _twice(section: str, groups: list[tuple[int, ...]]) -> Iterator[Complaint]:
 
 
 def _crashes(world: WorldSpec) -> Iterator[Complaint]:
-    lives = UpTimes(world.joins)
+    lives = UpTimes(world.starts)
     for index, crash in enumerate(world.crashes):
         begin, end = ends(crash)
         for node in crash.nodes:

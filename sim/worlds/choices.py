@@ -127,7 +127,7 @@ def _crashed_by(world: WorldSpec, at_s: float) -> set[int]:
 
 
 def _crashes(world: WorldSpec, honest: Iterable[int], seed: int) -> tuple[CrashSpec, ...]:
-    lives = UpTimes(world.joins)
+    lives = UpTimes(world.starts)
     for crash in world.crashes:
         _book(lives, crash)
     settled = []

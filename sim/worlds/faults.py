@@ -72,8 +72,8 @@ def plan_faults(world: WorldSpec, nodes: int, seed: int) -> FaultPlan:
     """Everything that will happen to `nodes` nodes in a settled world, also what lies beyond the end of the run."""
     require_settled(world)
     faults: list[Fault] = [fault for partition in world.partitions for fault in _partition(partition, nodes)]
-    faults += [Join(time_ns=nanoseconds(join.at_s), node=node) for join in world.joins for node in join.nodes]
-    lives = UpTimes(world.joins)
+    faults += [Join(time_ns=nanoseconds(join.at_s), node=node) for join in world.starts for node in join.nodes]
+    lives = UpTimes(world.starts)
     for crash in world.crashes:
         begin, end = ends(crash)
         for node in crash.nodes:

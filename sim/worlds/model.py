@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.tables import Kind, Mistakes, number, or_none, whole
+from p2pfl.config.tables import Kind, Mistakes, number, or_none, text, whole
 from sim.attacks import ALLOWED_ATTACKS, parse_attack
 
 NANOSECONDS = 1_000_000_000
@@ -130,6 +130,19 @@ class JoinSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AmendSpec:
+    """The federation changes at `at_s`: `join` are members from then on, and start; `leave` are removed.
+
+    The graph of those who are there is `topology` from then on; None: as before.
+    """
+
+    at_s: float
+    join: tuple[int, ...] = ()
+    leave: tuple[int, ...] = ()
+    topology: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LiarSpec:
     """`attack` names what these nodes show instead of their model: see `attacks`."""
 
@@ -150,11 +163,17 @@ class WorldSpec:
     crashes: tuple[CrashSpec, ...] = ()
     churn: ChurnSpec | None = None
     joins: tuple[JoinSpec, ...] = ()
+    amendments: tuple[AmendSpec, ...] = ()
     liars: LiarSpec | None = None
     evaluate_every_s: float | None = None
     """Virtual time between two evaluations; None: about forty in a run."""
     limit_s: float = 86_400.0
     """Virtual time at which a run ends at the latest."""
+
+    @property
+    def starts(self) -> tuple[JoinSpec, ...]:
+        """Who first starts when, of those that do not at the beginning."""
+        return self.joins + tuple(JoinSpec(nodes=one.join, at_s=one.at_s) for one in self.amendments if one.join)
 
 
 def nanoseconds(time_s: float) -> int:
@@ -266,11 +285,13 @@ CHURN: Kinds = {
 
 JOIN: Kinds = {"at_s": seconds(SHORTEST_S)}
 
+AMEND: Kinds = {"at_s": seconds(SHORTEST_S), "topology": text()}
+
 LIARS: Kinds = {"attack": attack()}
 
 RUN: Kinds = {"evaluate_every_s": seconds(0.001), "limit_s": seconds(0.001)}
 
-SECTIONS = ("compute", "links", "slow", "partition", "crash", "churn", "join", "liars", "run")
+SECTIONS = ("compute", "links", "slow", "partition", "crash", "churn", "join", "amend", "liars", "run")
 
 
 class Names:

@@ -27,6 +27,7 @@ from sim.worlds.model import (
     LINKS,
     RUN,
     SECTIONS,
+    AmendSpec,
     ChurnSpec,
     ComputeSpec,
     CrashSpec,
@@ -69,6 +70,7 @@ class Conditions(TypedDict, total=False):
     partition: Sequence[Table]
     crash: Sequence[Table]
     join: Sequence[Table]
+    amend: Sequence[Table]
     churn: Table
     liars: Table
 
@@ -76,8 +78,9 @@ class Conditions(TypedDict, total=False):
 class World:
     """The world that a federation is simulated in; without keywords the default one.
 
-    `slow`, `partition`, `crash` and `join` are lists of dictionaries, `churn` and `liars` one dictionary, each with the
-    keys that the table has in a world file. Nodes are named, numbered from 0, or drawn by `count` or `fraction`.
+    `slow`, `partition`, `crash`, `join` and `amend` are lists of dictionaries, `churn` and `liars` one dictionary, each
+    with the keys that the table has in a world file. Nodes are named, numbered from 0, or drawn by `count` or
+    `fraction`.
     Raises UserError: a keyword is unknown or has an impossible value. What depends on the federation's nodes is checked
     when it is simulated.
     """
@@ -182,6 +185,7 @@ class _WorldReader:
             "crashes": self._many("crash", CrashSpec, model.CRASH),
             "churn": self._one("churn", ChurnSpec, model.CHURN, all_nodes=True) if "churn" in self.document else None,
             "joins": self._many("join", JoinSpec, model.JOIN),
+            "amendments": self._amendments(),
             "liars": self._one("liars", LiarSpec, model.LIARS) if "liars" in self.document else None,
         }
         parts |= read_table(self.document.get("run", {}), "run.", model.RUN, self.mistakes)
@@ -256,6 +260,21 @@ class _WorldReader:
             groups = self._groups(table.get("groups"), prefix + "groups")
             if not self.mistakes.found:
                 found.append(PartitionSpec(groups=groups, **values))
+        return tuple(found)
+
+    def _amendments(self) -> tuple[AmendSpec, ...]:
+        found = []
+        for index, table in enumerate(self._tables("amend")):
+            prefix = f"amend[{index}]."
+            unknown_keys(table, prefix, ("join", "leave", *model.AMEND), self.mistakes)
+            require(table, prefix, ["at_s"], model.AMEND, self.mistakes)
+            own = {key: value for key, value in table.items() if key in model.AMEND}
+            values = read_table(own, prefix, model.AMEND, self.mistakes)
+            for key in ("join", "leave"):
+                if key in table:
+                    values[key] = self.names.read(table[key], prefix + key, self.mistakes)
+            if not self.mistakes.found:
+                found.append(AmendSpec(**values))
         return tuple(found)
 
     def _groups(self, value: Any, key: str) -> tuple[tuple[int, ...], ...]:

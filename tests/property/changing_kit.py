@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import Edges
-from p2pfl.core.effects import ChangeEdges
-from p2pfl.core.profiles import Conservative, Robust
+from p2pfl.core.profiles import Conservative
 from p2pfl.core.staleness import turns_of
 from p2pfl.learn.methods.plain import Plain
 from sim.worlds.model import LinkSpec
@@ -121,13 +120,12 @@ class ChangingWorld(OpenWorld):
     `hasty`: rounds are short, and exchanges take most of the time.
     """
 
-    def __init__(self, found, *, seed, link=None, learners=None, liars=None, hasty=False, method=None, **changes):
+    def __init__(self, found, *, seed, link=None, learners=None, hasty=False, method=None, **changes):
         self.charters = found
-        self.liars = liars
         chance, ever = np.random.default_rng(seed), found[-1].ever
         counts = [int(n) for n in chance.integers(1, 200, ever)]
         joins = {
-            index: next(charter.at_s + charter.delay_s(index) for charter in found if index in charter.members)
+            index: next(1e-6 + charter.at_s + charter.delay_s(index) for charter in found if index in charter.members)
             for index in range(found[0].ever, ever)
         }
         later = {edge for charter in found for edge in charter.edges}
@@ -172,7 +170,7 @@ class ChangingWorld(OpenWorld):
             rounds=charter.rounds,
             members=charter.ever,
             retired=charter.retired,
-            profile=Robust(liars=self.liars) if self.liars else Conservative(gammas=gammas),
+            profile=Conservative(gammas=gammas),
         )
         turns = turns_of(index, _schedule(charter))
         self.amend(index, replace(host.plan, neighbors=charter.neighbors(index), turns=turns, settings=settings))
@@ -231,6 +229,3 @@ class ChangingWorld(OpenWorld):
 
 def _schedule(charter: Charter) -> tuple[Edges, ...]:
     return charter.rounds_of_edges if len(charter.rounds_of_edges) > 1 else ()
-
-
-__all__ = ["OPERATIONS", "SHAPES", "ChangeEdges", "ChangingWorld", "Charter", "charters", "graph"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +14,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from p2pfl.config.model import TrainingConfig
+from p2pfl.core.effects import CommitRound
+from p2pfl.core.facts import Phase as NodePhase
+from p2pfl.learn.methods.variate import Variate
+from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
+from p2pfl.learn.task import NodeContext
 from sim.worlds.model import LinkSpec, Spread
 
 sys.path.insert(0, str(Path(__file__).parent))
-from changing_kit import OPERATIONS, SHAPES, ChangingWorld, charters
+from changing_kit import OPERATIONS, SHAPES, ChangingWorld, charters, graph
 from test_conservation import FAULTS, LINKS, relative_drift
+from test_flows import EVENTS_BETWEEN_LOOKS, correction
 
 
 def happen(world, kind, which, length_s, kept):
@@ -91,3 +100,73 @@ def test_without_faults_no_half_of_an_exchange_is_lost_when_edges_go(seed):
     run_checking(world, 5.0, start)
     assert world.in_force
     assert not np.any(world.oracle.lost)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_everybody_comes_to_its_end_and_no_newcomer_trains_alone_after_it(seed):
+    """Changes go on into the closing rounds. Who comes when all have gone waits, as it would for a federation to be."""
+    found = [replace(charter, rounds=8 if charter.at_s < 1.5 else 12) for charter in many_changes(seed)]
+    world = ChangingWorld(found, seed=seed, link=LinkSpec(), closing_rounds=4, linger_s=2.0)
+    alone = []
+    for host in world.hosts:
+        host.watch = Lonely(world, alone)
+    while world.kernel.now < 40.0 and world.step():
+        pass
+    phases = {host.core.rounds.phase for host in world.members if host.alive}
+    assert phases <= {NodePhase.FINISHED, NodePhase.WAITING}
+    assert any(host.finished for host in world.members)
+    assert max(Counter(alone).values(), default=0) <= 2, "what was under way when the others ended, and one more"
+
+
+class Lonely:
+    """Notes who commits a round of training when everybody else has ended."""
+
+    def __init__(self, world, alone):
+        self.world, self.alone = world, alone
+
+    def before(self, index, operation):
+        others = [host for host in self.world.hosts if host.index != index and host.alive]
+        ended = all(host.core.ending.ended_by is not None or host.finished for host in others)
+        if isinstance(operation, CommitRound) and operation.trained and ended and len(others) > 1:
+            self.alone.append(index)
+
+    def after(self, index, operation):
+        pass
+
+
+def learners_of(seed, nodes):
+    """Each has its own optimum."""
+    samples = [int(n) for n in np.random.default_rng(seed).integers(50, 200, nodes)]
+    task = QuadraticTask(size=4, condition=10.0, samples=samples)
+    training = TrainingConfig(rounds=10**6, local_steps=5, learning_rate=0.1, batch_size=10)
+    return tuple(
+        QuadraticLearner(task, NodeContext(node=k, nodes=nodes, name=str(k), seed=3, base_dir=Path()), training)
+        for k in range(nodes)
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_flows_of_those_who_are_members_sum_to_zero_once_nothing_is_on_its_way(seed):
+    """What an edge that goes has kept is dropped at both ends, also where one of them was removed or has crashed."""
+    found = many_changes(seed)
+    found += charters_after(found, leave=found[-1].members[-1])
+    learners = learners_of(seed, found[-1].ever)
+    world = ChangingWorld(found, seed=seed, learners=learners, method=Variate(0.1))
+    world.kernel.at(2.5, partial(happen, world, "crash", 1, 0.4, 0))
+    checked = 0
+    while world.kernel.now < 6.0 and all(world.step() for _ in range(EVENTS_BETWEEN_LOOKS)):
+        if world.kernel.now > found[-1].at_s + 1.0 and world.settled:
+            states = [host.engine.state for host in world.members]
+            rows = np.array([state.samples * correction(state, 0.1) for state in states])
+            assert np.abs(rows.sum(axis=0)).max() <= 1e-12 * max(1.0, np.abs(rows).max())
+            assert np.abs(rows).max() > 1e-3
+            checked += 1
+    assert checked
+
+
+def charters_after(found, *, leave):
+    """One more, by which that member is removed."""
+    last = found[-1]
+    members = tuple(one for one in last.members if one != leave)
+    edges = graph("ring", members)
+    return [replace(last, at_s=3.2, members=members, retired=last.retired | {leave}, rounds_of_edges=edges)]

@@ -76,6 +76,7 @@ def test_kinds_and_codes_keep_their_numbers():
         "FINISHED": 21,
         "MIXED": 23,
         "LIFE_NOTED": 24,
+        "EDGES_CHANGED": 25,
         "SENT": 32,
         "LOST": 64,
         "DUPLICATED": 96,

@@ -1,0 +1,76 @@
+"""A federation whose members and graph change while it runs, as its world says: what it is at each time.
+
+A simulated federation has a row for everybody who is ever a member. Whoever is not one yet, or no more, is retired in
+the rows of that time: it has no edges, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from p2pfl.config.graph import federation_graph
+from p2pfl.config.model import Edges, FederationConfig
+from p2pfl.errors import UserError
+from sim.worlds.model import WorldSpec, nanoseconds
+from topologies import TopologyError
+from topologies.graph import components
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """From then on the federation is that one; all nodes hear of it at once."""
+
+    time_ns: int
+    federation: FederationConfig
+
+
+def steps_of(federation: FederationConfig, world: WorldSpec) -> tuple[Step, ...]:
+    """The federation at the beginning, then with each change.
+
+    Raises UserError: there is no such graph of those who are members then, or it is not connected.
+    """
+    if not world.amendments:
+        return (Step(time_ns=0, federation=federation),)
+    order = sorted(range(len(world.amendments)), key=lambda place: (world.amendments[place].at_s, place))
+    later = {node for amendment in world.amendments for node in amendment.join}
+    there = [member.index for member in federation.members if member.index not in later]
+    spec = federation.topology
+    found = [Step(time_ns=0, federation=_among(federation, there, spec, world, "amend"))]
+    for place in order:
+        amendment = world.amendments[place]
+        there = sorted({*there, *amendment.join} - {*amendment.leave})
+        spec = amendment.topology or spec
+        now = _among(federation, there, spec, world, f"amend[{place}].topology")
+        found.append(Step(time_ns=nanoseconds(amendment.at_s), federation=now))
+    return tuple(found)
+
+
+def all_edges(steps: tuple[Step, ...]) -> Edges:
+    """Those of any time."""
+    if len(steps) == 1:
+        return steps[0].federation.edges
+    return tuple(sorted({edge for step in steps for edge in step.federation.edges}))
+
+
+def _among(federation: FederationConfig, there: list[int], spec: str, world: WorldSpec, key: str) -> FederationConfig:
+    names = [federation.members[node].name for node in there]
+    try:
+        graph, schedule = federation_graph(spec, names, federation.seed, federation.path.parent)
+    except TopologyError as error:
+        raise UserError(error.message, file=world.path, key=key, value=spec, allowed=error.allowed) from None
+    if len(components(graph)) > 1:
+        text = f"the graph of {len(there)} members falls into parts"
+        raise UserError(text, file=world.path, key=key, value=spec, allowed="a connected graph")
+    members = tuple(replace(member, retired=member.index not in there) for member in federation.members)
+    return replace(
+        federation,
+        topology=spec,
+        members=members,
+        edges=_placed(graph.edges, there),
+        schedule=tuple(_placed(edges, there) for edges in schedule),
+    )
+
+
+def _placed(edges: Edges, there: list[int]) -> Edges:
+    """Edges between places in the list as edges between members; `there` ascends, so their order stays."""
+    return tuple((there[low], there[high]) for low, high in edges)

@@ -70,6 +70,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "Run one node until its rounds are done; a second start resumes.",
     "launch": "Run all nodes of a federation on this machine.",
     "status": "Show what running nodes are doing.",
+    "watch": "Watch a whole federation in the terminal; the page in a browser shows the same.",
     "evaluate": "Test the model that a node has learned.",
     "export": "Write the model that a node has learned as a plain file.",
 }

@@ -115,14 +115,15 @@ def _headline(found: dict[str, Any]) -> RenderableType:
     for row in members:
         states[state_of(row)] = states.get(state_of(row), 0) + 1
     told = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: -item[1]))
-    rounds, accuracy = _known(members, "rounds"), _known(members, "accuracy")
+    there = [row for row in members if not row.get("quiet")]
+    rounds, accuracy = _known(there, "rounds"), _known(there, "accuracy")
     parts = [told]
     if rounds:
         of = f" of {found['rounds_to_do']}" if found.get("rounds_to_do") else ""
         parts.append(f"round {_range(min(rounds), max(rounds), 'd')}{of}")
     if accuracy:
         parts.append(f"accuracy {sum(accuracy) / len(accuracy):.3f} ({_range(min(accuracy), max(accuracy), '.3f')})")
-    parts.append(f"sent {size(sum(_known(members, 'bytes_sent')))}, {size(sum(_known(members, 'bytes_per_s')))}/s")
+    parts.append(f"sent {size(sum(_known(members, 'bytes_sent')))}, {size(sum(_known(there, 'bytes_per_s')))}/s")
     text = Text()
     text.append(f"{found['federation']}", style="bold")
     text.append(f"  {len(members)} members of {found.get('topology', '')}, seen by {found['node']}\n", style="dim")

@@ -109,7 +109,7 @@ class Display:
                 self.watch.miss(member, now - row.said_at, now)
         if self.curves.is_due(now):
             rows = [self._row(member, now) for member in self.federation().members]
-            told = [{name: getattr(row, name) for name in FIGURES} for row in rows]
+            told = [{} if row.quiet else {name: getattr(row, name) for name in FIGURES} for row in rows]
             self._point = self.curves.add(now, told)
 
     def farewell(self) -> None:

@@ -66,6 +66,7 @@ class Keywords(TypedDict, total=False):
     max_wait_s: float
     exchanges_per_s: float
     audit_every: int
+    vitals: bool
 
 
 class Federation:

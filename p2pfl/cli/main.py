@@ -74,6 +74,7 @@ COMMANDS: Mapping[str, str] = {
     "launch": "Run all nodes of a federation on this machine.",
     "status": "Show what running nodes are doing.",
     "doctor": "Find out why nodes do not find or hear each other, and what to do.",
+    "watch": "Watch a whole federation in the terminal; the page in a browser shows the same.",
     "evaluate": "Test the model that a node has learned.",
     "export": "Write the model that a node has learned as a plain file.",
 }

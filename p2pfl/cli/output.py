@@ -98,6 +98,15 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def age(seconds: float) -> str:
+    """A time span for people, in the largest unit that says enough."""
+    for unit, most in (("s", 100), ("min", 100), ("h", 48)):
+        if seconds < most:
+            return f"{seconds:.0f} {unit}"
+        seconds /= 24 if unit == "h" else 60
+    return f"{seconds:.0f} days"
+
+
 def where(report: Path | None, form: Form) -> tuple[Path | None, Form]:
     """The file and the form that the user means: `--report -` is the whole report on stdout, and no file."""
     return (None, "json") if report == Path("-") else (report, form)

@@ -2,86 +2,118 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
-from p2pfl.cli.output import Form, figure, footnote, format_option, write_rows
-from p2pfl.errors import UserError
+from p2pfl.cli.asking import DIED, Folder, ask_federation, ask_status, is_folder, place_of, read_folder
+from p2pfl.cli.output import Form, age, figure, footnote, format_option, write_rows
 
-PATH = "/status"
-TIMEOUT_S = 5.0
-MOST_BYTES = 16 << 20
 AT_ONCE = 32
-ALLOWED = "http://HOST:PORT or HOST:PORT, as the node's log says with `p2pfl run -v`"
-SELDOM = ("rule", "liars_borne", "rounds_alone", "held_against", "kept", "pace_set_by")
-"""Columns of robust rules, and of who sets the pace: a table leaves out those in which no node says anything."""
+SELDOM = ("rule", "liars_borne", "rounds_alone", "held_against", "kept", "pace_set_by", "second_hand")
+"""Columns of robust rules, of who sets the pace, and of who tells: a table leaves out those in which nobody says
+anything."""
 TOLD_BELOW = ("tested_round", "test_is_stale", "disk_refuses")
-NOT_A_NODE = "not the status of a node"
+OTHER_NODE = "another node answers there"
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl status 127.0.0.1:43211 http://pi2:8480")
-@click.argument("urls", metavar="URL...", nargs=-1, required=True)
+@click.command(epilog="\b\nExamples:\n  p2pfl status ward-7\n  p2pfl status 127.0.0.1:43211 http://192.168.1.12:8480")
+@click.argument("targets", metavar="FOLDER|URL...", nargs=-1, required=True)
 @format_option("table", "json", "csv")
-def status(*, urls: tuple[str, ...], form: Form) -> int:
+def status(*, targets: tuple[str, ...], form: Form) -> int:
     """Show what running nodes are doing.
 
-    URL is where a node's status page is: `status_listen` in its node.toml. Exits with 1 if a node does not answer.
+    FOLDER is that of a federation: all nodes that keep their state in it are asked, and they tell of the others what
+    they have heard of them. URL is where a node's status page is: `status_listen` in its node.toml; from another
+    machine it is the whole link from the node's log. Exits with 1 if a node does not answer, and nobody has heard of it
+    lately.
     """
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - `--help` stays instant
-
-    places = [_place(url) for url in urls]
-    with ThreadPoolExecutor(min(AT_ONCE, len(places))) as pool:
-        answers = list(pool.map(_ask, places))
-    rows = [_row(url, answer) for url, answer in zip(urls, answers, strict=True)]
-    write_rows(rows if form == "json" else _shown([_flat(row) for row in rows], form), form)
+    found = [row for target in targets for row in (_of_folder(target) if is_folder(target) else [target])]
+    asked = iter(_ask_all([one for one in found if isinstance(one, str)]))
+    rows = [next(asked) if isinstance(one, str) else one for one in found]
+    shown = [{key: value for key, value in row.items() if key != "well"} for row in rows]
+    write_rows(shown if form == "json" else _shown([_flat(row) for row in shown], form), form)
     if form == "table":
         for note in _notes(rows):
             click.echo(note)
-    return int(any(isinstance(answer, str) for answer in answers))
+    return int(not all(row["well"] for row in rows))
 
 
-def _place(url: str) -> str:
-    """The address of the status page."""
-    from urllib.parse import urlsplit  # noqa: PLC0415 - `--help` stays instant
+def _ask_all(urls: list[str]) -> list[dict[str, Any]]:
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - `--help` stays instant
 
-    text = url if "//" in url else f"http://{url}"
-    try:
-        parts = urlsplit(text)
-        usable = parts.scheme == "http" and parts.hostname and parts.port
-    except ValueError:
-        usable = False
-    if not usable or parts.path.rstrip("/") not in ("", PATH) or parts.query or parts.fragment or parts.username:
-        raise UserError("not the address of a node's status page", key="URL", value=url, allowed=ALLOWED)
-    return f"http://{parts.netloc}{PATH}"
+    places = [place_of(url) for url in urls]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(ask_status, places))
+    return [_row(url.partition("#")[0], answer) for url, answer in zip(urls, answers, strict=True)]
 
 
-def _ask(place: str) -> dict[str, Any] | str:
-    """The node's status, or why it did not answer."""
-    from http.client import HTTPException  # noqa: PLC0415 - `--help` stays instant
-    from urllib.error import HTTPError, URLError  # noqa: PLC0415 - as above
-    from urllib.request import ProxyHandler, build_opener  # noqa: PLC0415 - as above
+def _of_folder(target: str) -> list[dict[str, Any]]:
+    """One row for each member: its own word, or else the latest that a node here has heard."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - as above
 
-    try:
-        with build_opener(ProxyHandler({})).open(place, timeout=TIMEOUT_S) as answer:
-            said = json.loads(answer.read(MOST_BYTES))
-    except HTTPError as error:
-        return f"{NOT_A_NODE}: HTTP {error.code}"
-    except URLError as error:
-        return _reason(error.reason)
-    except OSError as error:
-        return _reason(error)
-    except (HTTPException, ValueError):
-        return NOT_A_NODE
-    return said if isinstance(said, dict) and {"node", "phase", "rounds"} <= said.keys() else NOT_A_NODE
+    folder = read_folder(target)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(lambda one: one.reason if one.place is None else ask_status(one.place), folder.members))
+    own = [_refuse_other(folder, one.name, said) for one, said in zip(folder.members, answers, strict=True)]
+    heard = _heard(folder, own) if any(isinstance(said, str) for said in own) else {}
+    return [
+        _second_hand(one.name, said, heard[one.name])
+        if isinstance(said, str) and one.name in heard
+        else _row("" if one.place is None else f"http://{one.place.netloc}", said) | {"node": one.name}
+        for one, said in zip(folder.members, own, strict=True)
+    ]
 
 
-def _reason(error: object) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no answer in {TIMEOUT_S:g} s"
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+def _refuse_other(folder: Folder, name: str, said: dict[str, Any] | str) -> dict[str, Any] | str:
+    """A port is given to another process once its node has gone."""
+    if isinstance(said, str) or (said.get("node"), said.get("federation")) == (name, folder.federation):
+        return said
+    return OTHER_NODE
+
+
+def _heard(folder: Folder, own: list[dict[str, Any] | str]) -> dict[str, dict[str, Any]]:
+    """By member, the latest row that any node here has of it."""
+    latest: dict[str, dict[str, Any]] = {}
+    for one, said in zip(folder.members, own, strict=True):
+        if isinstance(said, str) or one.place is None:
+            continue
+        told = ask_federation(one.place)
+        if isinstance(told, str):
+            continue
+        for row in told["members"]:
+            if not isinstance(row, dict) or not isinstance(row.get("at"), int | float):
+                continue
+            age_s = max(0.0, told["now"] - row["at"])
+            if age_s < latest.get(str(row.get("name")), {"age_s": float("inf")})["age_s"]:
+                latest[str(row.get("name"))] = row | {"age_s": age_s, "by": one.name, "of": told.get("rounds_to_do")}
+        if len(latest) == len(folder.members):
+            break
+    return latest
+
+
+def _second_hand(name: str, reason: str, heard: Mapping[str, Any]) -> dict[str, Any]:
+    """As the members tell each other, which is less than a node tells itself."""
+    row = _row("", reason)
+    told = {key: heard.get(key) for key in ("accuracy", "loss", "staleness", "distance", "bytes_sent", "phase")}
+    live = heard.get("live")
+    over = heard.get("phase") in ("finished", "stopped")
+    if reason == DIED:
+        told["phase"] = "died"
+    return (
+        row
+        | told
+        | {
+            "node": name,
+            "round": heard.get("rounds"),
+            "of": heard.get("of"),
+            "peers": len(live) if isinstance(live, list) else None,
+            "alarms": dict.fromkeys(heard.get("standing") or (), 1),
+            "second_hand": {"by": heard["by"], "age_s": round(heard["age_s"], 1), "instead_of": reason},
+            "well": reason != DIED and (over or not heard.get("quiet")),
+        }
+    )
 
 
 def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
@@ -110,6 +142,8 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "distance": said.get("neighbor_distance"),
         "alarms": said.get("alarms"),
         "disk_refuses": said.get("disk_refuses"),
+        "second_hand": None,
+        "well": not isinstance(answer, str),
     }
 
 
@@ -143,6 +177,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
         "compressors": ", ".join(each) or None,
         "held_against": ", ".join(against) or None,
         "kept": least and f"{least[0]} {least[1]:.2g}",
+        "second_hand": row["second_hand"] and f"{age(row['second_hand']['age_s'])} ago, by {row['second_hand']['by']}",
     }
 
 
@@ -163,6 +198,8 @@ def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
         accuracy, stale, after = row["accuracy"], row["test_is_stale"], row["tested_round"]
         if note := footnote(row["node"], accuracy=accuracy, stale=stale, after=after, of=of):
             yield note
+        if row["second_hand"]:
+            yield f"{row['node']}: {row['second_hand']['instead_of']}; told by {row['second_hand']['by']}"
         if row["disk_refuses"]:
             yield f"{row['node']}: {row['disk_refuses']}"
 

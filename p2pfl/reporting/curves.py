@@ -42,10 +42,8 @@ class Curves:
             self.times, self.values, self.step_s = self.times[::2], self.values[::2], 2 * self.step_s
         found = [[one.get(figure) for one in members] for figure in FIGURES]
         row = np.array(found, np.float32).reshape(1, len(FIGURES), len(members))
-        missing = len(members) - self.values.shape[2]
-        if missing > 0:
-            self.values = np.pad(self.values, ((0, 0), (0, 0), (0, missing)), constant_values=np.nan)
-        self.values = np.concatenate([self.values, row[:, :, : self.values.shape[2]]])
+        count = max(len(members), self.values.shape[2])
+        self.values = np.concatenate([_widened(self.values, count), _widened(row, count)])
         self.times.append(now)
         point: Point = {"time": [round(now, 1)]}
         return point | {figure: lines[-1] for figure, lines in self._lines(self.values[-1:]).items()}
@@ -77,6 +75,11 @@ class Curves:
         if not self.has_a_line_each:
             values = _spread(values)
         return {figure: _plain(values[:, place]) for place, figure in enumerate(FIGURES)}
+
+
+def _widened(values: NDArray[np.float32], members: int) -> NDArray[np.float32]:
+    """For so many members."""
+    return np.pad(values, ((0, 0), (0, 0), (0, members - values.shape[2])), constant_values=np.nan)
 
 
 def _spread(values: NDArray[np.float32]) -> NDArray[np.float32]:

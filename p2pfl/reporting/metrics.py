@@ -88,9 +88,7 @@ def exposition(status: Status) -> str:
         value = _number(_at(status, metric.key))
         samples: list[Sample] = [] if value is None else [((), value)]
         lines += _lines(metric.name, metric.kind, metric.help, samples)
-    refuses: list[Sample] = (
-        [((), float(status["disk_refuses"] is not None))] if "node" in status and "disk_refuses" in status else []
-    )
+    refuses: list[Sample] = [((), float(status.get("disk_refuses") is not None))] if "node" in status else []
     lines += _lines("disk_refuses", "gauge", "1 while the disk does not take the state.", refuses)
     counted = _bounded(status.get("alarms") or {}, ALARMS)
     lines += _lines("alarms_total", "counter", "Alarms raised since the process started.", counted)

@@ -71,7 +71,11 @@ class Display:
         self._line = line
         self._rates: dict[int, float] = {}
         self._shown: dict[int, tuple[object, MemberRow]] = {}
-        """Of each member what was shown last, and what that was made of."""
+        """Of each member its latest row for readers, and what that was made of."""
+        self._told: dict[int, MemberRow] = {}
+        """The rows of the latest step."""
+        self._shape: object = None
+        """Members, edges and rounds as of the latest step."""
         self._published_at = float("-inf")
         self._urgent: object = None
         self._point: dict[str, list[float | None]] | None = None
@@ -105,7 +109,7 @@ class Display:
                 self.watch.miss(member, now - row.said_at, now)
         if self.curves.is_due(now):
             rows = [self._row(member, now) for member in self.federation().members]
-            told = [{name: getattr(row, name) for name in FIGURES} for row in rows]
+            told = [{} if row.quiet else {name: getattr(row, name) for name in FIGURES} for row in rows]
             self._point = self.curves.add(now, told)
 
     def farewell(self) -> None:
@@ -237,16 +241,16 @@ class Display:
 
     def step(self) -> tuple[int, bytes | None]:
         """What has changed since the step before, and its number; None where the change is told by `whole` only."""
-        now, before = time.monotonic(), {index: row for index, (_, row) in self._shown.items()}
+        now, before = time.monotonic(), self._told
         members = [member for member in self.federation().members if not _is_retired(member)]
-        rows = [self._row(member, now) for member in members]
+        self._told = {member.index: self._row(member, now) for member in members}
         self._number += 1
         shape = (tuple(members), self.federation().edges, self.federation().training.rounds)
-        is_new, self._shape = shape != getattr(self, "_shape", None), shape
+        is_new, self._shape = shape != self._shape, shape
         found = FederationStep(
             number=self._number,
             now=round(now, 1),
-            members=[row for row in rows if before.get(row.index) is not row],
+            members=[row for row in self._told.values() if before.get(row.index) is not row],
             events=[event for event in self.feed.events if event.number > self._events_shown],
             alarms=self.feed.standing() if self.feed.changes != self._alarms_shown else None,
             point=self._point,

@@ -120,11 +120,11 @@ export class Curves {
       series: [{}, ...this.series()],
       bands: this.each ? [] : [{ series: [3, 1], fill: faded(color("--c0")) }],
       legend: { show: false },
-      padding: [8, 12, 0, 0],
+      padding: [8, 20, 0, 0],
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
       scales: { y: name === "distance" ? { distr: 3, log: 10 } : { range: (_, low, high) => range(name, low, high) } },
       axes: [
-        { ...axis, size: 28, space: 70, values: (_, ticks) => this.ticks(ticks) },
+        { ...axis, size: 28, space: (_, __, low, high) => high - low <= 300 ? 76 : 48, values: (_, ticks) => this.ticks(ticks) },
         { ...axis, size: 54, space: 28, values: (_, ticks) => ticks.map(format), ...(name === "distance" ? { splits: (_, __, low, high) => powers(low, high) } : {}) },
       ],
       hooks: { setCursor: [plot => { hint.textContent = this.hintAt(plot, format); }] },

@@ -76,13 +76,13 @@ function tile(title, big, small, more, wrong) {
 }
 
 function tiles() {
-  const all = rows(), known = all.filter(row => row.phase !== null);
+  const all = rows(), known = all.filter(row => row.phase !== null), there = known.filter(row => !row.quiet);
   const states = new Map();
   for (const row of all) states.set(stateOf(row), (states.get(stateOf(row)) ?? 0) + 1);
   const words = { training: "training", waiting: "waiting", closing: "closing", finished: "finished", quiet: "quiet", unknown: "not heard of" };
   const told = Object.entries(words).filter(([state]) => states.has(state)).map(([state, word]) => `${states.get(state)} ${word}`).join(", ");
-  const spread = key => known.map(row => row[key]).filter(value => value !== null && value !== undefined);
-  const rounds = spread("rounds"), accuracy = spread("accuracy"), sent = spread("bytes_sent"), rate = spread("bytes_per_s");
+  const spread = (key, among = there) => among.map(row => row[key]).filter(value => value !== null && value !== undefined);
+  const rounds = spread("rounds"), accuracy = spread("accuracy"), sent = spread("bytes_sent", known), rate = spread("bytes_per_s");
   const sum = list => list.reduce((total, value) => total + value, 0);
   const least = rounds.length ? Math.min(...rounds) : 0, most = rounds.length ? Math.max(...rounds) : 0;
   const progress = tile("Round", rounds.length ? (least === most ? `${least}` : `${least}–${most}`) : "–", said.rounds_to_do ? `of ${said.rounds_to_do}` : "", "");

@@ -25,6 +25,7 @@ SMALLEST = {
     "indices": "",
     "joins": "--sizes 5 --joins 2",
     "losses": "--scenario wipe --rounds 40",
+    "page": "--nodes 3 --pages 2 --seconds 2",
     "overhead": "--parameters 10k --rounds 1 --repeats 1 --round-s 0.1",
     "rules": "--count 9 --liars 1 --size 1000 --repeats 1",
     "simulate": "--nodes 10 --node-rounds 50",
@@ -34,7 +35,7 @@ SMALLEST = {
     "wiped_digits": "--rounds 5 --seeds 1",
     "robust/averaging": "--rounds 2 --liars 1",
 }
-PARTS = {"goodput_layers", "goodput_measures", "recorded", "robust/graphs", "robust/tables"}
+PARTS = {"goodput_layers", "goodput_measures", "page_site", "recorded", "robust/graphs", "robust/tables"}
 """Imported by others, tested elsewhere, or read what a long study has written."""
 TOLD = {"conformance", "endings", "losses"}
 """exit with 1 where figures are not as they should be, as they are not in so few rounds."""

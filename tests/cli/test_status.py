@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import json
 import socket
+import sys
 import threading
-from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from p2pfl.net.http import StatusPage
+sys.path.insert(0, str(Path(__file__).parent))
+from pages import serving
 
 SAID = {
     "node": "node0",
@@ -37,30 +38,7 @@ STALE = SAID | {"accuracy": 0.835, "tested_round": 5, "tested_version": 5, "test
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """A page in a thread of a process that is held up still answers in the end."""
-    monkeypatch.setattr("p2pfl.cli.status.TIMEOUT_S", 60.0)
-
-
-@contextmanager
-def serving(said):
-    """A status page in a thread of its own; gives its address."""
-    loop, ready = asyncio.new_event_loop(), threading.Event()
-    ports, ending = [], asyncio.Event()
-
-    async def serve():
-        async with StatusPage("127.0.0.1:0", lambda: said) as page:
-            ports.append(page.port)
-            ready.set()
-            await ending.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        assert ready.wait(60)
-        yield f"127.0.0.1:{ports[0]}"
-    finally:
-        loop.call_soon_threadsafe(ending.set)
-        thread.join(20)
-        loop.close()
+    monkeypatch.setattr("p2pfl.cli.asking.TIMEOUT_S", 60.0)
 
 
 @pytest.fixture
@@ -105,6 +83,7 @@ def test_an_address_may_be_written_short_or_long(p2pfl, page, form):
             "distance": 0.01,
             "alarms": {"resync": 2, "storage": 1},
             "disk_refuses": None,
+            "second_hand": None,
         }
     ]
 
@@ -161,7 +140,7 @@ def test_a_node_that_does_not_answer_is_a_row_and_a_failure(p2pfl, page, nobody)
 
 
 def test_one_that_accepts_and_says_nothing_is_given_up(p2pfl, monkeypatch):
-    monkeypatch.setattr("p2pfl.cli.status.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("p2pfl.cli.asking.TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         outcome = p2pfl("status", f"127.0.0.1:{mute.getsockname()[1]}", "--format", "json")
     assert outcome.code == 1

@@ -1,0 +1,126 @@
+"""Asks running nodes over HTTP: by the address of a status page, or by the folder of a federation on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from p2pfl.errors import UserError
+
+TIMEOUT_S = 5.0
+MOST_BYTES = 16 << 20
+ALLOWED = "http://HOST:PORT or HOST:PORT, as the node's log says with `p2pfl run -v`; or the folder of a federation"
+DIED = "died: its process is gone, and did not end cleanly"
+NOT_A_NODE = "not the status of a node"
+STATUS, FEDERATION = "/status", "/federation"
+NO_TOKEN = "needs the token: write the whole link from the node's log, in quotes"  # noqa: S105 - a reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a node's pages are. `token` is what its link has behind the `#`."""
+
+    netloc: str
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """A member whose folder is on this machine; without a place, `reason` says why it cannot be asked."""
+
+    name: str
+    place: Place | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A federation on this machine, and those of its members that keep their state here."""
+
+    federation: str
+    members: tuple[Local, ...]
+
+
+def is_folder(target: str) -> bool:
+    """A folder, or the federation file in it; an address is never mistaken for one."""
+    return (bool(target) and Path(target).is_dir()) or (target.endswith(".toml") and Path(target).is_file())
+
+
+def place_of(url: str) -> Place:
+    """Raises UserError: it is not where a node's page can be."""
+    from urllib.parse import urlsplit  # noqa: PLC0415 - `--help` stays instant
+
+    text = url if "//" in url else f"http://{url}"
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme == "http" and parts.hostname and parts.port
+    except ValueError:
+        usable = False
+    if not usable or parts.path.rstrip("/") not in ("", STATUS, FEDERATION) or parts.query or parts.username:
+        raise UserError("not the address of a node's status page", key="URL", value=url, allowed=ALLOWED)
+    if not parts.fragment.isprintable() or not parts.fragment.isascii():
+        raise UserError("no token stands behind #", key="URL", value=url, allowed=ALLOWED)
+    return Place(netloc=parts.netloc, token=parts.fragment)
+
+
+def read_folder(target: str) -> Folder:
+    """Raises UserError: the federation or a node file in the folder is wrong."""
+    from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
+
+    federation = load_config(Path(target))
+    members = [member for member in federation.members if not getattr(member, "retired", False)]
+    nodes = (
+        (member.name, load_node(node_file(federation, member.name), federation, member.name)) for member in members
+    )
+    return Folder(federation.name, tuple(_local(name, node.state_dir) for name, node in nodes))
+
+
+def _local(name: str, state: Path) -> Local:
+    from p2pfl.runtime import whereabouts  # noqa: PLC0415 - as above
+
+    there = whereabouts.read(state)
+    if there is None:
+        return Local(name=name, reason="not running here")
+    if not there.is_running:
+        return Local(name=name, reason=DIED)
+    if there.status is None:
+        return Local(name=name, reason='runs without a page (status_listen = "none")')
+    return Local(name=name, place=Place(netloc=there.status, token=whereabouts.read_token(state) or ""))
+
+
+def ask(place: Place, path: str, needed: frozenset[str]) -> dict[str, Any] | str:
+    """What the node says there, which has those keys; or why it did not answer."""
+    from http.client import HTTPException  # noqa: PLC0415 - `--help` stays instant
+    from urllib.error import HTTPError, URLError  # noqa: PLC0415 - as above
+    from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415 - as above
+
+    headers = {"Authorization": f"Bearer {place.token}"} if place.token else {}
+    request = Request(f"http://{place.netloc}{path}", headers=headers)
+    try:
+        with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_S) as answer:
+            said = json.loads(answer.read(MOST_BYTES))
+    except HTTPError as error:
+        return NO_TOKEN if error.code == 401 else f"{NOT_A_NODE}: HTTP {error.code}"
+    except URLError as error:
+        return _reason(error.reason)
+    except OSError as error:
+        return _reason(error)
+    except (HTTPException, ValueError):
+        return NOT_A_NODE
+    return said if isinstance(said, dict) and needed <= said.keys() else NOT_A_NODE
+
+
+def ask_status(place: Place) -> dict[str, Any] | str:
+    return ask(place, STATUS, frozenset({"node", "phase", "rounds"}))
+
+
+def ask_federation(place: Place) -> dict[str, Any] | str:
+    return ask(place, FEDERATION, frozenset({"federation", "node", "now", "members"}))
+
+
+def _reason(error: object) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer in {TIMEOUT_S:g} s"
+    return (isinstance(error, OSError) and error.strerror) or str(error)

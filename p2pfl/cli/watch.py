@@ -1,0 +1,206 @@
+"""`p2pfl watch`: the whole federation in a terminal, as one node knows it; in a pipe one look at it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.cli.asking import Place, ask_federation, is_folder, place_of, read_folder
+from p2pfl.cli.output import Form, age, format_option, size, write_json, write_rows
+from p2pfl.errors import P2PFLError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+EVENTS = 6
+LEAST_ROWS = 4
+OVER = ("finished", "lingering")
+COLORS = {"training": "blue", "finished": "green", "lingering": "green", "closing": "cyan", "quiet": "bright_black"}
+
+
+class NobodyAnswersError(P2PFLError):
+    """No node that could be asked is there."""
+
+
+@click.command(epilog="\b\nExamples:\n  p2pfl watch ward-7\n  p2pfl watch 127.0.0.1:8480")
+@click.argument("target", metavar="FOLDER|URL")
+@click.option("--every", "every_s", default=1.0, show_default=True, type=click.FloatRange(0.2, 3600), help="Seconds.")
+@format_option("table", "json", "csv")
+def watch(*, target: str, every_s: float, form: Form) -> None:
+    """Watch a whole federation: members, alarms, notable events, as one of its nodes knows them.
+
+    FOLDER is that of a federation with a node on this machine, URL where a node's page is (the whole link from its log,
+    if it is another machine's). In a pipe, or with another format, it is shown once. Ctrl-C ends it.
+    """
+    from rich.console import Console  # noqa: PLC0415 - `--help` stays instant
+
+    console = Console(highlight=False)
+    found = _ask(target)
+    if isinstance(found, str):
+        raise NobodyAnswersError(found)
+    if form == "json":
+        write_json(found)
+    elif form == "csv":
+        write_rows([{key: _flat(value) for key, value in row.items()} for row in found["members"]], "csv")
+    elif console.is_terminal:
+        _follow(console, target, every_s, found)
+    else:
+        Console(highlight=False, width=100).print(view(found, rows=len(found["members"])))
+
+
+def _ask(target: str) -> dict[str, Any] | str:
+    """What the first node says that answers, or why none does."""
+    reason, places = "", list(_places(target))
+    for place in places:
+        found = ask_federation(place)
+        if not isinstance(found, str):
+            return found
+        reason = f"http://{place.netloc}: {found}"
+    return reason or f"no node of {target} is running on this machine"
+
+
+def _places(target: str) -> Iterable[Place]:
+    if not is_folder(target):
+        return [place_of(target)]
+    return [one.place for one in read_folder(target).members if one.place is not None]
+
+
+def _flat(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _follow(console: Console, target: str, every_s: float, found: dict[str, Any]) -> None:
+    from rich.live import Live  # noqa: PLC0415 - as above
+
+    lost_at: float | None = None
+    with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
+        while True:
+            rows = max(LEAST_ROWS, console.size.height - 6 - 3 * len(found["alarms"]) - EVENTS)
+            note = "" if lost_at is None else f"no answer for {age(time.monotonic() - lost_at)}"
+            live.update(view(found, rows=rows, note=note), refresh=True)
+            time.sleep(every_s)
+            answer = _ask(target)
+            if isinstance(answer, str):
+                lost_at = lost_at or time.monotonic()
+            else:
+                found, lost_at = answer, None
+
+
+def view(found: dict[str, Any], *, rows: int, note: str = "") -> RenderableType:
+    """For 80 columns: a headline, so many members at most, the alarms that stand, the latest events."""
+    from rich.console import Group  # noqa: PLC0415 - as above
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    parts: list[RenderableType] = [_headline(found)]
+    if note:
+        parts.append(Text(note, style="bold red"))
+    members = sorted(found["members"], key=lambda row: (-_trouble(row), row["index"]))
+    parts.append(_table(members[:rows], found["now"]))
+    if len(members) > rows:
+        parts.append(Text(f"and {len(members) - rows} more, in which nothing is wrong that is not above", style="dim"))
+    parts += _alarms(found)
+    parts += _events(found)
+    return Group(*parts)
+
+
+def _headline(found: dict[str, Any]) -> RenderableType:
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    members = found["members"]
+    states: dict[str, int] = {}
+    for row in members:
+        states[state_of(row)] = states.get(state_of(row), 0) + 1
+    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: -item[1]))
+    there = [row for row in members if not row.get("quiet")]
+    rounds, accuracy = _known(there, "rounds"), _known(there, "accuracy")
+    parts = [told]
+    if rounds:
+        of = f" of {found['rounds_to_do']}" if found.get("rounds_to_do") else ""
+        parts.append(f"round {_range(min(rounds), max(rounds), 'd')}{of}")
+    if accuracy:
+        parts.append(f"accuracy {sum(accuracy) / len(accuracy):.3f} ({_range(min(accuracy), max(accuracy), '.3f')})")
+    parts.append(f"sent {size(sum(_known(members, 'bytes_sent')))}, {size(sum(_known(there, 'bytes_per_s')))}/s")
+    text = Text()
+    text.append(f"{found['federation']}", style="bold")
+    text.append(f"  {len(members)} members of {found.get('topology', '')}, seen by {found['node']}\n", style="dim")
+    text.append("; ".join(parts))
+    return text
+
+
+def _range(low: float, high: float, form: str) -> str:
+    return format(low, form) if low == high else f"{low:{form}} to {high:{form}}"
+
+
+def _known(members: list[dict[str, Any]], key: str) -> list[Any]:
+    return [row[key] for row in members if isinstance(row.get(key), int | float)]
+
+
+def state_of(row: dict[str, Any]) -> str:
+    if row.get("phase") is None:
+        return "not heard of"
+    return "quiet" if row.get("quiet") else str(row["phase"])
+
+
+def _trouble(row: dict[str, Any]) -> int:
+    return 4 * bool(row.get("standing")) + 2 * bool(row.get("quiet")) + (row.get("phase") is None)
+
+
+def _table(members: list[dict[str, Any]], now: float) -> Table:
+    from rich import box  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415 - as above
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("member", overflow="ellipsis", no_wrap=True, max_width=16)
+    table.add_column("state", overflow="fold", max_width=26)
+    for name in ("round", "accuracy", "distance", "sent", "heard"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in members:
+        state = Text(state_of(row), style=COLORS.get(state_of(row), "yellow"))
+        for kind in row.get("standing") or ():
+            state.append(f" {kind}", style="bold red")
+        by = "*" if row.get("source") else ""
+        table.add_row(
+            Text(str(row["name"])),
+            state,
+            _cell(row.get("rounds"), "d"),
+            _cell(row.get("accuracy"), ".3f"),
+            _cell(row.get("distance"), ".1e"),
+            size(row["bytes_sent"]) if isinstance(row.get("bytes_sent"), int) else "-",
+            f"{age(max(0.0, now - row['at']))}{by}" if isinstance(row.get("at"), int | float) else "-",
+        )
+    if any(row.get("source") for row in members):
+        table.caption, table.caption_justify = "* heard by way of others", "left"
+    return table
+
+
+def _cell(value: Any, form: str) -> str:
+    return format(value, form) if isinstance(value, int | float) else "-"
+
+
+def _alarms(found: dict[str, Any]) -> Iterable[RenderableType]:
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    for alarm in found["alarms"]:
+        about = f" {alarm['about']}" if alarm.get("about") else ""
+        text = Text()
+        text.append(f"{alarm['kind']}{about}", style="bold red")
+        text.append(f" for {age(max(0.0, found['now'] - alarm['since']))}: {alarm['text']}\n")
+        text.append(f"  this node: {alarm['does']}\n  to do: {alarm['advice']}", style="dim")
+        yield text
+
+
+def _events(found: dict[str, Any]) -> Iterable[RenderableType]:
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    for event in list(reversed(found["events"]))[:EVENTS]:
+        about = f" {event['about']}" if event.get("about") else ""
+        text = Text(overflow="ellipsis", no_wrap=True)
+        text.append(f"{age(max(0.0, found['now'] - event['at'])):>7} ago  ", style="dim")
+        text.append(f"{event['kind']}{about}", style="bold red" if event.get("wrong") else "bold")
+        text.append(f"  {event['text']}")
+        yield text

@@ -1,0 +1,117 @@
+"""`p2pfl watch`: a federation in a terminal of 80 columns, and once in a pipe."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from p2pfl.cli.watch import view
+
+sys.path.insert(0, str(Path(__file__).parent))
+from pages import KNOWN, ROW, note_address, serving
+
+SAID = {"federation": "ward", "node": "node0", "phase": "training", "rounds": 12}
+
+
+def drawn(known, *, rows=50, width=80, **options):
+    out = io.StringIO()
+    Console(file=out, width=width, highlight=False, **options).print(view(known, rows=rows))
+    return out.getvalue()
+
+
+def test_everything_fits_into_80_columns():
+    many = [{"index": index, "name": "n" * 40 + str(index)} | ROW for index in range(30)]
+    long = KNOWN["alarms"][0] | {"text": "x " * 200}
+    for known in (KNOWN, KNOWN | {"members": many, "alarms": [long]}):
+        assert max(map(len, drawn(known).splitlines())) <= 80
+
+
+def test_what_is_wrong_comes_first_and_the_rest_is_counted():
+    well = [{"index": index, "name": f"w{index}"} | ROW for index in range(4, 60)]
+    text = drawn(KNOWN | {"members": KNOWN["members"] + well}, rows=5)
+    lines = [line.split()[0] for line in text.splitlines() if line.startswith(" node")]
+    assert lines[:3] == ["node1", "node3", "node0"]
+    assert "and 55 more" in text
+
+
+def test_an_alarm_says_what_since_when_what_is_done_and_what_to_do():
+    text = drawn(KNOWN)
+    for part in ("neighbor-lost node3", "for 5 min", "It does that.", "Do so."):
+        assert part in text
+
+
+def test_the_latest_event_comes_first():
+    text = drawn(KNOWN)
+    assert text.index("neighbor-lost node3  gone") < text.index("started")
+
+
+def test_what_came_by_others_has_a_star():
+    assert "60 s*" in drawn(KNOWN)
+
+
+def test_words_of_others_are_no_markup():
+    hurt = KNOWN | {"members": [{"index": 0, "name": "[bold]x[/bold]"} | ROW]}
+    assert "[bold]x[/bold]" in drawn(hurt)
+
+
+def test_no_color_is_honored(monkeypatch):
+    assert "\x1b[3" in drawn(KNOWN, force_terminal=True, color_system="standard")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in drawn(KNOWN, force_terminal=True)
+
+
+def test_a_federation_without_words_of_anybody_is_shown():
+    nobody = KNOWN | {"members": [{"index": 0, "name": "node0"}], "alarms": [], "events": [], "rounds_to_do": None}
+    assert "1 not heard of" in drawn(nobody)
+
+
+def test_in_a_pipe_it_is_shown_once(p2pfl):
+    with serving(SAID, KNOWN) as address:
+        outcome = p2pfl("watch", address)
+    assert outcome.code == 0
+    assert "\x1b" not in outcome.out
+    assert "node2" in outcome.out
+
+
+def test_a_folder_asks_the_first_node_that_answers(p2pfl, tmp_path):
+    p2pfl("new", "ward", "--nodes", "4")
+    with serving(SAID, KNOWN) as address:
+        note_address(tmp_path / "ward", "node0", "127.0.0.1:9")
+        note_address(tmp_path / "ward", "node2", address)
+        outcome = p2pfl("watch", "ward", "--format", "json")
+    assert outcome.code == 0
+    assert json.loads(outcome.out) == KNOWN
+
+
+def test_one_row_for_each_member_as_csv(p2pfl):
+    with serving(SAID, KNOWN) as address:
+        outcome = p2pfl("watch", address, "--format", "csv")
+    assert len(outcome.out.splitlines()) == 5
+
+
+@pytest.mark.parametrize("target", ["127.0.0.1:9", "ward"])
+def test_nobody_there_is_a_failure_in_one_line(p2pfl, target):
+    p2pfl("new", "ward", "--nodes", "2")
+    outcome = p2pfl("watch", target)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("error: ")
+    assert len(outcome.err.splitlines()) == 1
+
+
+def test_a_place_that_is_none_is_the_users_mistake(p2pfl):
+    assert p2pfl("watch", "nowhere").code == 2
+
+
+def test_ctrl_c_ends_it_with_130(p2pfl, monkeypatch):
+    def press(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setattr("p2pfl.cli.watch.time.sleep", press)
+    with serving(SAID, KNOWN) as address:
+        assert p2pfl("watch", address).code == 130

@@ -1,0 +1,85 @@
+"""docs/alarms.md, the texts of the page and the program have the same kinds of alarms, and say the same of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import p2pfl
+from p2pfl.core.effects import Alarm
+from p2pfl.reporting.alarms import ALARMS, BACK, OTHER, described
+from p2pfl.runtime.driver import NOTICES
+
+PACKAGE = Path(p2pfl.__file__).parent
+PAGE = PACKAGE.parent / "docs" / "alarms.md"
+RAISING = {"on_alarm", "raise_alarm", "_raise_alarm", "alarm", "stand"}
+"""Functions whose first argument is the kind of an alarm."""
+
+
+def raised():
+    """Every kind that stands in a call that raises an alarm, in the whole program."""
+    found = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        constants = {
+            target.id: statement.value.value
+            for statement in tree.body
+            if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
+            for target in statement.targets
+            if isinstance(target, ast.Name)
+        }
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call):
+                found |= kinds_in(call, constants)
+    return found
+
+
+def kinds_in(call, constants):
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "kind"] if name == Alarm.__name__ else []
+    if name in RAISING:
+        given += call.args[:1]
+    values = [one.value if isinstance(one, ast.Constant) else constants.get(getattr(one, "id", "")) for one in given]
+    return {value for value in values if isinstance(value, str)}
+
+
+def test_every_kind_that_is_raised_is_described_and_no_other():
+    assert raised() - NOTICES == set(ALARMS)
+
+
+def sections():
+    text = PAGE.read_text(encoding="utf-8")
+    found = {}
+    for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        kind, _, rest = part.partition("\n")
+        found[kind] = dict(re.findall(r"^\| (means|the node|to do|ends) \| (.*) \|$", rest, flags=re.MULTILINE))
+    return found
+
+
+def test_the_page_of_the_docs_has_the_same_kinds_in_the_same_order():
+    assert [kind for kind, rows in sections().items() if rows] == list(ALARMS)
+
+
+@pytest.mark.parametrize("kind", ALARMS)
+def test_the_docs_say_what_the_program_says(kind):
+    one, rows = ALARMS[kind], sections()[kind]
+    assert (rows["means"], rows["the node"], rows["to do"]) == (one.means, one.does, one.advice)
+    assert rows["ends"].endswith(".")
+    assert (rows["ends"] == "Ten minutes without another one.") == (one.ended_by is None)
+
+
+@pytest.mark.parametrize("kind", ALARMS)
+def test_what_ends_an_alarm_is_something_that_happens(kind):
+    ended_by = ALARMS[kind].ended_by
+    if ended_by is None:
+        return
+    sources = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "runtime").glob("*.py"))
+    settled = {*re.findall(r'settle\("([a-z-]+)"', sources), *({BACK} if "settle(BACK" in sources else ())}
+    assert ended_by in NOTICES | settled
+
+
+def test_a_kind_of_another_version_has_a_description_too():
+    assert described("never-heard-of") is OTHER

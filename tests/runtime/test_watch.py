@@ -1,0 +1,162 @@
+"""What no single part of a node sees: rounds without anybody, a filling disk, members that come, go and differ."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from p2pfl.core.facts import Phase
+from p2pfl.net.spread import Row
+from p2pfl.reporting.vitals import Vitals
+from p2pfl.runtime.feed import Feed
+from p2pfl.runtime.watch import DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Watch
+
+
+class World:
+    def __init__(self):
+        self.facts = SimpleNamespace(rounds=0, alone=0)
+        self.edge = SimpleNamespace(is_open=False)
+        self.phase = SimpleNamespace(phase=Phase.TRAINING)
+        self.room = 10_000.0
+        self.feed = Feed("pi{}".format)
+        self.raised = []
+        self.watch = Watch(
+            core=SimpleNamespace(facts=self.facts, edges={1: self.edge}, rounds=self.phase),
+            feed=self.feed,
+            raise_alarm=self.alarm,
+            room_bytes=lambda: self.room,
+            snapshot_bytes=1000,
+            software="0.1.0",
+            began_at=0.0,
+        )
+
+    def alarm(self, kind, peer, text):
+        self.raised.append((kind, peer))
+        self.feed.stand(kind, peer, text)
+
+    def train(self, rounds, *, alone):
+        for _ in range(rounds):
+            self.facts.rounds += 1
+            self.facts.alone += alone
+            self.watch.look(0.0)
+
+    def hear(self, member, now=0.0, *, phase="training", life=1, software="0.1.0", before=None):
+        vitals = Vitals(
+            member=member,
+            counter=1,
+            life=life,
+            phase=phase,
+            rounds=7,
+            accuracy=0.9,
+            loss=None,
+            distance=None,
+            staleness=None,
+            bytes_sent=0,
+            bytes_received=0,
+            exchanges=0,
+            live=b"",
+            alarms=0,
+            standing=(),
+            charter=0,
+            software=software,
+        )
+        row = Row(vitals=vitals, raw=b"", said_at=now, source=1)
+        self.watch.hear(row, before, now)
+        return row
+
+    @property
+    def kinds(self):
+        return [event.kind for event in self.feed.events]
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_many_rounds_without_a_neighbor_are_an_alarm_once_and_until_one_is_there(world):
+    world.train(ROUNDS_ALONE - 1, alone=True)
+    assert world.raised == []
+    world.train(ROUNDS_ALONE, alone=True)
+    assert world.raised == [("training-alone", None)]
+    world.train(1, alone=False)
+    assert world.feed.kinds == []
+
+
+def test_rounds_alone_that_are_not_in_a_row_are_none(world):
+    for _ in range(ROUNDS_ALONE):
+        world.train(2, alone=True)
+        world.train(1, alone=False)
+    assert world.raised == []
+
+
+def test_waiting_alone_ends_when_it_trains_with_somebody(world):
+    world.feed.stand("waiting-alone", None, "nobody")
+    world.phase.phase = Phase.WAITING
+    world.watch.look(0.0)
+    assert world.feed.kinds == ["waiting-alone"]
+    world.phase.phase, world.edge.is_open = Phase.TRAINING, True
+    world.watch.look(0.0)
+    assert world.feed.kinds == []
+
+
+def test_a_disk_below_one_snapshot_is_an_alarm_until_there_is_room(world):
+    world.watch.look(0.0)
+    world.room = 999.0
+    world.watch.look(DISK_EVERY_S - 1)
+    assert world.raised == [], "it is looked at seldom"
+    for times in (1, 2, 3):
+        world.watch.look(DISK_EVERY_S * times)
+    assert world.raised == [("disk-low", None)]
+    world.room = 2000.0
+    world.watch.look(DISK_EVERY_S * 4)
+    assert world.feed.kinds == []
+    assert world.kinds == ["disk-roomy"]
+
+
+def test_other_software_is_an_alarm_until_it_is_the_same(world):
+    world.hear(5, software="0.2.0")
+    world.hear(5, software="0.2.0")
+    assert world.raised == [("software-differs", 5)]
+    world.hear(5)
+    assert world.feed.kinds == []
+
+
+def test_who_finishes_leaves_or_begins_anew_is_one_event(world):
+    first = world.hear(5, 1.0)
+    last = world.hear(5, 2.0, phase="finished", before=first)
+    world.hear(5, 3.0, phase="finished", before=last)
+    world.hear(6, 4.0, phase="stopped", before=world.hear(6, 3.0))
+    world.hear(7, 5.0, life=2, before=world.hear(7, 4.0))
+    assert world.kinds == ["finished", "left", "new-life"]
+
+
+def test_who_is_heard_of_late_has_joined(world):
+    world.hear(5, STARTING_S - 1)
+    world.hear(6, STARTING_S + 1)
+    world.hear(1, STARTING_S + 1)
+    assert world.kinds == ["joined"], "a neighbor has lines of its own"
+    assert world.feed.events[0].about == "pi6"
+
+
+def test_who_is_quiet_and_comes_back_is_told_once_each(world):
+    row = world.hear(5)
+    for now in (100.0, 101.0):
+        world.watch.miss(5, 90.0, now)
+    world.hear(5, 200.0, before=row)
+    assert world.kinds == ["quiet", "back"]
+
+
+def test_hundreds_that_finish_together_are_a_few_lines_and_a_count(world):
+    for member in range(2, 200):
+        world.hear(member, 10.0, phase="finished", before=world.hear(member, 9.0))
+    assert len(world.feed.events) == LINES
+    world.hear(300, 10_000.0, phase="finished", before=world.hear(300, 9999.0))
+    assert "and 186 events of other members" in "".join(event.text for event in world.feed.events)
+
+
+def test_own_rows_are_no_news(world):
+    row = world.hear(5)
+    world.watch.hear(Row(vitals=row.vitals, raw=b"", said_at=0.0, source=None), None, 1000.0)
+    assert world.kinds == []

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from p2pfl.errors import UserError
 from p2pfl.net.address import Address
 from p2pfl.net.beacon import ABOUT, SERVICE, TTL_S, instance_of, member_of
-from p2pfl.net.interfaces import Interface, all_interfaces, covered
+from p2pfl.net.interfaces import Interface, all_interfaces, covered, own_addresses
 
 if TYPE_CHECKING:
     from zeroconf import IPVersion, Zeroconf
@@ -53,7 +53,8 @@ class Discovery:
     """A context on the event loop. `listen` is the bound address; `prefix` is what this node's name begins with.
 
     `members` gives the prefixes of the other members with their indices, as they are now. `on_hint` gets an index and
-    addresses of one machine, at most four. `is_complete` says whether there is nobody left to look for.
+    addresses of one machine, at most four; `on_change` all addresses of this machine, whenever interfaces have changed.
+    `is_complete` says whether there is nobody left to look for.
     """
 
     def __init__(
@@ -65,11 +66,13 @@ class Discovery:
         named: Sequence[str] = (),
         members: Callable[[], Mapping[str, int]],
         on_hint: OnHint,
+        on_change: Callable[[set[str]], Any],
         is_complete: Callable[[], bool],
         find: Find = all_interfaces,
     ) -> None:
         self._prefix, self._about, self._listen, self._named = prefix, about, listen, named
-        self._members, self._on_hint, self._is_complete, self._find = members, on_hint, is_complete, find
+        self._members, self._is_complete, self._find = members, is_complete, find
+        self._on_hint, self._on_change = on_hint, on_change
         self._mdns: _Mdns | None = None
         self._watch: asyncio.Task[None] | None = None
         self._told: object = None
@@ -98,6 +101,7 @@ class Discovery:
             usable = [interface for interface in found if interface.skipped is None]
             members = set(self._members())
             if self._mdns is None or self._mdns.interfaces != usable:
+                self._on_change(own_addresses())
                 await self._close()
                 await self._open(usable, found)
                 asked_at = loop.time()

@@ -1,9 +1,13 @@
-"""`p2pfl status`: asks running nodes what they are doing, each by its status page."""
+"""`p2pfl status`: asks running nodes what they are doing, each by its status page.
+
+A folder stands for the nodes of its federation that run on this machine: each has written its ports beside its state.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,32 +19,57 @@ PATH = "/status"
 TIMEOUT_S = 5.0
 MOST_BYTES = 16 << 20
 AT_ONCE = 32
-ALLOWED = "http://HOST:PORT or HOST:PORT, as the node's log says with `p2pfl run -v`"
+ALLOWED = "http://HOST:PORT or HOST:PORT, as the node's log says with `p2pfl run -v`; or a federation's folder"
+NOT_HERE = "does not run on this machine"
 SELDOM = ("rule", "liars_borne", "rounds_alone", "held_against", "kept", "pace_set_by")
 """Columns of robust rules, and of who sets the pace: a table leaves out those in which no node says anything."""
 TOLD_BELOW = ("tested_round", "test_is_stale", "disk_refuses")
 NOT_A_NODE = "not the status of a node"
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl status 127.0.0.1:43211 http://pi2:8480")
-@click.argument("urls", metavar="URL...", nargs=-1, required=True)
+@click.command(epilog="\b\nExample:\n  p2pfl status ward-7\n  p2pfl status 127.0.0.1:43211 http://pi2:8480")
+@click.argument("urls", metavar="URL|FOLDER...", nargs=-1, required=True)
 @format_option("table", "json", "csv")
 def status(*, urls: tuple[str, ...], form: Form) -> int:
     """Show what running nodes are doing.
 
-    URL is where a node's status page is: `status_listen` in its node.toml. Exits with 1 if a node does not answer.
+    URL is where a node's status page is: `status_listen` in its node.toml. FOLDER is that of a federation, and stands
+    for its nodes on this machine. Exits with 1 if a node does not answer.
     """
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - `--help` stays instant
 
-    places = [_place(url) for url in urls]
-    with ThreadPoolExecutor(min(AT_ONCE, len(places))) as pool:
-        answers = list(pool.map(_ask, places))
-    rows = [_row(url, answer) for url, answer in zip(urls, answers, strict=True)]
+    targets = [target for url in urls for target in _targets(url)]
+    with ThreadPoolExecutor(min(AT_ONCE, len(targets))) as pool:
+        answers = list(pool.map(lambda target: NOT_HERE if target[1] is None else _ask(target[1]), targets))
+    rows = [_row(shown, answer) for (shown, _), answer in zip(targets, answers, strict=True)]
     write_rows(rows if form == "json" else _shown([_flat(row) for row in rows], form), form)
     if form == "table":
         for note in _notes(rows):
             click.echo(note)
     return int(any(isinstance(answer, str) for answer in answers))
+
+
+def _targets(url: str) -> list[tuple[str, str | None]]:
+    """What is shown as the address of each node that is meant, and where its status page is."""
+    return _nodes_of(Path(url)) if url and Path(url).exists() else [(url, _place(url))]
+
+
+def _nodes_of(folder: Path) -> list[tuple[str, str | None]]:
+    """Each node of the federation that has a folder here. Shown by its name, and None, where it does not run."""
+    from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.whereabouts import find  # noqa: PLC0415 - as above
+
+    federation = load_config(folder)
+    found: list[tuple[str, str | None]] = []
+    all_files = [node_file(federation, member.name) for member in federation.members]
+    here_files = [file for file in all_files if file.parent.is_dir()]
+    for file in here_files or all_files:
+        here = find(load_node(file, federation).state_dir)
+        if here is None or here.status is None:
+            found.append((file.parent.name, None))
+        else:
+            found.append((here.status, _place(here.status)))
+    return found
 
 
 def _place(url: str) -> str:

@@ -32,12 +32,13 @@ from p2pfl.net.links import Links
 from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
-from p2pfl.runtime import parts, workshop
+from p2pfl.runtime import parts, whereabouts, workshop
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look, needs_of
 from p2pfl.runtime.lan import discovery_of
 from p2pfl.runtime.parts import Setup, read_setup
 from p2pfl.runtime.status import Status
+from p2pfl.runtime.whereabouts import Whereabouts
 from p2pfl.runtime.workshop import Moment, Waiting, Workshop, start_errand
 from p2pfl.storage import Store
 from p2pfl.storage.disk import replace_file
@@ -217,9 +218,11 @@ class Application:
             refusal=lambda: self.thread.refusal,
         )
         async with AsyncExitStack() as open_page:
+            status_port = 0
             if setup.node.status_listen is not None:
                 page = await open_page.enter_async_context(StatusPage(setup.node.status_listen, self._page))
-                log.info("status: http://%s:%d/status", setup.node.status_listen.rpartition(":")[0], page.port)
+                status_port = page.port
+                log.info("status: http://%s:%d/status", setup.node.status_listen.rpartition(":")[0], status_port)
             if not await self._is_written(lambda: self.thread.checkpoint(engine.state)):
                 return None
             if self.shared is not None:
@@ -229,6 +232,8 @@ class Application:
                 driver.links = links
                 await doors.enter_async_context(links)
                 log.info("listening on port %d", links.port)
+                self._write_whereabouts(links.port, status_port)
+                doors.callback(whereabouts.forget, setup.node.state_dir)
                 if setup.node.discovery:
                     await doors.enter_async_context(
                         discovery_of(setup.member, setup.node, lambda: self.setup.federation, links)
@@ -241,6 +246,14 @@ class Application:
             if driver.failure is not None:
                 raise driver.failure
             return await self._conclude(engine, driver)
+
+    def _write_whereabouts(self, port: int, status_port: int) -> None:
+        node = self.setup.node
+        here = Whereabouts.of(listen=node.listen, port=port, status_listen=node.status_listen, status_port=status_port)
+        try:
+            here.write(node.state_dir)
+        except StorageError as error:  # others will not find its status page: it works all the same
+            log.warning("%s", error)
 
     def _page(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self.status.full())

@@ -6,6 +6,8 @@ import asyncio
 import csv
 import io
 import json
+import os
+import shutil
 import socket
 import threading
 from contextlib import contextmanager
@@ -13,6 +15,8 @@ from contextlib import contextmanager
 import pytest
 
 from p2pfl.net.http import StatusPage
+from p2pfl.runtime.whereabouts import Whereabouts, find
+from p2pfl.storage.disk import lock_folder
 
 SAID = {
     "node": "node0",
@@ -283,3 +287,33 @@ def test_who_sets_the_pace_is_a_column_where_somebody_does(p2pfl, page):
         assert "pace_set_by" not in p2pfl("status", page).out
         (line,) = [line for line in p2pfl("status", held_up).out.splitlines() if held_up in line]
     assert "node2" in line
+
+
+@pytest.fixture
+def ward(p2pfl, tmp_path):
+    folder = tmp_path / "ward"
+    assert p2pfl("new", folder, "--nodes", "2").code == 0
+    return folder
+
+
+def test_a_folder_stands_for_the_nodes_that_run_here(p2pfl, ward):
+    state = ward / "node1" / "state"
+    lock = lock_folder(state)
+    with serving(SAID) as address:
+        port = int(address.rpartition(":")[2])
+        Whereabouts.of(listen="0.0.0.0:0", port=4000, status_listen="0.0.0.0:0", status_port=port).write(state)
+        done = p2pfl("status", ward, "--format", "json")
+    rows = json.loads(done.out)
+    assert [(row["url"], row["phase"]) for row in rows] == [
+        ("node0", "does not run on this machine"),
+        (f"127.0.0.1:{port}", "training"),
+    ]
+    assert done.code == 1
+    os.close(lock)
+    assert find(state) is None  # what a crash has left is not believed
+
+
+def test_of_a_board_only_its_own_node_is_asked(p2pfl, ward):
+    shutil.rmtree(ward / "node0")
+    rows = json.loads(p2pfl("status", ward, "--format", "json").out)
+    assert [row["url"] for row in rows] == ["node1"]

@@ -25,6 +25,12 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
     listen: str
     status: str | None
 
+    @property
+    def near(self) -> str:
+        """`listen`, as seen from this machine."""
+        host, _, port = self.listen.rpartition(":")
+        return f"{ANY_HOST.get(host, host)}:{port}"
+
     @classmethod
     def of(cls, *, listen: str, port: int, status_listen: str | None, status_port: int) -> Whereabouts:
         """Of this process: hosts as in the node's file, ports as they were bound."""

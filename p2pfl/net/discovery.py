@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from p2pfl.errors import UserError
 from p2pfl.net.address import Address
 from p2pfl.net.beacon import ABOUT, SERVICE, TTL_S, instance_of, member_of
-from p2pfl.net.interfaces import Interface, all_interfaces, covered, own_addresses
+from p2pfl.net.interfaces import Interface, all_interfaces, covered
 
 if TYPE_CHECKING:
     from zeroconf import IPVersion, Zeroconf
@@ -53,7 +53,7 @@ class Discovery:
     """A context on the event loop. `listen` is the bound address; `prefix` is what this node's name begins with.
 
     `members` gives the prefixes of the other members with their indices, as they are now. `on_hint` gets an index and
-    addresses of one machine, at most four; `on_change` all addresses of this machine, whenever interfaces have changed.
+    addresses of one machine, at most four; `on_change`, whenever interfaces have changed, whether an address is one of this machine.
     `is_complete` says whether there is nobody left to look for.
     """
 
@@ -66,7 +66,7 @@ class Discovery:
         named: Sequence[str] = (),
         members: Callable[[], Mapping[str, int]],
         on_hint: OnHint,
-        on_change: Callable[[set[str]], Any],
+        on_change: Callable[[Callable[[str], bool]], Any],
         is_complete: Callable[[], bool],
         find: Find = all_interfaces,
     ) -> None:
@@ -97,11 +97,12 @@ class Discovery:
         asked_at, asked_for = 0.0, set(self._members())
         loop = asyncio.get_running_loop()
         while True:
-            found = await asyncio.to_thread(self._look)
+            found = await self._look()
             usable = [interface for interface in found if interface.skipped is None]
             members = set(self._members())
             if self._mdns is None or self._mdns.interfaces != usable:
-                self._on_change(own_addresses())
+                if found:
+                    self._on_change(_ownership(found))
                 await self._close()
                 await self._open(usable, found)
                 asked_at = loop.time()
@@ -111,13 +112,18 @@ class Discovery:
             asked_for = members
             await asyncio.sleep(LOOK_S)
 
-    def _look(self) -> list[Interface]:
-        return covered(self._find(), self._listen.host, self._named)
+    async def _look(self) -> list[Interface]:
+        try:
+            return await asyncio.to_thread(lambda: covered(self._find(), self._listen.host, self._named))
+        except OSError as error:  # a service, say, that may not ask the system
+            self._tell(logging.WARNING, f"discovery: the network interfaces cannot be listed: {error}")
+            return []
 
     async def _open(self, usable: list[Interface], found: list[Interface]) -> None:
-        if not usable:
-            skipped = ", ".join(f"{one.name} ({one.skipped})" for one in found) or "there are none"
+        if not usable and found:
+            skipped = ", ".join(f"{one.name} ({one.skipped})" for one in found)
             self._tell(logging.WARNING, f"discovery: no interface to announce on: {skipped}")
+        if not usable:
             return
         mdns = self._mdns = _Mdns(usable, lambda name: member_of(name, self._members()), self._heard)
         try:
@@ -151,6 +157,11 @@ class Discovery:
             hints = [str(Address(text, port)) for text in usable[:MOST_ADDRESSES]]
             log.debug("discovery: member %d may be at %s", index, ", ".join(hints))
             self._on_hint(index, hints)
+
+
+def _ownership(interfaces: Sequence[Interface]) -> Callable[[str], bool]:
+    own = {str(address.ip) for one in interfaces for address in one.addresses}
+    return lambda text: text in own or ip_address(text).is_loopback or ip_address(text).is_link_local
 
 
 class _Mdns:

@@ -6,7 +6,7 @@ Independent of what is said: messages pass through, the callbacks tell the node 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from logging import Logger, getLogger
 from random import Random
@@ -137,11 +137,11 @@ class Links:
         if index in self._table.places:
             self._dialer.hint(index, [parse_address(text, "hint") for text in addresses])
 
-    def keep_only(self, own: Container[str]) -> None:
-        """`own` are the addresses that this machine has now: sessions of others are dead, though nothing says so."""
+    def end_stale(self, is_own: Callable[[str], bool]) -> None:
+        """Sessions of an address that this machine has no more are dead, though nothing else says so."""
         for place in self._table.places.values():
             address = None if place.link is None else place.link.connection.channel.own_address
-            if place.link is not None and address is not None and address not in own:
+            if place.link is not None and address is not None and not is_own(address):
                 place.link.end(f"{address} is not an address of this machine any more")
 
     @property

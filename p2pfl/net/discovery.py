@@ -53,8 +53,8 @@ class Discovery:
     """A context on the event loop. `listen` is the bound address; `prefix` is what this node's name begins with.
 
     `members` gives the prefixes of the other members with their indices, as they are now. `on_hint` gets an index and
-    addresses of one machine, at most four; `on_change`, whenever interfaces have changed, whether an address is one of this machine.
-    `is_complete` says whether there is nobody left to look for.
+    addresses of one machine, at most four. `on_change` gets a function that says whether an address is one of this
+    machine, whenever interfaces have changed. `is_complete` says whether there is nobody left to look for.
     """
 
     def __init__(

@@ -341,6 +341,8 @@ def _remedy(name: str, place: Place, patient: Patient) -> str:
             )
         case Found.REFUSED:
             return f"start {name} there, or change its address; `listen` in its node.toml must cover port {port}"
+        case Found.SILENT if heard:
+            return f"it was heard on the LAN, so it is on: do its firewall and `listen` let TCP port {port} in?"
         case Found.SILENT:
             return f"is that machine on, at that address? Does its firewall let TCP port {port} in?"
         case Found.OTHER_MEMBER:

@@ -394,12 +394,13 @@ copy_own() {
     pour
 }
 
-# What the node has already and does not get anew, its key say, is lent to the copy for the check, by links.
+# What the node has already and does not get anew, its key say, is lent to the copy for the check, by links. So is its
+# state, whose space it may use again.
 check_staged() {
     local entry name lent=() fine=yes
     for entry in "$home/$node"/*; do
         name=$(basename "$entry")
-        if [ "$name" = state ] || [ -e "$staged/$node/$name" ] || [ -L "$staged/$node/$name" ]; then continue; fi
+        if [ -e "$staged/$node/$name" ] || [ -L "$staged/$node/$name" ]; then continue; fi
         lent+=("$staged/$node/$name")
         run_as_node ln -s "$entry" "$staged/$node/$name"
     done

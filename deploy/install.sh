@@ -176,10 +176,11 @@ choose_source() {
 
 # Sets `extra` and `torch_spec`.
 choose_torch() {
-    extra='[torch]' torch_spec=''
+    local extras=torch
+    torch_spec=''
     machine=$(uname -m)
     case $torch:$machine in
-        none:*) extra='' ;;
+        none:*) extras='' ;;
         cpu:aarch64 | cpu:arm64)
             torch_spec=$AARCH64_TORCH
             if [ -n "$torch_index" ]; then torch_spec=$AARCH64_TORCH_OF_INDEX; fi
@@ -190,6 +191,18 @@ choose_torch() {
                     "give it with --torch-index URL, or choose --torch default or none"
             ;;
     esac
+    if wants_discovery; then extras=${extras:+$extras,}lan; fi
+    extra=${extras:+[$extras]}
+}
+
+# Nodes that find each other on the LAN need python-zeroconf.
+wants_discovery() {
+    local folder
+    for folder in "$federation" "$home"; do
+        if [ -n "$folder" ] && grep -Eqs '^[[:space:]]*discovery[[:space:]]*=[[:space:]]*true' \
+            "$folder/federation.toml" "$folder"/*/node.toml; then return 0; fi
+    done
+    return 1
 }
 
 # Sets `node` and `has_key`; `node` stays empty where only the software is wanted.
@@ -390,12 +403,13 @@ copy_own() {
     pour
 }
 
-# What the node has already and does not get anew, its key say, is lent to the copy for the check, by links.
+# What the node has already and does not get anew, its key say, is lent to the copy for the check, by links. So is its
+# state, whose space it may use again.
 check_staged() {
     local entry name lent=() fine=yes
     for entry in "$home/$node"/*; do
         name=$(basename "$entry")
-        if [ "$name" = state ] || [ -e "$staged/$node/$name" ] || [ -L "$staged/$node/$name" ]; then continue; fi
+        if [ -e "$staged/$node/$name" ] || [ -L "$staged/$node/$name" ]; then continue; fi
         lent+=("$staged/$node/$name")
         run_as_node ln -s "$entry" "$staged/$node/$name"
     done

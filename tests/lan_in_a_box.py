@@ -180,6 +180,8 @@ class Lan:
     def close(self) -> None:
         """Kill what runs on the hosts, then take everything away. May be called again."""
         atexit.unregister(self.close)
+        for process in self.processes:  # one that has just begun may not be in its namespace yet
+            process.kill()
         for host in self.hosts.values():
             _remove(host.namespace)
         _remove(self._namespace)

@@ -100,12 +100,17 @@ READS_CLOCKS = "p2pfl/net/probe.py"
 WALL_CLOCK = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
 
 
+COMPARES_CLOCKS = ROOT / "p2pfl/net/probe.py"
+"""The doctor's question is whose clock is wrong."""
+
+
 def test_nothing_asks_the_wall_clock():
     """Somebody sets it by hours while a node runs: whatever lasts or is due is by the monotonic clock."""
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for package in ("p2pfl", "sim")
         for path in sorted((ROOT / package).rglob("*.py"))
+        if path != COMPARES_CLOCKS
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if (
             isinstance(node, ast.Attribute)

@@ -116,6 +116,7 @@ def _look_into_folder(federation: FederationConfig, member: Member, findings: Fi
     from p2pfl.config.load import load_node, node_file, node_mistakes  # noqa: PLC0415 - as above
     from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.net.discovery import require_zeroconf  # noqa: PLC0415 - as above
     from p2pfl.storage.disk import refuse_shared  # noqa: PLC0415 - as above
 
     file = node_file(federation, member.name)
@@ -126,6 +127,11 @@ def _look_into_folder(federation: FederationConfig, member: Member, findings: Fi
         return
     node = load_node(file, federation)
     findings.here[member.index] = node
+    if node.discovery:
+        try:
+            require_zeroconf(file if file.exists() else federation.path)
+        except UserError as error:
+            findings.mistakes.append(error)
     if member.address and not _is_loopback(member.address) and _is_loopback(node.listen):
         text = f"{member.name} listens on {node.listen}, where nobody reaches its address {member.address}"
         findings.warnings.append(f"{text}: set listen in {file}")

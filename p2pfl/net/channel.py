@@ -99,6 +99,12 @@ class Channel:
         self.peer: int | None = None
         """The index of the node at the other end, once it is known."""
 
+    @property
+    def own_address(self) -> str | None:
+        """The address of this end, without its port."""
+        place = self._socket.get_extra_info("sockname")
+        return str(place[0]).partition("%")[0] if place else None
+
     def book(self, peer: int, traffic: PeerTraffic) -> None:
         """The peer is known: what went over the channel, and what will, counts as its traffic."""
         self.peer = peer

@@ -53,7 +53,8 @@ class Discovery:
     """A context on the event loop. `listen` is the bound address; `prefix` is what this node's name begins with.
 
     `members` gives the prefixes of the other members with their indices, as they are now. `on_hint` gets an index and
-    addresses of one machine, at most four. `is_complete` says whether there is nobody left to look for.
+    addresses of one machine, at most four. `on_change` gets a function that says whether an address is one of this
+    machine, whenever interfaces have changed. `is_complete` says whether there is nobody left to look for.
     """
 
     def __init__(
@@ -65,11 +66,13 @@ class Discovery:
         named: Sequence[str] = (),
         members: Callable[[], Mapping[str, int]],
         on_hint: OnHint,
+        on_change: Callable[[Callable[[str], bool]], Any],
         is_complete: Callable[[], bool],
         find: Find = all_interfaces,
     ) -> None:
         self._prefix, self._about, self._listen, self._named = prefix, about, listen, named
-        self._members, self._on_hint, self._is_complete, self._find = members, on_hint, is_complete, find
+        self._members, self._is_complete, self._find = members, is_complete, find
+        self._on_hint, self._on_change = on_hint, on_change
         self._mdns: _Mdns | None = None
         self._watch: asyncio.Task[None] | None = None
         self._told: object = None
@@ -94,10 +97,12 @@ class Discovery:
         asked_at, asked_for = 0.0, set(self._members())
         loop = asyncio.get_running_loop()
         while True:
-            found = await asyncio.to_thread(self._look)
+            found = await self._look()
             usable = [interface for interface in found if interface.skipped is None]
             members = set(self._members())
             if self._mdns is None or self._mdns.interfaces != usable:
+                if found:
+                    self._on_change(_ownership(found))
                 await self._close()
                 await self._open(usable, found)
                 asked_at = loop.time()
@@ -107,13 +112,18 @@ class Discovery:
             asked_for = members
             await asyncio.sleep(LOOK_S)
 
-    def _look(self) -> list[Interface]:
-        return covered(self._find(), self._listen.host, self._named)
+    async def _look(self) -> list[Interface]:
+        try:
+            return await asyncio.to_thread(lambda: covered(self._find(), self._listen.host, self._named))
+        except OSError as error:  # a service, say, that may not ask the system
+            self._tell(logging.WARNING, f"discovery: the network interfaces cannot be listed: {error}")
+            return []
 
     async def _open(self, usable: list[Interface], found: list[Interface]) -> None:
-        if not usable:
-            skipped = ", ".join(f"{one.name} ({one.skipped})" for one in found) or "there are none"
+        if not usable and found:
+            skipped = ", ".join(f"{one.name} ({one.skipped})" for one in found)
             self._tell(logging.WARNING, f"discovery: no interface to announce on: {skipped}")
+        if not usable:
             return
         mdns = self._mdns = _Mdns(usable, lambda name: member_of(name, self._members()), self._heard)
         try:
@@ -147,6 +157,11 @@ class Discovery:
             hints = [str(Address(text, port)) for text in usable[:MOST_ADDRESSES]]
             log.debug("discovery: member %d may be at %s", index, ", ".join(hints))
             self._on_hint(index, hints)
+
+
+def _ownership(interfaces: Sequence[Interface]) -> Callable[[str], bool]:
+    own = {str(address.ip) for one in interfaces for address in one.addresses}
+    return lambda text: text in own or ip_address(text).is_loopback or ip_address(text).is_link_local
 
 
 class _Mdns:

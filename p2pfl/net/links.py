@@ -137,6 +137,13 @@ class Links:
         link = self._table.current(peer)
         return link is not None and link.whisper(message)
 
+    def end_stale(self, is_own: Callable[[str], bool]) -> None:
+        """Sessions of an address that this machine has no more are dead, though nothing else says so."""
+        for place in self._table.places.values():
+            address = None if place.link is None else place.link.connection.channel.own_address
+            if place.link is not None and address is not None and not is_own(address):
+                place.link.end(f"{address} is not an address of this machine any more")
+
     @property
     def is_complete(self) -> bool:
         """Whether there is a session with every neighbor."""

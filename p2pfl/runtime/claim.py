@@ -22,7 +22,7 @@ TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 @contextmanager
 def claimed(federation: FederationConfig, nodes: Iterable[NodeConfig]) -> Iterator[None]:
     """For as long as the block lasts. Raises UserError: it is launched already, or one of the nodes runs."""
-    running = [node.name for node in nodes if _is_locked(node.state_dir / "lock")]
+    running = [node.name for node in nodes if is_locked(node.state_dir / "lock")]
     with _locked(federation.path) as alone:
         if running or not alone:
             who = f"of its nodes, {', '.join(running)} run" if running else "somebody launches it"
@@ -34,7 +34,8 @@ def claimed(federation: FederationConfig, nodes: Iterable[NodeConfig]) -> Iterat
         yield
 
 
-def _is_locked(file: Path) -> bool:
+def is_locked(file: Path) -> bool:
+    """Whether a running process holds it; the lock of a state folder is held by its node."""
     try:
         with _locked(file) as alone:
             return not alone

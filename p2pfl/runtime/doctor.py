@@ -21,6 +21,7 @@ from p2pfl.net.discovery import INSTALL
 from p2pfl.net.interfaces import Interface, all_interfaces, covered, own_addresses
 from p2pfl.net.overhear import Announced, Overhearing, Tally
 from p2pfl.net.probe import Answer, Found, Prober
+from p2pfl.runtime.whereabouts import find
 
 RESOLVE_S = 4.0
 CLOCK_OFF_S = 30.0
@@ -40,7 +41,7 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class Place:
-    """One address at which a member may be. `via` says who named it: "file", or the interfaces where it was heard."""
+    """One address at which a member may be. `via` says who named it: "file", "state", or interfaces that heard it."""
 
     address: str
     via: tuple[str, ...]
@@ -54,6 +55,8 @@ class Patient:
     member: Member
     here: bool
     """Whether it is the node of this machine."""
+    listens: str | None = None
+    """Where it says itself that it listens, if it runs here."""
     heard: list[Announced] = field(default_factory=list)
     about: About | None = None
     places: list[Place] = field(default_factory=list)
@@ -93,6 +96,9 @@ async def examine(federation: FederationConfig, node: NodeConfig | None, listen_
             for member in _examined(federation, node)
         ],
     )
+    for patient in diagnosis.patients:
+        if patient.here and node is not None and (running := find(node.state_dir)) is not None:
+            patient.listens = running.listen
     if usable and discovery:
         overhearing = Overhearing(usable, own_addresses())
         await overhearing.run(listen_s, await _machines(diagnosis.patients))
@@ -164,6 +170,8 @@ def _places(patient: Patient) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     if patient.member.address is not None:
         found[patient.member.address] = ["file"]
+    if patient.listens is not None:
+        found.setdefault(patient.listens, []).append("state")
     for one in patient.heard:
         for text in sorted(one.addresses):
             if one.port:
@@ -333,6 +341,8 @@ def _remedy(name: str, place: Place, patient: Patient) -> str:
             )
         case Found.REFUSED:
             return f"start {name} there, or change its address; `listen` in its node.toml must cover port {port}"
+        case Found.SILENT if heard:
+            return f"it was heard on the LAN, so it is on: do its firewall and `listen` let TCP port {port} in?"
         case Found.SILENT:
             return f"is that machine on, at that address? Does its firewall let TCP port {port} in?"
         case Found.OTHER_MEMBER:

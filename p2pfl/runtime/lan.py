@@ -28,5 +28,6 @@ def discovery_of(
         named=node.interfaces,
         members=others,
         on_hint=links.hint,
+        on_change=links.end_stale,
         is_complete=lambda: links.is_complete,
     )

@@ -70,6 +70,12 @@ def read(folder: Path) -> Whereabouts | None:
         return None
 
 
+def find(folder: Path) -> Whereabouts | None:
+    """None: no node runs there, or it is not for us to read."""
+    there = read(folder)
+    return there if there is not None and there.is_running else None
+
+
 def page_token(folder: Path) -> str:
     """The token for the page: made at the first start, then kept. One that cannot be kept holds for this start."""
     token = read_token(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
@@ -63,6 +64,34 @@ def test_zstd_where_its_library_is_not_installed_is_a_mistake_and_not_a_crash_of
     outcome = p2pfl("check", ward)
     assert outcome.code == 2
     assert "federation.toml: gossip.compressor: zstd is not installed here (found 'q4+zstd')" in outcome.err
+
+
+@pytest.mark.parametrize("command", [("check", "ward"), ("run", "ward", "--node", "node0")])
+def test_discovery_where_its_library_is_not_installed_is_a_mistake_that_says_what_to_install(
+    p2pfl, ward, change, monkeypatch, command
+):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "zeroconf" else find_spec(name))
+    change("federation.toml", "# discovery = false", "discovery = true")
+    outcome = p2pfl(*command)
+    assert outcome.code == 2
+    assert "network.discovery: needs python-zeroconf, which is not installed" in outcome.err
+    assert "pip install '.[lan]'" in outcome.err
+    assert not (ward / "node0/state").exists()
+
+
+def test_with_discovery_no_address_is_needed(p2pfl, ward, change):
+    file = ward / "federation.toml"
+    text = re.sub("(?m)^address = .*$", "", file.read_text(encoding="utf-8"))
+    file.write_text(text, encoding="utf-8")
+
+    def warned():
+        warnings = report_of(p2pfl("check", ward, "--format", "json"))["warnings"]
+        return sum("has an address for the other to dial" in warning for warning in warnings)
+
+    assert warned() == 4
+    change("federation.toml", "# discovery = false", "discovery = true")
+    assert warned() == 0
 
 
 @pytest.fixture

@@ -238,6 +238,19 @@ def test_a_board_gets_a_torch_that_it_can_run_without_cuda(rehearse, disguise, a
     assert line.endswith(requirement)
 
 
+@pytest.mark.parametrize(
+    ("file", "torch", "extras"),
+    [("federation.toml", "default", "[torch,lan]"), ("pi1/node.toml", "none", "[lan]")],
+)
+def test_nodes_that_look_for_each_other_get_what_that_needs(rehearse, for_pi1, file, torch, extras):
+    with (for_pi1 / file).open("a", encoding="utf-8") as text:
+        text.write("\n[network]\ndiscovery = true\n")
+    outcome = rehearse("--torch", torch, for_pi1)
+    assert outcome.code == 0, outcome.err
+    (line,) = [line for line in outcome.out.splitlines() if " --upgrade " in line]
+    assert line.endswith(extras)
+
+
 def test_elsewhere_a_torch_without_cuda_needs_its_index(rehearse, disguise):
     outcome = rehearse(env=disguise("uname", '[ "$1" = -m ] && echo x86_64 || echo Linux'))
     assert outcome.code == 2

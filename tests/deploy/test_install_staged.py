@@ -105,3 +105,14 @@ def test_a_federation_without_the_nodes_folder_is_checked_with_what_the_board_ha
     after = board.content()
     assert {name for name in after if after[name] != before[name]} == {"federation.toml"}
     assert not (board.home / "pi1/node.key").is_symlink()
+
+
+def test_the_state_of_the_board_is_looked_at_too(board):
+    (board.home / "pi1/state").mkdir()
+    (board.home / "pi1/state").chmod(0o777)
+    board.change("rounds = 200", "rounds = 300")
+    outcome = board.install()
+    assert outcome.code == 2
+    assert "others may write to the state folder" in outcome.err
+    assert (board.home / "pi1/state").is_dir()
+    assert not (board.home / "pi1/state").is_symlink()

@@ -60,6 +60,11 @@ def test_the_page_states_the_exposure_that_systemd_finds(deploy, run, tool):
     assert float(stated[1]) == pytest.approx(float(found[1]), abs=0.3)
 
 
+def test_a_node_that_looks_for_others_may_ask_the_system_for_its_addresses(unit):
+    (families,) = [line for line in unit.splitlines() if line.startswith("RestrictAddressFamilies=")]
+    assert "AF_NETLINK" in families
+
+
 def test_nothing_waits_for_the_time_to_be_set(unit):
     settings = [line for line in unit.splitlines() if not line.startswith("#")]
     assert not [line for line in settings if "time-sync" in line or "time-set" in line]

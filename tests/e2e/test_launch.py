@@ -220,13 +220,18 @@ def test_a_node_that_dies_is_started_again_where_that_is_asked_for(start, ward):
     assert "INFO session with" in log  # it was asked to be verbose
 
 
-def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(start, ward):
+def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(start, ward, capsys):
     set_rounds(ward, ENDLESS)
     process = start("launch", str(ward), "--quiet")
     wait_for(lambda: all(has_learned(ward, f"node{index}") for index in range(4)), "all four at work")
+    with pytest.raises(SystemExit) as asked:
+        main(["status", str(ward), "--format", "json"])
+    assert [row["node"] for row in json.loads(capsys.readouterr().out)] == [f"node{index}" for index in range(4)]
+    assert asked.value.code == 0
     os.kill(process.pid, signal.SIGINT)
     process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
+    assert not list(ward.glob("*/state/address.json"))
     report = json.loads((ward / "report.json").read_text())
     assert report["stopped"]
     assert report["died"] == []

@@ -10,19 +10,22 @@ from contextlib import asynccontextmanager
 from ipaddress import ip_interface
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
 from p2pfl.net.address import Address
 from p2pfl.net.beacon import PREFIX_BYTES, instance_of, member_of, own_about, prefix_of, seal, unseal
 from p2pfl.net.discovery import Discovery, require_zeroconf
 from p2pfl.net.interfaces import Interface, covered
+from p2pfl.net.overhear import Overhearing, _text
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 
 
 def interface(name="eth0", *addresses, loopback=False, skipped=None):
     found = tuple(ip_interface(text) for text in addresses or ("192.168.1.11/24", "fd77::11/64"))
-    return Interface(name=name, index=2, addresses=found, loopback=loopback, skipped=skipped)
+    return Interface(name=name, index=1, addresses=found, loopback=loopback, skipped=skipped)
 
 
 LO = interface("lo", "127.0.0.1/8", "::1/128", loopback=True)
@@ -104,6 +107,7 @@ class Told:
             "listen": Address("127.0.0.1", 4000),
             "members": lambda: self.members,
             "on_hint": lambda index, addresses: self.hints.put_nowait((index, addresses)),
+            "on_change": lambda _: None,
             "is_complete": lambda: False,
             "find": lambda: self.interfaces,
         }
@@ -154,6 +158,19 @@ async def test_a_change_of_interfaces_is_announced(monkeypatch):
         assert (index, set(addresses)) == (1, {"127.0.0.1:5000", "127.0.0.9:5000"})
 
 
+async def test_which_addresses_are_its_own_is_told_when_interfaces_change(monkeypatch):
+    pytest.importorskip("zeroconf")
+    told = asyncio.Queue()
+    async with two(monkeypatch, listen=Address("0.0.0.0", 5000), on_change=told.put_nowait) as (_, b):
+        is_own = await asyncio.wait_for(told.get(), 30)
+        assert is_own("127.0.0.1")
+        assert is_own("127.0.1.1")
+        assert not is_own("10.0.0.7")
+        b.interfaces = [interface("eth9", "127.0.0.1/8", "10.0.0.7/24")]
+        is_own = await asyncio.wait_for(told.get(), 30)
+        assert is_own("10.0.0.7")
+
+
 async def test_what_is_on_no_network_of_ours_is_no_hint(monkeypatch):
     pytest.importorskip("zeroconf")
     async with two(monkeypatch, listen=Address("0.0.0.0", 5000)) as (a, b):
@@ -161,24 +178,46 @@ async def test_what_is_on_no_network_of_ours_is_no_hint(monkeypatch):
         assert await a.hint() == (1, ["127.0.0.1:5000"])
 
 
-async def test_a_node_without_an_interface_says_so_once_and_goes_on(monkeypatch, caplog):
+async def test_whoever_listens_beside_it_hears_what_a_node_announces(monkeypatch):
+    """As the doctor does, while a node runs on the same machine."""
+    pytest.importorskip("zeroconf")
+    async with two(monkeypatch) as (a, _):
+        await a.hint()
+        beside = Overhearing(a.interfaces, {"127.0.0.1"})
+        await beside.run(1.0)
+    (tally,) = beside.tallies
+    assert (tally.sent > 0, tally.heard_own > 0, tally.heard_others) == (True, True, 0)
+    assert {(one.port, one.about) for one in beside.announced.values()} >= {(4000, b"sealed"), (5000, b"sealed")}
+
+
+@given(st.binary(max_size=100))
+def test_any_text_record_can_be_read(data):
+    assert all(isinstance(value, bytes) for value in _text(data).values())
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([interface("docker0", skipped="a bridge")], "discovery: no interface to announce on: docker0 (a bridge)"),
+        (OSError("not allowed"), "discovery: the network interfaces cannot be listed: not allowed"),
+    ],
+)
+async def test_a_node_without_an_interface_says_so_once_and_goes_on(monkeypatch, caplog, found, said):
     pytest.importorskip("zeroconf")
     monkeypatch.setattr("p2pfl.net.discovery.LOOK_S", 0.01)
-    told = Told({}, prefix="aa")
     looks = asyncio.Semaphore(0)
     loop = asyncio.get_running_loop()
 
     def find():
         loop.call_soon_threadsafe(looks.release)
-        return [interface("docker0", "172.17.0.1/16", skipped="a bridge")]
+        if isinstance(found, OSError):
+            raise found
+        return found
 
-    told.discovery._find = find
-    async with told.discovery:
+    async with Told({}, prefix="aa", find=find).discovery:
         for _ in range(5):
             await asyncio.wait_for(looks.acquire(), 30)
-    assert [record.message for record in caplog.records if "docker0 (a bridge)" in record.message] == [
-        "discovery: no interface to announce on: docker0 (a bridge)"
-    ]
+    assert [record.message for record in caplog.records if record.name == "p2pfl.net"] == [said]
 
 
 def test_zeroconf_is_imported_only_where_it_is_used():

@@ -173,10 +173,11 @@ def test_a_member_of_which_nobody_knows_where_it_is(ward):
     assert "nobody knows where it is" in problem.text
 
 
-def test_who_was_heard_and_does_not_answer_may_have_ended(ward):
+@pytest.mark.parametrize(("found", "said"), [(Found.REFUSED, "is it running?"), (Found.SILENT, "so it is on")])
+def test_who_was_heard_and_does_not_answer_may_have_ended_or_has_a_firewall(ward, found, said):
     heard = [Announced(name="x", by_multicast=True, addresses={"192.168.1.9"}, port=1)]
-    (problem,) = _of_members(diagnosis(ward, answer=Answer(found=Found.REFUSED), heard=heard))
-    assert "is it running?" in problem.remedy
+    (problem,) = _of_members(diagnosis(ward, answer=Answer(found=found), heard=heard))
+    assert said in problem.remedy
 
 
 def test_the_command_says_the_same_as_json_and_ends_with_1_where_something_is_wrong(ward, capsys):

@@ -150,7 +150,8 @@ class Child:
     @property
     def state(self) -> str:
         if self.exit_code is None:
-            return self.between_lives or self.phase
+            again = f", start {self.starts}" if self.ended_lives else ""
+            return self.between_lives or self.phase + again
         if self.stranded:
             return "waited in vain"
         return _ending(self.exit_code)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
 from p2pfl.net.address import Address
-from p2pfl.net.beacon import PREFIX_BYTES, instance_of, member_of, own_about, prefix_of, seal, unseal
+from p2pfl.net.beacon import PREFIX_BYTES, SERVICE, instance_of, member_of, own_about, prefix_of, seal, unseal
 from p2pfl.net.discovery import Discovery, require_zeroconf
 from p2pfl.net.interfaces import Interface, covered
 from p2pfl.net.overhear import Overhearing, _text
@@ -176,6 +176,25 @@ async def test_what_is_on_no_network_of_ours_is_no_hint(monkeypatch):
     async with two(monkeypatch, listen=Address("0.0.0.0", 5000)) as (a, b):
         b.interfaces = [interface("eth9", "127.0.0.1/8", "198.51.100.7/24")]
         assert await a.hint() == (1, ["127.0.0.1:5000"])
+
+
+async def test_of_two_that_want_one_name_both_are_found(monkeypatch):
+    """Two processes with one key, or somebody who takes the names that he hears."""
+    pytest.importorskip("zeroconf")
+    monkeypatch.setattr("p2pfl.net.discovery.LOOK_S", 0.05)
+    prefix = secrets.token_hex(PREFIX_BYTES)
+    endings = iter(["00000000", "00000000", "00000001"])
+    wanted = {prefix: lambda: f"{prefix}-{next(endings)}.{SERVICE}"}
+    monkeypatch.setattr("p2pfl.net.discovery.instance_of", lambda one: wanted.get(one, lambda: instance_of(one))())
+    first = Told({}, prefix=prefix)
+    second = Told({}, prefix=prefix, listen=Address("127.0.0.1", 5000))
+    third = Told({prefix: 1}, prefix=secrets.token_hex(PREFIX_BYTES))
+    async with third.discovery, first.discovery:
+        assert await third.hint() == (1, ["127.0.0.1:4000"])
+        async with second.discovery:
+            while (await third.hint()) != (1, ["127.0.0.1:5000"]):
+                pass
+    assert next(endings, None) is None
 
 
 async def test_whoever_listens_beside_it_hears_what_a_node_announces(monkeypatch):

@@ -72,3 +72,12 @@ def test_a_node_that_waits_is_shown_so_and_one_that_has_said_nothing_as_starting
     assert child("waiting for disk").state == "waiting for disk"
     silent = Child(name="silent", node=None)
     assert (silent.last, silent.state, silent.waits_alone, silent.waits_for_disk) == (None, "starting", False, False)
+
+
+def test_a_node_that_has_died_before_is_shown_so():
+    again = child("training", ended_lives=[None])
+    assert (again.starts, again.state) == (2, "training, start 2")
+    again.between_lives = "died (SIGKILL), start 3 follows"
+    assert again.state == "died (SIGKILL), start 3 follows"
+    again.exit_code = 0
+    assert again.state == "finished"

@@ -62,6 +62,21 @@ ALARMS: Mapping[str, Described] = {
         does="Does not wait for it any more in its rounds, and goes on asking.",
         advice="Look at the neighbor: its disk may refuse, or it, or its link, is too slow for the model.",
     ),
+    "charter-older": Described(
+        means="A neighbor says that it has a newer charter, and does not hand it over, or hands over what is none.",
+        does="Keeps the charter that it has, and asks again in a new session.",
+        advice="Compare with `p2pfl member list`. Any further `p2pfl member` command brings the newest one to all.",
+    ),
+    "charter-conflict": Described(
+        means="One version of the charter was signed twice, with different contents.",
+        does="Goes by the one that all others end with too: that of the larger digest.",
+        advice="Run `p2pfl member list`, and make the change that is missing once more.",
+    ),
+    "removed": Described(
+        means="This node was removed from the federation.",
+        does="Stops, and keeps on disk what it has learned.",
+        advice="Nothing, if that was meant. To come back, the machine joins as a new member, with a new key: `p2pfl join`.",
+    ),
     "two-places": Described(
         means="Two running processes have the same node.key.",
         does="The later one of the two stops, when it can tell that it is.",

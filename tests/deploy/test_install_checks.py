@@ -189,7 +189,7 @@ def test_the_copy_follows_no_link_that_has_taken_the_place_of_a_folder_since_the
     for folder in (other, other / "data", other / "pi1"):
         (folder / "secret").write_text("secret", encoding="ascii")
     (other / "federation.toml").write_text("secret", encoding="ascii")
-    settings = f"dry_run='' root={tmp_path} node=pi1 federation={for_pi1} home={home}"
+    settings = f"dry_run='' root={tmp_path} node=pi1 federation={for_pi1} home={home} staged={home}"
     swap = f"mv {for_pi1 / place} {tmp_path}/away; ln -s {other / place} {for_pi1 / place}"
     steps = f"hold_federation; choose_shared; check_contents; {swap}; copy_shared; copy_own"
     outcome = run("bash", "-c", f"{script}\n{settings}\n{steps}")

@@ -23,7 +23,7 @@ from p2pfl.core.messages import (
     Message,
 )
 from p2pfl.net.link import MALFORMED
-from p2pfl.runtime.charters import NONE, OLDER, CharterKeeper
+from p2pfl.runtime.charters import NONE, CharterKeeper
 
 PATIENCE_S = 30.0
 """For the next piece of a charter that was asked for; then it is asked for again."""
@@ -172,7 +172,7 @@ class CharterTalk:
         talk.given_up = True
         known, theirs = self.keeper.edition.version, talk.theirs.version
         text = f"a neighbor says that it has version {theirs} of the members, {why}; here is version {known}"
-        self.keeper.alarm(OLDER, peer, text)
+        self.keeper.alarm("charter-older", peer, text)
 
     def _end(self, peer: int, talk: Conversation, text: str) -> None:
         self._sessions().close(peer, talk.session, f"{MALFORMED}{text}")

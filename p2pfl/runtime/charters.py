@@ -22,7 +22,6 @@ notice = logging.getLogger("p2pfl.notice")
 
 FILE_NAME = "charter"
 CONFLICT = "charter-conflict"
-OLDER = "charter-older"
 """Kinds of alarms: one version was signed twice; a neighbor has a newer charter that could not be had."""
 NONE = Edition(0, b"")
 

@@ -109,7 +109,8 @@ class Federation:
     def from_file(cls, path: Path | str) -> Federation:
         """The federation of a file, or of the folder it is in. Raises UserError: the first mistake in the file."""
         federation = cls.__new__(cls)
-        federation._config, federation._objects = compacted(load_config(path)), {}  # noqa: SLF001 - of the same class
+        found = replace(compacted(load_config(path)), admin=(), signed=None)  # keys are made anew: no charter fits them
+        federation._config, federation._objects = found, {}  # noqa: SLF001 - of the same class
         return federation
 
     @property

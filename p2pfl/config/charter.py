@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from p2pfl.config.model import HASH_BYTES, MEMBER, Edges, Edition, FederationConfig, Member
+from p2pfl.config.model import HASH_BYTES, MEMBER, Edges, Edition, FederationConfig, Member, SignedCharter
 
 MOST_BYTES = 1 << 20
 """Of a charter as it travels."""
@@ -304,8 +304,7 @@ def amended(federation: FederationConfig, charter: Charter) -> FederationConfig:
         topology=charter.topology,
         training=replace(training, rounds=rounds),
         edge_compressors=compressors_of(federation.edge_tables, charter.members, charter.edges),
-        edition=charter.edition,
-        charter=charter.packed(),
+        signed=SignedCharter(edition=charter.edition, packed=charter.packed()),
     )
 
 

@@ -146,6 +146,14 @@ class Edition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SignedCharter:
+    """A charter that was checked, as it travels."""
+
+    edition: Edition
+    packed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FederationConfig:
     """One federation file, its graph resolved.
 
@@ -174,10 +182,8 @@ class FederationConfig:
     """With admin keys, the public keys of the `[[node]]` tables: their indices are given by the file."""
     edge_tables: tuple[tuple[str, str, str], ...] = ()
     """With admin keys, the `[[edge]]` tables as they stand: two names, sorted, and a compressor."""
-    edition: Edition | None = None
+    signed: SignedCharter | None = None
     """The charter that members, graph and rounds are from; None: they are from the file itself."""
-    charter: bytes = field(default=b"", repr=False)
-    """That charter as it travels, signed."""
     discovery: bool = False
     """Whether nodes find each other on a LAN, unless a node's own file says otherwise. Two nodes may disagree."""
 
@@ -185,6 +191,16 @@ class FederationConfig:
     def method(self) -> str:
         """The spec of the learning method, by default the usual one of the rule."""
         return self.training.method or usual_method(self.gossip.rule)
+
+    @property
+    def edition(self) -> Edition | None:
+        """Which charter it goes by; None: by none, but by the file itself."""
+        return None if self.signed is None else self.signed.edition
+
+    @property
+    def charter(self) -> bytes:
+        """That charter as it travels; empty where there is none."""
+        return b"" if self.signed is None else self.signed.packed
 
     def compressor_of(self, i: int, j: int) -> str:
         """The compressor that two neighbors use."""

@@ -75,7 +75,7 @@ ALARMS: Mapping[str, Described] = {
     "removed": Described(
         means="This node was removed from the federation.",
         does="Stops, and keeps on disk what it has learned.",
-        advice="Nothing, if that was meant. To come back, the machine joins as a new member, with a new key: `p2pfl join`.",
+        advice="Nothing, if that was meant. To come back, it joins as a new member, with a new key: `p2pfl join`.",
     ),
     "two-places": Described(
         means="Two running processes have the same node.key.",

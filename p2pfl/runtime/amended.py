@@ -11,7 +11,7 @@ from p2pfl.errors import UserError
 from p2pfl.net.address import parse_address
 from p2pfl.runtime.parts import Setup, settings_for
 
-FREE = ("path", "members", "edges", "schedule", "topology", "notices", "edge_compressors", "edition", "charter")
+FREE = ("path", "members", "edges", "schedule", "topology", "notices", "edge_compressors", "signed")
 """What may differ of a federation; of `training` its rounds may, too."""
 
 

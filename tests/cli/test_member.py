@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from p2pfl import Federation
 from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity
 
@@ -257,3 +258,12 @@ def test_a_changed_members_file_is_one_clear_error_everywhere(ward, p2pfl):
     path.write_text(path.read_text(encoding="utf-8").replace("rounds = 40", "rounds = 41"), encoding="utf-8")
     for command in (("check", "ward"), ("run", "ward", "--node", "pi1"), ("member", "list", "ward")):
         refused(p2pfl(*command), "members.toml", "changed after it was signed")
+
+
+def test_in_one_process_it_runs_with_those_who_are_there(ward, member):
+    member("remove", "pi1")
+    member("set", "--rounds", "3")
+    federation = Federation.from_file(ward)
+    assert [one.name for one in federation.config.members] == ["pi2", "pi3"]
+    assert federation.config.admin == ()
+    assert len(federation.run().nodes) == 2

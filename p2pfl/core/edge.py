@@ -18,7 +18,7 @@ from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import TELLS_PER_S, EngineTime, Patience, TokenBucket, UsualTime
 from p2pfl.core.line import Line
 from p2pfl.core.lives import Life, News, Start, news_bucket
-from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Resign, Vitals
+from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Resign, VitalsTold
 from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord, disagreement
 from p2pfl.core.settings import Settings
@@ -178,7 +178,7 @@ class Edge:
         if not self.line.greeting.is_open and not isinstance(message, _BEFORE_JUDGEMENT):
             return []
         match message:
-            case Vitals():  # for eyes only: nothing is decided by them
+            case VitalsTold():  # for eyes only: nothing is decided by them
                 return []
             case Ready():
                 self.progress.hear_ready(message, now)

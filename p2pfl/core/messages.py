@@ -159,7 +159,7 @@ class Resign(Struct, frozen=True, kw_only=True, gc=False):
     other_ms: int
 
 
-class Vitals(Struct, frozen=True, kw_only=True, gc=False):
+class VitalsTold(Struct, frozen=True, kw_only=True, gc=False):
     """What members say about themselves, for eyes only: the network takes it, and no core hears of it.
 
     Of each row: how many seconds ago its node said it, by who passes it on, and the row with its signature.
@@ -169,7 +169,7 @@ class Vitals(Struct, frozen=True, kw_only=True, gc=False):
 
 
 Transaction = Request | Reply | Resync | Ask | Busy
-Message = Hello | Transaction | Ready | Done | LivesTold | Resign | Vitals
+Message = Hello | Transaction | Ready | Done | LivesTold | Resign | VitalsTold
 
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")
 _TERMS = [struct.Struct(f"<{count}d") for count in range(MOST_TERMS + 1)]

@@ -124,7 +124,7 @@ class ResignHeader(Header, frozen=True):
     other_ms: Counter
 
 
-class VitalsHeader(Header, frozen=True):
+class VitalsToldHeader(Header, frozen=True):
     rows: Annotated[tuple[tuple[Counter, Row], ...], Meta(max_length=MOST_ROWS)]
 
 
@@ -159,7 +159,7 @@ KINDS = (
     MessageKind(8, messages.Done, DoneHeader),
     MessageKind(9, messages.LivesTold, LivesToldHeader),
     MessageKind(10, messages.Resign, ResignHeader),
-    MessageKind(11, messages.Vitals, VitalsHeader),
+    MessageKind(11, messages.VitalsTold, VitalsToldHeader),
 )
 BY_CODE = {kind.code: kind for kind in KINDS}
 BY_MESSAGE = {kind.message: kind for kind in KINDS}

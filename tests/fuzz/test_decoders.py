@@ -26,7 +26,7 @@ from p2pfl.core.messages import (
     Request,
     Resign,
     Resync,
-    Vitals,
+    VitalsTold,
 )
 from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder, SessionKeys, opening_tag
 from p2pfl.crypto.identity import Identity
@@ -62,7 +62,7 @@ SAMPLES = [
     Done(version=9),
     LivesTold(lives=((3, 1, 70001), (4, 2, 2**50))),
     Resign(process=2**50, other_ms=7),
-    Vitals(rows=((0, b"row"), (7, b"x" * 200))),
+    VitalsTold(rows=((0, b"row"), (7, b"x" * 200))),
 ]
 FRAMES = [b"".join(encode(message)) for message in SAMPLES]
 LONG = Request(

@@ -25,7 +25,7 @@ from p2pfl.core.messages import (
     Request,
     Resign,
     Resync,
-    Vitals,
+    VitalsTold,
     request_digest,
 )
 from p2pfl.errors import PeerFault
@@ -128,7 +128,7 @@ GOLDEN = [
     (Done(version=9), "7032 07 08 0000 02000000 0000000000000000", "9109", ""),
     (LivesTold(lives=((3, 1, 70001),)), "7032 07 09 0000 0a000000 0000000000000000", "9191930301ce00011171", ""),
     (Resign(process=7, other_ms=9), "7032 07 0a 0000 03000000 0000000000000000", "920709", ""),
-    (Vitals(rows=((3, b"row"),)), "7032 07 0b 0000 09000000 0000000000000000", "91919203c403726f77", ""),
+    (VitalsTold(rows=((3, b"row"),)), "7032 07 0b 0000 09000000 0000000000000000", "91919203c403726f77", ""),
 ]
 
 counters = st.integers(0, 2**53 - 1)
@@ -197,7 +197,7 @@ MESSAGES = st.one_of(
     st.builds(LivesTold, lives=st.lists(st.tuples(counters, counters, counters), max_size=256).map(tuple)),
     st.builds(Resign, process=counters, other_ms=counters),
     st.builds(
-        Vitals,
+        VitalsTold,
         rows=st.lists(st.tuples(counters, st.binary(min_size=1, max_size=384)), max_size=16).map(tuple),
     ),
     st.builds(Resync, incarnation=counters),

@@ -22,7 +22,7 @@ import aiohttp
 from page_site import Made, federation_of, identity_of
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.messages import Vitals as Told
+from p2pfl.core.messages import VitalsTold
 from p2pfl.net.http import StatusPage
 from p2pfl.net.spread import MESSAGE_BYTES, ROW_BYTES, Spread, period_s
 from p2pfl.reporting.vitals import Vitals, bitmap, realm_of
@@ -55,7 +55,7 @@ class Network:
             send=lambda peer, told: self.carry(index, peer, told),
         )
 
-    def carry(self, source: int, target: int, told: Told) -> bool:
+    def carry(self, source: int, target: int, told: VitalsTold) -> bool:
         size = MESSAGE_BYTES + sum(len(raw) + ROW_BYTES for _, raw in told.rows)
         self.sent[min(source, target), max(source, target)] += size
         self.nodes[target].hear(source, told, self.now)
@@ -156,7 +156,7 @@ async def cost_of_pages(nodes: int, pages: int, seconds: float) -> dict[str, Any
             made.pass_time(1.0)
         return (time.process_time() - cpu - (made.making_s - making)) / (time.monotonic() - began)
 
-    async with StatusPage("127.0.0.1:0", dict, site=made.display) as page:
+    async with StatusPage("127.0.0.1:0", dict, site=made.display.overview) as page:
         alone = await share(seconds / 2)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         here, there = multiprocessing.get_context("spawn").Pipe()

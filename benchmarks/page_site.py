@@ -17,13 +17,14 @@ from typing import Any
 
 from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.core.facts import Phase
-from p2pfl.core.messages import Vitals as Told
+from p2pfl.core.messages import VitalsTold
 from p2pfl.crypto.identity import Identity
 from p2pfl.net.http import StatusPage
 from p2pfl.net.spread import period_s
 from p2pfl.reporting.vitals import Vitals, bitmap, figure, realm_of, sign
-from p2pfl.runtime.display import Display, software
+from p2pfl.runtime.display import Display
 from p2pfl.runtime.feed import Feed
+from p2pfl.runtime.overview import software
 from p2pfl.runtime.watch import Watch
 from topologies import build
 
@@ -164,7 +165,7 @@ class Made:
             self.due[index] -= seconds
             if index and self.due[index] <= 0:
                 self.due[index] += period_s(len(self.speed))
-                heard.append(Told(rows=((round(ago_s), self.row(index)),)))
+                heard.append(VitalsTold(rows=((round(ago_s), self.row(index)),)))
         self.making_s += time.thread_time() - began
         for told in heard:
             self.display.hear(self.source, told)
@@ -174,7 +175,7 @@ class Made:
 async def serve(made: Made, *, port: int, for_s: float = math.inf, told: Callable[[int], None] = print) -> None:
     """Serve the page on loopback and let time pass, a second at a time."""
     end = time.monotonic() + for_s
-    async with StatusPage(f"127.0.0.1:{port}", dict, site=made.display) as page:
+    async with StatusPage(f"127.0.0.1:{port}", dict, site=made.display.overview) as page:
         told(page.port)
         while time.monotonic() < end:
             await asyncio.sleep(1.0)

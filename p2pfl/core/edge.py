@@ -28,7 +28,7 @@ from p2pfl.core.messages import (
     Message,
     Ready,
     Resign,
-    Vitals,
+    VitalsTold,
 )
 from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord, disagreement
@@ -192,7 +192,7 @@ class Edge:
         if not self.line.greeting.is_open and not isinstance(message, _BEFORE_JUDGEMENT):
             return []
         match message:
-            case Vitals():  # for eyes only: nothing is decided by them
+            case VitalsTold():  # for eyes only: nothing is decided by them
                 return []
             case Ready():
                 self.progress.hear_ready(message, now)

@@ -190,7 +190,7 @@ CharterMessage = CharterTold | CharterAsked | CharterPart
 """What is about the charter: for the node as a whole, not for its core."""
 
 
-class Vitals(Struct, frozen=True, kw_only=True, gc=False):
+class VitalsTold(Struct, frozen=True, kw_only=True, gc=False):
     """What members say about themselves, for eyes only: the network takes it, and no core hears of it.
 
     Of each row: how many seconds ago its node said it, by who passes it on, and the row with its signature.
@@ -200,7 +200,7 @@ class Vitals(Struct, frozen=True, kw_only=True, gc=False):
 
 
 Transaction = Request | Reply | Resync | Ask | Busy
-Message = Hello | Transaction | Ready | Done | LivesTold | Resign | CharterMessage | Vitals
+Message = Hello | Transaction | Ready | Done | LivesTold | Resign | CharterMessage | VitalsTold
 
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")
 _TERMS = [struct.Struct(f"<{count}d") for count in range(MOST_TERMS + 1)]

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import MOST_ROWS
-from p2pfl.core.messages import Vitals as Told
+from p2pfl.core.messages import MOST_ROWS, VitalsTold
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.reporting.vitals import Vitals, prove, read, sign
@@ -85,7 +84,7 @@ class Spread:
         identity: Identity,
         realm: bytes,
         key_of: Callable[[int], bytes | None],
-        send: Callable[[int, Told], bool],
+        send: Callable[[int, VitalsTold], bool],
         on_row: Callable[[Row, Row | None], Any] = lambda row, before: None,  # noqa: ARG005 - whoever does not look
     ) -> None:
         self.own = own
@@ -118,7 +117,7 @@ class Spread:
             listener.lacks = {self.own: None} | listener.lacks
         self._on_row(row, before)
 
-    def hear(self, peer: int, message: Told, now: float) -> None:
+    def hear(self, peer: int, message: VitalsTold, now: float) -> None:
         """Keep what is newer and proven. `peer` may pass on rows of any member; the wrong ones are its fault alone."""
         listener = self._listeners.get(peer)
         if listener is None:
@@ -179,6 +178,6 @@ class Spread:
                 for member in chosen:
                     del listener.lacks[member]
 
-    def _told(self, members: list[int], now: float) -> Told:
+    def _told(self, members: list[int], now: float) -> VitalsTold:
         rows = [self.rows[member] for member in members]
-        return Told(rows=tuple((max(0, round(now - row.said_at)), row.raw) for row in rows))
+        return VitalsTold(rows=tuple((max(0, round(now - row.said_at)), row.raw) for row in rows))

@@ -19,7 +19,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import Message, Vitals
+from p2pfl.core.messages import Message, VitalsTold
 from p2pfl.errors import PeerFault
 from p2pfl.net.greeting import Connection
 from p2pfl.net.link import PeerLink, Shared
@@ -33,7 +33,7 @@ CHURN_ALARM_S = 3600.0
 OnOpen = Callable[[int, int], Any]
 OnMessage = Callable[[int, int, Message], Any]
 OnClose = Callable[[int, int, str], Any]
-OnVitals = Callable[[int, Vitals], Any]
+OnVitals = Callable[[int, VitalsTold], Any]
 
 
 class Admission(Enum):
@@ -262,8 +262,8 @@ class Table:
         return True
 
     def delivered(self, link: PeerLink, message: Message) -> None:
-        """Vitals are nothing for the core."""
-        if isinstance(message, Vitals):
+        """VitalsTold are nothing for the core."""
+        if isinstance(message, VitalsTold):
             self.callbacks.on_vitals(link.peer, message)
         else:
             self.callbacks.on_message(link.peer, link.number, message)

@@ -101,7 +101,7 @@ ALARMS: Mapping[str, Described] = {
         ended_by="not-alone",
     ),
     "training-alone": Described(
-        means="The last rounds were trained without any neighbor, though some are listed.",
+        means="For a minute and ten rounds no neighbor was there, though some are listed.",
         does="Goes on training its own model and dialing; what it learns is mixed in when a neighbor is back.",
         advice="Look at this machine's own link first: when all neighbors are gone at once, it is the likely cause.",
         ended_by="not-alone",

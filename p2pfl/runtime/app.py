@@ -24,7 +24,7 @@ from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
-from p2pfl.core.messages import Vitals
+from p2pfl.core.messages import VitalsTold
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
@@ -41,11 +41,12 @@ from p2pfl.runtime.arrival import arrive
 from p2pfl.runtime.charter_talk import CharterTalk
 from p2pfl.runtime.charters import FILE_NAME as CHARTER_FILE
 from p2pfl.runtime.charters import CharterKeeper
-from p2pfl.runtime.display import Display, software
+from p2pfl.runtime.display import Display
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look, needs_of
 from p2pfl.runtime.lan import discovery_of
 from p2pfl.runtime.lonely import ask_when_alone
+from p2pfl.runtime.overview import software
 from p2pfl.runtime.parts import Setup, read_setup
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.watch import Watch
@@ -255,14 +256,14 @@ class Application:
                 driver.links = links
                 await doors.enter_async_context(links)
                 log.info("listening on port %d", links.port)
-                self._note_address(links.port, status, open_page)
+                open_page.enter_context(whereabouts.noted(setup.node, setup.federation.name, links.port, status))
                 if setup.node.discovery:
                     await doors.enter_async_context(
                         discovery_of(setup.member, setup.node, lambda: self.setup.federation, links)
                     )
                 notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
                 self._begin(driver, links)
-                tasks = [asyncio.create_task(self._upkeep())]
+                tasks = [asyncio.create_task(work) for work in (self._upkeep(), self._show())]
                 if driver.charters is not None:
                     work = ask_when_alone(driver.charters.keeper, setup.identity, driver.charters.is_alone)
                     tasks.append(asyncio.create_task(work))
@@ -277,24 +278,14 @@ class Application:
     async def _open_page(self, node: NodeConfig, until_over: AsyncExitStack) -> str:
         """Its address. The link for others than this machine has a token, which the log tells."""
         listen, token = node.status_listen or "", whereabouts.page_token(node.state_dir)
-        page = StatusPage(listen, self._page, site=self.display, names=node.status_names, token=token)
+        page = StatusPage(listen, self._page, site=self.display.overview, names=node.status_names, token=token)
         await until_over.enter_async_context(page)
         address = whereabouts.address_at(listen, page.port)
-        log.info("page: http://%s/ (status: http://%s/status)", address, address)
+        log.info("page: http://%s/", address)
+        log.info("status: http://%s/status", address)
         for host in page.others_hosts():
             notice.info("page for others: http://%s:%d/#%s", host, page.port, token)
         return address
-
-    def _note_address(self, port: int, status: str | None, until_over: AsyncExitStack) -> None:
-        """Beside the state, for as long as the node is there."""
-        node, name = self.setup.node, self.setup.federation.name
-        listen = whereabouts.address_at(node.listen, port)
-        there = whereabouts.Whereabouts(federation=name, node=node.name, pid=os.getpid(), listen=listen, status=status)
-        until_over.callback(whereabouts.remove, node.state_dir)
-        try:
-            whereabouts.write(node.state_dir, there)
-        except StorageError as error:
-            log.warning("%s", error)
 
     def _display(self, driver: Driver, engine: Engine, links: Links) -> Display:
         setup = self.setup
@@ -338,6 +329,18 @@ class Application:
     def _links(self, driver: Driver) -> Links:
         setup = self.setup
         members = setup.federation.members
+
+        def opened(peer: int, session: int) -> None:
+            driver.session_opened(peer, session)
+            self.display.opened(peer)
+
+        def closed(peer: int, session: int, reason: str) -> None:
+            self.display.closed(peer)
+            driver.session_closed(peer, session, reason)
+
+        def heard(peer: int, told: VitalsTold) -> None:
+            self.display.hear(peer, told)
+
         return Links(
             identity=setup.identity,
             members=listed(setup.federation),
@@ -347,10 +350,10 @@ class Application:
             binding=parts.binding(setup),
             listen=setup.node.listen,
             max_body_bytes=parts.largest_bytes(setup),
-            on_open=partial(self._session_opened, driver),
+            on_open=opened,
             on_message=driver.message_received,
-            on_close=partial(self._session_closed, driver),
-            on_vitals=self._vitals_came,
+            on_close=closed,
+            on_vitals=heard,
             rng=random.Random(os.urandom(16)),  # jitter of dials: nothing that a seed should repeat
             log=logging.getLogger("p2pfl.net"),
             name_of=self._name_of,
@@ -425,17 +428,6 @@ class Application:
         """A newer charter was taken, and is on disk; the neighbors have been told."""
         self.amend(federation)
 
-    def _session_opened(self, driver: Driver, peer: int, session: int) -> None:
-        driver.session_opened(peer, session)
-        self.display.opened(peer)
-
-    def _session_closed(self, driver: Driver, peer: int, session: int, reason: str) -> None:
-        self.display.closed(peer)
-        driver.session_closed(peer, session, reason)
-
-    def _vitals_came(self, peer: int, told: Vitals) -> None:
-        self.display.hear(peer, told)
-
     async def _upkeep(self) -> None:
         """Snapshots by the clock, and the distance to the neighbors for whoever asks."""
         began = saved_at = time.monotonic()
@@ -452,12 +444,17 @@ class Application:
                 self.driver.presence.look(time.monotonic())
             if self.driver is not None and self.driver.charters is not None:
                 self.driver.charters.look(time.monotonic())
-                self.display.tick()
             if self.driver is not None and self.status.core.rounds.phase in (Phase.CLOSING, Phase.LINGERING):
                 self.driver.measure()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and time.monotonic() - saved_at >= self.setup.node.snapshot_s:
                 saved_at = time.monotonic()
                 self.thread.jobs.put(Checkpoint())
+
+    async def _show(self) -> None:
+        """Apart from the upkeep: what is for eyes only must not be in its way."""
+        while True:
+            await asyncio.sleep(1.0)
+            self.display.tick()
 
     def _say_who_is_missing(self) -> None:
         core = self.status.core

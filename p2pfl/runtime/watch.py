@@ -15,7 +15,8 @@ from p2pfl.net.spread import Row
 from p2pfl.runtime.feed import Feed
 
 ROUNDS_ALONE = 10
-"""So many rounds in a row without a neighbor are an alarm."""
+ALONE_S = 60.0
+"""So many rounds in a row without a neighbor, in so much time at least, are an alarm."""
 DISK_EVERY_S = 30.0
 STARTING_S = 60.0
 """Who is heard of before this has been there all the time, as far as this node can know."""
@@ -41,6 +42,7 @@ class Watch:
     alone: int = 0
     in_a_row: int = 0
     """Rounds trained without a neighbor, since the last one with."""
+    alone_since: float | None = None
     disk_at: float = float("-inf")
     quiet: set[int] = field(default_factory=set)
     """Members that should have said something."""
@@ -49,21 +51,24 @@ class Watch:
 
     def look(self, now: float) -> None:
         self.feed.expire()
-        self._look_for_company()
+        self._look_for_company(now)
         if now >= self.disk_at + DISK_EVERY_S:
             self.disk_at = now
             self._look_for_room()
 
-    def _look_for_company(self) -> None:
+    def _look_for_company(self, now: float) -> None:
         facts = self.core.facts
         rounds, alone = facts.rounds - self.rounds, facts.alone - self.alone
         self.rounds, self.alone = facts.rounds, facts.alone
         if rounds > alone or (self.core.rounds.phase is not Phase.WAITING and self._is_accompanied()):
-            self.in_a_row = 0
+            self.in_a_row, self.alone_since = 0, None
             self.feed.settle("not-alone", None)
             return
-        before, self.in_a_row = self.in_a_row, self.in_a_row + alone
-        if before < ROUNDS_ALONE <= self.in_a_row:
+        self.in_a_row += alone
+        if self.in_a_row and self.alone_since is None:
+            self.alone_since = now
+        alone_s = 0.0 if self.alone_since is None else now - self.alone_since
+        if self.in_a_row >= ROUNDS_ALONE and alone_s >= ALONE_S and not self.feed.stands("training-alone", None):
             text = f"{self.in_a_row} rounds were trained without a neighbor, of {len(self.core.edges)} that are listed"
             self.raise_alarm("training-alone", None, text)
 
@@ -109,6 +114,11 @@ class Watch:
             self.feed.settle("software-agrees", member)
         elif not self.feed.stands("software-differs", member):
             self.raise_alarm("software-differs", member, text)
+
+    def forget(self, member: int) -> None:
+        """One that is no member any more."""
+        self.quiet.discard(member)
+        self.feed.forget(member)
 
     def miss(self, member: int, age_s: float, now: float) -> None:
         """Nothing was heard of a member for longer than there should be."""

@@ -6,15 +6,20 @@ number has been given to another process, whoever is asked there answers for ano
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
+from p2pfl.config.model import NodeConfig
 from p2pfl.errors import StorageError
 from p2pfl.storage.disk import replace_file
+
+log = logging.getLogger("p2pfl")
 
 FILE_NAME = "address.json"
 TOKEN_NAME = "page-token"  # noqa: S105 - the name of a file
@@ -54,6 +59,21 @@ def address_at(listen: str, port: int) -> str:
 def write(folder: Path, there: Whereabouts) -> None:
     """Raises StorageError: the disk does not take it."""
     replace_file(folder / FILE_NAME, [msgspec.json.encode(there)])
+
+
+@contextmanager
+def noted(node: NodeConfig, federation: str, port: int, status: str | None) -> Iterator[None]:
+    """The file is there for as long as the block runs; without it, if the disk refuses."""
+    listen = address_at(node.listen, port)
+    there = Whereabouts(federation=federation, node=node.name, pid=os.getpid(), listen=listen, status=status)
+    try:
+        write(node.state_dir, there)
+    except StorageError as error:
+        log.warning("%s", error)
+    try:
+        yield
+    finally:
+        remove(node.state_dir)
 
 
 def remove(folder: Path) -> None:

@@ -150,7 +150,7 @@ class CharterPartHeader(Header, frozen=True):
     part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
 
 
-class VitalsHeader(Header, frozen=True):
+class VitalsToldHeader(Header, frozen=True):
     rows: Annotated[tuple[tuple[Counter, Row], ...], Meta(max_length=MOST_ROWS)]
 
 
@@ -188,7 +188,7 @@ KINDS = (
     MessageKind(11, messages.CharterTold, CharterToldHeader),
     MessageKind(12, messages.CharterAsked, CharterAskedHeader),
     MessageKind(13, messages.CharterPart, CharterPartHeader),
-    MessageKind(14, messages.Vitals, VitalsHeader),
+    MessageKind(14, messages.VitalsTold, VitalsToldHeader),
 )
 BY_CODE = {kind.code: kind for kind in KINDS}
 BY_MESSAGE = {kind.message: kind for kind in KINDS}

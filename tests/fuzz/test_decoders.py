@@ -29,7 +29,7 @@ from p2pfl.core.messages import (
     Request,
     Resign,
     Resync,
-    Vitals,
+    VitalsTold,
 )
 from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder, SessionKeys, opening_tag
 from p2pfl.crypto.identity import Identity
@@ -68,7 +68,7 @@ SAMPLES = [
     CharterTold(version=2, fingerprint=bytes(32)),
     CharterAsked(version=1),
     CharterPart(size=70, offset=3, part=b"part"),
-    Vitals(rows=((0, b"row"), (7, b"x" * 200))),
+    VitalsTold(rows=((0, b"row"), (7, b"x" * 200))),
 ]
 FRAMES = [b"".join(encode(message)) for message in SAMPLES]
 LONG = Request(

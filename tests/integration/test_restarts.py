@@ -183,7 +183,9 @@ async def test_bytes_and_messages_are_told_by_neighbor(ward, start, finish):
     results = await finish(start(field), rounds=30)
     rows = {(result.node, row.name): row for result in results for row in result.neighbors}
     for (one, other), row in rows.items():
-        assert row.bytes_sent == pytest.approx(rows[other, one].bytes_received, abs=200)  # who says goodbye last
+        assert row.bytes_sent == pytest.approx(
+            rows[other, one].bytes_received, abs=600
+        )  # who says how it is, and goodbye, last
     for result in results:
         assert sum(row.bytes_sent for row in result.neighbors) == pytest.approx(result.bytes_sent, abs=2_000)
     each = {pair: row.bytes_sent / row.messages_sent for pair, row in rows.items()}

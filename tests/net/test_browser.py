@@ -25,7 +25,7 @@ ROWS = "document.querySelectorAll('#members tbody tr').length"
 async def shown(made, folder, **options):
     """A page of a federation that does not run, and a tab in which nothing is open yet."""
     async with (
-        StatusPage("127.0.0.1:0", dict, site=made.display, **options) as page,
+        StatusPage("127.0.0.1:0", dict, site=made.display.overview, **options) as page,
         browser.browser(folder) as new,
     ):
         yield page, await new()
@@ -35,7 +35,7 @@ async def shown(made, folder, **options):
 async def test_the_page_shows_the_federation_live_and_asks_nobody_else(tmp_path):
     made = Made(5, fast=20.0)
     for _ in range(3):
-        made.display.curves.step_s = 0.0
+        made.display.overview.curves.step_s = 0.0
         made.pass_time(3.0)
     async with shown(made, tmp_path) as (page, tab):
         await tab.open(f"http://127.0.0.1:{page.port}/")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pfl.core.messages import Vitals as Told
+from p2pfl.core.messages import VitalsTold
 from p2pfl.crypto.identity import Identity
 from p2pfl.net.spread import EDGE_BYTES_PER_S, HEARD_AT_ONCE, MESSAGE_BYTES, ROW_BYTES, Spread, period_s
 from p2pfl.reporting.vitals import Vitals, sign
@@ -189,7 +189,7 @@ def raw_row(member, *, counter=1, key=None, realm=REALM):
 )
 def test_what_its_member_has_not_signed_is_refused_and_nobody_stops(raw):
     network = path(3)
-    network.nodes[0].hear(1, Told(rows=((0, raw), (0, raw_row(2)))), 0.0)
+    network.nodes[0].hear(1, VitalsTold(rows=((0, raw), (0, raw_row(2)))), 0.0)
     assert network.nodes[0].refused[1] == 1
     assert set(network.nodes[0].rows) == {2}, "the row behind it is read"
 
@@ -197,29 +197,29 @@ def test_what_its_member_has_not_signed_is_refused_and_nobody_stops(raw):
 def test_an_older_row_is_refused_and_the_newer_one_told():
     network = path(2)
     node = network.nodes[0]
-    node.hear(1, Told(rows=((0, raw_row(1, counter=9)),)), 0.0)
-    node.hear(1, Told(rows=((0, raw_row(1, counter=8)),)), 0.0)
+    node.hear(1, VitalsTold(rows=((0, raw_row(1, counter=9)),)), 0.0)
+    node.hear(1, VitalsTold(rows=((0, raw_row(1, counter=8)),)), 0.0)
     assert node.rows[1].vitals.counter == 9
     assert list(node._listeners[1].lacks) == [1]
 
 
 def test_who_is_no_member_has_no_row():
     network = path(2)
-    network.nodes[0].hear(1, Told(rows=((0, raw_row(2)), (0, raw_row(500)))), 0.0)
+    network.nodes[0].hear(1, VitalsTold(rows=((0, raw_row(2)), (0, raw_row(500)))), 0.0)
     assert network.nodes[0].rows == {}
 
 
 def test_who_says_too_much_is_not_read_to_the_end():
     network = path(2)
     for counter in range(1, 1000):
-        network.nodes[0].hear(1, Told(rows=((0, raw_row(1, counter=counter)),)), 0.0)
+        network.nodes[0].hear(1, VitalsTold(rows=((0, raw_row(1, counter=counter)),)), 0.0)
     assert network.nodes[0].rows[1].vitals.counter <= HEARD_AT_ONCE
 
 
 def test_a_row_from_somebody_without_a_session_is_not_read():
     network = path(2)
     network.nodes[0].closed(1)
-    network.nodes[0].hear(1, Told(rows=((0, raw_row(1)),)), 0.0)
+    network.nodes[0].hear(1, VitalsTold(rows=((0, raw_row(1)),)), 0.0)
     assert network.nodes[0].rows == {}
 
 

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from page_site import Made, identity_of
 
 from p2pfl.config.model import Member
-from p2pfl.core.messages import Vitals as Told
+from p2pfl.core.messages import VitalsTold
 from p2pfl.reporting.curves import MOST_LINES, MOST_POINTS, Curves
 from p2pfl.reporting.overview import FederationStatus, FederationStep
 from p2pfl.runtime import display as module
@@ -47,8 +47,8 @@ def run(made, clock, seconds):
 
 
 def whole(made):
-    made.display.step()
-    return msgspec.json.decode(made.display.whole(), type=FederationStatus)
+    made.display.overview.step()
+    return msgspec.json.decode(made.display.overview.whole(), type=FederationStatus)
 
 
 def test_every_member_has_a_row_with_its_age_and_who_told_it(made, clock):
@@ -64,14 +64,14 @@ def test_every_member_has_a_row_with_its_age_and_who_told_it(made, clock):
 
 def test_a_step_has_what_has_changed_and_no_more(made, clock):
     run(made, clock, 5)
-    made.display.step()
-    number, raw = made.display.step()
+    made.display.overview.step()
+    number, raw = made.display.overview.step()
     step = msgspec.json.decode(raw, type=FederationStep)
     assert (step.number, step.members, step.events, step.alarms, step.point) == (number, [], [], None, None)
     made.silent |= {1, 2, 3}
     made.alarm("neighbor-lost", 4, "gone")
     run(made, clock, 2)
-    step = msgspec.json.decode(made.display.step()[1], type=FederationStep)
+    step = msgspec.json.decode(made.display.overview.step()[1], type=FederationStep)
     assert {row.index for row in step.members} == {0, 4}
     assert [event.kind for event in step.events] == ["neighbor-lost"]
     assert [alarm.kind for alarm in step.alarms] == ["neighbor-lost"]
@@ -83,9 +83,9 @@ def test_steps_on_top_of_a_whole_are_the_next_whole(made, clock):
     rows = {row.index: row for row in whole(made).members}
     for _ in range(10):
         run(made, clock, 1)
-        for row in msgspec.json.decode(made.display.step()[1], type=FederationStep).members:
+        for row in msgspec.json.decode(made.display.overview.step()[1], type=FederationStep).members:
             rows[row.index] = row
-    now = msgspec.json.decode(made.display.whole(), type=FederationStatus)
+    now = msgspec.json.decode(made.display.overview.whole(), type=FederationStatus)
     assert now.members == list(rows.values())
 
 
@@ -103,10 +103,10 @@ def test_who_is_not_heard_of_becomes_quiet_by_itself(made, clock):
 
 def test_members_that_come_and_go_are_told_whole(made, clock):
     run(made, clock, 5)
-    made.display.step()
+    made.display.overview.step()
     newcomer = Member(index=5, name="pi6", key=identity_of(5).public, address=None)
     made.federation = replace(made.federation, members=(*made.federation.members, newcomer), edges=((0, 5),))
-    assert made.display.step()[1] is None
+    assert made.display.overview.step()[1] is None
     (
         made.speed.append(1.0),
         made.counters.append(0),
@@ -117,7 +117,7 @@ def test_members_that_come_and_go_are_told_whole(made, clock):
     run(made, clock, 5)
     assert whole(made).members[5].phase == "training"
     made.federation = replace(made.federation, members=made.federation.members[:4])
-    assert made.display.step()[1] is None
+    assert made.display.overview.step()[1] is None
     made.display.tick()
     assert set(made.display.spread.rows) == {0, 1, 2, 3}
     assert len(whole(made).members) == 4
@@ -161,8 +161,8 @@ def test_something_notable_is_said_soon_and_nothing_twice_a_second(clock):
 
 
 def test_nonsense_from_a_neighbor_stops_nothing(made, clock):
-    made.display.hear(1, Told(rows=((0, b"x"), (2**53 - 1, made.row(2)), (0, b"x" * 384))))
-    made.display.hear(99, Told(rows=((0, b"x"),)))
+    made.display.hear(1, VitalsTold(rows=((0, b"x"), (2**53 - 1, made.row(2)), (0, b"x" * 384))))
+    made.display.hear(99, VitalsTold(rows=((0, b"x"),)))
     made.display.tick()
     assert whole(made).members[2].quiet, "it is said to be ages old"
 
@@ -171,10 +171,10 @@ def test_history_is_the_same_for_a_page_that_has_been_open_and_one_that_comes_no
     points = []
     for _ in range(30):
         run(made, clock, 1)
-        _, raw = made.display.step()
+        _, raw = made.display.overview.step()
         if raw is not None and (point := msgspec.json.decode(raw, type=FederationStep).point):
             points.append(point)
-    history = json.loads(made.display.history(None))
+    history = json.loads(made.display.overview.history(None))
     assert history["times"][-len(points) :] == [point["time"][0] for point in points]
     assert history["figures"]["accuracy"][-len(points) :] == [point["accuracy"] for point in points]
 

@@ -10,7 +10,7 @@ from p2pfl.core.facts import Phase
 from p2pfl.net.spread import Row
 from p2pfl.reporting.vitals import Vitals
 from p2pfl.runtime.feed import Feed
-from p2pfl.runtime.watch import DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Watch
+from p2pfl.runtime.watch import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Watch
 
 
 class World:
@@ -18,7 +18,7 @@ class World:
         self.facts = SimpleNamespace(rounds=0, alone=0)
         self.edge = SimpleNamespace(is_open=False)
         self.phase = SimpleNamespace(phase=Phase.TRAINING)
-        self.room = 10_000.0
+        self.room, self.now = 10_000.0, 0.0
         self.feed = Feed("pi{}".format)
         self.raised = []
         self.watch = Watch(
@@ -35,11 +35,12 @@ class World:
         self.raised.append((kind, peer))
         self.feed.stand(kind, peer, text)
 
-    def train(self, rounds, *, alone):
+    def train(self, rounds, *, alone, in_s=0.0):
         for _ in range(rounds):
+            self.now += in_s / rounds
             self.facts.rounds += 1
             self.facts.alone += alone
-            self.watch.look(0.0)
+            self.watch.look(self.now)
 
     def hear(self, member, now=0.0, *, phase="training", life=1, software="0.1.0", before=None):
         vitals = Vitals(
@@ -76,17 +77,23 @@ def world():
 
 
 def test_many_rounds_without_a_neighbor_are_an_alarm_once_and_until_one_is_there(world):
-    world.train(ROUNDS_ALONE - 1, alone=True)
+    world.train(ROUNDS_ALONE - 1, alone=True, in_s=5 * ALONE_S)
     assert world.raised == []
-    world.train(ROUNDS_ALONE, alone=True)
+    world.train(ROUNDS_ALONE, alone=True, in_s=5 * ALONE_S)
     assert world.raised == [("training-alone", None)]
     world.train(1, alone=False)
     assert world.feed.kinds == []
 
 
+def test_many_quick_rounds_alone_are_no_alarm(world):
+    """A neighbor that is restarted is away for seconds."""
+    world.train(10 * ROUNDS_ALONE, alone=True, in_s=ALONE_S - 1)
+    assert world.raised == []
+
+
 def test_rounds_alone_that_are_not_in_a_row_are_none(world):
     for _ in range(ROUNDS_ALONE):
-        world.train(2, alone=True)
+        world.train(2, alone=True, in_s=2 * ALONE_S)
         world.train(1, alone=False)
     assert world.raised == []
 

@@ -28,7 +28,7 @@ from p2pfl.core.messages import (
     Request,
     Resign,
     Resync,
-    Vitals,
+    VitalsTold,
     request_digest,
 )
 from p2pfl.errors import PeerFault
@@ -135,7 +135,7 @@ GOLDEN = [
     (CharterTold(version=3, fingerprint=D1), "7032 07 0b 0000 14000000 0000000000000000", f"9203c410{'01' * 16}", ""),
     (CharterAsked(version=2), "7032 07 0c 0000 02000000 0000000000000000", "9102", ""),
     (CharterPart(size=9, offset=4, part=b"ab"), "7032 07 0d 0000 07000000 0000000000000000", "930904c4026162", ""),
-    (Vitals(rows=((3, b"row"),)), "7032 07 0e 0000 09000000 0000000000000000", "91919203c403726f77", ""),
+    (VitalsTold(rows=((3, b"row"),)), "7032 07 0e 0000 09000000 0000000000000000", "91919203c403726f77", ""),
 ]
 
 counters = st.integers(0, 2**53 - 1)
@@ -206,7 +206,7 @@ MESSAGES = st.one_of(
     st.builds(LivesTold, lives=st.lists(st.tuples(counters, counters, counters), max_size=256).map(tuple)),
     st.builds(Resign, process=counters, other_ms=counters),
     st.builds(
-        Vitals,
+        VitalsTold,
         rows=st.lists(st.tuples(counters, st.binary(min_size=1, max_size=384)), max_size=16).map(tuple),
     ),
     st.builds(Resync, incarnation=counters),

@@ -1,0 +1,161 @@
+"""What readers get of a federation: all that one node knows of it, what has changed since they were told, the past.
+
+Rows are those that members have said of themselves (`net/spread.py`). A step is what all open pages are told once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import msgspec
+
+from p2pfl.config.model import FederationConfig, Member
+from p2pfl.net.spread import Row, period_s
+from p2pfl.reporting.curves import FIGURES, Curves
+from p2pfl.reporting.overview import FederationStatus, FederationStep, MemberRow
+from p2pfl.reporting.vitals import members_of, word
+from p2pfl.runtime.feed import Feed
+from p2pfl.runtime.watch import OVER
+
+QUIET_PERIODS = 3
+QUIET_EXTRA_S = 15.0
+"""A member is quiet after so many periods, and this for the way."""
+
+
+@cache
+def software() -> str:
+    try:
+        return word(version("p2pfl-gossip"))
+    except PackageNotFoundError:
+        return "source"
+
+
+def charter_of(federation: FederationConfig) -> int:
+    """The version of its charter, 0 where it has none."""
+    return 0 if federation.edition is None else federation.edition.version
+
+
+def is_retired(member: Member) -> bool:
+    """Whether the member has left for good: its row in the list only keeps the others' places."""
+    return bool(getattr(member, "retired", False))
+
+
+class Overview:
+    """`federation` gives the one that the node holds now, `rows` are the latest of each member, by index."""
+
+    def __init__(
+        self, *, federation: Callable[[], FederationConfig], own: int, rows: Mapping[int, Row], feed: Feed
+    ) -> None:
+        self.federation, self.own, self.rows, self.feed = federation, own, rows, feed
+        self.curves = Curves()
+        self._rates: dict[int, float] = {}
+        self._shown: dict[int, tuple[object, MemberRow]] = {}
+        """Of each member its latest row for readers, and what that was made of."""
+        self._told: dict[int, MemberRow] = {}
+        """The rows of the latest step."""
+        self._shape: object = None
+        """Members, edges and rounds as of the latest step."""
+        self._point: dict[str, list[float | None]] | None = None
+        self._number = self._events_shown = 0
+        self._alarms_shown = -1
+
+    def note_row(self, row: Row, before: Row | None) -> None:
+        """How much a member has sent since its row before."""
+        if before is not None and row.said_at > before.said_at:
+            sent = row.vitals.bytes_sent - before.vitals.bytes_sent
+            self._rates[row.vitals.member] = max(0.0, sent / (row.said_at - before.said_at))
+
+    def keep_point(self, now: float) -> None:
+        """One more point of the curves, if it is time for one. Of a quiet member nothing is known any more."""
+        if self.curves.is_due(now):
+            rows = [self._row(member, now) for member in self.federation().members]
+            told = [{} if row.quiet else {name: getattr(row, name) for name in FIGURES} for row in rows]
+            self._point = self.curves.add(now, told)
+
+    @property
+    def quiet_after_s(self) -> float:
+        return QUIET_PERIODS * period_s(len(self.federation().members)) + QUIET_EXTRA_S
+
+    def is_quiet(self, row: Row, now: float) -> bool:
+        return row.source is not None and row.vitals.phase not in OVER and now - row.said_at > self.quiet_after_s
+
+    def _row(self, member: Member, now: float) -> MemberRow:
+        """The same object for as long as nothing has changed."""
+        row = self.rows.get(member.index)
+        made_of = (member, None if row is None else row.raw, row is not None and self.is_quiet(row, now))
+        shown = self._shown.get(member.index)
+        if shown is None or shown[0] != made_of:
+            shown = self._shown[member.index] = made_of, self._made(member, row, now)
+        return shown[1]
+
+    def _made(self, member: Member, row: Row | None, now: float) -> MemberRow:
+        if row is None:
+            return MemberRow(index=member.index, name=member.name)
+        said = msgspec.structs.asdict(row.vitals)
+        for name in ("member", "counter", "live", "standing"):
+            del said[name]
+        rate, source = self._rates.get(member.index), row.source
+        return MemberRow(
+            index=member.index,
+            name=member.name,
+            at=round(row.said_at, 1),
+            source=None if source is None or source == member.index else self._name_of(source),
+            quiet=self.is_quiet(row, now),
+            live=members_of(row.vitals.live),
+            standing=list(row.vitals.standing),
+            bytes_per_s=None if rate is None else round(rate, 1),
+            **said,
+        )
+
+    def _name_of(self, index: int) -> str:
+        return self.federation().members[index].name
+
+    def whole(self) -> bytes:
+        """All that is known, as of the latest step. JSON of a `FederationStatus`."""
+        federation, now = self.federation(), time.monotonic()
+        found = FederationStatus(
+            federation=federation.name,
+            node=self._name_of(self.own),
+            number=self._number,
+            now=round(now, 1),
+            vitals=federation.gossip.vitals,
+            period_s=period_s(len(federation.members)),
+            quiet_after_s=self.quiet_after_s,
+            rounds_to_do=federation.training.rounds,
+            topology=federation.topology,
+            charter=charter_of(federation),
+            software=software(),
+            edges=federation.edges,
+            members=[self._row(member, now) for member in federation.members if not is_retired(member)],
+            alarms=self.feed.standing(),
+            events=list(self.feed.events),
+        )
+        return msgspec.json.encode(found)
+
+    def step(self) -> tuple[int, bytes | None]:
+        """What has changed since the step before, and its number; None where the change is told by `whole` only."""
+        now, before = time.monotonic(), self._told
+        members = [member for member in self.federation().members if not is_retired(member)]
+        self._told = {member.index: self._row(member, now) for member in members}
+        self._number += 1
+        shape = (tuple(members), self.federation().edges, self.federation().training.rounds)
+        is_new, self._shape = shape != self._shape, shape
+        found = FederationStep(
+            number=self._number,
+            now=round(now, 1),
+            members=[row for row in self._told.values() if before.get(row.index) is not row],
+            events=[event for event in self.feed.events if event.number > self._events_shown],
+            alarms=self.feed.standing() if self.feed.changes != self._alarms_shown else None,
+            point=self._point,
+        )
+        self._events_shown, self._alarms_shown, self._point = self.feed.told, self.feed.changes, None
+        return self._number, None if is_new else msgspec.json.encode(found)
+
+    def history(self, member: int | None) -> bytes:
+        """The curves since the node has started, of all members or of one."""
+        found: dict[str, Any] = self.curves.told() if member is None else self.curves.of(member)
+        return msgspec.json.encode(found)

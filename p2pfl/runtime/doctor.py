@@ -202,6 +202,12 @@ def _of_the_lan(diagnosis: Diagnosis) -> Iterator[Problem]:
             text=f"no network interface is used: {skipped}",
             remedy="plug in the network, or name the one to use in node.toml: [network] interfaces = [...]",
         )
+    missing = any(patient.answering is None for patient in diagnosis.patients if not patient.here)
+    if missing and diagnosis.tallies and all(tally.interface.loopback for tally in diagnosis.tallies):
+        yield Problem(
+            text=f"{diagnosis.node} listens on this machine alone: no other can reach it or hears of it",
+            remedy='set `listen = "0.0.0.0:PORT"` in its node.toml',
+        )
     for tally in diagnosis.tallies:
         if problem := _of_interface(diagnosis, tally):
             yield problem

@@ -14,6 +14,7 @@ import fcntl
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -165,6 +166,9 @@ def _existing(folder: Path) -> Path:
 _NAME = re.compile(r"(snapshot|log)-(\d{8,19})(\.tmp)?")
 
 
+LOOKS, LOOK_S = 4, 0.02
+
+
 def lock_folder(folder: Path) -> int:
     """Create the folder for its owner alone if need be and lock it; closing the returned descriptor unlocks it.
 
@@ -184,7 +188,7 @@ def lock_folder(folder: Path) -> int:
             allowed="a folder this user may create and write",
         ) from error
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take(fd)
     except OSError as error:
         os.close(fd)
         raise UserError(
@@ -196,6 +200,16 @@ def lock_folder(folder: Path) -> int:
         os.close(fd)
         raise UserError("the state folder is not writable", file=folder, allowed="a folder this user may write")
     return fd
+
+
+def _take(fd: int) -> None:
+    """Whoever only looks whether a node runs holds the lock for an instant."""
+    for _ in range(LOOKS):
+        with suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(LOOK_S)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def refuse_shared(folder: Path, *, user: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.errors import UserError
-from p2pfl.runtime.claim import claimed
+from p2pfl.runtime.claim import _locked, claimed
 from p2pfl.storage.disk import lock_folder
 
 
@@ -52,3 +52,12 @@ def test_a_second_launch_touches_neither_report_nor_logs(ward, capsys):
     assert "runs already" in capsys.readouterr().err
     assert (folder / "report.json").read_text() == "of the first"
     assert (folder / "node0" / "node.log").read_text() == "of the first"
+
+
+def test_a_look_whether_a_node_runs_does_not_keep_it_from_starting(ward, monkeypatch):
+    state = nodes(ward)[0].state_dir
+    os.close(lock_folder(state))
+    look = _locked(state / "lock")
+    assert look.__enter__() is True
+    monkeypatch.setattr("p2pfl.storage.disk.time.sleep", lambda _: look.__exit__(None, None, None))
+    os.close(lock_folder(state))

@@ -44,7 +44,7 @@ def diagnosis(ward, *, discovery=True, answer=ANSWERS, about=None, heard=(), ski
     ]
     for patient, found in zip(patients[1:], (answer, ANSWERS), strict=True):
         patient.places.append(Place(address=patient.member.address, via=("file",), answer=found))
-    tallies = [] if skipped else [Tally(interface=ETH0, **tally)]
+    tallies = [] if skipped else [Tally(**({"interface": ETH0} | tally))]
     return Diagnosis(
         federation=ward,
         discovery=discovery,
@@ -97,6 +97,13 @@ def test_who_is_alone_cannot_tell_and_says_so(ward):
 def test_a_machine_without_a_usable_interface_is_told_which_there_are(ward):
     skipped = [Interface(name="docker0", index=3, addresses=(), skipped="a bridge")]
     assert of_the_lan(ward, skipped=skipped) == ["no network interface is used: docker0 (a bridge)"]
+
+
+def test_a_node_that_listens_on_loopback_is_told_why_it_is_alone(ward):
+    alone = Interface(name="lo", index=1, addresses=(ip_interface("127.0.0.1/8"),), loopback=True)
+    assert of_the_lan(ward, interface=alone) == []
+    (text,) = of_the_lan(ward, interface=alone, answer=Answer(found=Found.REFUSED))
+    assert text.startswith("node0 listens on this machine alone")
 
 
 def test_without_discovery_every_member_needs_an_address(ward):

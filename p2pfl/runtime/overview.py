@@ -41,7 +41,7 @@ def charter_of(federation: FederationConfig) -> int:
 
 def is_retired(member: Member) -> bool:
     """Whether the member has left for good: its row in the list only keeps the others' places."""
-    return bool(getattr(member, "retired", False))
+    return member.retired
 
 
 class Overview:

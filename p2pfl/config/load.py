@@ -287,15 +287,16 @@ def _read_node(path: Path, federation: FederationConfig, name: str | None) -> tu
 
 
 def find_member(federation: FederationConfig, name: str) -> Member:
-    """The member called `name`. Raises UserError: there is none."""
-    try:
-        return federation.member(name)
-    except KeyError:
-        names = ", ".join(member.name for member in federation.present)
-        text = "no such node"
-        if federation.edition is not None and any(member.name == name for member in federation.members):
-            text = f"was removed, in version {federation.edition.version} of the members at the latest"
-        raise UserError(text, file=federation.path, key="node", value=name, allowed=names) from None
+    """The member called `name`. Raises UserError: there is none, or it was removed."""
+    named = [member for member in federation.members if member.name == name]
+    found = next((member for member in named if not member.retired), None)
+    if found is not None:
+        return found
+    text = "no such node"
+    if named and federation.edition is not None:
+        text = f"was removed, in version {federation.edition.version} of the members at the latest"
+    names = ", ".join(member.name for member in federation.present)
+    raise UserError(text, file=federation.path, key="node", value=name, allowed=names)
 
 
 def _node(document: dict[str, Any], member: Member, mistakes: Mistakes, *, discovery: bool) -> NodeConfig:

@@ -35,6 +35,10 @@ class Charters(Protocol):
         """Take it if it is newer. Raises PeerFault: it is none."""
         ...
 
+    def left_behind(self, version: int) -> None:
+        """A node has a newer charter, by which this one is a stranger and is not told it."""
+        ...
+
     def may_ask(self, public: bytes) -> bool:
         """Whether this key, which is on no allow-list, may know the charter all the same."""
         ...
@@ -82,6 +86,7 @@ async def settle(channel: Channel, session: Session, charters: Charters, answer:
     if own > answer.number:
         held = await bring(channel, session, charters.packed)
         if held > own:
+            charters.left_behind(held)
             raise PeerFault(f"it has version {held} of the members, which does not list this node; here is {own}")
         raise GoneError(f"it does not go by version {own} of the members yet, and was handed it")
     if answer.word is Word.NO_EDGE and answer.number > own:

@@ -54,6 +54,7 @@ class CharterKeeper:
         """Called when a newer charter was taken and is on disk, before it takes effect."""
         self._running = federation.members
         self._conflicts: set[bytes] = set()
+        self._left_at = 0
         self._unsaved = bool(federation.charter)
 
     @property
@@ -75,6 +76,13 @@ class CharterKeeper:
             self.offer(raw)
         except CharterError as error:
             raise PeerFault(f"a charter that cannot be taken: {error}") from None
+
+    def left_behind(self, version: int) -> None:
+        """Somebody has a newer charter, which does not list this node. Said once for each version."""
+        if version > max(self._left_at, self.version):
+            self._left_at = version
+            text = f"others have version {version} of the members, which does not list this node: here is version"
+            self.alarm(OLDER, None, f"{text} {self.version}. It was removed, or its own key is not the one in the list")
 
     def may_ask(self, public: bytes) -> bool:
         """Whether an admin asks, or a member by the newest charter, which may not have taken effect yet."""

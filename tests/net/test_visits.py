@@ -26,6 +26,7 @@ class Charters:
     def __init__(self, version=0, on_bring=lambda: None):
         self.version, self.on_bring = version, on_bring
         self.brought = []
+        self.left_at = []
 
     @property
     def packed(self):
@@ -39,6 +40,9 @@ class Charters:
         if version > self.version:
             self.version = version
             self.on_bring()
+
+    def left_behind(self, version):
+        self.left_at.append(version)
 
     def may_ask(self, public):
         return public == ADMIN.public
@@ -98,6 +102,7 @@ async def test_who_was_removed_is_refused_and_learns_only_that_there_is_a_newer_
     ):
         await b.until(lambda: "it has version 3 of the members, which does not list this node" in caplog.text)
         assert (newer.version, older.version, older.brought) == (3, 2, [])
+        assert set(older.left_at) == {3}
         assert not a.open
 
 

@@ -197,6 +197,13 @@ def test_the_newer_one_of_two_files_counts(tmp_path):
     assert newest(replace(WARD, admin=()), node.folder).edition is None
 
 
+def test_a_node_that_others_do_not_list_any_more_says_so_once_for_each_version(node):
+    node.keeper.offer(NEXT.packed())
+    for version in (1, 2, 7, 7, 5, 8):
+        node.keeper.left_behind(version)
+    assert node.alarms == [OLDER, OLDER]
+
+
 # --- what sessions say ----------------------------------------------------------------------------------------------
 
 

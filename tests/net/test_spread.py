@@ -119,10 +119,10 @@ def test_a_row_says_from_whom_it_came_and_how_old_it_is():
 
 
 def test_an_edge_takes_no_more_than_its_share_however_much_there_is_to_say():
-    network = Network([(0, 1), (1, 2), (0, 2)])
+    network = path(16)
     network.pass_time(1)
     for _ in range(60):
-        for index in range(3):
+        for index in range(16):
             network.publish(index)
         network.pass_time(1)
     assert max(network.sent.values()) <= EDGE_BYTES_PER_S * 60 + 2 * 2000

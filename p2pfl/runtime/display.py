@@ -56,6 +56,7 @@ class Display:
 
     @property
     def tells(self) -> bool:
+        """Whether anybody is told; who has no listener tells nobody."""
         return self.federation().gossip.vitals
 
     def opened(self, peer: int) -> None:
@@ -74,8 +75,7 @@ class Display:
         self.watch.look(now)
         self._forget_strangers()
         self._publish(now)
-        if self.tells:
-            self.spread.tick(now)
+        self.spread.tick(now)
         for member, row in self.spread.rows.items():
             if self.overview.is_quiet(row, now):
                 self.watch.miss(member, now - row.said_at, now)
@@ -85,8 +85,7 @@ class Display:
         """The last word, said before the doors close."""
         now = time.monotonic()
         self.spread.publish(self._own(), now)
-        if self.tells:
-            self.spread.tick(now, last=True)
+        self.spread.tick(now, last=True)
 
     def _publish(self, now: float) -> None:
         """Regularly, and soon after something notable."""

@@ -34,10 +34,11 @@ export class Curves {
     new ResizeObserver(() => this.resize()).observe(place);
   }
 
-  // `offset` turns seconds of the node's clock into seconds of this browser's.
-  start(history, names, offset) {
+  // Lines are by member index. `offset` turns seconds of the node's clock into seconds of this browser's.
+  start(history, nameOf, offset) {
     this.each = history.members;
-    this.names = this.each ? names : ["least", "median", "largest"];
+    const latest = history.figures.accuracy.at(-1) ?? [];
+    this.names = this.each ? latest.map((_, index) => nameOf(index)) : ["least", "median", "largest"];
     this.offset = offset;
     this.times = history.times.slice();
     for (const [name] of FIGURES) {
@@ -57,8 +58,7 @@ export class Curves {
   add(point, chosenRow) {
     const at = point.time[0];
     if (this.times.length && at <= this.times[this.times.length - 1]) return;
-    const few = point.accuracy.length;
-    if (few !== this.names.length) return false;
+    if (point.accuracy.length !== this.names.length) return false;
     this.times.push(at);
     for (const [name] of FIGURES) this.lines[name].forEach((line, place) => line.push(point[name][place] ?? null));
     if (this.chosen && chosenRow) {

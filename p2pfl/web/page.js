@@ -143,7 +143,7 @@ function fill(line, row) {
   const name = make("td"), state = make("td", null, "state");
   if (curves.each) {
     const swatch = make("span", null, "swatch");
-    swatch.style.background = `var(--c${rows().findIndex(one => one.index === row.index) % 12})`;
+    swatch.style.background = `var(--c${row.index % 12})`;
     name.append(swatch);
   }
   name.append(row.name);
@@ -232,7 +232,7 @@ function takeStep(step) {
 
 function loadHistory() {
   fetch("/history").then(answer => answer.json()).then(history => {
-    curves.start(history, rows().map(row => row.name), Date.now() / 1000 - nodeNow());
+    curves.start(history, index => said.byIndex.get(index)?.name ?? "", Date.now() / 1000 - nodeNow());
     tableRows.forEach(line => { line.row = null; });
     draw();
   }).catch(() => {});

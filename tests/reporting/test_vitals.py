@@ -75,6 +75,8 @@ def test_any_bytes_are_a_row_or_a_fault(raw):
         {"loss": float("inf")},
         {"rounds": -1},
         {"rounds": 2**53},
+        {"bytes_sent": 2**53},
+        {"member": -1},
         {"phase": "<script>"},
         {"phase": "x" * 33},
         {"standing": ("a",) * 7},

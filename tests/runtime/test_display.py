@@ -142,6 +142,8 @@ def test_the_last_word_is_said_before_the_doors_close(made, clock):
     run(made, clock, 3)
     made.display.spread._send = lambda peer, message: told.append((peer, message)) or True
     made.rounds[0] = 10_000.0
+    for listener in made.display.spread._listeners.values():
+        listener.tokens = 0.0
     made.display.farewell()
     assert {peer for peer, _ in told} == {1, 4}
     assert all(made.display.spread.rows[0].raw in [raw for _, raw in message.rows] for _, message in told)

@@ -82,7 +82,11 @@ class CharterKeeper:
         if version > max(self._left_at, self.version):
             self._left_at = version
             text = f"others have version {version} of the members, which does not list this node: here is version"
-            self.alarm(OLDER, None, f"{text} {self.version}. It was removed, or its own key is not the one in the list")
+            self.alarm(
+                "charter-older",
+                None,
+                f"{text} {self.version}. It was removed, or its own key is not the one in the list",
+            )
 
     def may_ask(self, public: bytes) -> bool:
         """Whether an admin asks, or a member by the newest charter, which may not have taken effect yet."""

@@ -201,7 +201,7 @@ def test_a_node_that_others_do_not_list_any_more_says_so_once_for_each_version(n
     node.keeper.offer(NEXT.packed())
     for version in (1, 2, 7, 7, 5, 8):
         node.keeper.left_behind(version)
-    assert node.alarms == [OLDER, OLDER]
+    assert node.alarms == ["charter-older", "charter-older"]
 
 
 # --- what sessions say ----------------------------------------------------------------------------------------------

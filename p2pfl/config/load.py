@@ -293,8 +293,9 @@ def find_member(federation: FederationConfig, name: str) -> Member:
     if found is not None:
         return found
     text = "no such node"
-    if named and federation.edition is not None:
-        text = f"was removed, in version {federation.edition.version} of the members at the latest"
+    if named:
+        version = "" if federation.edition is None else f", in version {federation.edition.version} at the latest"
+        text = f"was removed from this federation{version}"
     names = ", ".join(member.name for member in federation.present)
     raise UserError(text, file=federation.path, key="node", value=name, allowed=names)
 

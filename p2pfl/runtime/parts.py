@@ -17,6 +17,7 @@ import numpy as np
 from p2pfl.aggregate import rule_of
 from p2pfl.compress import make_compressor
 from p2pfl.config.cores import hops, settings_of
+from p2pfl.config.load import find_member
 from p2pfl.config.model import (
     HASH_BYTES,
     FederationConfig,
@@ -89,7 +90,7 @@ def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
 
     Raises UserError: something in the user's files is wrong.
     """
-    member = federation.member(node.name)
+    member = find_member(federation, node.name)
     identity = Identity.load(node.key_file)
     if identity.public != member.key:
         raise UserError(

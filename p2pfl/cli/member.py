@@ -196,7 +196,8 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> tuple[Federati
 
 
 def _sign(federation: FederationConfig, charter: Charter, admin: Identity, *, offline: bool) -> None:
-    from p2pfl.config.members_file import members_file  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.charter import amended  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.members_file import members_file  # noqa: PLC0415 - as above
     from p2pfl.runtime.handing import hand  # noqa: PLC0415 - as above
     from p2pfl.runtime.membership import changed_edges, publish, require_bearable  # noqa: PLC0415 - as above
 
@@ -206,6 +207,9 @@ def _sign(federation: FederationConfig, charter: Charter, admin: Identity, *, of
     text = f"version {made.version} of the members: {len(made.present)} of them, {len(made.edges)} edges"
     click.echo(f"{text} (+{came} -{went})", err=True)
     click.echo(f"wrote {members_file(federation)}", err=True)
+    if amended(federation, made).edge_compressors != federation.edge_compressors:
+        text = "an edge with an [[edge]] table of its own comes or goes: nodes take the change on at their next start"
+        click.echo(text, err=True)
     if not offline:
         _tell(asyncio.run(hand(federation, made, admin)))
 

@@ -119,6 +119,16 @@ def test_what_is_edited_in_the_federation_file_and_counts_for_nothing_is_said(wa
     assert "count for nothing" not in p2pfl("check", "ward").out
 
 
+def test_a_change_of_an_edge_with_its_own_compressor_waits_for_the_next_start(ward, member):
+    file = ward / "federation.toml"
+    table = '[[edge]]\nbetween = ["pi1", "pi2"]\ncompressor = "q8"\n'
+    file.write_text(f"{file.read_text(encoding='utf-8')}\n{table}", encoding="utf-8")
+    assert load_config(ward).edge_compressors == {(0, 1): "q8"}
+    assert "at their next start" not in member("set", "--rounds", "50").err
+    assert "at their next start" in member("remove", "pi2").err
+    assert load_config(ward).edge_compressors == {}
+
+
 def test_an_invite_is_one_line_on_stdout_and_says_so_where_there_is_no_qr_code(ward, p2pfl, monkeypatch):
     monkeypatch.setitem(sys.modules, "segno", None)
     outcome = p2pfl("invite", "ward", "pi4")

@@ -426,7 +426,10 @@ class Application:
 
     def _chartered(self, federation: FederationConfig) -> None:
         """A newer charter was taken, and is on disk; the neighbors have been told."""
-        self.amend(federation)
+        try:
+            self.amend(federation)
+        except UserError as error:
+            log.warning("%s; the newer charter takes effect when this node is started again", error)
 
     async def _upkeep(self) -> None:
         """Snapshots by the clock, and the distance to the neighbors for whoever asks."""

@@ -17,7 +17,7 @@ from p2pfl.config.charter import amended, signed
 from p2pfl.config.invites import invite_of
 from p2pfl.config.load import load_config, load_node
 from p2pfl.config.members_file import members_text
-from p2pfl.config.successors import with_member, with_settings, without_member
+from p2pfl.config.successors import with_member, with_replacement, with_settings, without_member
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.net.errands import Errand
@@ -170,3 +170,53 @@ async def test_a_node_without_a_neighbor_asks_other_members_for_a_newer_charter(
         await heard.wait()
     asking.cancel()
     assert keeper.edition == charter.edition
+
+
+async def test_a_newcomer_exchanges_and_nobody_is_started_again(chartered, start, tmp_path):
+    field = chartered(3)
+    nodes = start(field)
+    await under_way(nodes)
+    federation = field.federation()
+    port, identity = free_ports(1)[0], Identity.generate()
+    charter = sign(with_member(federation, name="node3", key=identity.public, address=f"127.0.0.1:{port}"))
+    (field.folder / "node3").mkdir(mode=0o700)
+    identity.save(field.folder / "node3" / "node.key")
+    (field.folder / "node3" / "node.toml").write_text(f'[node]\nlisten = "127.0.0.1:{port}"\n', encoding="utf-8")
+    await hand(federation, charter, ADMIN)
+    (field.folder / "members.toml").write_text(members_text(charter, "ward"), encoding="utf-8")
+    field.names.append("node3")
+    newcomer = start(field, 3)[0]
+    for node in [*nodes, newcomer]:
+        await node.until(lambda node=node: node.status and node.status.peers == 3)
+    await newcomer.until(lambda: sum(one.exchanges for one in newcomer.status.neighbors) > 10)
+    removed = sign(without_member(amended(federation, charter), "node1"))
+    await hand(amended(federation, charter), removed, ADMIN)
+    await nodes[1].result()
+    for node in (nodes[0], nodes[2], newcomer):
+        await node.until(lambda node=node: len(node.status.neighbors) == 2 and node.status.peers == 2)
+        assert node.status.alarms == {}
+
+
+async def test_a_node_whose_only_neighbor_was_replaced_while_it_was_off_gets_in(chartered, start):
+    field = chartered(3)
+    field.tables["federation"]["topology"] = "path"
+    field.write()
+    old = field.write("old/federation.toml")
+    assert load_config(old).edition is None
+    federation = field.federation()
+    assert federation.edges == ((0, 1), (1, 2))
+    port, identity = free_ports(1)[0], Identity.generate()
+    charter = with_replacement(federation, name="node1", key=identity.public, address=f"127.0.0.1:{port}")
+    charter = sign(charter)
+    for path in ("node.key", "node.toml"):
+        (field.folder / "node1" / path).unlink()
+    identity.save(field.folder / "node1" / "node.key")
+    (field.folder / "node1" / "node.toml").write_text(f'[node]\nlisten = "127.0.0.1:{port}"\n', encoding="utf-8")
+    (field.folder / "members.toml").write_text(members_text(charter, "ward"), encoding="utf-8")
+    newer = start(field, 1, 2)
+    for node in newer:
+        await node.until(lambda node=node: node.status and node.status.peers)
+    late = start(field, 0, file="old/federation.toml")[0]
+    await late.until(lambda: version_of(late) == 1)
+    await late.until(lambda: late.status.peers == 1 and late.status.neighbors[0].exchanges)
+    assert late.status.neighbors[0].name == "node1"

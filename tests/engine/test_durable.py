@@ -10,11 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, ResetEdge
 from p2pfl.core.events import RequestApplied
-from p2pfl.engine.changes import redo
+from p2pfl.core.records import EdgeRecord
+from p2pfl.engine.changes import EdgesWereChanged, redo
+from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, entry, image, restore
+from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
+from p2pfl.learn.methods.plain import Plain
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair, picture
@@ -223,3 +228,24 @@ def test_a_state_and_a_log_from_before_there_were_terms_can_be_read():
         redo(state, change(kind, header, blobs, np.dtype(np.float32)), codecs=pair.codecs, method=pair.method)
     assert picture(state)[0] == picture(pair.engines[0].state)[0]
     assert state.edges[1].kept["flow"].tobytes() == pair.engines[0].state.edges[1].kept["flow"].tobytes()
+
+
+def test_a_change_of_the_graph_is_replayed_as_it_happened():
+    """What stays keeps its memory; what is new is empty, also in the place of an edge that there was before."""
+    state = NodeState.new(np.arange(3, dtype=np.float32), 5, (1, 2, 7))
+    for peer, edge in state.edges.items():
+        edge.own += peer
+        edge.kept["flow"] = np.full(3, peer, np.float32)
+        edge.record.seq = peer
+    wanted = EdgesWereChanged(added=(0, 7), dropped=(1, 7))
+    kind, header, blobs = entry(wanted)
+    read = change(kind, json.loads(json.dumps(header)), blobs, np.dtype(np.float32))
+    assert read == wanted
+    stays = state.edges[2]
+    redo(state, read, codecs=Codecs(make_compressor("none")), method=Plain())
+    assert list(state.edges) == [0, 2, 7]
+    assert state.edges[2] is stays
+    for peer in (0, 7):
+        assert not state.edges[peer].own.any()
+        assert state.edges[peer].kept == {}
+        assert state.edges[peer].record == EdgeRecord()

@@ -24,7 +24,7 @@ from page_site import Made, federation_of, identity_of
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import VitalsTold
 from p2pfl.net.http import StatusPage
-from p2pfl.net.spread import MESSAGE_BYTES, ROW_BYTES, Spread, period_s
+from p2pfl.net.spread import MESSAGE_BYTES, ROW_BYTES, VitalsSpread, period_s
 from p2pfl.reporting.vitals import Vitals, bitmap, realm_of
 
 PERIODS = 4
@@ -46,8 +46,8 @@ class Network:
             self.nodes[a].opened(b)
             self.nodes[b].opened(a)
 
-    def make(self, index: int) -> Spread:
-        return Spread(
+    def make(self, index: int) -> VitalsSpread:
+        return VitalsSpread(
             own=index,
             identity=identity_of(index),
             realm=realm_of(self.federation),

@@ -25,7 +25,7 @@ from p2pfl.reporting.vitals import Vitals, bitmap, figure, realm_of, sign
 from p2pfl.runtime.display import Display
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.overview import software
-from p2pfl.runtime.watch import Watch
+from p2pfl.runtime.watch import Lookout
 from topologies import build
 
 ROUNDS = 400
@@ -78,7 +78,7 @@ class Made:
             rounds=SimpleNamespace(phase=Phase.TRAINING),
             lives=SimpleNamespace(own=SimpleNamespace(name=7)),
         )
-        watch = Watch(
+        watch = Lookout(
             core=core,
             feed=self.feed,
             raise_alarm=self.alarm,

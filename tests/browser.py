@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 import shutil
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -31,6 +31,10 @@ OPTIONS = (
 )
 PATIENCE_S = 60.0
 found = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+class CallError(Exception):
+    """The browser could not do it, as when the page became another one meanwhile."""
 
 
 class Page:
@@ -72,7 +76,8 @@ class Page:
         self._answers[number] = asyncio.get_running_loop().create_future()
         await self.socket.send_json({"id": number, "method": method, "params": params})
         said = await asyncio.wait_for(self._answers[number], PATIENCE_S)
-        assert "error" not in said, said
+        if "error" in said:
+            raise CallError(said["error"]["message"])
         return said["result"]
 
     async def evaluate(self, expression):
@@ -93,7 +98,10 @@ class Page:
         """The page may be another one in between: what cannot be asked is not so yet."""
         asked = f"(() => {{ try {{ return Boolean({expression}) }} catch {{ return false }} }})()"
         async with asyncio.timeout(PATIENCE_S):
-            while not await self.evaluate(asked):  # noqa: ASYNC110 - it is in another process
+            while True:
+                with suppress(CallError):
+                    if await self.evaluate(asked):
+                        return
                 await asyncio.sleep(0.05)
 
     async def picture(self, path, *, whole=True):

@@ -19,7 +19,7 @@ NO_TOKEN = "needs the token: write the whole link from the node's log, in quotes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PageAddress:
     """Where a node's pages are. `token` is what its link has behind the `#`."""
 
     netloc: str
@@ -27,20 +27,20 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
+class LocalMember:
     """A member whose folder is on this machine; without a place, `reason` says why it cannot be asked."""
 
     name: str
-    place: Place | None = None
+    place: PageAddress | None = None
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class LocalFederation:
     """A federation on this machine, and those of its members that keep their state here."""
 
     federation: str
-    members: tuple[Local, ...]
+    members: tuple[LocalMember, ...]
 
 
 def is_folder(target: str) -> bool:
@@ -48,7 +48,7 @@ def is_folder(target: str) -> bool:
     return (bool(target) and Path(target).is_dir()) or (target.endswith(".toml") and Path(target).is_file())
 
 
-def place_of(url: str) -> Place:
+def place_of(url: str) -> PageAddress:
     """Raises UserError: it is not where a node's page can be."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - `--help` stays instant
 
@@ -62,10 +62,10 @@ def place_of(url: str) -> Place:
         raise UserError("not the address of a node's status page", key="URL", value=url, allowed=ALLOWED)
     if not parts.fragment.isprintable() or not parts.fragment.isascii():
         raise UserError("no token stands behind #", key="URL", value=url, allowed=ALLOWED)
-    return Place(netloc=parts.netloc, token=parts.fragment)
+    return PageAddress(netloc=parts.netloc, token=parts.fragment)
 
 
-def read_folder(target: str) -> Folder:
+def read_folder(target: str) -> LocalFederation:
     """Raises UserError: the federation or a node file in the folder is wrong."""
     from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
 
@@ -74,23 +74,23 @@ def read_folder(target: str) -> Folder:
     nodes = (
         (member.name, load_node(node_file(federation, member.name), federation, member.name)) for member in members
     )
-    return Folder(federation.name, tuple(_local(name, node.state_dir) for name, node in nodes))
+    return LocalFederation(federation.name, tuple(_local(name, node.state_dir) for name, node in nodes))
 
 
-def _local(name: str, state: Path) -> Local:
+def _local(name: str, state: Path) -> LocalMember:
     from p2pfl.runtime import whereabouts  # noqa: PLC0415 - as above
 
     there = whereabouts.read(state)
     if there is None:
-        return Local(name=name, reason="not running here")
+        return LocalMember(name=name, reason="not running here")
     if not there.is_running:
-        return Local(name=name, reason=DIED)
+        return LocalMember(name=name, reason=DIED)
     if there.status is None:
-        return Local(name=name, reason='runs without a page (status_listen = "none")')
-    return Local(name=name, place=Place(netloc=there.status, token=whereabouts.read_token(state) or ""))
+        return LocalMember(name=name, reason='runs without a page (status_listen = "none")')
+    return LocalMember(name=name, place=PageAddress(netloc=there.status, token=whereabouts.read_token(state) or ""))
 
 
-def ask(place: Place, path: str, needed: frozenset[str]) -> dict[str, Any] | str:
+def ask(place: PageAddress, path: str, needed: frozenset[str]) -> dict[str, Any] | str:
     """What the node says there, which has those keys; or why it did not answer."""
     from http.client import HTTPException  # noqa: PLC0415 - `--help` stays instant
     from urllib.error import HTTPError, URLError  # noqa: PLC0415 - as above
@@ -112,11 +112,11 @@ def ask(place: Place, path: str, needed: frozenset[str]) -> dict[str, Any] | str
     return said if isinstance(said, dict) and needed <= said.keys() else NOT_A_NODE
 
 
-def ask_status(place: Place) -> dict[str, Any] | str:
+def ask_status(place: PageAddress) -> dict[str, Any] | str:
     return ask(place, STATUS, frozenset({"node", "phase", "rounds"}))
 
 
-def ask_federation(place: Place) -> dict[str, Any] | str:
+def ask_federation(place: PageAddress) -> dict[str, Any] | str:
     return ask(place, FEDERATION, frozenset({"federation", "node", "now", "members"}))
 
 

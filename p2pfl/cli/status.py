@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from p2pfl.cli.asking import DIED, Folder, ask_federation, ask_status, is_folder, place_of, read_folder
+from p2pfl.cli.asking import DIED, LocalFederation, ask_federation, ask_status, is_folder, place_of, read_folder
 from p2pfl.cli.output import Form, age, figure, footnote, format_option, write_rows
 
 AT_ONCE = 32
@@ -66,14 +66,14 @@ def _of_folder(target: str) -> list[dict[str, Any]]:
     ]
 
 
-def _refuse_other(folder: Folder, name: str, said: dict[str, Any] | str) -> dict[str, Any] | str:
+def _refuse_other(folder: LocalFederation, name: str, said: dict[str, Any] | str) -> dict[str, Any] | str:
     """A port is given to another process once its node has gone."""
     if isinstance(said, str) or (said.get("node"), said.get("federation")) == (name, folder.federation):
         return said
     return OTHER_NODE
 
 
-def _heard(folder: Folder, own: list[dict[str, Any] | str]) -> dict[str, dict[str, Any]]:
+def _heard(folder: LocalFederation, own: list[dict[str, Any] | str]) -> dict[str, dict[str, Any]]:
     """By member, the latest row that any node here has of it."""
     latest: dict[str, dict[str, Any]] = {}
     for one, said in zip(folder.members, own, strict=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.asking import Place, ask_federation, is_folder, place_of, read_folder
+from p2pfl.cli.asking import PageAddress, ask_federation, is_folder, place_of, read_folder
 from p2pfl.cli.output import Form, age, format_option, size, write_json, write_rows
 from p2pfl.errors import P2PFLError
 
@@ -63,7 +63,7 @@ def _ask(target: str) -> dict[str, Any] | str:
     return reason or f"no node of {target} is running on this machine"
 
 
-def _places(target: str) -> Iterable[Place]:
+def _places(target: str) -> Iterable[PageAddress]:
     if not is_folder(target):
         return [place_of(target)]
     return [one.place for one in read_folder(target).members if one.place is not None]

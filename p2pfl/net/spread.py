@@ -42,7 +42,7 @@ def period_s(members: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class VitalsRow:
     """The newest row of one member. `said_at` is by our own clock, in seconds; for a row that came by others, about."""
 
     vitals: Vitals
@@ -53,7 +53,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Listener:
+class Recipient:
     """What one neighbor with an open session does not have yet, the longest known first."""
 
     lacks: dict[int, None]
@@ -70,7 +70,7 @@ class Listener:
         return self.tokens
 
 
-class Spread:
+class VitalsSpread:
     """`key_of` gives a member's public key, None for an index that is nobody's now.
 
     `send` passes a message to a neighbor, and says False where its line is not free. `on_row` is told of each row
@@ -85,10 +85,10 @@ class Spread:
         realm: bytes,
         key_of: Callable[[int], bytes | None],
         send: Callable[[int, VitalsTold], bool],
-        on_row: Callable[[Row, Row | None], Any] = lambda row, before: None,  # noqa: ARG005 - whoever does not look
+        on_row: Callable[[VitalsRow, VitalsRow | None], Any] = lambda row, before: None,  # noqa: ARG005 - whoever does not look
     ) -> None:
         self.own = own
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, VitalsRow] = {}
         """The newest row of each member, by index."""
         self.refused: Counter[int] = Counter()
         """Rows that were wrong, by the neighbor that told them."""
@@ -97,10 +97,10 @@ class Spread:
         """Whether a neighbor has an own row of before this process began: it is time for a newer one."""
         self._identity, self._realm = identity, realm
         self._key_of, self._send, self._on_row = key_of, send, on_row
-        self._listeners: dict[int, Listener] = {}
+        self._listeners: dict[int, Recipient] = {}
 
     def opened(self, peer: int) -> None:
-        self._listeners[peer] = Listener(dict.fromkeys(self.rows))
+        self._listeners[peer] = Recipient(dict.fromkeys(self.rows))
 
     def closed(self, peer: int) -> None:
         self._listeners.pop(peer, None)
@@ -112,7 +112,7 @@ class Spread:
         counted = msgspec.structs.replace(vitals, counter=self.counter)
         raw = sign(counted, self._identity, self._realm)
         before = self.rows.get(self.own)
-        self.rows[self.own] = row = Row(vitals=counted, raw=raw, said_at=now, source=None)
+        self.rows[self.own] = row = VitalsRow(vitals=counted, raw=raw, said_at=now, source=None)
         for listener in self._listeners.values():
             listener.lacks = {self.own: None} | listener.lacks
         self._on_row(row, before)
@@ -130,7 +130,7 @@ class Spread:
             except PeerFault:
                 self.refused[peer] += 1
 
-    def _hear(self, listener: Listener, peer: int, raw: bytes, said_at: float) -> None:
+    def _hear(self, listener: Recipient, peer: int, raw: bytes, said_at: float) -> None:
         vitals = read(raw)
         member, key = vitals.member, self._key_of(vitals.member)
         if key is None:
@@ -146,7 +146,7 @@ class Spread:
         if member == self.own:
             self.counter, self.is_behind = vitals.counter, True
             return
-        self.rows[member] = row = Row(vitals=vitals, raw=raw, said_at=said_at, source=peer)
+        self.rows[member] = row = VitalsRow(vitals=vitals, raw=raw, said_at=said_at, source=peer)
         listener.lacks.pop(member, None)
         for other, one in self._listeners.items():
             if other not in (peer, member):

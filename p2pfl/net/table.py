@@ -262,7 +262,7 @@ class Table:
         return True
 
     def delivered(self, link: PeerLink, message: Message) -> None:
-        """VitalsTold are nothing for the core."""
+        """Vitals are nothing for the core."""
         if isinstance(message, VitalsTold):
             self.callbacks.on_vitals(link.peer, message)
         else:

@@ -14,7 +14,7 @@ LASTS_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class AlarmText:
     """One kind of alarm. Each text is a sentence or two."""
 
     means: str
@@ -27,127 +27,127 @@ class Described:
 BACK = "neighbor-back"
 """The kind of the event that a neighbor has a session again."""
 
-ALARMS: Mapping[str, Described] = {
-    "neighbor-lost": Described(
+ALARMS: Mapping[str, AlarmText] = {
+    "neighbor-lost": AlarmText(
         means="A neighbor has had no session for a minute.",
         does="Trains and mixes with the other neighbors, and goes on dialing.",
         advice="Look whether its machine runs and reaches this one: then at its cable, address and firewall.",
         ended_by=BACK,
     ),
-    "silent-session": Described(
+    "silent-session": AlarmText(
         means="Nothing that the neighbor has sealed came for 45 s over a connection that seems to be open.",
         does="Has ended the session and dials again.",
         advice="If it comes often: a cable, a Wi-Fi link or a middlebox that swallows packets on the way to it.",
         ended_by=BACK,
     ),
-    "session-churn": Described(
+    "session-churn": AlarmText(
         means="A neighbor opens one session after the other.",
         does="Takes no session from it for half a minute, then a few again.",
         advice="Read the log of that neighbor: it may be restarting all the time, or its key runs in two places.",
     ),
-    "federation-differs": Described(
+    "federation-differs": AlarmText(
         means="A neighbor has another federation file, or another model; the text names what differs.",
         does="Refuses its sessions and trains without it.",
         advice="Copy the same federation file (and task) to both machines and restart the node that had the old one.",
         ended_by=BACK,
     ),
-    "quarantine": Described(
+    "quarantine": AlarmText(
         means="A neighbor has broken the rules of the protocol, often enough that it was no accident.",
         does="Hears nothing from it for the time that the text names, then gives it a trial.",
         advice="Update its software; if that is right, look at who controls that machine, and remove the member.",
         ended_by="probation",
     ),
-    "nothing-exchanged": Described(
+    "nothing-exchanged": AlarmText(
         means="The session with a neighbor is open, and still no exchange has come about for many rounds.",
         does="Does not wait for it any more in its rounds, and goes on asking.",
         advice="Look at the neighbor: its disk may refuse, or it, or its link, is too slow for the model.",
     ),
-    "charter-older": Described(
+    "charter-older": AlarmText(
         means="A neighbor says that it has a newer charter, and does not hand it over, or hands over what is none.",
         does="Keeps the charter that it has, and asks again in a new session.",
         advice="Compare with `p2pfl member list`. Any further `p2pfl member` command brings the newest one to all.",
     ),
-    "charter-conflict": Described(
+    "charter-conflict": AlarmText(
         means="One version of the charter was signed twice, with different contents.",
         does="Goes by the one that all others end with too: that of the larger digest.",
         advice="Run `p2pfl member list`, and make the change that is missing once more.",
     ),
-    "removed": Described(
+    "removed": AlarmText(
         means="This node was removed from the federation.",
         does="Stops, and keeps on disk what it has learned.",
         advice="Nothing, if that was meant. To come back, it joins as a new member, with a new key: `p2pfl join`.",
     ),
-    "two-places": Described(
+    "two-places": AlarmText(
         means="Two running processes have the same node.key.",
         does="The later one of the two stops, when it can tell that it is.",
         advice="Stop one of them. A copied SD card or folder needs a key of its own: `p2pfl key NAME/node.key`.",
     ),
-    "storage": Described(
+    "storage": AlarmText(
         means="The disk does not take the node's state: it is full, read-only or broken.",
         does="Exchanges nothing that must be durable, goes on training, and tries again all the time.",
         advice="Make room on the volume of state_dir, or repair it. Nothing is lost while the process runs.",
         ended_by="storage-restored",
     ),
-    "disk-low": Described(
+    "disk-low": AlarmText(
         means="The volume of state_dir has less room than one more snapshot of the state takes.",
         does="Keeps shorter logs and one generation less; goes on as long as the disk takes anything.",
         advice="Make room on the volume of state_dir before it is full.",
         ended_by="disk-roomy",
     ),
-    "waiting-alone": Described(
+    "waiting-alone": AlarmText(
         means="No neighbor is there, so nothing is trained.",
         does="Dials and listens until one comes.",
         advice="Start the others; if they run, look at addresses, `listen` and firewalls.",
         ended_by="not-alone",
     ),
-    "training-alone": Described(
+    "training-alone": AlarmText(
         means="For a minute and ten rounds no neighbor was there, though some are listed.",
         does="Goes on training its own model and dialing; what it learns is mixed in when a neighbor is back.",
         advice="Look at this machine's own link first: when all neighbors are gone at once, it is the likely cause.",
         ended_by="not-alone",
     ),
-    "too-few-neighbors": Described(
+    "too-few-neighbors": AlarmText(
         means="Fewer neighbors are there than the robust rule needs to keep liars from deciding.",
         does="Trains without mixing.",
         advice="Bring neighbors back, or give the node more edges; `p2pfl check` shows how many it needs.",
         ended_by="enough-neighbors",
     ),
-    "round-failed": Described(
+    "round-failed": AlarmText(
         means="A local round raised, or ended in no finite model.",
         does="Drops that round and trains the next one from the model before it.",
         advice="Read the log. A learning rate that is too high is the usual cause; else a bug in the task or its data.",
     ),
-    "mixing-failed": Described(
+    "mixing-failed": AlarmText(
         means="The rule for mixing raised, or gave no finite model.",
         does="Keeps its own model for that round.",
         advice="If the rule is your own code, test it alone; else look which neighbor sends extreme values.",
     ),
-    "stopped-early": Described(
+    "stopped-early": AlarmText(
         means="The others have ended, and this node's training with them, before it had done all its rounds.",
         does="Closes with them; its model is the common one.",
         advice="Nothing is wrong with the model. For a fairer share give this node fewer rounds' work, or more time.",
     ),
-    "resync": Described(
+    "resync": AlarmText(
         means="Both ends of an edge held different things, or one of them has lost what it held.",
         does="Begins the edge anew; both keep their models.",
         advice="Now and then it is harmless. If it repeats, look at the memory and the disk of both machines.",
     ),
-    "resync-storm": Described(
+    "resync-storm": AlarmText(
         means="One edge was begun anew again and again.",
         does="Lets the edge rest for a while.",
         advice="Compare software versions of both ends, and test the memory of both machines.",
     ),
-    "request-refused": Described(
+    "request-refused": AlarmText(
         means="What a neighbor sent could not be applied; the text says why.",
         does="Asks it to begin the edge anew.",
         advice="If it repeats, compare software versions, and look whether that neighbor's model is still finite.",
     ),
-    "reply-refused": Described(
+    "reply-refused": AlarmText(
         means="What a neighbor answered could not be applied; the text says why.",
         does="Begins the edge anew.",
         advice="If it repeats, compare software versions, and look whether that neighbor's model is still finite.",
     ),
-    "software-differs": Described(
+    "software-differs": AlarmText(
         means="A member runs another version of p2pfl.",
         does="Nothing: versions with the same protocol work together.",
         advice="Update the older one when it suits you, so that all have the same corrections.",
@@ -155,12 +155,12 @@ ALARMS: Mapping[str, Described] = {
     ),
 }
 
-OTHER = Described(
+OTHER = AlarmText(
     means="An alarm that this version does not describe.",
     does="What its text says.",
     advice="Read the log around it.",
 )
 
 
-def described(kind: str) -> Described:
+def described(kind: str) -> AlarmText:
     return ALARMS.get(kind, OTHER)

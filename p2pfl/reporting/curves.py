@@ -19,7 +19,7 @@ FIRST_STEP_S = 2.0
 MOST_LINES = 12
 """The most members of which each has a line of its own."""
 
-Point = dict[str, list[float | None]]
+CurvePoint = dict[str, list[float | None]]
 
 
 class Curves:
@@ -36,7 +36,7 @@ class Curves:
     def is_due(self, now: float) -> bool:
         return not self.times or now >= self.times[-1] + self.step_s
 
-    def add(self, now: float, members: Sequence[Mapping[str, float | None]]) -> Point:
+    def add(self, now: float, members: Sequence[Mapping[str, float | None]]) -> CurvePoint:
         """Keep a point, and return it as a reader gets it. Of each member its figures by name."""
         if len(self.times) >= MOST_POINTS:
             self.times, self.values, self.step_s = self.times[::2], self.values[::2], 2 * self.step_s
@@ -45,7 +45,7 @@ class Curves:
         count = max(len(members), self.values.shape[2])
         self.values = np.concatenate([_widened(self.values, count), _widened(row, count)])
         self.times.append(now)
-        point: Point = {"time": [round(now, 1)]}
+        point: CurvePoint = {"time": [round(now, 1)]}
         return point | {figure: lines[-1] for figure, lines in self._lines(self.values[-1:]).items()}
 
     def told(self) -> dict[str, Any]:

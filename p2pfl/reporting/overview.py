@@ -42,7 +42,7 @@ class MemberRow(msgspec.Struct, kw_only=True):
     life: int | None = None
 
 
-class Event(msgspec.Struct, kw_only=True, frozen=True):
+class NotableEvent(msgspec.Struct, kw_only=True, frozen=True):
     """One notable event, as the answering node saw it."""
 
     number: int
@@ -87,7 +87,7 @@ class FederationStatus(msgspec.Struct, kw_only=True):
     edges: tuple[tuple[int, int], ...]
     members: list[MemberRow]
     alarms: list[StandingAlarm]
-    events: list[Event]
+    events: list[NotableEvent]
 
 
 class FederationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -97,7 +97,7 @@ class FederationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
     now: float
     members: list[MemberRow] = []
     """Those that have changed, whole."""
-    events: list[Event] = []
+    events: list[NotableEvent] = []
     alarms: list[StandingAlarm] | None = None
     point: dict[str, list[float | None]] | None = None
     """The next point of the curves, where it is time for one."""

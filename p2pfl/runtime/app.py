@@ -49,7 +49,7 @@ from p2pfl.runtime.lonely import ask_when_alone
 from p2pfl.runtime.overview import software
 from p2pfl.runtime.parts import Setup, read_setup
 from p2pfl.runtime.status import Status
-from p2pfl.runtime.watch import Watch
+from p2pfl.runtime.watch import Lookout
 from p2pfl.runtime.workshop import Moment, Waiting, Workshop, start_errand
 from p2pfl.storage import Store
 from p2pfl.storage.disk import free_bytes, replace_file
@@ -290,7 +290,7 @@ class Application:
     def _display(self, driver: Driver, engine: Engine, links: Links) -> Display:
         setup = self.setup
         needs = needs_of(engine.state, setup.durability, engine.codecs, engine.method)
-        watch = Watch(
+        watch = Lookout(
             core=driver.core,
             feed=driver.feed,
             raise_alarm=driver.alarm,

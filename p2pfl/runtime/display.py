@@ -11,12 +11,12 @@ from collections.abc import Callable
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import VitalsTold
 from p2pfl.crypto.identity import Identity
-from p2pfl.net.spread import Row, Spread, period_s
+from p2pfl.net.spread import VitalsRow, VitalsSpread, period_s
 from p2pfl.reporting.status import NodeLine
 from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, realm_of, word
 from p2pfl.runtime.overview import Overview, charter_of, is_retired, software
 from p2pfl.runtime.status import Status
-from p2pfl.runtime.watch import Watch
+from p2pfl.runtime.watch import Lookout
 
 LEAST_BETWEEN_S = 2.0
 """The least time between two own rows, whatever happens."""
@@ -36,12 +36,12 @@ class Display:
         identity: Identity,
         status: Status,
         line: Callable[[], NodeLine],
-        watch: Watch,
+        watch: Lookout,
         send: Callable[[int, VitalsTold], bool],
     ) -> None:
         self.federation, self.own = federation, own
         self.status, self.watch, self.feed = status, watch, watch.feed
-        self.spread = Spread(
+        self.spread = VitalsSpread(
             own=own,
             identity=identity,
             realm=realm_of(federation()),
@@ -130,6 +130,6 @@ class Display:
             self.spread.forget(member)
             self.watch.forget(member)
 
-    def _note_row(self, row: Row, before: Row | None) -> None:
+    def _note_row(self, row: VitalsRow, before: VitalsRow | None) -> None:
         self.overview.note_row(row, before)
         self.watch.hear(row, before, time.monotonic())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from p2pfl.reporting.alarms import LASTS_S, described
-from p2pfl.reporting.overview import Event, StandingAlarm
+from p2pfl.reporting.overview import NotableEvent, StandingAlarm
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
@@ -21,7 +21,7 @@ MOST_EVENTS = 100
 
 
 @dataclass(slots=True)
-class Standing:
+class RaisedAlarm:
     """One alarm that was not settled yet; times by the monotonic clock."""
 
     text: str
@@ -35,12 +35,12 @@ class Feed:
     """`name_of` turns a member index into a name. Belongs to the event loop."""
 
     name_of: Callable[[int], str]
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    events: deque[NotableEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
     told: int = 0
     """How many events there were."""
     changes: int = 0
     """Grows whenever the standing alarms change."""
-    _standing: dict[tuple[str, int | None], Standing] = field(default_factory=dict)
+    _standing: dict[tuple[str, int | None], RaisedAlarm] = field(default_factory=dict)
 
     def tell(self, kind: str, peer: int | None, text: str, *, wrong: bool = False, times: int = 1) -> None:
         """Log one notable event, and keep it for the page."""
@@ -54,7 +54,9 @@ class Feed:
         self.told += 1
         about = None if peer is None else self.name_of(peer)
         self.events.append(
-            Event(number=self.told, at=round(time.monotonic(), 1), kind=kind, about=about, text=text, wrong=wrong)
+            NotableEvent(
+                number=self.told, at=round(time.monotonic(), 1), kind=kind, about=about, text=text, wrong=wrong
+            )
         )
 
     def stand(self, kind: str, peer: int | None, text: str) -> None:
@@ -62,7 +64,7 @@ class Feed:
         now = time.monotonic()
         one = self._standing.get((kind, peer))
         if one is None:
-            self._standing[kind, peer] = Standing(text, now, now)
+            self._standing[kind, peer] = RaisedAlarm(text, now, now)
         else:
             one.text, one.last_at, one.count = text, now, one.count + 1
         self.changes += 1

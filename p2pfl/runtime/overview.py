@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from p2pfl.config.model import FederationConfig, Member
-from p2pfl.net.spread import Row, period_s
+from p2pfl.net.spread import VitalsRow, period_s
 from p2pfl.reporting.curves import FIGURES, Curves
 from p2pfl.reporting.overview import FederationStatus, FederationStep, MemberRow
 from p2pfl.reporting.vitals import members_of, word
@@ -48,7 +48,7 @@ class Overview:
     """`federation` gives the one that the node holds now, `rows` are the latest of each member, by index."""
 
     def __init__(
-        self, *, federation: Callable[[], FederationConfig], own: int, rows: Mapping[int, Row], feed: Feed
+        self, *, federation: Callable[[], FederationConfig], own: int, rows: Mapping[int, VitalsRow], feed: Feed
     ) -> None:
         self.federation, self.own, self.rows, self.feed = federation, own, rows, feed
         self.curves = Curves()
@@ -63,7 +63,7 @@ class Overview:
         self._number = self._events_shown = 0
         self._alarms_shown = -1
 
-    def note_row(self, row: Row, before: Row | None) -> None:
+    def note_row(self, row: VitalsRow, before: VitalsRow | None) -> None:
         """How much a member has sent since its row before."""
         if before is not None and row.said_at > before.said_at:
             sent = row.vitals.bytes_sent - before.vitals.bytes_sent
@@ -80,7 +80,7 @@ class Overview:
     def quiet_after_s(self) -> float:
         return QUIET_PERIODS * period_s(len(self.federation().members)) + QUIET_EXTRA_S
 
-    def is_quiet(self, row: Row, now: float) -> bool:
+    def is_quiet(self, row: VitalsRow, now: float) -> bool:
         return row.source is not None and row.vitals.phase not in OVER and now - row.said_at > self.quiet_after_s
 
     def _row(self, member: Member, now: float) -> MemberRow:
@@ -92,7 +92,7 @@ class Overview:
             shown = self._shown[member.index] = made_of, self._made(member, row, now)
         return shown[1]
 
-    def _made(self, member: Member, row: Row | None, now: float) -> MemberRow:
+    def _made(self, member: Member, row: VitalsRow | None, now: float) -> MemberRow:
         if row is None:
             return MemberRow(index=member.index, name=member.name)
         said = msgspec.structs.asdict(row.vitals)

@@ -11,7 +11,7 @@ from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import StorageError
-from p2pfl.net.spread import Row
+from p2pfl.net.spread import VitalsRow
 from p2pfl.runtime.feed import Feed
 
 ROUNDS_ALONE = 10
@@ -28,7 +28,7 @@ OVER = ("finished", "stopped")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Watch:
+class Lookout:
     """`raise_alarm` takes kind, member and text. `room_bytes` is what the disk would take yet, of `snapshot_bytes`."""
 
     core: Core
@@ -89,7 +89,7 @@ class Watch:
 
     # -- of all members, by what they say -----------------------------------------------------------------------------
 
-    def hear(self, row: Row, before: Row | None, now: float) -> None:
+    def hear(self, row: VitalsRow, before: VitalsRow | None, now: float) -> None:
         """A member has said something new."""
         member, vitals = row.vitals.member, row.vitals
         if row.source is None:

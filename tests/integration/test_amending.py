@@ -59,6 +59,23 @@ async def test_a_newcomer_trains_with_the_others_and_nobody_is_interrupted(ward,
     assert [neighbor.name for neighbor in results[0].neighbors] == ["node1", "node3"]
 
 
+async def test_the_edge_to_a_newcomer_may_have_a_compressor_of_its_own(ward, start):
+    field = ward(4, training={"rounds": 30}, task=PACED)
+    first(field, 3)
+    nodes = start(field, 0, 1, 2, file="before.toml")
+    await nodes[0].until(lambda: min(node.rounds for node in nodes) >= 5)
+    field.edges = {("node2", "node3"): "q8"}
+    field.write()
+    for node in nodes:
+        node.application.amend(field.federation())
+    (newcomer,) = start(field, 3)
+    results = [await node.result() for node in (*nodes, newcomer)]
+    assert all(result.finished for result in results)
+    assert {one.name: one.compressor for one in results[2].neighbors} == {"node1": "none", "node3": "q8"}
+    assert [one.resyncs for one in results[3].neighbors] == [0, 0]
+    assert min(one.exchanges for one in results[3].neighbors) > 5
+
+
 async def test_who_was_removed_ends_and_the_others_neither_wait_nor_let_it_in(ward, start):
     field = ward(4, training={"rounds": 40}, task=PACED)
     nodes = start(field)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from p2pfl.core.messages import VitalsTold
 from p2pfl.crypto.identity import Identity
-from p2pfl.net.spread import EDGE_BYTES_PER_S, HEARD_AT_ONCE, MESSAGE_BYTES, ROW_BYTES, Spread, period_s
+from p2pfl.net.spread import EDGE_BYTES_PER_S, HEARD_AT_ONCE, MESSAGE_BYTES, ROW_BYTES, VitalsSpread, period_s
 from p2pfl.reporting.vitals import Vitals, sign
 
 REALM = bytes(32)
@@ -55,7 +55,7 @@ class Network:
             self.join(*edge)
 
     def make(self, index):
-        return Spread(
+        return VitalsSpread(
             own=index,
             identity=identity(index),
             realm=REALM,

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from p2pfl.core.facts import Phase
-from p2pfl.net.spread import Row
+from p2pfl.net.spread import VitalsRow
 from p2pfl.reporting.vitals import Vitals
 from p2pfl.runtime.feed import Feed
-from p2pfl.runtime.watch import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Watch
+from p2pfl.runtime.watch import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Lookout
 
 
 class World:
@@ -21,7 +21,7 @@ class World:
         self.room, self.now = 10_000.0, 0.0
         self.feed = Feed("pi{}".format)
         self.raised = []
-        self.watch = Watch(
+        self.watch = Lookout(
             core=SimpleNamespace(facts=self.facts, edges={1: self.edge}, rounds=self.phase),
             feed=self.feed,
             raise_alarm=self.alarm,
@@ -62,7 +62,7 @@ class World:
             charter=0,
             software=software,
         )
-        row = Row(vitals=vitals, raw=b"", said_at=now, source=1)
+        row = VitalsRow(vitals=vitals, raw=b"", said_at=now, source=1)
         self.watch.hear(row, before, now)
         return row
 
@@ -165,5 +165,5 @@ def test_hundreds_that_finish_together_are_a_few_lines_and_a_count(world):
 
 def test_own_rows_are_no_news(world):
     row = world.hear(5)
-    world.watch.hear(Row(vitals=row.vitals, raw=b"", said_at=0.0, source=None), None, 1000.0)
+    world.watch.hear(VitalsRow(vitals=row.vitals, raw=b"", said_at=0.0, source=None), None, 1000.0)
     assert world.kinds == []

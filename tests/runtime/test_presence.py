@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.core.records import EdgeRecord
+from p2pfl.core.staleness import ALWAYS
 from p2pfl.runtime.status import ALARM_S, FIRST_LINES, LOST_S, Presence
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
@@ -121,3 +123,14 @@ def test_each_neighbor_has_session_lines_of_its_own(caplog):
         "session with board1 is open",
         "session with board2 is open",
     ]
+
+
+def test_who_is_no_neighbor_any_more_is_not_missed_and_a_new_one_may_be(told):
+    told.presence.opened(1, 1.0)
+    told.core.neighbors.add(2, EdgeRecord(), ALWAYS)
+    told.core.neighbors.remove(1)
+    told.presence.follow(10.0)
+    told.presence.ended(1, "no neighbor any more", 10.0)
+    told.presence.look(10.0 + ALARM_S)
+    assert [(alarm.kind, alarm.peer) for alarm in told.alarms] == [("neighbor-lost", 2)]
+    assert told.lines == []

@@ -236,7 +236,7 @@ class Application:
             workshop=driver.workshop,
             counters=links.counters,
             name_of=self._name_of,
-            compressor_of=partial(setup.federation.compressor_of, setup.member.index),
+            compressor_of=lambda peer: self.setup.federation.compressor_of(setup.member.index, peer),
             alarms=driver.alarms,
             durability=setup.durability,
             bearing=bearing,

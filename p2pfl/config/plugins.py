@@ -12,8 +12,9 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from p2pfl.errors import LearningError, P2PFLError, UserError
@@ -96,9 +97,23 @@ def _failed_import(error: BaseException, place: str, folder: Path, *, what: str,
     return UserError(text, **about)
 
 
+class PlainLoader(SourceFileLoader):
+    """Compiles what the file says now, and writes nothing beside it.
+
+    Bytecode counts as current by the second of the last change and the size: a file that is changed within a second, to
+    one of the same size, would run as it was.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
 def _module_from_file(what: str, path: Path) -> ModuleType:
     path = path.absolute()
-    spec = importlib.util.spec_from_file_location(f"p2pfl_{what}_{path.stem}", path)
+    name = f"p2pfl_{what}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=PlainLoader(name, str(path)))
     if spec is None or spec.loader is None or not path.is_file():
         raise UserError(f"there is no file {path}")
     module = importlib.util.module_from_spec(spec)

@@ -51,6 +51,7 @@ def test_the_file_says_where_it_comes_from(p2pfl, learned, tmp_path):
     assert said == {"format": "pt", "federation": "ward", "node": "node0", "rounds": "3", "version": "3"}
 
 
+@pytest.mark.long
 def test_a_dash_is_stdout(learned):
     command = [sys.executable, "-m", "p2pfl.cli.main", "export", str(learned / "node0"), "-o", "-"]
     outcome = subprocess.run(command, capture_output=True, timeout=60, check=True)

@@ -52,6 +52,7 @@ def test_a_method_file_runs_in_a_simulation(p2pfl, tmp_path):
     assert report["config"]["training"]["method"].endswith("prox.py:prox,mu=0.5")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prox")
 @pytest.mark.slow
 def test_a_method_file_runs_in_a_demo_and_then_in_its_federation(p2pfl, tmp_path):

@@ -24,7 +24,7 @@ def pace(answers, *, train_s, until=150.0, **changes):
 
 
 @pytest.mark.parametrize("train_s", [0.04, 0.25, 2.0])
-@pytest.mark.parametrize("others", [1, 2, 5])
+@pytest.mark.parametrize("others", [1, *(pytest.param(others, marks=pytest.mark.long) for others in (2, 5))])
 def test_a_neighbor_that_stutters_costs_no_more_than_its_share(train_s, others):
     """40 ms of every 2 s took 40% of the pace of a node whose rounds take a quarter of a second."""
     equal = {peer: takes(0.005) for peer in range(1, others + 1)}

@@ -85,6 +85,7 @@ def test_what_was_there_before_is_kept_and_can_be_installed_again(board):
     assert b"rounds = 300" in (board.home / ".previous/federation.toml").read_bytes()
 
 
+@pytest.mark.long
 def test_the_same_again_changes_nothing_and_keeps_the_one_before(board):
     board.change("rounds = 200", "rounds = 300")
     board.install()
@@ -94,6 +95,7 @@ def test_the_same_again_changes_nothing_and_keeps_the_one_before(board):
     assert b"rounds = 200" in (board.home / ".previous/federation.toml").read_bytes()
 
 
+@pytest.mark.long
 def test_a_federation_without_the_nodes_folder_is_checked_with_what_the_board_has(board):
     for file in ("node.toml", "node.key"):
         (board.source / "pi1" / file).unlink()
@@ -107,6 +109,7 @@ def test_a_federation_without_the_nodes_folder_is_checked_with_what_the_board_ha
     assert not (board.home / "pi1/node.key").is_symlink()
 
 
+@pytest.mark.long
 def test_the_state_of_the_board_is_looked_at_too(board):
     (board.home / "pi1/state").mkdir()
     (board.home / "pi1/state").chmod(0o777)

@@ -176,6 +176,7 @@ def test_eight_processes_with_two_digits_each_end_with_one_model_of_all_ten(star
     assert json.loads((tmp_path / "demo" / "report.json").read_text()) == report
 
 
+@pytest.mark.long
 def test_a_node_that_is_killed_is_reported_dead_and_the_others_finish(start, ward):
     (ward / "gated.py").write_text(GATED)
     change(ward, 'name = "quadratic"\nstep_s = .*', 'name = "gated.py:task"')
@@ -197,6 +198,7 @@ def test_a_node_that_is_killed_is_reported_dead_and_the_others_finish(start, war
     assert "node2 died (SIGKILL)" in err
 
 
+@pytest.mark.long
 def test_a_node_that_dies_is_started_again_where_that_is_asked_for(start, ward):
     (ward / "gated.py").write_text(GATED)
     change(ward, 'name = "quadratic"\nstep_s = .*', 'name = "gated.py:task"')
@@ -285,6 +287,7 @@ def test_a_folder_that_is_no_demo_is_left_alone(start, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.long
 def test_the_report_says_what_went_over_each_edge_by_which_compressor(start, ward):
     with (ward / "federation.toml").open("a", encoding="utf-8") as file:
         file.write('\n[[edge]]\nbetween = ["node1", "node2"]\ncompressor = "none"\n')

@@ -129,6 +129,7 @@ def federation(tmp_path):
     return load_config(file)
 
 
+@pytest.mark.long
 async def test_the_fleet_ends_with_the_honest_and_reports_them_alone(federation):
     fleet = Fleet(federation, Lies(attackers=Silent(), spec="silence", names=("node1",)))
     with LiveView(fleet, quiet=True) as view:

@@ -405,6 +405,7 @@ def test_a_key_that_others_can_read_is_refused(mistaken):
     assert_names(mistaken(), key, "644", "allowed: ")
 
 
+@pytest.mark.long
 def test_a_missing_data_file_is_named(mistaken):
     change(
         mistaken.folder / "federation.toml",
@@ -414,6 +415,7 @@ def test_a_missing_data_file_is_named(mistaken):
     assert_names(mistaken(), mistaken.folder / "none.csv")
 
 
+@pytest.mark.long
 def test_the_state_of_another_federation_is_refused_and_kept(mistaken):
     assert p2pfl("launch", mistaken.folder, "--quiet").returncode == 0
     before = peek(mistaken.folder / "node0" / "state").state.arrays["model"]

@@ -139,6 +139,7 @@ def is_gone(pid):
     return not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spawn", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_task_is_imported_by_its_nodes_alone_and_torch_before_them(launch, ward, spawn):
     code, _, err = done(launch(*["--spawn"] * spawn))
@@ -167,6 +168,7 @@ def test_with_a_second_thread_nodes_are_started_by_themselves_and_it_is_told(inj
     assert [line[2] for line in imported(ward)] == ["False"] * 2
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_before_it_has_forked_is_done_without(inject, launch, ward):
     inject(SLOW)
     process = launch()

@@ -26,6 +26,7 @@ def run_script(folder, text):
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rounds", "reaches"), [(4, 0.3), pytest.param(40, 0.9, marks=pytest.mark.long)], ids=["few rounds", "as it stands"]
 )

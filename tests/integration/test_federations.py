@@ -67,6 +67,7 @@ async def test_a_schedule_of_pairs_sends_half_of_what_two_neighbors_cost(ward, s
     assert bytes_sent["one-peer-hypercube"] < 0.65 * bytes_sent["ring"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("patient")
 async def test_quantized_models_agree_too(ward, start, finish):
     field = ward(4, gossip={"compressor": "q4"}, training={"rounds": 30, "closing_rounds": 30})
@@ -89,6 +90,7 @@ async def test_a_run_bounded_by_time_ends_by_itself(ward, start, finish):
         assert result.rounds_to_do is None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("patient")
 async def test_speed_correction_keeps_fast_nodes_from_pulling_the_result_to_themselves(ward, start, monkeypatch):
     """Both federations learn the same targets; node 0 takes one round in ten of the others, and is told to be as slow.

@@ -123,6 +123,7 @@ def test_a_second_signal_gives_up_with_1_and_says_what_is_lost(node, disk):
     assert "given up: what was learned after round" in err
 
 
+@pytest.mark.long
 def test_a_start_on_a_full_disk_waits_and_then_goes_on_where_it_was(node, disk, start):
     one = node()
     one.until(lambda said: said.get("rounds", 0) > 5, "five rounds")

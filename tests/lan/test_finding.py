@@ -41,6 +41,7 @@ def test_five_hosts_find_each_other_without_an_address_and_the_doctor_says_that_
     assert seen(diagnosis, "pi2")["answers_at"].startswith(f"{five.hosts['pi2'].ipv4}:")
 
 
+@pytest.mark.long
 def test_without_multicast_configured_addresses_work_and_the_doctor_names_what_is_blocked(boards, lan):
     three = boards(3, addresses=True)
     lan.multicast(on=False)

@@ -135,6 +135,7 @@ async def test_two_nodes_hear_where_the_other_listens(monkeypatch):
         assert await b.hint() == (0, ["127.0.0.1:4000"])
 
 
+@pytest.mark.long
 async def test_who_is_listed_later_is_found_although_it_was_heard_of_before(monkeypatch):
     pytest.importorskip("zeroconf")
     async with two(monkeypatch) as (a, b):
@@ -148,6 +149,7 @@ async def test_who_is_listed_later_is_found_although_it_was_heard_of_before(monk
         assert (await b.hint())[0] == 0
 
 
+@pytest.mark.long
 async def test_a_change_of_interfaces_is_announced(monkeypatch):
     pytest.importorskip("zeroconf")
     async with two(monkeypatch, listen=Address("0.0.0.0", 5000)) as (a, b):
@@ -178,6 +180,7 @@ async def test_what_is_on_no_network_of_ours_is_no_hint(monkeypatch):
         assert await a.hint() == (1, ["127.0.0.1:5000"])
 
 
+@pytest.mark.long
 async def test_of_two_that_want_one_name_both_are_found(monkeypatch):
     """Two processes with one key, or somebody who takes the names that he hears."""
     pytest.importorskip("zeroconf")

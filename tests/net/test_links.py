@@ -188,6 +188,7 @@ async def test_empty_fragments_without_end_end_the_session_and_prove_nothing(fed
         assert target.reasons() == ["protocol fault: WebSocket frames without end that make no message"]
 
 
+@pytest.mark.long
 async def test_a_session_in_which_nothing_is_said_stays_open(federation, quick):
     """Each end seals an empty chunk now and then, which is no message."""
     often = replace(quick, silence_s=0.9)
@@ -235,6 +236,7 @@ async def test_who_holds_all_back_and_answers_pings_is_noticed_by_both_ends(fede
             assert node.links.counters.peers[peer].faults == 0
 
 
+@pytest.mark.long
 async def test_a_process_that_was_stopped_first_reads_what_has_come_meanwhile(federation, quick):
     often = replace(quick, silence_s=0.9)
     async with federation.node(0, limits=often) as a, federation.node(1, {0: a.address()}, limits=often) as b:

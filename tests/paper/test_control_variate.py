@@ -104,6 +104,7 @@ def apart(world):
     return consensus_distance(np.array([host.engine.state.model for host in world.hosts]))
 
 
+@pytest.mark.long
 def test_with_it_all_nodes_agree_more_closely():
     distances = {beta: apart(finished(beta=beta, samples=[100] * 4)[0]) for beta in (0.0, 0.1)}
     assert distances[0.1] < 0.01 * distances[0.0]

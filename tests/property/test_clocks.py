@@ -106,6 +106,7 @@ def test_whatever_the_clocks_do_all_train_all_their_rounds_and_nobody_is_blamed(
     check(clocks)
 
 
+@pytest.mark.long
 @settings(suppress_health_check=list(HealthCheck), max_examples=10, deadline=None)
 @given(
     graph=st.sampled_from(["pair", "path", "star", "turning-triangle"]),

@@ -141,6 +141,7 @@ async def test_it_has_one_thread_when_all_that_nodes_share_is_imported(place, lo
     assert await process.wait() == 0
 
 
+@pytest.mark.long
 async def test_a_forked_process_is_as_a_plain_one_and_draws_for_itself(place, log, monkeypatch):
     monkeypatch.delenv("MKL_NUM_THREADS")
     arguments = ["-m", "probe", "one", "two words"]

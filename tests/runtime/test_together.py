@@ -265,6 +265,7 @@ def test_a_relative_path_is_that_of_where_the_object_was_made(tmp_path, monkeypa
     assert federation.run().nodes[0].finished
 
 
+@pytest.mark.long
 def test_a_slow_callback_holds_up_no_node(untouched):
     """Drawing takes seconds, and sessions, timers and patience go on meanwhile."""
     held = threading.Event()

@@ -41,6 +41,7 @@ def test_another_process_with_another_hash_seed_and_other_threads_does_the_same_
     assert json.loads(one.stdout) == here
 
 
+@pytest.mark.long
 def test_a_run_leaves_nothing_behind_that_the_next_one_would_see(here):
     assert digests(batching=True, last=3) == here[-3:]
 
@@ -57,6 +58,7 @@ def test_another_seed_is_another_run(seed, here):
     assert report.digest not in {digest for digest, _ in here}
 
 
+@pytest.mark.long
 def test_checking_and_looking_closer_change_no_event_of_the_trace():
     """Who looks more often sees the same run: same digests, a longer history."""
     federation, world = draw(SEEDS[0])

@@ -58,6 +58,7 @@ def test_no_codec_takes_what_a_liar_sends_instead_of_numbers(spec):
             codec.decode(b"\xff" * codec.size_bytes(size), size)
 
 
+@pytest.mark.long
 def test_such_a_liar_is_refused_on_every_edge_and_the_others_go_on():
     around = {(low, high): spec for (low, high), spec in zip(COMPLETE.edges, COMPRESSORS * 2, strict=False)}
     world = WorldSpec(liars=LiarSpec(attack="nan", nodes=(2,)))

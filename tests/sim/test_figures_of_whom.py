@@ -43,6 +43,7 @@ def test_how_long_a_liar_takes_does_not_enter_the_history():
     assert report.history[-1].staleness.mean == pytest.approx(sum(honest) / len(honest))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "topology",
     ["ring", *(pytest.param(one, marks=pytest.mark.long) for one in ("random-regular:degree=4", "base:k=1"))],

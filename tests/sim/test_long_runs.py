@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from sim.exact import LOG_ENTRIES
 from sim.kernel import NS
 from sim.learning.batched import make_learners
@@ -26,12 +28,14 @@ def stage(*, exact):
     return put_up
 
 
+@pytest.mark.long
 def test_a_disk_in_memory_does_not_keep_all_that_was_ever_written():
     hosts = stage(exact=True).world.hosts
     assert sum(host.starts for host in hosts) > 10 * len(hosts)
     assert max(host.engine.store.logged for host in hosts) <= LOG_ENTRIES + len(hosts)
 
 
+@pytest.mark.long
 def test_replicas_that_nobody_sees_any_more_make_room_for_new_ones():
     put_up = stage(exact=False)
     edges = len(put_up.script.federation.edges)

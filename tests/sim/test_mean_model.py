@@ -84,6 +84,7 @@ def test_a_report_scores_the_mean_of_the_honest_who_came_to_their_end(federation
     assert (found.accuracy, found.loss) == pytest.approx((score.accuracy, score.loss), nan_ok=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["mean", "trimmed-mean:b=1"])
 def test_it_is_the_same_with_batching_and_without(rule):
     reports = [simulate(digits(rule=rule), batching=on, references=False) for on in (True, False)]

@@ -48,6 +48,7 @@ def digest(federation, *, batching=True, world=BAD):
     return report.digest, report.value_digest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "method", ["prox:mu=0.5", *(pytest.param(one, marks=pytest.mark.long) for one in ("plain", "normalized:steps=5"))]
 )
@@ -72,6 +73,7 @@ def test_a_method_without_pull_learns_digits_with_the_bits_of_plain():
     assert digest(digits("prox:mu=0"), batching=False) == digest(digits("plain"), batching=False)
 
 
+@pytest.mark.long
 def test_a_method_that_a_robust_rule_can_carry_runs_under_it():
     found = simulate(digits("prox:mu=0.5", rule="hampel:b=1"), world=WorldSpec(), references=False)
     assert not found.reached_limit
@@ -84,6 +86,7 @@ class Widening(Method):
         return New({MODEL: change * (7.3 / round.steps)})
 
 
+@pytest.mark.long
 def test_a_method_whose_rows_would_have_other_bits_is_done_one_node_at_a_time(monkeypatch):
     monkeypatch.setitem(catalog.CLASSES, "plain", Widening)
     assert digest(quadratic(4)) == digest(quadratic(4), batching=False)

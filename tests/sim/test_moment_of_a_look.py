@@ -109,6 +109,7 @@ def test_of_many_nodes_only_those_that_are_looked_at_are_kept(monkeypatch):
     assert reports[0].history[-1].evaluated == 3
 
 
+@pytest.mark.long
 def test_strong_local_rounds_leave_no_dip_in_the_curve():
     """Two digits a node: a local round alone unlearns the other eight, and mixing brings them back."""
     federation = describe(nodes=6, rounds=24, topology="ring", partition="shards:2", seed=0)

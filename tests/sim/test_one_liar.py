@@ -35,6 +35,7 @@ def unharmed():
     return worst
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", ["sign-flip", *(pytest.param(one, marks=pytest.mark.long) for one in LONG)])
 def test_beside_one_liar_the_worst_of_the_honest_ends_where_it_would_without_it(unharmed, attack):
     report = run(RULE, attack)

@@ -55,6 +55,7 @@ def test_the_mean_counts_no_rounds():
     assert {node.rounds_mixed for node in run(rule="mean").nodes} == {None}
 
 
+@pytest.mark.long
 def test_faults_are_held_against_the_one_that_lies_and_nobody_else():
     report = run(liars=LAST)
     held = report.held_against

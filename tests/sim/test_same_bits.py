@@ -124,7 +124,7 @@ def digests(described, world, *, batching):
 
 
 IN_SHORT = {
-    *("churn that loses disks", "liars that crash", "a schedule with crashes", "every edge another, in bad luck"),
+    *("churn that loses disks", "every edge another, in bad luck"),
 }
 """Each kind of event once; the other worlds are for `make test-all`."""
 
@@ -146,6 +146,7 @@ ROBUST = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if "crashes" in name else pytest.mark.long) for name in ROBUST]
 )
@@ -180,6 +181,7 @@ def train_losses(described, world, *, batching):
     return [pytest.approx(point, rel=1e-4) for point in told] if batching else told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param("speeds and bad links", marks=pytest.mark.long), "crashes"])
 def test_the_loss_of_a_round_is_told_when_the_round_has_ended(name):
     world, options = WORLDS[name]
@@ -204,6 +206,7 @@ def test_a_millionth_in_one_half_of_an_exchange_is_seen(monkeypatch):
     assert here[1] != there[1]
 
 
+@pytest.mark.long
 def test_the_chance_of_another_transaction_is_seen(monkeypatch):
     def wrong(engine, peer, incarnation, seq):
         return right(engine, peer, incarnation, seq + 1)

@@ -86,6 +86,7 @@ def test_under_a_robust_rule_a_liar_counts_on_the_weight_that_it_boasts_of_and_o
     assert liars._weights(2) == pytest.approx({1: (20 / 3) / 60, 3: (60 / 3) / 60})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "attack", ["sleeper:noise:1@2", *(pytest.param(one, marks=pytest.mark.long) for one in ("alie", "two-faced"))]
 )
@@ -137,6 +138,7 @@ def test_liars_crash_and_come_back_with_every_invariant_intact(attack):
     assert sum(node.starts for node in report.nodes if node.byzantine) > 2
 
 
+@pytest.mark.long
 def test_a_flood_exchanges_far_more_and_stops_nobody():
     calm, flooded = run(None), run("flood")
     honest = [index for index in range(6) if index not in {1, 4}]
@@ -166,6 +168,7 @@ def test_the_report_has_the_success_of_poisoned_data_beside_the_accuracy():
     assert run("sign-flip:0.1").attack_success is None
 
 
+@pytest.mark.long
 def test_references_know_nothing_of_the_poison():
     spoiled, clean = (
         simulate(small(), world=WorldSpec(liars=liars)).reference.centralized.all_nodes.accuracy
@@ -196,6 +199,7 @@ OTHERS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("attack", "loses"),
@@ -208,6 +212,7 @@ def test_an_attack_on_the_mean_bites(attack, loses, calm):
     assert found.accuracy.mean < calm.accuracy.mean - loses
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("attack", "poison", "gains"),

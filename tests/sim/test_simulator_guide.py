@@ -44,6 +44,7 @@ def folder(tmp_path, monkeypatch):
     Path("bad.toml").write_text(WORLD, encoding="utf-8")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("folder")
 def test_its_python_runs(capsys):
     exec(compile(PYTHON, "simulator.md", "exec"), {})

@@ -102,6 +102,7 @@ def test_an_unknown_command_suggests_the_nearest(p2pfl):
     assert "Did you mean 'sweep'?" in outcome.err
 
 
+@pytest.mark.long
 def test_a_compressor_that_does_not_fit_is_the_options_and_not_the_files(p2pfl):
     """The file says another one."""
     p2pfl("new", "ward")

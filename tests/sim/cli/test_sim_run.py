@@ -142,6 +142,7 @@ def test_in_a_schedule_the_labels_say_what_the_figures_are_of(p2pfl, ward):
     assert "contraction, measured, one of 2 rounds" in said
 
 
+@pytest.mark.long
 def test_a_world_file_and_options_that_go_before_it(p2pfl, ward, tmp_path):
     (tmp_path / "bad.toml").write_text(
         '[compute]\nspeed = "log-uniform:0.1,1"\n[links]\nloss = 0.05\n[liars]\ncount = 2\nattack = "replay"\n',

@@ -138,6 +138,7 @@ def test_without_a_test_set_there_is_no_score():
     assert batched.evaluate(batched.initial()[None], "test", np.array([2])) == [None]
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(data=st.data())
 def test_how_rows_are_grouped_is_no_part_of_the_result(data):
@@ -183,6 +184,7 @@ def test_what_the_method_gives_counts_only_in_the_rows_that_it_is_for():
     assert (other != bare).any(axis=1).all()
 
 
+@pytest.mark.long
 def test_steps_samples_and_rate_are_those_of_the_learners():
     training = TrainingConfig(local_steps=None, local_epochs=2, batch_size=4, learning_rate=0.125)
     made = learners(deep, training=training)

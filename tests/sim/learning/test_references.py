@@ -37,6 +37,7 @@ def test_federated_averaging_weighs_nodes_by_their_samples(federation):
     assert report.loss == pytest.approx(score.loss, rel=1e-6)
 
 
+@pytest.mark.long
 def test_the_references_learn_digits_from_two_shards_each(federation):
     """The figures of one place stand in the README: .95 to .97 with the 800 steps of one node."""
     made = federation(8, partition="shards:2")
@@ -51,6 +52,7 @@ def test_the_references_learn_digits_from_two_shards_each(federation):
     assert averaged.bytes_sent == 40 * 8 * 2 * 4 * learners.size
 
 
+@pytest.mark.long
 def test_a_history_is_short_ends_with_the_result_and_goes_on_from_one_figure_to_the_other(federation):
     made = federation(30, local_steps=1, rounds=50)
     learners = make_learners(made, batching=False)

@@ -106,6 +106,7 @@ def test_a_stopped_sweep_loses_nothing_and_repeats_nothing(started, starts, tmp_
     assert len(after) == RUNS
 
 
+@pytest.mark.long
 def test_results_are_the_same_bytes_in_one_go_or_in_several(sweep, write, tmp_path):
     file = write(SWEEP)
     sweep(write("[sweep]\nseeds = [3, 1]\n[axes]\ntopology = ['complete', 'ring']\ncompressor = ['q4']\n", "part.toml"))

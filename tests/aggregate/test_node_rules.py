@@ -178,6 +178,7 @@ def test_progress_makes_balance_stricter():
     assert rule.mix(around(own, others)).kept.sum() > rule.mix(around(own, others, progress=1.0)).kept.sum()
 
 
+@pytest.mark.long
 def test_large_models_need_blocks_alone_beside_the_result(rule):
     rows = models(9, 600_000)
     if len(rows) <= rule.least:

@@ -53,7 +53,7 @@ def board(deploy, run, for_pi1, tmp_path):
     ("file", "old", "new", "said"),
     [
         ("federation.toml", "rounds = 200", "ruonds = 200", "training.ruonds: unknown key"),
-        ("pi1/node.toml", "threads = 3", "threads = 0", "node.threads"),
+        pytest.param("pi1/node.toml", "threads = 3", "threads = 0", "node.threads", marks=pytest.mark.long),
     ],
 )
 def test_a_typo_takes_no_working_board_down(board, file, old, new, said):
@@ -67,6 +67,7 @@ def test_a_typo_takes_no_working_board_down(board, file, old, new, said):
     assert not (board.home / ".new").exists()
 
 
+@pytest.mark.long
 def test_what_was_there_before_is_kept_and_can_be_installed_again(board):
     before = board.content()
     (board.home / "pi1/state").mkdir(mode=0o700)

@@ -167,7 +167,7 @@ def taken(run):
     return result, peak - before, after - before
 
 
-@pytest.mark.parametrize("spec", ["none", "q8", "q4"])
+@pytest.mark.parametrize("spec", ["q4", *(pytest.param(spec, marks=pytest.mark.long) for spec in ("none", "q8"))])
 def test_an_exchange_takes_three_vectors_once_and_then_little_more_than_its_payloads(spec):
     """A node holds 2 vectors, 2 more for each edge, and these 3; numpy reports to tracemalloc."""
     size = 64 * TILE

@@ -234,7 +234,7 @@ async def neighbors_in(federation, node, limits, delay_s):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("opening", "delay_s"),
-    [pytest.param(b"", 0.05, marks=pytest.mark.long), (b"", 0.1), (UPGRADE, 0.05)],
+    [pytest.param(b"", 0.05, marks=pytest.mark.long), (b"", 0.1), pytest.param(UPGRADE, 0.05, marks=pytest.mark.long)],
     ids=["idle, 50 ms", "idle, 100 ms", "upgraded and idle, 50 ms"],
 )
 async def test_idlers_at_the_neighbors_own_address_keep_no_neighbor_out(federation, quick, delay_s, opening):

@@ -181,7 +181,7 @@ def test_after_any_losses_the_variates_sum_to_zero_and_the_true_optimum_is_reach
     assert run_to_the_optimum(world, optimum) <= 1e-4
 
 
-@pytest.mark.parametrize("wiped", [1, 2])
+@pytest.mark.parametrize("wiped", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_neighbor_whose_link_to_a_wiped_node_never_returns_drops_its_half_of_the_flow(wiped, monkeypatch):
     """It hears of the new life from others: here the ring has two ways, and one is cut for good with the crash."""
     world, _ = make_world("ring", seed=5)

@@ -46,11 +46,13 @@ def test_a_run_leaves_nothing_behind_that_the_next_one_would_see(here):
     assert digests(batching=True, last=3) == here[-3:]
 
 
+@pytest.mark.long
 def test_all_these_runs_differ(here):
     both = [digest for one in here for digest in one]
     assert len(set(both)) == len(both)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_another_seed_is_another_run(seed, here):
     federation, world = draw(seed)

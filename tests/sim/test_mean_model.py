@@ -72,7 +72,9 @@ def test_the_score_is_that_of_the_mean_of_the_models():
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["one at a time", "batched"])
-@pytest.mark.parametrize("federation", [quadratic(), digits()], ids=["quadratic", "digits"])
+@pytest.mark.parametrize(
+    "federation", [quadratic(), pytest.param(digits(), marks=pytest.mark.long)], ids=["quadratic", "digits"]
+)
 def test_a_report_scores_the_mean_of_the_honest_who_came_to_their_end(federation, exact):
     world = WorldSpec(crashes=(CrashSpec(nodes=(1,), at_s=0.02),), liars=LiarSpec(attack="constant:0.1", nodes=(3,)))
     report, stage = ended(federation, world, exact=exact)

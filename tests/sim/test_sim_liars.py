@@ -103,9 +103,9 @@ def test_a_run_with_liars_is_the_same_again_and_whether_or_not_rounds_are_batche
 @pytest.mark.parametrize(
     ("attack", "compressor"),
     [
-        *(("nan", "q4"), ("nan", "top-k:0.1+q8"), ("inf", "none"), ("wrong-shape", "sign")),
-        *(pytest.param("nan", compressor, marks=pytest.mark.long) for compressor in ("none", "sign")),
-        *(pytest.param("inf", compressor, marks=pytest.mark.long) for compressor in ("q4", "sign", "top-k:0.1+q8")),
+        *(("nan", "q4"), ("wrong-shape", "sign")),
+        *(pytest.param("nan", compressor, marks=pytest.mark.long) for compressor in ("none", "sign", "top-k:0.1+q8")),
+        *(pytest.param("inf", one, marks=pytest.mark.long) for one in ("none", "q4", "sign", "top-k:0.1+q8")),
         *(pytest.param("wrong-shape", one, marks=pytest.mark.long) for one in ("q4", "none", "top-k:0.1+q8")),
     ],
 )
@@ -123,6 +123,7 @@ def test_a_liar_that_wakes_up_to_say_nonsense_moves_nothing_by_it():
     assert alarms(report, "reply-refused")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "attack", ["wrong-shape", *(pytest.param(one, marks=pytest.mark.long) for one in ("nan", "flood:alie"))]
 )

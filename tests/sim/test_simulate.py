@@ -126,8 +126,8 @@ def test_a_schedule_reports_the_union_and_the_contraction_of_its_period():
 @pytest.mark.parametrize(
     "world",
     [
-        WorldSpec(crashes=(CrashSpec(nodes=(0, 1, 2, 3, 4, 5), at_s=0.02),)),
-        WorldSpec(crashes=(CrashSpec(nodes=(0, 1, 2, 3, 4), at_s=0.02),)),
+        pytest.param(WorldSpec(crashes=(CrashSpec(nodes=(0, 1, 2, 3, 4, 5), at_s=0.02),)), marks=pytest.mark.long),
+        pytest.param(WorldSpec(crashes=(CrashSpec(nodes=(0, 1, 2, 3, 4), at_s=0.02),)), marks=pytest.mark.long),
         WorldSpec(crashes=(CrashSpec(nodes=(0, 2, 4), at_s=0.03),)),
         WorldSpec(liars=LiarSpec(attack="zero", nodes=(0, 1)), crashes=(CrashSpec(nodes=(2, 3, 4, 5), at_s=0.03),)),
         WorldSpec(limit_s=0.01),

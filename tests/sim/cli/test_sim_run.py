@@ -192,6 +192,7 @@ def test_report_and_picture_are_written_and_named_on_stderr(p2pfl, ward, tmp_pat
     assert (tmp_path / "r.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.long
 def test_without_a_federation_the_digits_are_learned(p2pfl):
     said = facts(p2pfl("sim", "run", "--nodes", 2, "--rounds", 3, "--partition", "iid", "--no-references"))
     assert float(said["accuracy, worst honest node"]) > 0.3

@@ -99,6 +99,12 @@ def test_an_axis_with_one_value_takes_no_room():
     assert (roles.across, roles.color) == ("topology", None)
 
 
+MANY = (
+    {"topology": TOPOLOGY, "compressor": COMPRESSOR, "attack": ["none", "zero"], "byzantine": [0, 1, 2]},
+    {"topology": TOPOLOGY, "nodes": list(range(10, 130, 10)), "rule": [f"rule{index}" for index in range(9)]},
+)
+
+
 @pytest.mark.parametrize(
     "axes",
     [
@@ -110,8 +116,7 @@ def test_an_axis_with_one_value_takes_no_room():
         {"compressor": CHAINS, "nodes": [10, 20, 40]},
         {"share": ["*", "1.*, !*.bias"], "compressor": COMPRESSOR},
         {"topology": TOPOLOGY, "compressor": COMPRESSOR},
-        {"topology": TOPOLOGY, "compressor": COMPRESSOR, "attack": ["none", "zero"], "byzantine": [0, 1, 2]},
-        {"topology": TOPOLOGY, "nodes": list(range(10, 130, 10)), "rule": [f"rule{index}" for index in range(9)]},
+        *(pytest.param(axes, marks=pytest.mark.long) for axes in MANY),
     ],
 )
 def test_any_number_of_axes_can_be_drawn(tmp_path, axes):

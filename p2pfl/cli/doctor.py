@@ -13,7 +13,7 @@ from p2pfl.cli.output import Form, format_option, write_json, write_rows
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
     from p2pfl.net.overhear import Tally
-    from p2pfl.runtime.doctor import Diagnosis, Patient
+    from p2pfl.runtime.doctor import Diagnosis, Patient, Problem
 
 WRONG = 1
 NOTICEABLE_S = 2.0
@@ -40,7 +40,8 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
     """Find out why nodes do not find or hear each other, and what to do.
 
     Asks on the LAN by multicast DNS, if discovery is on, and at every address where a listed member may be; says what
-    each network interface sent and heard, who answers where, and whose clock, software or federation file differs.
+    each network interface sent and heard, who answers where, and whose clock, software, federation file or
+    list of members differs.
     Nothing is changed: it may be run beside a node or without one, by any user. Exits with 1 if something is wrong.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
@@ -51,6 +52,7 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
     if form == "table":
         click.echo(f"listening on the LAN and asking at every address, about {seconds:g} s ...", err=True)
     found = asyncio.run(examine(described, node, seconds))
+    found.problems += _behind(described, node)
     write_json(_as_object(found)) if form == "json" else _print(found)
     return WRONG if found.problems else 0
 
@@ -67,6 +69,29 @@ def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
         name = own[0]
     find_member(federation, name)
     return load_node(node_file(federation, name), federation, name)
+
+
+def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
+    """Whose list of members is older than the newest that is known, by what the node that runs here has heard."""
+    from p2pfl.cli.asking import ask_federation, place_of  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.doctor import Problem  # noqa: PLC0415 - as above
+    from p2pfl.runtime.whereabouts import find  # noqa: PLC0415 - as above
+
+    here = None if node is None else find(node.state_dir)
+    if federation.edition is None or here is None or here.status is None:
+        return []
+    told = ask_federation(place_of(here.status))
+    rows = [] if isinstance(told, str) else told["members"]
+    versions = {row["name"]: row["charter"] for row in rows if isinstance(row.get("charter"), int)}
+    newest = max([federation.edition.version, *versions.values()])
+    return [
+        Problem(
+            text=f"{name} goes by version {version} of the members, and there is a version {newest}",
+            remedy="it takes the newer one from its next session; if it has none, copy members.toml there and start it",
+        )
+        for name, version in versions.items()
+        if version < newest
+    ]
 
 
 def _interface_row(tally: Tally, patients: list[Patient]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ async def examine(federation: FederationConfig, node: NodeConfig | None, listen_
 
 def _examined(federation: FederationConfig, node: NodeConfig | None) -> list[Member]:
     if node is None:
-        return list(federation.members)
+        return list(federation.present)
     own = federation.member(node.name).index
     return [member for member in federation.members if member.index in (own, *federation.neighbors(own))]
 

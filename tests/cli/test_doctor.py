@@ -1,0 +1,34 @@
+"""What the doctor says of members whose list of members is behind; the rest of it is in tests/runtime and tests/lan."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2pfl.cli import asking, doctor
+from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.runtime import whereabouts
+
+
+@pytest.fixture
+def told(p2pfl, tmp_path, monkeypatch):
+    """What is said of members by a node that runs here and has heard of these versions."""
+
+    def told(versions):
+        assert p2pfl("new", "ward", "--nodes", "pi1,pi2,pi3", "--admin").code == 0
+        federation = load_config(tmp_path / "ward")
+        node = load_node(node_file(federation, "pi1"), federation, "pi1")
+        there = whereabouts.Whereabouts(federation="ward", node="pi1", pid=1, listen="", status="127.0.0.1:1")
+        monkeypatch.setattr(whereabouts, "find", lambda _: there)
+        rows = [{"name": name, "charter": version} for name, version in versions.items()]
+        monkeypatch.setattr(asking, "ask_federation", lambda _: {"members": rows})
+        return [problem.text for problem in doctor._behind(federation, node)]
+
+    return told
+
+
+def test_who_has_an_older_list_of_members_than_others_is_named(told):
+    assert told({"pi1": 3, "pi2": 2, "pi3": None}) == ["pi2 goes by version 2 of the members, and there is a version 3"]
+
+
+def test_where_all_have_the_newest_nothing_is_said(told):
+    assert told({"pi1": 1, "pi2": 1}) == []

@@ -133,6 +133,10 @@ class CharterError(ValueError):
     """A charter that no honest signer made, or that is not for this federation."""
 
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
+"""What the decoder raises: the second of these for text that is not UTF-8."""
+
+
 def realm_of(federation: FederationConfig) -> bytes:
     """What a charter is bound to. Other keys of the file may change without a new signature."""
     named = msgspec.msgpack.encode((federation.name, federation.seed))
@@ -154,8 +158,16 @@ def edition_of(raw: bytes) -> Edition:
         raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_BYTES}")
     try:
         return Edition(_decode_statement(statement).version, _digest(statement))
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise CharterError(f"no charter: {error}") from None
+
+
+def require_signed(raw: bytes, admin: Sequence[bytes]) -> None:
+    """Raises CharterError: no admin has signed it. Cheap: nothing of it is read."""
+    head = KEY_BYTES + SIGNATURE_BYTES
+    if not head < len(raw) <= MOST_BYTES:
+        raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_BYTES}")
+    check_signature(raw[:KEY_BYTES], raw[KEY_BYTES:head], _digest(raw[head:]), admin)
 
 
 def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
@@ -170,7 +182,7 @@ def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
     check_signature(signer, signature, _digest(statement), admin)
     try:
         found = _decode_statement(statement)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise CharterError(f"signed, but no charter: {error}") from None
     members = tuple(
         Member(index=index, name=row.name, key=row.key, address=row.address, retired=row.retired)

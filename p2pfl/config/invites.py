@@ -181,6 +181,8 @@ def _raw(text: str, prefix: str, key: str, allowed: str) -> bytes:
         raw = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         raw = b""
+    if base64.urlsafe_b64encode(raw).rstrip(b"=") != body.encode(errors="replace"):
+        raw = b""  # the last letter has bits that count for nothing: one mistyped there would pass
     check, raw = raw[:CHECK_BYTES], raw[CHECK_BYTES:]
     if not raw or check != _check(prefix, raw):
         raise UserError("the line was cut or mistyped", key=key, value=f"{len(text)} characters", allowed=allowed)
@@ -190,7 +192,7 @@ def _raw(text: str, prefix: str, key: str, allowed: str) -> bytes:
 def _convert(raw: bytes, form: type[Form], key: str, allowed: str) -> Form:
     try:
         return msgspec.msgpack.decode(raw, type=form)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         raise UserError("a line of another version of p2pfl", key=key, allowed=allowed) from None
 
 

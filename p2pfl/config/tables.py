@@ -228,9 +228,21 @@ def address(least_port: int) -> Kind:
         found = ADDRESS.fullmatch(value) if isinstance(value, str) else None
         if not found or not least_port <= int(found[1]) <= 65535:
             raise ValueError
+        host = str(value).rpartition(":")[0]
+        bare = host.strip("[]")
+        if not is_host(bare) or (bare != host) != (":" in bare):
+            raise ValueError
         return str(value)
 
     return Kind(f'"host:port" with a port from {least_port} to 65535', read)
+
+
+def is_host(text: str) -> bool:
+    """Could be an IP address or a name; whether it exists is for the resolver to say."""
+    try:
+        return bool(text.encode("idna")) and not set(text) & set("[]/\\@?#% \t\r\n")
+    except UnicodeError:
+        return False
 
 
 def or_none(kind: Kind) -> Kind:

@@ -7,6 +7,7 @@ import socket
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
+from p2pfl.config.tables import is_host
 from p2pfl.errors import UserError
 
 FIRST_PORT, LAST_PORT = 15_000, 32_000
@@ -32,14 +33,6 @@ def parse_address(text: str, key: str) -> Address:
     if not (colon and numbered and bracketed == (":" in bare) and is_host(bare)):
         raise UserError("not an address", key=key, value=text, allowed=ALLOWED)
     return Address(bare, int(port))
-
-
-def is_host(text: str) -> bool:
-    """Could be an IP address or a name; whether it exists is for the resolver to say."""
-    try:
-        return bool(text.encode("idna")) and not set(text) & set("[]/\\@?#% \t\r\n")
-    except UnicodeError:
-        return False
 
 
 def cannot_listen(address: Address, error: OSError, key: str) -> UserError:

@@ -27,6 +27,10 @@ _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+PROXIED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via")
+"""What proxies add about whom they ask for. Some pass on this machine's name in place of the one that was asked for."""
+
+
 def new_token() -> str:
     return secrets.token_urlsafe(TOKEN_BYTES)
 
@@ -72,16 +76,18 @@ class Guard:
 
     @staticmethod
     def _is_here(request: web.Request, host: str) -> bool:
-        """From this machine and meant for it: a proxy here, for others elsewhere, passes on another name."""
+        """From this machine and meant for it: a proxy here, for others elsewhere, passes on another name or says so."""
+        if any(name in request.headers for name in PROXIED):
+            return False
         peer = (request.transport.get_extra_info("peername") if request.transport else None) or ("",)
         return is_loopback(str(peer[0])) and is_loopback(_name_in(host) or "")
 
     def _has_token(self, request: web.Request) -> bool:
         scheme, _, said = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(said.strip().encode(), self.token.encode()):
+        if scheme.lower() == "bearer" and _same(said.strip(), self.token):
             return True
         cookie = request.cookies.get(self._cookie(request), "")
-        return hmac.compare_digest(cookie.encode(), self._proof.encode())
+        return _same(cookie, self._proof)
 
     @property
     def _proof(self) -> str:
@@ -93,6 +99,11 @@ class Guard:
         """Cookies do not tell ports apart, and one machine may have many nodes."""
         own = request.transport.get_extra_info("sockname") if request.transport else None
         return f"p2pfl-{own[1] if own else 0}"
+
+
+def _same(said: str, meant: str) -> bool:
+    """In constant time; what was said may be bytes that are no text."""
+    return hmac.compare_digest(said.encode(errors="surrogateescape"), meant.encode())
 
 
 def is_loopback(host: str) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 from aiohttp import web
 
+from p2pfl.core.limits import TokenBucket
 from p2pfl.net.address import cannot_listen, own_address, parse_address
 from p2pfl.net.doorway import Doorway, Gate
 from p2pfl.net.guard import Guard, is_loopback, new_token
@@ -69,6 +72,25 @@ def page_files() -> dict[str, PageFile]:
     }
 
 
+class Rarely(logging.Filter):
+    """Lets twenty lines pass, and then one in three minutes: anybody who reaches the port can make aiohttp stumble."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bucket = TokenBucket(1 / 180, tokens=20.0, burst=20.0)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        del record
+        return self._bucket.take(time.monotonic()) == 0.0
+
+
+def _rarely() -> logging.Logger:
+    log = logging.getLogger("p2pfl.page")
+    if not log.filters:
+        log.addFilter(Rarely())
+    return log
+
+
 class StatusPage:
     """`async with` binds; UserError where that fails. `status` is called for each request, on the event loop.
 
@@ -110,7 +132,9 @@ class StatusPage:
             application.router.add_get("/history", self._show_history)
             application.router.add_get("/live", self._live.stream)
         application.on_response_prepare.append(add_headers)
-        runner = web.AppRunner(application, access_log=None, keepalive_timeout=30, shutdown_timeout=0.5)
+        runner = web.AppRunner(
+            application, access_log=None, logger=_rarely(), keepalive_timeout=30, shutdown_timeout=0.5
+        )
         await runner.setup()
         try:
             self._server = await asyncio.get_running_loop().create_server(

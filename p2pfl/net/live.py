@@ -62,6 +62,9 @@ class Live:
         self._ticking = self._ticking or asyncio.create_task(self._tick())
         try:
             await self._follow(response)
+        except TimeoutError:  # what waits to be sent would keep the socket for as long as nobody reads
+            if request.transport is not None:
+                request.transport.abort()
         finally:
             self._pages -= 1
             if not self._pages:
@@ -74,7 +77,7 @@ class Live:
             self._ticking = None
 
     async def _follow(self, response: web.StreamResponse) -> None:
-        with suppress(ConnectionError, TimeoutError):
+        with suppress(ConnectionError):
             seen = -1
             while True:
                 # Both are of the same number: nothing else runs in between.

@@ -28,7 +28,7 @@ MOST_WORDS = 6
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Figure = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)] | None
-Word = Annotated[str, Meta(max_length=32, pattern=r"^[A-Za-z0-9 .+_-]*$")]
+Word = Annotated[str, Meta(max_length=32, pattern=r"^[A-Za-z0-9 .+_-]*\Z")]
 Words = Annotated[tuple[Word, ...], Meta(max_length=MOST_WORDS)]
 Bits = Annotated[bytes, Meta(max_length=128)]
 
@@ -85,7 +85,7 @@ def read(raw: bytes) -> Vitals:
     """What a row says, unproven: `prove` tells whether its member has said it. Raises PeerFault: it is no row."""
     try:
         return _DECODER.decode(raw[:-SIGNATURE_BYTES])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise PeerFault(f"a malformed row of vitals: {error}") from error
 
 

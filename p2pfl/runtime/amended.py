@@ -42,7 +42,7 @@ def _check_members(before: FederationConfig, after: FederationConfig) -> None:
     for row, member in enumerate(after.members):
         if member.index != row:
             raise _refusal(after, "members", f"{member.name} has the index {member.index}", f"that of its row, {row}")
-        if member.address is not None:
+        if member.address is not None and not member.retired:
             parse_address(member.address, f"address of {member.name}")
 
 

@@ -82,7 +82,7 @@ async def _ask(federation: FederationConfig, identity: Identity, contact: Contac
         charter = None if raw is None else checked(raw, federation)
     except (UnreachableError, CharterError):
         return federation
-    if charter is None:
+    if charter is None or charter.edition.version <= version:
         return federation
     _keep(folder, charter)
     return amended(federation, charter)

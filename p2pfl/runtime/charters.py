@@ -12,7 +12,16 @@ from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
 
-from p2pfl.config.charter import MOST_BYTES, Charter, CharterError, amended, checked, edition_of, extends
+from p2pfl.config.charter import (
+    MOST_BYTES,
+    Charter,
+    CharterError,
+    amended,
+    checked,
+    edition_of,
+    extends,
+    require_signed,
+)
 from p2pfl.config.model import Edition, FederationConfig
 from p2pfl.errors import PeerFault, StorageError
 from p2pfl.storage.disk import replace_file
@@ -112,6 +121,7 @@ class CharterKeeper:
 
     def offer(self, raw: bytes, peer: int | None = None) -> Verdict:
         """Take a charter if it is newer and an admin's. Raises CharterError: it is none that may be taken."""
+        require_signed(raw, self.federation.admin)  # before anything of it is read, which may take a tenth of a second
         offered, known = edition_of(raw), self.edition
         if offered == known:
             return Verdict.KNOWN

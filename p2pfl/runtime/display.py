@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import VitalsTold
@@ -84,7 +85,7 @@ class Display:
     def farewell(self) -> None:
         """The last word, said before the doors close."""
         now = time.monotonic()
-        self.spread.publish(self._own(), now)
+        self._say(self._own(), now)
         self.spread.tick(now, last=True)
 
     def _publish(self, now: float) -> None:
@@ -95,6 +96,10 @@ class Display:
         hurries = urgent != self._urgent or self.spread.is_behind
         if is_due or (hurries and now >= self._published_at + LEAST_BETWEEN_S):
             self._published_at, self._urgent = now, urgent
+            self._say(own, now)
+
+    def _say(self, own: Vitals, now: float) -> None:
+        with suppress(ValueError):  # too long for a row: the others keep the one before
             self.spread.publish(own, now)
 
     def _own(self) -> Vitals:

@@ -212,7 +212,7 @@ def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) ->
     """
     try:
         header = kind.decode(raw)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise PeerFault(f"{kind.message.__name__} with a malformed header: {error}") from error
     _check_digests(kind, header)
     values = structs.asdict(header)
@@ -230,7 +230,7 @@ def _header(kind: MessageKind, message: Message) -> Header:
     values = kind.values(message)
     try:
         return kind.decode(msgspec.msgpack.encode(values))
-    except (msgspec.MsgspecError, TypeError, OverflowError):
+    except (msgspec.MsgspecError, UnicodeError, TypeError, OverflowError):
         # Numpy's float64 is a float to everybody but msgspec.
         return msgspec.convert([_plain(value) for value in values], kind.header)
 

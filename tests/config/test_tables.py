@@ -10,7 +10,7 @@ import pytest
 
 from p2pfl.config import tables
 from p2pfl.config.load import federation_mistakes, load_config
-from p2pfl.config.tables import MOST_CHARACTERS, MOST_PARTS, read_document
+from p2pfl.config.tables import MOST_CHARACTERS, MOST_PARTS, address, read_document
 from p2pfl.config.writing import NewMember, federation_text
 from p2pfl.errors import UserError
 
@@ -115,3 +115,10 @@ def test_no_other_place_parses_toml():
         or (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("toml"))
     }
     assert found == {"p2pfl/config/tables.py"}
+
+
+@pytest.mark.parametrize("text", ["pi9..lan:8470", f"{'a' * 64}.lan:8470", "[fe80::1%1]:8470", "[1.2.3.4]:8470"])
+def test_an_address_that_no_node_could_dial_is_none(text):
+    """Else it would pass into a charter, and stop who is to dial it."""
+    with pytest.raises(ValueError):
+        address(1).read(text)

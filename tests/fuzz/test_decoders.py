@@ -5,14 +5,16 @@ Random bytes seldom come far, so most cases are valid bytes, damaged: cut, doubl
 
 from __future__ import annotations
 
+import contextlib
 import typing
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from nacl.public import PrivateKey
 
+from p2pfl.config.charter import CharterError, edition_of
 from p2pfl.core.messages import (
     CHUNK_BYTES,
     Ask,
@@ -35,6 +37,7 @@ from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder, Sess
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
+from p2pfl.reporting.vitals import read as read_vitals
 from p2pfl.wire import PREFIX_BYTES, Assembler, decode, decode_prefix, encode, split
 from p2pfl.wire.headers import KINDS, from_header
 
@@ -217,3 +220,18 @@ def test_the_samples_are_valid_and_complete(message):
     """Else the cases above would only ever see refusals."""
     assert Assembler(LIMIT).feed(b"".join(encode(message)))[0].__class__ is type(message)
     assert {type(sample) for sample in SAMPLES} == set(typing.get_args(Message))
+
+
+BAD_TOPOLOGY = b"\x99\x01\xc4\x20" + bytes(32) + b"\x01\xc4\x00\xa1\xff"
+"""The beginning of a charter with a text that is none."""
+BAD_PHASE = b"\xdc\x00\x14\x01\x01\x01\xa1\xff"
+"""That of a row of vitals."""
+
+
+@pytest.mark.parametrize("read", [lambda raw: edition_of(bytes(96) + raw), lambda raw: read_vitals(raw + bytes(64))])
+@given(raw=st.binary(max_size=300))
+@example(raw=BAD_TOPOLOGY)
+@example(raw=BAD_PHASE)
+def test_what_anybody_may_send_before_it_is_proven_is_refused_or_read(read, raw):
+    with contextlib.suppress(CharterError, PeerFault):
+        read(raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 
 import aiohttp
@@ -296,7 +297,24 @@ async def test_a_page_that_does_not_read_misses_steps_and_gets_the_whole_again(s
 async def test_a_page_that_never_reads_is_dropped(site, quick, monkeypatch):
     monkeypatch.setattr("p2pfl.net.live.DRAIN_S", 0.05)
     async with asyncio.timeout(20):
-        await Live(site)._follow(Slow())
+        with pytest.raises(TimeoutError):
+            await Live(site)._follow(Slow())
+
+
+async def test_with_a_page_that_never_reads_its_connection_goes(site, monkeypatch):
+    """What waits to be sent would keep it for ever."""
+
+    async def follow(live, response):
+        del live, response
+        raise TimeoutError
+
+    monkeypatch.setattr(Live, "_follow", follow)
+    async with asyncio.timeout(20), page_of(site) as page:
+        reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
+        writer.write(b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
 
 
 async def test_open_pages_do_not_keep_the_node_from_ending(site):
@@ -309,3 +327,23 @@ async def test_open_pages_do_not_keep_the_node_from_ending(site):
 def test_a_bad_address_is_still_the_users_mistake(site):
     with pytest.raises(UserError, match="status_listen"):
         page_of(site, listen="8480")
+
+
+@pytest.mark.parametrize("name", ["X-Forwarded-For", "Via"])
+async def test_who_comes_through_a_proxy_of_this_machine_needs_the_token(site, name):
+    """Some proxies pass on the name of this machine in place of the one that was asked for."""
+    async with aiohttp.ClientSession() as http, page_of(site) as page:
+        url = f"http://127.0.0.1:{page.port}/status"
+        assert (await http.get(url)).status == 200
+        assert (await http.get(url, headers={name: "192.0.2.7"})).status in (401, 403)
+
+
+async def test_bytes_that_are_no_text_are_no_token(site):
+    async with page_of(site) as page:
+        reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
+        head = b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nVia: x\r\nConnection: close\r\n"
+        writer.write(head + b"Authorization: Bearer \xff\r\nCookie: p2pfl-%d=\xff\r\n\r\n" % page.port)
+        async with asyncio.timeout(20):
+            said = await reader.read()
+        assert said.split(b" ")[1] in (b"400", b"401", b"403")
+        writer.close()

@@ -430,7 +430,8 @@ def ping_and_vanish(port):
     with socket.create_connection(("127.0.0.1", port), 5) as one:
         one.sendall(UPGRADE % b"dGhlIHNhbXBsZSBub25jZQ==" + b"\r\n" + ping * 400)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        one.recv(1)
+        with suppress(ConnectionResetError):  # so many bytes before the first message may be too much already
+            one.recv(1)
 
 
 async def test_a_stranger_who_pings_and_vanishes_takes_nothing_down(federation):

@@ -416,20 +416,31 @@ class Application:
         """Sessions are there for those who are neighbors, for those who will be, and for those who are about to go."""
         setup = self.setup
         members = setup.federation.members
-        neighbors = frozenset(self.status.core.edges).union(setup.peers) - setup.federation.retired
+        charters = None if self.driver is None else self.driver.charters
+        trusted = listed(setup.federation)
+        if charters is not None:  # the newest may wait for a restart: whoever it does not list is cut off all the same
+            keys = charters.keeper.keys
+            trusted = {key: index for key, index in trusted.items() if key in keys}
+        neighbors = frozenset(self.status.core.edges).union(setup.peers).intersection(trusted.values())
         self.links.amend(
-            members=listed(setup.federation),
+            members=trusted,
             dial={peer: members[peer].address for peer in neighbors},
             neighbors=neighbors,
             binding=parts.binding(setup),
         )
 
     def _chartered(self, federation: FederationConfig) -> None:
-        """A newer charter was taken, and is on disk; the neighbors have been told."""
+        """A newer charter was taken, and is on disk; the neighbors have been told. Raises UserError as `amend` does."""
+        driver = self.driver
+        if driver is None or driver.charters is None:
+            return
         try:
             self.amend(federation)
-        except UserError as error:
-            log.warning("%s; the newer charter takes effect when this node is started again", error)
+            if federation is driver.charters.keeper.federation:
+                driver.feed.settle("charter-in-force", None)
+        finally:
+            if not driver.finished.is_set():
+                self._amend_links()
 
     async def _upkeep(self) -> None:
         """Snapshots by the clock, and the distance to the neighbors for whoever asks."""

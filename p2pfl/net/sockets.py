@@ -136,7 +136,7 @@ class Dialer:
         """Dial one address after the other until there is a session. True if an end has refused the other."""
         route.news.clear()
         refused = False
-        for address in route.addresses():
+        for address in route.next_go():
             refused |= await self._attempt(http, peer, place, address)
             if place.link is not None or place.rest_s:
                 break

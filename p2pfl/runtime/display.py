@@ -99,7 +99,7 @@ class Display:
             self._say(own, now)
 
     def _say(self, own: Vitals, now: float) -> None:
-        with suppress(ValueError):  # too long for a row: the others keep the one before
+        with suppress(ValueError):  # a figure that no row can hold: the others keep the row before
             self.spread.publish(own, now)
 
     def _own(self) -> Vitals:

@@ -6,7 +6,7 @@ import pytest
 
 from p2pfl.errors import UserError
 from p2pfl.net.address import Address
-from p2pfl.net.route import MOST_HINTS, Route
+from p2pfl.net.route import Route
 
 NOWHERE = "127.0.0.1:1"
 
@@ -127,17 +127,6 @@ def test_the_configured_address_comes_first_then_what_worked_then_the_newest_hin
     route.has_worked(Address("configured", 1))
     route.hint([new])
     assert [address.host for address in route.addresses()] == ["configured", "worked", "new", "old"]
-
-
-def test_a_bounded_number_of_hints_is_kept_and_one_that_worked_among_them():
-    route = Route()
-    worked = Address("worked", 1)
-    route.hint([worked])
-    route.has_worked(worked)
-    for number in range(10):
-        route.hint([Address("other", number)])
-    assert len(route.hints) == MOST_HINTS
-    assert route.addresses() == [worked, *(Address("other", number) for number in (9, 8, 7, 6))]
 
 
 async def test_only_what_is_new_ends_a_rest_early():

@@ -93,6 +93,14 @@ def path(count):
     return Network(list(pairwise(range(count))))
 
 
+def test_a_row_that_would_be_too_long_is_told_with_fewer_words():
+    """It used to be told no more: the others saw the one before grow old, and no alarm."""
+    network = Network([(0, 1)])
+    network.publish(0, live=bytes([255]) * 128, standing=("a" * 32,) * 6, rounds=7)
+    network.pass_time(2)
+    assert network.nodes[1].rows[0].vitals.rounds == 7
+
+
 def test_everybody_hears_of_everybody_over_a_path():
     network = path(5)
     for index in range(5):

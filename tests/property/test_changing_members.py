@@ -102,6 +102,22 @@ def test_without_faults_no_half_of_an_exchange_is_lost_when_edges_go(seed):
     assert not np.any(world.oracle.lost)
 
 
+@pytest.mark.parametrize("seed", [1, 3])
+def test_no_half_is_lost_where_sessions_break_off_as_edges_go_and_come_back_soon(seed):
+    link = LinkSpec(latency_s=Spread(low=0.02, high=0.02), redial_s=0.2)
+    found = many_changes(seed)
+    world = ChangingWorld(found, seed=seed, link=link, hasty=True)
+    start = world.oracle.total()
+    for charter in found[1:]:
+        for edge in world.plan.all_edges:
+            world.kernel.at(max(0.01, charter.at_s + min(charter.delays) - 0.02), partial(world.network.cut, edge))
+    while world.kernel.now < 6.0 and world.step():
+        pass
+    assert world.in_force
+    assert relative_drift(world, start) < 1e-12
+    assert not np.any(world.oracle.lost)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_everybody_comes_to_its_end_and_no_newcomer_trains_alone_after_it(seed):
     """Changes go on into the closing rounds. Who comes when all have gone waits, as it would for a federation to be."""

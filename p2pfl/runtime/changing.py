@@ -70,9 +70,9 @@ class Changing:
         live = self.live
         try:
             self.amend(federation)
-            if live is not None and live.driver.charters is not None:
-                if federation is live.driver.charters.keeper.federation:
-                    live.driver.feed.settle("charter-in-force", None)
+            charters = None if live is None else live.driver.charters
+            if live is not None and charters is not None and federation is charters.keeper.federation:
+                live.driver.feed.settle("charter-in-force", None)
         finally:
             if live is not None and not live.driver.finished.is_set():
                 self._amend_links(live)

@@ -72,8 +72,7 @@ def show(*, federation: Path, form: Form) -> None:
         }
         for one in found.members
     ]
-    version = 0 if found.edition is None else found.edition.version
-    write_rows(rows, form, title=f"{found.name}, version {version} of its members, {found.topology}")
+    write_rows(rows, form, title=f"{found.name}, version {found.charter_version} of its members, {found.topology}")
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl member add ward 'p2pfl-request:...'")

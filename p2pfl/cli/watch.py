@@ -93,7 +93,7 @@ def _follow(console: Console, target: str, every_s: float, found: dict[str, Any]
 
 
 def view(found: dict[str, Any], *, rows: int, note: str = "", narrow: bool = False) -> RenderableType:
-    """For 80 columns, or less with fewer figures: a headline, so many members at most, the alarms, the latest events."""
+    """For 80 columns, or less with fewer figures: a headline, so many members at most, the alarms, the events."""
     from rich.console import Group  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
 

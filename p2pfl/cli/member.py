@@ -215,10 +215,8 @@ def _sign(federation: FederationConfig, charter: Charter, admin: Identity, *, of
 
 def _tell(handed: Handed) -> None:
     if handed.newer:
-        text = (
-            f"a node has version {handed.newer} already, signed elsewhere: look at `p2pfl member list` and do it again"
-        )
-        click.echo(text, err=True)
+        held = ", ".join(f"{name} says that it has version {version}" for name, version in sorted(handed.newer.items()))
+        click.echo(f"{held} already, signed elsewhere: look at `p2pfl member list` and do it again", err=True)
     elif handed.to:
         click.echo(f"handed to {', '.join(handed.to)}, who pass it on", err=True)
     else:

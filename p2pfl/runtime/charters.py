@@ -67,7 +67,8 @@ class CharterKeeper:
         """Called when a newer charter was taken and is on disk, before it takes effect."""
         self._running = federation
         self._conflicts: set[bytes] = set()
-        self._left_at = 0
+        self._left_at: dict[int | None, int] = {}
+        """The newest version of which each member has said that it does not list this node."""
         self._unsaved = bool(federation.charter)
 
     @property
@@ -90,16 +91,15 @@ class CharterKeeper:
         except CharterError as error:
             raise PeerFault(f"a charter that cannot be taken: {error}") from None
 
-    def left_behind(self, version: int) -> None:
-        """Somebody has a newer charter, which does not list this node. Said once for each version."""
-        if version > max(self._left_at, self.version):
-            self._left_at = version
-            text = f"others have version {version} of the members, which does not list this node: here is version"
-            self.alarm(
-                "charter-older",
-                None,
-                f"{text} {self.version}. It was removed, or its own key is not the one in the list",
-            )
+    def left_behind(self, version: int, peer: int | None) -> None:
+        """A member says that it has a newer charter, which does not list this node. Said once for each version of each:
+        one that lies about its version must not cover up what another one says.
+        """
+        if version > max(self._left_at.get(peer, 0), self.version):
+            self._left_at[peer] = version
+            text = f"it says that version {version} of the members does not list this node; here is version"
+            why = "It was removed, or its own key is not the one in the list, or that member lies"
+            self.alarm("charter-older", peer, f"{text} {self.version}. {why}")
 
     def may_ask(self, public: bytes) -> bool:
         """Whether an admin asks, or a member by the newest charter, which may not have taken effect yet."""

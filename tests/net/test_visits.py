@@ -41,8 +41,8 @@ class Charters:
             self.version = version
             self.on_bring()
 
-    def left_behind(self, version):
-        self.left_at.append(version)
+    def left_behind(self, version, peer):
+        self.left_at.append((version, peer))
 
     def may_ask(self, public):
         return public == ADMIN.public
@@ -102,8 +102,17 @@ async def test_who_was_removed_is_refused_and_learns_only_that_there_is_a_newer_
     ):
         await b.until(lambda: "it has version 3 of the members, which does not list this node" in caplog.text)
         assert (newer.version, older.version, older.brought) == (3, 2, [])
-        assert set(older.left_at) == {3}
+        assert set(older.left_at) == {(3, 0)}
         assert not a.open
+
+
+async def test_a_version_that_cannot_be_is_the_fault_of_who_says_it(federation):
+    """An admin's laptop, or a node that was left behind, must not believe in 2^60."""
+    async with federation.node(0, charters=Charters(2**60)) as a:
+        there, laptop = (a.address(), key_of(federation, 0)), errand(ADMIN, binding_of(a))
+        for act in (laptop.bring(*there, charter(2)), laptop.ask(*there, 2**60)):
+            with pytest.raises(UnreachableError, match="which cannot be"):
+                await act
 
 
 async def test_without_admin_keys_a_stranger_is_refused_at_once(federation):

@@ -20,7 +20,9 @@ from p2pfl.core.facts import Phase as NodePhase
 from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
+from sim import simulate
 from sim.worlds.model import LinkSpec, Spread
+from sim.worlds.random_worlds import RULES, draw_changing
 
 sys.path.insert(0, str(Path(__file__).parent))
 from changing_kit import OPERATIONS, SHAPES, ChangingWorld, charters, graph
@@ -186,3 +188,33 @@ def charters_after(found, *, leave):
     members = tuple(one for one in last.members if one != leave)
     edges = graph("ring", members)
     return [replace(last, at_s=3.2, members=members, retired=last.retired | {leave}, rounds_of_edges=edges)]
+
+
+def hold_what_must_hold(seed, rule):
+    """Simulate a drawn world whose members change; its oracle looks at each invariant after each event."""
+    federation, world = draw_changing(seed)
+    method = federation.training.method if rule == "mean" else "plain"
+    federation = replace(
+        federation,
+        gossip=replace(federation.gossip, rule=rule),
+        training=replace(federation.training, method=method),
+    )
+    report = simulate(federation, world=replace(world, evaluate_every_s=5.0), check=True, references=False)
+    assert not any("quarantine" in row.alarms for row in report.nodes), "nobody lies"
+
+
+DRAWN = {"seed": st.integers(0, 2**32 - 1), "rule": st.sampled_from(["mean", *RULES])}
+ONE_BY_ONE = settings(suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.reuse, Phase.generate])
+
+
+@settings(ONE_BY_ONE, max_examples=4)
+@given(seed=st.integers(0, 40), rule=st.sampled_from(RULES))
+def test_robust_rules_bear_drawn_worlds_whose_members_change(seed, rule):
+    hold_what_must_hold(seed, rule)
+
+
+@pytest.mark.long
+@settings(ONE_BY_ONE, max_examples=40)
+@given(**DRAWN)
+def test_drawn_worlds_whose_members_change_keep_every_invariant(seed, rule):
+    hold_what_must_hold(seed, rule)

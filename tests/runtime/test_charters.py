@@ -244,11 +244,14 @@ def test_the_newer_one_of_two_files_counts(tmp_path):
     assert newest(replace(WARD, admin=()), node.folder).edition is None
 
 
-def test_a_node_that_others_do_not_list_any_more_says_so_once_for_each_version(node):
+def test_a_node_that_others_do_not_list_any_more_says_so_once_for_each_version_of_each_member(node):
     node.keeper.offer(NEXT.packed())
     for version in (1, 2, 7, 7, 5, 8):
-        node.keeper.left_behind(version)
-    assert node.alarms == ["charter-older", "charter-older"]
+        node.keeper.left_behind(version, 3)
+    assert node.alarms == ["charter-older"] * 2
+    node.keeper.left_behind(2**53 - 1, 4)
+    node.keeper.left_behind(9, 3)
+    assert node.alarms == ["charter-older"] * 4, "a lie covers up nothing"
 
 
 # --- what sessions say ----------------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ TROUBLE_S = 150
 """How long ago it began: a member is quiet when nothing of it was heard for 255 s, of five for 21 s."""
 DESK = {"width": 1180, "height": 900, "phone": False}
 COLORS = 256
+DOT_PIXELS = 20
+"""Of a color with so many pixels it counts no more how many there are."""
 PHONE = {"width": 390, "height": 844, "phone": True}
 DRAWN = "document.querySelectorAll('.curve canvas').length === 4 && document.querySelectorAll('.node').length > 0"
 
@@ -82,12 +84,18 @@ async def shoot(found: Made, nodes: int, folder: Path) -> None:
 
 
 def shrink(path: Path) -> None:
-    """To a palette of 256. The most frequent colors stay exactly as they are, a legend's few dots too."""
+    """To a palette of 256: the most frequent colors, and those that are farthest from them, as a legend's few dots."""
     picture = Image.open(path).convert("RGB")
     pixels = np.asarray(picture).reshape(-1, 3)
     shades, where, count = np.unique(pixels, axis=0, return_inverse=True, return_counts=True)
-    kept = shades[np.argsort(-count)[:COLORS]].astype(np.int32)
-    nearest = [int(np.argmin(((kept - shade) ** 2).sum(axis=1))) for shade in shades.astype(np.int32)]
+    shades = shades.astype(np.int32)
+    chosen = list(np.argsort(-count)[: COLORS // 2])
+    off = np.min([((shades - shades[one]) ** 2).sum(axis=1) for one in chosen], axis=0)
+    while len(chosen) < min(COLORS, len(shades)):
+        chosen.append(int(np.argmax(off * np.minimum(count, DOT_PIXELS))))
+        off = np.minimum(off, ((shades - shades[chosen[-1]]) ** 2).sum(axis=1))
+    kept = shades[chosen]
+    nearest = [int(np.argmin(((kept - shade) ** 2).sum(axis=1))) for shade in shades]
     small = Image.fromarray(np.array(nearest, np.uint8)[where.ravel()].reshape(picture.height, picture.width), "P")
     small.putpalette(kept.astype(np.uint8).tobytes())
     small.save(path, optimize=True)

@@ -3,7 +3,7 @@
     python benchmarks/page_shots.py docs/images
 
 The members are those of `page_site.py`, after seven minutes in which some of them have had trouble. It needs
-Chromium (Debian: apt install chromium) and Pillow, which makes the files smaller.
+Chromium (Debian: apt install chromium) and Pillow.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import browser
+import numpy as np
 from page_site import Made
 from PIL import Image
 
@@ -27,8 +27,10 @@ LONG_S = 440
 TROUBLE_S = 150
 """How long ago it began: a member is quiet when nothing of it was heard for 255 s, of five for 21 s."""
 DESK = {"width": 1180, "height": 900, "phone": False}
-PHONE = {"width": 390, "height": 844, "phone": True}
 COLORS = 256
+DOT_PIXELS = 20
+"""Of a color with so many pixels it counts no more how many there are."""
+PHONE = {"width": 390, "height": 844, "phone": True}
 DRAWN = "document.querySelectorAll('.curve canvas').length === 4 && document.querySelectorAll('.node').length > 0"
 
 
@@ -77,13 +79,26 @@ async def shoot(found: Made, nodes: int, folder: Path) -> None:
                     await tab.until(DRAWN)
                     await tab.until("document.getAnimations().every(one => one.playState !== 'running')")
                     await tab.picture(folder / name, whole=not form["phone"])
-                    smaller(folder / name)
+                    shrink(folder / name)
                     print(folder / name, "; ".join(tab.complaints) or "nothing in the console")
 
 
-def smaller(path: Path) -> None:
-    picture: Any = Image.open(path)
-    picture.convert("RGB").quantize(COLORS, method=Image.Quantize.MEDIANCUT).save(path, optimize=True)
+def shrink(path: Path) -> None:
+    """To a palette of 256: the most frequent colors, and those that are farthest from them, as a legend's few dots."""
+    picture = Image.open(path).convert("RGB")
+    pixels = np.asarray(picture).reshape(-1, 3)
+    shades, where, count = np.unique(pixels, axis=0, return_inverse=True, return_counts=True)
+    shades = shades.astype(np.int32)
+    chosen = list(np.argsort(-count)[: COLORS // 2])
+    off = np.min([((shades - shades[one]) ** 2).sum(axis=1) for one in chosen], axis=0)
+    while len(chosen) < min(COLORS, len(shades)):
+        chosen.append(int(np.argmax(off * np.minimum(count, DOT_PIXELS))))
+        off = np.minimum(off, ((shades - shades[chosen[-1]]) ** 2).sum(axis=1))
+    kept = shades[chosen]
+    nearest = [int(np.argmin(((kept - shade) ** 2).sum(axis=1))) for shade in shades]
+    small = Image.fromarray(np.array(nearest, np.uint8)[where.ravel()].reshape(picture.height, picture.width), "P")
+    small.putpalette(kept.astype(np.uint8).tobytes())
+    small.save(path, optimize=True)
 
 
 def main() -> None:

@@ -234,7 +234,8 @@ def _of_interface(diagnosis: Diagnosis, tally: Tally) -> Problem | None:
         )
     if tally.answered:
         who = ", ".join(sorted(tally.answered))
-        return Problem(text=f"{name}: multicast is blocked on the way: {heard}; but asked directly, {who} answers",
+        answer = "answers" if len(tally.answered) == 1 else "answer"
+        return Problem(text=f"{name}: multicast is blocked on the way: {heard}; but asked directly, {who} {answer}",
                        remedy=BLOCKED)  # fmt: skip
     near = [
         patient.member.name

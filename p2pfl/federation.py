@@ -56,6 +56,7 @@ class Keywords(TypedDict, total=False):
     speed_correction: float
     closing_rounds: int
     when_through: str
+    stop: str
     evaluate_every: int
     compressor: str
     share: str | Sequence[str]

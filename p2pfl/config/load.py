@@ -34,6 +34,7 @@ from p2pfl.config.model import (
     TaskConfig,
     TrainingConfig,
 )
+from p2pfl.config.stop import MOST_ROUNDS, parse_stop
 from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
 
@@ -165,7 +166,20 @@ def _training(table: Any, mistakes: Mistakes) -> dict[str, Any]:
         if other in values:
             values.setdefault(usual, None)
     exclusive(table, "training.", "method", OLD_VARIATE, mistakes)
+    if "stop" in values:
+        _bound_by_stop(values, mistakes)
     return values
+
+
+def _bound_by_stop(values: dict[str, Any], mistakes: Mistakes) -> None:
+    """Without `rounds` a time that `stop` names bounds training like `time_s`, and a patience needs some bound."""
+    stop = parse_stop(values["stop"])
+    if values.get("rounds") is None and stop.after_s is not None:
+        values |= {"rounds": None, "time_s": min(stop.after_s, values.get("time_s", stop.after_s))}
+    values.setdefault("rounds", MOST_ROUNDS)
+    if stop.patience is not None and stop.of != "loss" and values.get("evaluate_every") == 0:
+        allowed = "evaluate_every from 1, or the loss of local rounds: no improvement in K rounds"
+        mistakes.add("nothing is tested before the end", "training.stop", values["stop"], allowed)
 
 
 def _modernize(training: dict[str, Any], gossip: GossipConfig, file: Path) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from p2pfl.config.compressor import compressor
 from p2pfl.config.method import method
 from p2pfl.config.rule import rule, staleness
+from p2pfl.config.stop import stop
 from p2pfl.config.tables import (
     Kind,
     address,
@@ -93,6 +94,8 @@ class TrainingConfig:
     """Mixing rounds without training after the node's last round."""
     when_through: str = "train"
     """A node whose rounds are done while others still train either keeps training (`train`) or only mixes (`mix`)."""
+    stop: str | None = None
+    """What may end a node's training before its rounds are done, or its time is over: `config.stop`."""
     evaluate_every: int = 1
     """Rounds between two evaluations on the common test set; 0 evaluates only at the end."""
 
@@ -291,6 +294,7 @@ TRAINING: Kinds = {
     "speed_correction": number(1),
     "closing_rounds": whole(0),
     "when_through": choice("train", "mix"),
+    "stop": stop(),
     "evaluate_every": whole(0),
 }
 
@@ -375,8 +379,10 @@ def federation_id(federation: FederationConfig) -> bytes:
 
 
 def _training(federation: FederationConfig) -> dict[str, Any]:
+    """A key that came later counts where it is used: who does not use it is of one federation with older software."""
     found = dataclasses.asdict(federation.training) | {"method": federation.method}
-    return {key: value for key, value in found.items() if key != "rounds"} if federation.admin else found
+    left_out = {key for key in ("stop",) if found[key] is None} | ({"rounds"} if federation.admin else set())
+    return {key: value for key, value in found.items() if key not in left_out}
 
 
 def _admin(federation: FederationConfig) -> list[str]:

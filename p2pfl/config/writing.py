@@ -101,7 +101,7 @@ admin = ["{key}"]
 
 _TUNING = """\
 [training]
-rounds = {rounds}  # rounds of each node; or time_s = 3600.0
+rounds = {rounds}  # rounds of each node; or time_s = 3600.0, or stop = "no improvement in 20 rounds"
 local_steps = {local_steps}  # steps of the optimizer in one round; or local_epochs = 1
 batch_size = {batch_size}
 optimizer = "{optimizer}"  # sgd, adam or adamw

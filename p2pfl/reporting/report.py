@@ -46,6 +46,8 @@ class NodeReport(msgspec.Struct, kw_only=True):
     rounds_without_neighbor: int = 0
     ended_by: str | None = None
     """Why its training ended."""
+    through_by: str | None = None
+    """Why it had trained all that it had to; null: it had not."""
     stranded: bool = False
     """Whether it was stopped because it waited for neighbors that would never come."""
     local_accuracy: float | None = None

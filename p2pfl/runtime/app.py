@@ -201,7 +201,8 @@ class Application:
     def _assemble(self, core: Core, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
-        workshop = Workshop(setup.learner, training.evaluate_every, sketch, strict=self.shared is not None)
+        strict = self.shared is not None
+        workshop = Workshop(setup.learner, training.evaluate_every, sketch, strict=strict, gauge=setup.gauge)
         header = parts.snapshot_header(setup)
         self.thread = EngineThread(engine, store, durability=setup.durability, extra=header)
         driver = self.driver = Driver(

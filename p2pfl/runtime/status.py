@@ -81,6 +81,7 @@ class Status:
                 self._neighbor(edge, held[edge.peer], kept.get(edge.peer), now) for edge in self.core.edges.values()
             ],
             members_version=self.members_version(),
+            through_by=self.core.rounds.training.enough(now) if self.core.ending.is_through else None,
         )
 
     def _pace_set_by(self, now: float) -> str | None:

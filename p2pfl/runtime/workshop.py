@@ -18,6 +18,7 @@ from pathlib import Path
 
 from p2pfl.errors import LearningError, StorageError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.stopping import Gauge
 from p2pfl.reporting.sketch import Sketch
 
 log = logging.getLogger("p2pfl")
@@ -65,6 +66,10 @@ class Workshop:
     sketch: Sketch | None = None
     strict: bool = False
     """Whether a test that fails is an error; else it is logged, and the node goes on."""
+    gauge: Gauge | None = None
+    """Reads what must improve for training to go on; None: nothing must."""
+    figure: float | None = None
+    """What it has read after the latest local round."""
     tested: Tested | None = None
     loss: float | None = None
     sketched: list[float] = field(default_factory=list)
@@ -78,6 +83,8 @@ class Workshop:
         self.cpu_s += time.thread_time() - began
         self.loss = local.loss
         self.steps += local.steps
+        if self.gauge is not None:
+            self.figure = self.gauge.read(local.loss, None if self.tested is None else self.tested.score)
         return replace(local, local=self.learner.local_state())
 
     def is_due(self, tick: int) -> bool:

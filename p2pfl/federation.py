@@ -23,7 +23,7 @@ import numpy as np
 
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import federation_from, load_config
-from p2pfl.config.model import GOSSIP, TRAINING, FederationConfig
+from p2pfl.config.model import GOSSIP, NODE, TRAINING, Compute, FederationConfig
 from p2pfl.config.tables import Mistakes, unknown_keys
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 WHERE = "Federation"
 """The name that errors give instead of a file."""
 MOST_NODES = 64
+OF_NODES = {"node.device": "device", "node.precision": "precision"}
+"""Keys of node files that are keywords here."""
 OF_A_TASK = "task"
 """The name of a task object without one."""
 
@@ -77,7 +79,8 @@ class Federation:
     `task` is a `Task`, or the name of a task as a federation file has it, with `options` for its other keys. `nodes` is
     their number, or a list of names. `topology` is the graph (`p2pfl topology list`), `edge` holds settings of single
     edges: dictionaries with `between` and `compressor`. `method` and `rule` may be a class or a function of your
-    program. All other keywords are those of `[training]` and `[gossip]`.
+    program. `device` and `precision` say where nodes train and how exactly, as in a node file: one for all, or a
+    dictionary by node. All other keywords are those of `[training]` and `[gossip]`.
 
     Raises UserError: a keyword is unknown or has an impossible value, or the graph is not connected.
     """
@@ -92,6 +95,8 @@ class Federation:
         seed: int = 0,
         options: Mapping[str, Any] | None = None,
         edge: Sequence[Mapping[str, Any]] = (),
+        device: str | Mapping[str, str] = "cpu",
+        precision: str | Mapping[str, str] = "float32",
         **settings: Unpack[Keywords],
     ) -> None:
         _check_shapes(task, options, edge)
@@ -104,6 +109,9 @@ class Federation:
         document["node"] = _members(_plain(nodes))
         document["edge"] = [dict(one) for one in edge]
         self._config = _checked(document, given)
+        names = [member.name for member in self._config.members]
+        devices, exactness = _by_node("device", device, names), _by_node("precision", precision, names)
+        self._compute = {name: Compute(device=devices[name], precision=exactness[name]) for name in names}
         self._objects = {key: settings[key] for key in ("method", "rule") if settings.get(key) is not None}
 
     @classmethod
@@ -112,6 +120,7 @@ class Federation:
         federation = cls.__new__(cls)
         found = replace(compacted(load_config(path)), admin=(), signed=None)  # keys are made anew: no charter fits them
         federation._config, federation._objects = found, {}  # noqa: SLF001 - of the same class
+        federation._compute = {}  # noqa: SLF001 - node files say it
         return federation
 
     @property
@@ -149,8 +158,10 @@ class Federation:
             text = "too many nodes for one process: simulate them (sim.simulate)"
             raise UserError(text, file=WHERE, key="nodes", value=len(self.config.members), allowed=f"2 to {MOST_NODES}")
         try:
-            return run_together(self.config, on_progress)
+            return run_together(self.config, on_progress, compute=self._compute)
         except UserError as error:
+            if self._compute and (error.key or "") in OF_NODES:
+                error.file, error.key = WHERE, OF_NODES[error.key or ""]
             raise self.in_keywords(error) from error.__cause__
 
     def save(self, folder: Path | str) -> Path:
@@ -163,7 +174,7 @@ class Federation:
         from p2pfl.runtime.folders import save  # noqa: PLC0415 - as above
 
         try:
-            return save(self.config, Path(folder))
+            return save(self.config, Path(folder), compute=self._compute)
         except UserError as error:
             raise self.in_keywords(error) from error.__cause__
 
@@ -203,6 +214,19 @@ def _check_shapes(task: Any, options: Any, edge: Any) -> None:
     if not isinstance(edge, list | tuple) or not all(isinstance(one, Mapping) for one in edge):
         allowed = "a list of dictionaries with between and compressor"
         raise UserError("impossible value", file=WHERE, key="edge", value=edge, allowed=allowed)
+
+
+def _by_node(key: str, told: Any, names: Sequence[str]) -> dict[str, str]:
+    """What `told` says for each node: one value for all, or a dictionary, in which who is missing has the default."""
+    given = dict(told) if isinstance(told, Mapping) else dict.fromkeys(names, told)
+    for name, value in given.items():
+        if name not in names:
+            raise UserError("no such node", file=WHERE, key=key, value=name, allowed=", ".join(names))
+        try:
+            NODE[key].read(value)
+        except ValueError:
+            raise UserError("impossible value", file=WHERE, key=key, value=value, allowed=NODE[key].allowed) from None
+    return dict.fromkeys(names, getattr(Compute(), key)) | given
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from p2pfl.config.tables import (
     choice,
     flag,
     hosts,
+    matching,
     name,
     number,
     or_none,
@@ -246,6 +248,17 @@ class FederationConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Where a node trains and tests, and how exactly. `file` is what errors name."""
+
+    device: str = "cpu"
+    """"cpu", "cuda", "cuda:N", "mps", or "auto" for the best that there is."""
+    precision: str = "float32"
+    """"float32", or "bf16" for mixed precision: parameters stay float32."""
+    file: Path | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """What only one node knows. Paths are absolute."""
 
@@ -270,6 +283,13 @@ class NodeConfig:
     """Whether the node announces itself on the LAN and looks for the others."""
     interfaces: tuple[str, ...] = ()
     """The network interfaces to announce on; empty for all that `listen` covers but bridges and tunnels."""
+    device: str = "cpu"
+    precision: str = "float32"
+    """As in `Compute`."""
+
+    @property
+    def compute(self) -> Compute:
+        return Compute(device=self.device, precision=self.precision, file=self.path)
 
 
 Kinds = Mapping[str, Kind]
@@ -332,6 +352,8 @@ NODE: Kinds = {
     "snapshot_s": number(0, above=True),
     "threads": whole(1, 1024),
     "nice": whole(0, 19),
+    "device": matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps'),
+    "precision": choice("float32", "bf16"),
 }
 
 OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}

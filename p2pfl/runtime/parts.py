@@ -39,7 +39,7 @@ from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import Learner
+from p2pfl.learn.interface import Learner, device_of
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.methods.plain import Plain
@@ -111,6 +111,7 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity)
     if node.discovery:
         require_zeroconf(node.path if node.path.exists() else federation.path)
     learner, method = load_learner(federation, node), method_of(federation)
+    log.info("training on %s", device_of(learner))
     for notice in federation.notices:
         log.warning("%s", notice)
     _keep_small_numbers()
@@ -166,6 +167,7 @@ def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
         local_dir=node.path.parent,
         share=federation.gossip.share,
         file=federation.path,
+        compute=node.compute,
     )
 
 

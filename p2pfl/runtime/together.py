@@ -10,12 +10,12 @@ import asyncio
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from p2pfl.config.load import load_node, node_file
-from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.config.model import Compute, FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import LearningError
 from p2pfl.net.address import free_ports
@@ -34,13 +34,19 @@ LISTEN_EVERY_S = 0.1
 OnProgress = Callable[[Point], None]
 
 
-def run_together(federation: FederationConfig, on_progress: OnProgress | None = None) -> Report:
-    """Run all nodes to their end. Ctrl-C cancels, once the local round under way is over.
+def run_together(
+    federation: FederationConfig,
+    on_progress: OnProgress | None = None,
+    *,
+    compute: Mapping[str, Compute] | None = None,
+) -> Report:
+    """Run all nodes to their end. Ctrl-C cancels, once the local round under way is over. `compute` says by node where
+    it trains, where not its node file does.
 
     Raises UserError: the task, its options or the data are wrong; LearningError: the task failed in a node.
     """
     with tempfile.TemporaryDirectory(prefix="p2pfl-") as folder:
-        together = Together(*_with_keys(federation), Path(folder), on_progress)
+        together = Together(*_with_keys(federation), Path(folder), on_progress, compute or {})
         setups = together.prepare()
         outcome = _Outcome()
         thread = threading.Thread(target=outcome.find, args=(together, setups), name="p2pfl")
@@ -104,6 +110,7 @@ class Together:
     identities: Sequence[Identity]
     folder: Path
     on_progress: OnProgress | None = None
+    compute: Mapping[str, Compute] = field(default_factory=dict)
     children: list[Child] = field(default_factory=list)
     lies: Lies | None = None
     stopping: bool = False
@@ -158,8 +165,11 @@ class Together:
         is_file = self.federation.path.is_file()
         place = node_file(self.federation, name) if is_file else self.folder / name
         node = load_node(place, self.federation, name)
+        compute = self.compute.get(name, node.compute)
         return replace(
             node,
+            device=compute.device,
+            precision=compute.precision,
             state_dir=self.folder / name / "state",
             listen=self.federation.member(name).address or "127.0.0.1:0",
             status_listen=None,

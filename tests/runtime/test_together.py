@@ -19,6 +19,7 @@ import torch
 import p2pfl
 import p2pfl.runtime.report as made
 from p2pfl import Federation, Method, Task, UserError
+from p2pfl.config.load import load_node
 from p2pfl.config.model import GOSSIP, TRAINING
 from p2pfl.errors import LearningError
 from p2pfl.federation import Keywords
@@ -95,6 +96,12 @@ def test_it_runs_while_another_event_loop_is_busy_as_in_a_notebook(untouched):
     assert asyncio.run(cell()).nodes[0].rounds >= 5
 
 
+def test_nodes_on_different_devices_mix_and_the_report_says_where_each_has_trained(untouched):
+    found = small(device={"node1": "auto"}, precision={"node0": "bf16"}).run()
+    assert [node.device for node in found.nodes if node.name in ("node0", "node3")] == ["cpu, bf16", "cpu"]
+    assert all(node.finished and node.exchanges for node in found.nodes)
+
+
 def test_a_method_of_the_program_itself_is_found(untouched):
     assert small(method=Half).run().config["training"]["method"].endswith(":Half")
 
@@ -141,6 +148,19 @@ SHARED = linear()
         ({"options": {"name": "digits"}}, UserError, "Federation: options: impossible value"),
         ({"edge": {"between": 1}}, UserError, "Federation: edge: impossible value"),
         ({"share": ["nothing.*"]}, UserError, "Federation: share: "),
+        ({"device": "gpu"}, UserError, "Federation: device: impossible value"),
+        (
+            {"device": "cuda:97"},
+            UserError,
+            r"Federation: device: no such device here \(found 'cuda:97'\); allowed: auto, ",
+        ),
+        ({"device": {"node9": "cpu"}}, UserError, "Federation: device: no such node"),
+        ({"precision": {"node0": "fp8"}}, UserError, "Federation: precision: impossible value .* float32, bf16"),
+        (
+            {"stop": "no improvement of auc in 3 rounds"},
+            UserError,
+            "Federation: stop: this node has nothing to test on",
+        ),
         ({"learning_rate": 1e30}, LearningError, "every round ended in no finite model"),
         ({"task": Task(model=lambda: torch.nn.Linear(2, 1), data=data, loss=squares)}, UserError, "shapes cannot be"),
         ({"task": Task(model=lambda: SHARED, data=data, loss=squares)}, UserError, "the same module twice"),
@@ -204,11 +224,15 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
         edge=[{"between": ["north", "south"], "compressor": "none"}],
         seed=3,
         name="ward-7",
+        device={"north": "cuda:1"},
+        precision="bf16",
     )
     loaded = p2pfl.load_federation(made.save(tmp_path / "ward-7"))
     for part in ("name", "seed", "topology", "task", "training", "gossip", "edges", "edge_compressors"):
         assert getattr(loaded.config, part) == getattr(made.config, part)
     assert [member.name for member in loaded.config.members] == ["north", "east", "south"]
+    compute = [load_node(tmp_path / "ward-7" / name, loaded.config).compute for name in ("north", "east")]
+    assert [(one.device, one.precision) for one in compute] == [("cuda:1", "bf16"), ("cpu", "bf16")]
     with pytest.raises(UserError, match="already exists"):
         made.save(tmp_path / "ward-7")
 

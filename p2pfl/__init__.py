@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from p2pfl.learn.methods.method import Method
     from p2pfl.learn.task import Task
     from p2pfl.reporting.report import Report
-    from p2pfl.runtime.app import Node
+    from p2pfl.runtime.process import Node
 
 __all__ = [
     "Compressor",
@@ -40,7 +40,7 @@ _HOME = {
     "Learner": "p2pfl.learn.interface",
     "LocalRound": "p2pfl.learn.interface",
     "Method": "p2pfl.learn.methods.method",
-    "Node": "p2pfl.runtime.app",
+    "Node": "p2pfl.runtime.process",
     "Report": "p2pfl.reporting.report",
     "Rule": "p2pfl.aggregate.interface",
     "Task": "p2pfl.learn.task",

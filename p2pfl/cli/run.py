@@ -85,8 +85,9 @@ def be_node(
     node = load_node(config or node_file(described, name), described, name)
     if not described.admin:
         _be_modest(node)
-    from p2pfl.runtime.app import Application, run_node  # noqa: PLC0415 - after the thread limits are set
+    from p2pfl.runtime.app import Application  # noqa: PLC0415 - after the thread limits are set
     from p2pfl.runtime.parts import read_setup  # noqa: PLC0415 - as above
+    from p2pfl.runtime.process import run_node  # noqa: PLC0415 - as above
 
     setup = read_setup(described, node)
     write = _write_json if form == "json" else _Text()

@@ -243,6 +243,6 @@ async def test_a_node_without_an_interface_says_so_once_and_goes_on(monkeypatch,
 
 
 def test_zeroconf_is_imported_only_where_it_is_used():
-    look = "import sys, p2pfl.runtime.app; print('zeroconf' in sys.modules, 'ifaddr' in sys.modules)"
+    look = "import sys, p2pfl.runtime.process; print('zeroconf' in sys.modules, 'ifaddr' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

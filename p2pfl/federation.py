@@ -24,7 +24,7 @@ import numpy as np
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import federation_from, load_config
 from p2pfl.config.model import GOSSIP, NODE, TRAINING, Compute, FederationConfig
-from p2pfl.config.tables import Mistakes, unknown_keys
+from p2pfl.config.tables import Mistakes, unknown_keys, whole
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.learn.task import LearnerFactory, Task
@@ -32,6 +32,7 @@ from p2pfl.learn.task import LearnerFactory, Task
 if TYPE_CHECKING:
     from p2pfl.reporting.history import Point
     from p2pfl.reporting.report import Report
+    from p2pfl.runtime.each_round import RoundState
 
 WHERE = "Federation"
 """The name that errors give instead of a file."""
@@ -144,21 +145,39 @@ class Federation:
         config = self.config
         return f"Federation({config.name!r}: {len(config.members)} nodes, {config.topology}, task {config.task.name})"
 
-    def run(self, *, on_progress: Callable[[Point], None] | None = None) -> Report:
+    def run(
+        self,
+        *,
+        on_progress: Callable[[Point], None] | None = None,
+        on_round: Callable[[RoundState], Any] | None = None,
+        checkpoints: Path | str | None = None,
+        checkpoint_every: int = 10,
+        checkpoints_kept: int = 3,
+    ) -> Report:
         """Run all nodes in this process, with real sockets, and return the report; works in a notebook too.
 
         All nodes train in turn in one thread. `on_progress` is called with the current figures, at most five times a
-        second, from another thread. Ctrl-C cancels once the local round under way is over. Nothing is left on disk.
+        second, from another thread; `on_round` with a node's state after each local round, in the thread that trains.
+        In the folder `checkpoints` each node has one for files with its model, every `checkpoint_every` rounds and at
+        its end, of which the newest `checkpoints_kept` stay. Ctrl-C cancels once the local round under way is over.
+        Nothing else is left on disk.
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
         LearningError: the task failed, or every round of a node ended in no finite model.
         """
-        from p2pfl.runtime.together import run_together  # noqa: PLC0415 - who simulates needs no network
+        from p2pfl.runtime.together import Wishes, run_together  # noqa: PLC0415 - who simulates needs no network
 
+        wishes = Wishes(
+            compute=self._compute,
+            on_round=on_round,
+            checkpoints=None if checkpoints is None else Path(checkpoints),
+            checkpoint_every=_read("checkpoint_every", checkpoint_every, least=1),
+            checkpoints_kept=_read("checkpoints_kept", checkpoints_kept, least=1),
+        )
         if len(self.config.members) > MOST_NODES:
             text = "too many nodes for one process: simulate them (sim.simulate)"
             raise UserError(text, file=WHERE, key="nodes", value=len(self.config.members), allowed=f"2 to {MOST_NODES}")
         try:
-            return run_together(self.config, on_progress, compute=self._compute)
+            return run_together(self.config, on_progress, wishes=wishes)
         except UserError as error:
             if self._compute and (error.key or "") in OF_NODES:
                 error.file, error.key = WHERE, OF_NODES[error.key or ""]
@@ -214,6 +233,15 @@ def _check_shapes(task: Any, options: Any, edge: Any) -> None:
     if not isinstance(edge, list | tuple) or not all(isinstance(one, Mapping) for one in edge):
         allowed = "a list of dictionaries with between and compressor"
         raise UserError("impossible value", file=WHERE, key="edge", value=edge, allowed=allowed)
+
+
+def _read(key: str, value: Any, *, least: int) -> int:
+    """A keyword of `run`."""
+    kind = whole(least)
+    try:
+        return int(kind.read(_plain(value)))
+    except ValueError:
+        raise UserError("impossible value", file=WHERE, key=key, value=value, allowed=kind.allowed) from None
 
 
 def _by_node(key: str, told: Any, names: Sequence[str]) -> dict[str, str]:

@@ -243,6 +243,7 @@ NODE_FILE_NAME = "node.toml"
 DEFAULTS: dict[str, Any] = {
     "key_file": "node.key",
     "state_dir": "state",
+    "checkpoint_dir": "checkpoints",
     "status_listen": "127.0.0.1:0",
     "status_names": (),
     "durability": "auto",
@@ -324,7 +325,7 @@ def _node(document: dict[str, Any], member: Member, mistakes: Mistakes, *, disco
     values.setdefault("listen", _default_listen(member))
     values |= {"discovery": discovery} | read_table(document.get("network", {}), "network.", OWN_NETWORK, mistakes)
     folder = mistakes.file.parent
-    for key in ("key_file", "state_dir"):
+    for key in ("key_file", "state_dir", "checkpoint_dir"):
         values[key] = folder / Path(values[key]).expanduser()
     return NodeConfig(path=mistakes.file, name=member.name, data=data, **values)
 

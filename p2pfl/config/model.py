@@ -286,6 +286,11 @@ class NodeConfig:
     device: str = "cpu"
     precision: str = "float32"
     """As in `Compute`."""
+    checkpoint_dir: Path = Path("checkpoints")
+    checkpoint_every: int = 0
+    """Rounds between two files with the model; 0: none is written."""
+    checkpoints_kept: int = 3
+    """How many of these files there are at most."""
 
     @property
     def compute(self) -> Compute:
@@ -354,6 +359,9 @@ NODE: Kinds = {
     "nice": whole(0, 19),
     "device": matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps'),
     "precision": choice("float32", "bf16"),
+    "checkpoint_dir": text(),
+    "checkpoint_every": whole(0),
+    "checkpoints_kept": whole(1),
 }
 
 OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}

@@ -168,6 +168,9 @@ _NODE = """\
 # nice = 0  # 19 yields to everything else
 {device}
 {precision}
+# checkpoint_every = 0  # rounds between two files with the model, as `p2pfl export` writes them; 0: none
+# checkpoints_kept = 3
+# checkpoint_dir = "checkpoints"
 
 [data]  # for the task, which finds these keys in `node.local`
 # path = "data.npz"

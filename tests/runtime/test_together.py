@@ -15,6 +15,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import p2pfl
 import p2pfl.runtime.report as made
@@ -23,6 +24,7 @@ from p2pfl.config.load import load_node
 from p2pfl.config.model import GOSSIP, TRAINING
 from p2pfl.errors import LearningError
 from p2pfl.federation import Keywords
+from p2pfl.runtime.learned import metadata_of
 from p2pfl.runtime.together import Together
 
 SIZE = 6
@@ -94,12 +96,6 @@ def test_it_runs_while_another_event_loop_is_busy_as_in_a_notebook(untouched):
         return small().run()
 
     assert asyncio.run(cell()).nodes[0].rounds >= 5
-
-
-def test_nodes_on_different_devices_mix_and_the_report_says_where_each_has_trained(untouched):
-    found = small(device={"node1": "auto"}, precision={"node0": "bf16"}).run()
-    assert [node.device for node in found.nodes if node.name in ("node0", "node3")] == ["cpu, bf16", "cpu"]
-    assert all(node.finished and node.exchanges for node in found.nodes)
 
 
 def test_a_method_of_the_program_itself_is_found(untouched):
@@ -290,6 +286,54 @@ def test_a_relative_path_is_that_of_where_the_object_was_made(tmp_path, monkeypa
 
 
 @pytest.mark.long
+def test_what_it_raises_there_ends_the_run(untouched):
+    with pytest.raises(ZeroDivisionError):
+        small().run(on_round=lambda state: 1 / (state.rounds - 2))
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """One run with all that a program can ask of its nodes: the report, what it has heard, the folder of checkpoints."""
+    heard, folder = [], tmp_path_factory.mktemp("models") / "run1"
+
+    def on_round(state):
+        with pytest.raises(ValueError, match="read-only"):
+            state.vector[0] = 1.0
+        tensor = state.state_dict()["weight"]
+        assert np.array_equal(tensor.reshape(-1), state.vector)
+        assert (state.loss > 0, state.steps, state.tested_rounds) == (True, 20, None)
+        heard.append((state.node, state.rounds, tensor))
+
+    asked = {"on_round": on_round, "checkpoints": folder, "checkpoint_every": 2, "checkpoints_kept": 2}
+    described = small(rounds=7, device={"node1": "auto"}, precision={"node0": "bf16"})
+    return described.run(**asked), heard, folder
+
+
+def test_a_program_hears_of_each_round_of_each_node_and_has_the_model_in_its_hands(full):
+    report, heard, _ = full
+    for node in report.nodes:
+        assert [rounds for name, rounds, _ in heard if name == node.name] == list(range(1, node.rounds + 1))
+    assert len({tensor.tobytes() for _, _, tensor in heard}) > len(report.nodes)
+
+
+def test_checkpoints_are_the_newest_few_and_hold_the_model_of_their_round(full):
+    report, _, folder = full
+    for node in report.nodes:
+        files = sorted((folder / node.name).iterdir())
+        assert len(files) == 2
+        assert files[-1].name == f"round-{node.rounds:08d}.safetensors", "the last model, too"
+        assert load_file(files[-1])["weight"].shape == (SIZE, 1)
+        assert metadata_of(files[-1].read_bytes())["rounds"] == str(node.rounds)
+    with pytest.raises(UserError, match=r"checkpoint_every: impossible value \(found 0\)"):
+        small().run(checkpoints=folder, checkpoint_every=0)
+
+
+def test_nodes_on_different_devices_mix_and_the_report_says_where_each_has_trained(full):
+    report, _, _ = full
+    assert [node.device for node in report.nodes if node.name in ("node0", "node3")] == ["cpu, bf16", "cpu"]
+    assert all(node.finished and node.exchanges for node in report.nodes)
+
+
 def test_a_slow_callback_holds_up_no_node(untouched):
     """Drawing takes seconds, and sessions, timers and patience go on meanwhile."""
     held = threading.Event()

@@ -187,6 +187,7 @@ def _learner(federation: FederationConfig, member: Member, node: NodeConfig | No
         local_dir=node.path.parent if node else federation.path.parent,
         share=federation.gossip.share,
         file=federation.path,
+        compute=node.compute if node else None,
     )
 
 
@@ -244,6 +245,7 @@ def _head(federation: FederationConfig) -> dict[str, Any]:
 
 def _member_row(federation: FederationConfig, member: Member, findings: Findings) -> dict[str, Any]:
     from p2pfl.crypto.identity import public_text  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.interface import device_of  # noqa: PLC0415 - as above
 
     learner = findings.learners.get(member.index) if member.index in findings.here else None
     return {
@@ -253,6 +255,7 @@ def _member_row(federation: FederationConfig, member: Member, findings: Findings
         "neighbors": len(federation.neighbors(member.index)),
         "here": member.index in findings.here,
         "samples": learner.samples if learner else None,
+        "device": device_of(learner) if learner else None,
     }
 
 

@@ -32,9 +32,11 @@ from p2pfl.runtime.charters import FILE_NAME as CHARTER_FILE
 from p2pfl.runtime.charters import CharterKeeper
 from p2pfl.runtime.display import Display
 from p2pfl.runtime.driver import Driver
+from p2pfl.runtime.each_round import EachRound, OnRound
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, needs_of
 from p2pfl.runtime.lan import discovery_of
 from p2pfl.runtime.lonely import ask_when_alone
+from p2pfl.runtime.model_files import ModelFiles
 from p2pfl.runtime.parts import Setup
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.telling import Teller, make_display, open_page
@@ -61,7 +63,7 @@ class OneProcess:
 
 
 class Application:
-    """`on_line` is called with a line of progress at most ten times a second.
+    """`on_line` is called with a line of progress at most ten times a second, `on_round` after each local round.
 
     `sketched` lines have a sketch of the model, and each closing round adds one. `run` returns the node's result,
     which is also in `<state_dir>/result.json`; None where it was stopped before it began.
@@ -82,9 +84,11 @@ class Application:
         on_line: Callable[[NodeLine], None],
         sketched: bool = False,
         shared: OneProcess | None = None,
+        on_round: OnRound | None = None,
     ) -> None:
         self.changing = Changing(setup)
         self.shared = shared
+        self.on_round = on_round
         self.on_line = on_line
         self.sketched = sketched
         self.stopped = False
@@ -193,7 +197,16 @@ class Application:
     def _assemble(self, core: Core, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
-        workshop = Workshop(setup.learner, training.evaluate_every, sketch, strict=self.shared is not None)
+        each = None if self.on_round is None else EachRound(setup.member.name, setup.learner, self.on_round)
+        workshop = Workshop(
+            setup.learner,
+            training.evaluate_every,
+            sketch,
+            strict=self.shared is not None,
+            files=ModelFiles.of(setup),
+            after_round=each,
+            gauge=setup.gauge,
+        )
         header = parts.snapshot_header(setup)
         self.thread = EngineThread(engine, store, durability=setup.durability, extra=header)
         driver = self.driver = Driver(

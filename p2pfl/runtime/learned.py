@@ -29,7 +29,7 @@ from p2pfl.config.load import (
     node_file,
 )
 from p2pfl.config.load import NODE_FILE_NAME as NODE_FILE
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import Compute, FederationConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.sharing import WHOLE
@@ -223,7 +223,10 @@ def _for_readers(federation: FederationConfig, path: Path) -> FederationConfig:
 
 def _learner(federation: FederationConfig, folder: Path, name: str) -> Learner:
     find_member(federation, name)
-    return load_learner(federation, load_node(_node_file(federation, folder, name), federation, name))
+    node = load_node(_node_file(federation, folder, name), federation, name)
+    usual = Compute()
+    on_host = replace(node, device=usual.device, precision=usual.precision)  # it may be another machine
+    return load_learner(federation, on_host)
 
 
 def _node_file(federation: FederationConfig, folder: Path, name: str | None) -> Path:

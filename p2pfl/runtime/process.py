@@ -12,6 +12,7 @@ from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.runtime.app import Application
 from p2pfl.runtime.arrival import arrive
+from p2pfl.runtime.each_round import OnRound
 from p2pfl.runtime.parts import Setup, read_setup
 
 
@@ -51,17 +52,23 @@ async def run_node(
 class Node:
     """One node of a federation, as `p2pfl run` starts it; signals are the caller's business.
 
-    `federation` is the file or its folder; `on_progress` gets its figures at most ten times a second.
+    `federation` is the file or its folder; `on_progress` gets its figures at most ten times a second, `on_round` its
+    state after each local round, in the thread that trains.
 
     Raises UserError: something in the files is wrong.
     """
 
     def __init__(
-        self, federation: Path | str, name: str, *, on_progress: Callable[[NodeLine], None] = lambda _: None
+        self,
+        federation: Path | str,
+        name: str,
+        *,
+        on_progress: Callable[[NodeLine], None] = lambda _: None,
+        on_round: OnRound | None = None,
     ) -> None:
         described = arrive(load_config(federation), name)
         config = load_node(node_file(described, name), described, name)
-        self._application = Application(read_setup(described, config), on_line=on_progress)
+        self._application = Application(read_setup(described, config), on_line=on_progress, on_round=on_round)
 
     async def run(self) -> NodeResult | None:
         """Run until the rounds are done or `stop` is called; the result also stands in `<state_dir>/result.json`.

@@ -18,6 +18,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
 from p2pfl.core.core import check_invariants
 from p2pfl.errors import P2PFLError, UserError
+from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Batching, Cost, Report
 from p2pfl.reporting.traffic import compressor_mistakes
@@ -50,6 +51,8 @@ class RunProgress:
     rounds_to_do: int | None
     point: Point | None
     """The latest entry of the history."""
+    measures: Sequence[Measure] = ()
+    """What the task is measured by, the main measure first; empty while that is not known."""
 
 
 class InvariantError(P2PFLError):
@@ -233,7 +236,15 @@ def _run(given: Script, stage: Stage, figures: Figures, on_progress: Callable[[R
             if on_progress is not None:
                 done = sum(host.core.facts.rounds for host in world.hosts if host.life)
                 point = figures.history[-1] if figures.history else None
-                on_progress(RunProgress(time_s=world.kernel.now, rounds=done, rounds_to_do=to_do, point=point))
+                on_progress(
+                    RunProgress(
+                        time_s=world.kernel.now,
+                        rounds=done,
+                        rounds_to_do=to_do,
+                        point=point,
+                        measures=tuple(figures.measures),
+                    )
+                )
         next_ns += every_ns
         figures.evaluate()
         if len(figures.history) >= most_points and given.spec.evaluate_every_s is None:

@@ -14,6 +14,7 @@ from p2pfl.cli.output import (
     check_report,
     footnote,
     format_option,
+    learned_facts,
     node_rows,
     size,
     where,
@@ -162,23 +163,24 @@ async def _watch(fleet: Fleet, *, quiet: bool) -> Report:
 
 def _show(report: Report, form: Form) -> None:
     from p2pfl.reporting.liars import in_words  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.measures import measures_of, value_of  # noqa: PLC0415 - as above
 
     if form == "json":
         click.echo(report.to_json())
         return
-    write_rows(node_rows(report.nodes), "table")
+    measures = measures_of([report, *report.nodes])
+    write_rows(node_rows(report.nodes, measures), "table")
     to_do = report.config["training"]["rounds"]
     for node in report.nodes:
         of = to_do or node.rounds
-        note = footnote(node.name, accuracy=node.accuracy, stale=node.test_is_stale, after=node.tested_round, of=of)
-        if note:
+        value, after = value_of(node, measures[0]), node.tested_round
+        if note := footnote(node.name, value=value, stale=node.test_is_stale, after=after, of=of):
             click.echo(note)
     of_whom = "honest node" if report.byzantine else "node"
     success = report.attack_success
     facts = {
         "byzantine": f"{', '.join(report.byzantine)}: {report.attack}" if report.byzantine else None,
-        f"accuracy, worst {of_whom}": report.accuracy and report.accuracy.min,
-        "accuracy, mean": report.accuracy and report.accuracy.mean,
+        **learned_facts(report, worst_of=of_whom),
         "attack success, mean": success and success.mean,
         "attack success, most": success and success.max,
         "held against": in_words(report.held_against),

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 EVENTS = 6
 LEAST_ROWS = 4
+MAIN = "main"
+"""The key of a member's main score."""
+MOST_OTHERS = 2
+"""Other metrics for which 80 columns have room."""
 OVER = ("finished", "lingering")
 COLORS = {"training": "blue", "finished": "green", "lingering": "green", "closing": "cyan", "quiet": "bright_black"}
 
@@ -99,7 +103,7 @@ def view(found: dict[str, Any], *, rows: int, note: str = "") -> RenderableType:
     if note:
         parts.append(Text(note, style="bold red"))
     members = sorted(found["members"], key=lambda row: (-_trouble(row), row["index"]))
-    parts.append(_table(members[:rows], found["now"]))
+    parts.append(_table(members[:rows], found["now"], _measures(found)))
     if len(members) > rows:
         parts.append(Text(f"and {len(members) - rows} more, in which nothing is wrong that is not above", style="dim"))
     parts += _alarms(found)
@@ -116,13 +120,14 @@ def _headline(found: dict[str, Any]) -> RenderableType:
         states[state_of(row)] = states.get(state_of(row), 0) + 1
     told = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: -item[1]))
     there = [row for row in members if not row.get("quiet")]
-    rounds, accuracy = _known(there, "rounds"), _known(there, "accuracy")
+    rounds, scores = _known(there, "rounds"), _known(there, MAIN)
     parts = [told]
     if rounds:
         of = f" of {found['rounds_to_do']}" if found.get("rounds_to_do") else ""
         parts.append(f"round {_range(min(rounds), max(rounds), 'd')}{of}")
-    if accuracy:
-        parts.append(f"accuracy {sum(accuracy) / len(accuracy):.3f} ({_range(min(accuracy), max(accuracy), '.3f')})")
+    if scores:
+        label = _measures(found)[0]["label"]
+        parts.append(f"{label} {sum(scores) / len(scores):.3f} ({_range(min(scores), max(scores), '.3f')})")
     parts.append(f"sent {size(sum(_known(members, 'bytes_sent')))}, {size(sum(_known(there, 'bytes_per_s')))}/s")
     text = Text()
     text.append(f"{found['federation']}", style="bold")
@@ -149,7 +154,15 @@ def _trouble(row: dict[str, Any]) -> int:
     return 4 * bool(row.get("standing")) + 2 * bool(row.get("quiet")) + (row.get("phase") is None)
 
 
-def _table(members: list[dict[str, Any]], now: float) -> Table:
+def _measures(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the task is measured by, the main measure first; of a task that does not say, accuracy if anybody has it."""
+    if measures := found.get("measures"):
+        return list(measures)
+    name = "accuracy" if _known(found["members"], "accuracy") else "loss"
+    return [{"name": name, "label": name}]
+
+
+def _table(members: list[dict[str, Any]], now: float, measures: list[dict[str, Any]]) -> Table:
     from rich import box  # noqa: PLC0415 - as above
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
@@ -157,7 +170,8 @@ def _table(members: list[dict[str, Any]], now: float) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("member", overflow="ellipsis", no_wrap=True, max_width=16)
     table.add_column("state", overflow="fold", max_width=26)
-    for name in ("round", "accuracy", "distance", "sent", "heard"):
+    others = [one for one in measures[1:] if one["name"] != "loss"][:MOST_OTHERS]
+    for name in ("round", measures[0]["label"], *(one["label"] for one in others), "distance", "sent", "heard"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in members:
         state = Text(state_of(row), style=COLORS.get(state_of(row), "yellow"))
@@ -168,7 +182,8 @@ def _table(members: list[dict[str, Any]], now: float) -> Table:
             Text(str(row["name"])),
             state,
             _cell(row.get("rounds"), "d"),
-            _cell(row.get("accuracy"), ".3f"),
+            _cell(row.get(MAIN), ".3f"),
+            *(_cell((row.get("scores") or {}).get(one["name"]), ".3f") for one in others),
             _cell(row.get("distance"), ".1e"),
             size(row["bytes_sent"]) if isinstance(row.get("bytes_sent"), int) else "-",
             f"{age(max(0.0, now - row['at']))}{by}" if isinstance(row.get("at"), int | float) else "-",

@@ -240,7 +240,7 @@ ACCURACY = Measure("accuracy", "accuracy", higher_is_better=True)
 LOSS = Measure("loss", "loss", higher_is_better=False)
 
 
-def measures(
+def measured_by(
     metrics: Mapping[str, Metric | Callable[[Any, Any], Any]], main: str | None, *, labels: bool
 ) -> tuple[Measure, ...]:
     """What a task is measured by, the main one first; loss is always there, accuracy where targets are `labels`.
@@ -255,6 +255,6 @@ def measures(
         for name, one in metrics.items()
         if name not in (ACCURACY.name, LOSS.name)
     ]
-    found = [*([ACCURACY] if labels else []), *own, LOSS]
+    found = [*([ACCURACY] if labels or ACCURACY.name in metrics else []), *own, LOSS]
     first = next((one for one in found if one.name == main), found[0])
     return (first, *(one for one in found if one is not first))

@@ -28,6 +28,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import FlatModule, Place
 from p2pfl.learn.samples import Samples, TensorSamples, draw_batches, read_samples
@@ -56,7 +57,9 @@ class TorchLearner:
         self.shape_digest = self._flat.digest
         self.samples = len(self.train_set)
         with seeded(0):
-            try_out(self.module, self.train_set, task)
+            labels = try_out(self.module, self.train_set, task)
+        self.measures = _measures(task, labels=labels)
+        """What the task is measured by, the main measure first."""
 
     def _make_module(self) -> None:
         """The task's initial model, as drawn from the federation's seed, and what belongs to it."""
@@ -234,8 +237,11 @@ def _build(task: Task) -> nn.Module:
     return module
 
 
-def try_out(module: nn.Module, samples: Samples, task: Task) -> None:
-    """Refuse at the start what would fail in the first round: outputs, targets and loss that do not match."""
+def try_out(module: nn.Module, samples: Samples, task: Task) -> bool:
+    """Refuse at the start what would fail in the first round: outputs, targets and loss that do not match.
+
+    Returns whether targets are class labels, so that there is an accuracy.
+    """
     module.eval()
     try:
         with torch.no_grad():
@@ -253,6 +259,15 @@ def try_out(module: nn.Module, samples: Samples, task: Task) -> None:
         raise UserError(
             "loss returned something else", file=task.name, key="loss", value=found, allowed="a scalar tensor"
         )
+    return are_labels(outputs, targets)
+
+
+def _measures(task: Task, *, labels: bool) -> tuple[Measure, ...]:
+    """Raises UserError: accuracy is to be the main one, and there is none."""
+    if task.metric == ACCURACY.name and not labels and task.metric not in task.metrics:
+        text, others = "targets are no class labels, so there is no accuracy", (*task.metrics, LOSS.name)
+        raise UserError(text, file=task.name, key="metric", value=task.metric, allowed=", ".join(others))
+    return measured_by(task.metrics, task.metric, labels=labels)
 
 
 def _check_labels(task: Task, outputs: Any, samples: Samples) -> None:
@@ -311,11 +326,12 @@ def _score(module: nn.Module, samples: Samples, task: Task) -> Score:
             judged += targets.numel()
         if task.metrics:
             kept.append((outputs, targets))
+    metrics = _metrics(task, kept)
     return Score(
-        accuracy=hits / judged if judged else None,
+        accuracy=hits / judged if judged else metrics.get(ACCURACY.name),
         loss=loss / len(samples),
         samples=len(samples),
-        metrics=_metrics(task, kept),
+        metrics=metrics,
     )
 
 

@@ -30,6 +30,8 @@ class Point(msgspec.Struct, kw_only=True):
     accuracy: Statistic | None = None
     loss: Statistic | None = None
     """On the common test set."""
+    metrics: dict[str, Statistic] = {}
+    """The task's own metrics on the common test set, by name."""
     train_loss: Statistic | None = None
     consensus_distance: float | None = None
     neighbor_distance: Statistic | None = None
@@ -46,6 +48,8 @@ class Point(msgspec.Struct, kw_only=True):
 class ModelScore(msgspec.Struct, kw_only=True):
     accuracy: float | None = None
     loss: float | None = None
+    metrics: dict[str, float | None] = {}
+    """The task's own metrics, by name."""
 
 
 class ReferencePoint(ModelScore):

@@ -298,6 +298,7 @@ class Application:
             snapshot_bytes=needs.snapshot_bytes,
             software=software(),
             began_at=time.monotonic(),
+            measures=lambda: driver.workshop.measures,
         )
         return Display(
             federation=lambda: self.setup.federation,
@@ -537,6 +538,7 @@ class Application:
             pid=os.getpid(),
             local_accuracy=None if local is None else local.accuracy,
             local_loss=None if local is None else local.loss,
+            local_metrics={} if local is None else dict(local.metrics),
             steps=workshop.steps,
             wall_time_s=round(time.monotonic() - self.status.started_at, 3),
             cpu_time_s=None if self.shared else round(time.process_time(), 3),

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from p2pfl.errors import LearningError, StorageError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.metrics import Measure
+from p2pfl.reporting.measures import measures_in
 from p2pfl.reporting.sketch import Sketch
 
 log = logging.getLogger("p2pfl")
@@ -71,6 +73,11 @@ class Workshop:
     steps: int = 0
     cpu_s: float = 0.0
     """The CPU-seconds of training alone, in its thread."""
+
+    @property
+    def measures(self) -> list[Measure]:
+        """What the task is measured by, the main measure first; empty while that is not known."""
+        return measures_in(self.learner, None if self.tested is None else self.tested.score)
 
     def train(self, start: RoundStart, index: int) -> LocalRound:
         began = time.thread_time()

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from p2pfl.learn.interface import RoundStart, Score
 from p2pfl.learn.methods import Method
+from p2pfl.learn.metrics import ACCURACY
 from p2pfl.learn.samples import TensorSamples, batch_sizes, draw_rows
 from p2pfl.learn.task import Task
 from p2pfl.learn.trainer import BATCH, are_labels
@@ -64,7 +65,7 @@ def scores(
     metrics = _metrics(task, kept, len(models), common=common)
     return [
         Score(
-            accuracy=int(hits[row]) / judged if judged else None,
+            accuracy=int(hits[row]) / judged if judged else metrics[row].get(ACCURACY.name),
             loss=float(loss[row]) / n,
             samples=n,
             metrics=metrics[row],

@@ -103,7 +103,7 @@ def _average(
 def _point(score: Score | None, training_loss: float) -> ReferencePoint:
     if score is None:
         return ReferencePoint(loss=training_loss)
-    return ReferencePoint(accuracy=score.accuracy, loss=score.loss)
+    return ReferencePoint(accuracy=score.accuracy, loss=score.loss, metrics=dict(score.metrics))
 
 
 def _reference(history: list[ReferencePoint]) -> Reference:

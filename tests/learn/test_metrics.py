@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from p2pfl.errors import UserError
-from p2pfl.learn.metrics import BUILT_IN, Metric, measures, named
+from p2pfl.learn.metrics import BUILT_IN, Metric, measured_by, named
 from p2pfl.learn.task import Task
 
 scores = pytest.importorskip("sklearn.metrics", reason="the extra dev has scikit-learn")
@@ -118,12 +118,12 @@ def test_the_main_measure_is_the_tasks_own():
         return 0.0
 
     own = {"by_hand": by_hand, **named(["rmse"])}
-    assert [one.name for one in measures(own, None, labels=True)] == ["accuracy", "by_hand", "rmse", "loss"]
-    assert [one.name for one in measures(own, None, labels=False)] == ["by_hand", "rmse", "loss"]
-    assert [one.name for one in measures({}, None, labels=False)] == ["loss"]
-    first = measures(own, "rmse", labels=True)[0]
+    assert [one.name for one in measured_by(own, None, labels=True)] == ["accuracy", "by_hand", "rmse", "loss"]
+    assert [one.name for one in measured_by(own, None, labels=False)] == ["by_hand", "rmse", "loss"]
+    assert [one.name for one in measured_by({}, None, labels=False)] == ["loss"]
+    first = measured_by(own, "rmse", labels=True)[0]
     assert (first.name, first.label, first.higher_is_better) == ("rmse", "RMSE", False)
-    assert measures(own, None, labels=False)[0].higher_is_better
+    assert measured_by(own, None, labels=False)[0].higher_is_better
 
 
 def test_a_main_metric_must_be_one_of_the_tasks():

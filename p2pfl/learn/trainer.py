@@ -259,7 +259,7 @@ def try_out(module: nn.Module, samples: Samples, task: Task) -> bool:
         raise UserError(
             "loss returned something else", file=task.name, key="loss", value=found, allowed="a scalar tensor"
         )
-    return are_labels(outputs, targets)
+    return are_classes(outputs, targets)
 
 
 def _measures(task: Task, *, labels: bool) -> tuple[Measure, ...]:
@@ -301,6 +301,11 @@ def are_labels(outputs: Any, targets: Any) -> bool:
     )
 
 
+def are_classes(outputs: Any, targets: Any) -> bool:
+    """Whether the largest of several outputs says which class it is, so that there is an accuracy."""
+    return are_labels(outputs, targets) and outputs.shape[1] > 1
+
+
 def score(module: nn.Module, samples: Samples, task: Task) -> Score:
     """Evaluate without gradients, in evaluation mode; the module's mode is as before afterwards.
 
@@ -321,7 +326,7 @@ def _score(module: nn.Module, samples: Samples, task: Task) -> Score:
     for inputs, targets, count in _batches(samples):
         outputs = module(inputs)
         loss += float(loss_of(task)(outputs, targets)) * count
-        if are_labels(outputs, targets):
+        if are_classes(outputs, targets):
             hits += int((outputs.argmax(dim=1) == targets).sum())
             judged += targets.numel()
         if task.metrics:

@@ -43,7 +43,7 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     `live` is the set of members with whom it has a session, as a bitmap whose lowest bit is member 0, cut off where it
     would be too long. `alarms` counts those of this process; `standing` are the kinds of those that still stand.
     `loss` is that of the latest local round. `metrics` are the task's own and the loss of the latest test, in the order
-    of `told`: every member has the same task.
+    of `in_row`: every member has the same task.
     """
 
     member: Count
@@ -115,7 +115,7 @@ def word(text: str) -> str:
     return kept[:32]
 
 
-def told(measures: Sequence[Measure]) -> list[Measure]:
+def in_row(measures: Sequence[Measure]) -> list[Measure]:
     """Whose values a row has, in this order: all but accuracy, which has a place of its own, by name."""
     return sorted((one for one in measures if one.name != ACCURACY.name), key=lambda one: one.name)[:MOST_METRICS]
 
@@ -126,7 +126,7 @@ def scores(vitals: Vitals, measures: Sequence[Measure]) -> dict[str, float | Non
     Where these are not known, because the task does not say: accuracy if there is one, else the latest round's loss.
     """
     found = {ACCURACY.name: vitals.accuracy}
-    found |= {one.name: value for one, value in zip(told(measures), vitals.metrics, strict=False)}
+    found |= {one.name: value for one, value in zip(in_row(measures), vitals.metrics, strict=False)}
     if not measures:
         return found if vitals.accuracy is not None else {LOSS.name: vitals.loss}
     return {one.name: found.get(one.name) for one in measures}

@@ -15,7 +15,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.net.spread import VitalsRow, VitalsSpread, period_s
 from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import NodeLine
-from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, realm_of, told, word
+from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, in_row, realm_of, word
 from p2pfl.runtime.overview import Overview, charter_of, is_retired, software
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.watch import Lookout
@@ -129,7 +129,7 @@ class Display:
             standing=tuple(word(kind) for kind in self.feed.kinds[:MOST_WORDS]),
             charter=charter_of(self.federation()),
             software=software(),
-            metrics=tuple(figure(value_of(line, one)) for one in told(self.watch.measures())),
+            metrics=tuple(figure(value_of(line, one)) for one in in_row(self.watch.measures())),
         )
 
     def _key_of(self, index: int) -> bytes | None:

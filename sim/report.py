@@ -46,7 +46,8 @@ MOST_EVALUATED = 256
 """Most nodes scored for a point of the history; the final figures are of all nodes."""
 
 
-def final_report(stage: Stage, figures: Figures, *, references: bool) -> Report:
+def final_report(stage: Stage, figures: Figures, *, references: bool, alone: bool = False) -> Report:
+    """`references`: with what a server and pooled data would have given; `alone`: also each node without neighbors."""
     federation, world = stage.script.federation, stage.world
     models = stage.models()
     nodes = _nodes(stage, figures, models)
@@ -93,7 +94,7 @@ def final_report(stage: Stage, figures: Figures, *, references: bool) -> Report:
         simulated=True,
         digest=world.trace.digest,
         value_digest=value_digest(models, stage.given(), stage.personal()),
-        reference=_references(stage) if references else None,
+        reference=_references(stage, nodes, alone=alone) if references or alone else None,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
     )
 
@@ -224,17 +225,24 @@ class Figures:
         return [node for node in self.honest if self.stage.world.hosts[node].alive]
 
 
-def _references(stage: Stage) -> References:
+def _references(stage: Stage, nodes: list[NodeReport], *, alone: bool) -> References:
     """Where time bounds the federation: of as many rounds as a node took, on average."""
-    from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - torch is needed for these alone
+    from p2pfl.reporting.references import of_alone  # noqa: PLC0415 - torch is needed for these alone
+    from sim.learning.references import alone as each_alone  # noqa: PLC0415 - as above
+    from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - as above
 
     federation, learners, attack = stage.script.federation, stage.script.learners, stage.script.attack
-    if attack is not None and attack.poison is not None:
+    if (attack is not None and attack.poison is not None) or (alone and learners.personal):
         learners = make_learners(federation)
     taken = [host.core.facts.rounds for host in stage.world.hosts if host.life] or [0]
     rounds = round(fmean(taken)) if federation.training.rounds is None else None
+    if alone:
+        for node, score in zip(nodes, each_alone(federation, learners, rounds=rounds), strict=True):
+            node.alone = None if node.byzantine else score
     return References(
-        centralized=centralized(federation, learners, rounds=rounds), fedavg=fedavg(federation, learners, rounds=rounds)
+        alone=of_alone([node.alone for node in nodes]),
+        centralized=centralized(federation, learners, rounds=rounds),
+        fedavg=fedavg(federation, learners, rounds=rounds),
     )
 
 

@@ -71,9 +71,19 @@ class Centralized(msgspec.Struct, kw_only=True):
     all_nodes: Reference | None = None
 
 
+class Alone(msgspec.Struct, kw_only=True):
+    """Of models that each learned from one node's data: on the common test set, over the nodes."""
+
+    accuracy: Statistic | None = None
+    loss: Statistic | None = None
+    metrics: dict[str, Statistic] = {}
+
+
 class References(msgspec.Struct, kw_only=True):
     """What the same learning gives without a network of peers."""
 
+    alone: Alone | None = None
+    """Each node with its own data; null unless it was asked for."""
     centralized: Centralized | None = None
     fedavg: Reference | None = None
     """A server that averages all models each round."""

@@ -182,7 +182,8 @@ def _of_point(point: Point, measure: Measure) -> Statistic | None:
 def _draw_references(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> None:
     """Dashed: federated averaging, as a curve where it has the same axis. Dotted, of a single run: all data at once.
 
-    In gray where it is the same for all runs, else in the run's own color.
+    Dashed and dotted, of a single run: the mean of the nodes, had each been alone. In gray where it is the same for all
+    runs, else in the run's own color.
     """
     curves = [_fedavg(run, measure, x) for run in runs]
     same = all(curve == curves[0] for curve in curves)
@@ -193,6 +194,9 @@ def _draw_references(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> 
         elif curve:
             axes.plot(*zip(*curve, strict=True), **look)
     found = runs[0].report.reference
+    single: Statistic | None = None if found is None or found.alone is None else value_of(found.alone, measure)
+    if len(runs) == 1 and single is not None and single.is_finite:
+        axes.axhline(single.mean, color=GRAY, linewidth=1.1, linestyle="dashdot")
     if len(runs) == 1 and found is not None and found.centralized is not None:
         for reference in (found.centralized.one_node, found.centralized.all_nodes):
             if reference is not None and value_of(reference, measure) is not None:
@@ -297,6 +301,9 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
     found = [run.report.reference for run in runs if run.report.reference is not None]
     if any(one.fedavg for one in found):
         marks.append((Line2D([], [], color=GRAY, linewidth=1.1, linestyle="dashed"), "a server (FedAvg)"))
+    if len(runs) == 1 and any(one.alone for one in found):
+        line = Line2D([], [], color=GRAY, linewidth=1.1, linestyle="dashdot")
+        marks.append((line, "each node alone, on average"))
     if len(runs) == 1 and any(one.centralized for one in found):
         words = "all data in one place:\nsteps of one node, of all"
         marks.append((Line2D([], [], color=GRAY, linewidth=1.1, linestyle=DOTS), words))

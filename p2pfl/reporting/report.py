@@ -56,6 +56,8 @@ class NodeReport(msgspec.Struct, kw_only=True):
     """The task's own metrics on the common test set, by name."""
     local_metrics: dict[str, float | None] = {}
     """The same on the node's own training data."""
+    alone: ModelScore | None = None
+    """What it would know of the common test set without neighbors; null unless it was asked for."""
     samples: int | float | None = None
     steps: int | None = None
     alarms: dict[str, int] | None = None

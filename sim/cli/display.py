@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import click
 
-from p2pfl.cli.output import cell, learned_facts, node_rows, size, write_facts, write_rows
+from p2pfl.cli.output import cell, learned_facts, node_rows, reference_facts, score_words, size, write_facts, write_rows
 from p2pfl.learn.metrics import Measure
-from p2pfl.reporting.history import ModelScore
 from p2pfl.reporting.measures import in_words, measures_of, merit, value_of
 from p2pfl.reporting.report import Batching, NodeReport, Report
 
@@ -144,8 +143,7 @@ def show(report: Report) -> None:
         write_rows(rows, "table", title=f"the worst {len(rows)} of {len(nodes):,} nodes")
     write_facts(
         _learned(report)
-        | {" ": ""}
-        | _alone(report)
+        | _apart(reference_facts(report))
         | _cost(report)
         | {"  ": ""}
         | _graph(report)
@@ -180,7 +178,7 @@ def _learned(report: Report) -> dict[str, Any]:
         **_mixed(report),
         **learned_facts(report, worst_of="honest node", mean_of="of the honest"),
         **_attacked(report),
-        "the mean of the honest models": _figure(report.mean_model, main) if report.mean_model else None,
+        "the mean of the honest models": score_words(report.mean_model, main) if report.mean_model else None,
         "consensus distance": report.consensus_distance,
     }
 
@@ -228,26 +226,9 @@ def _names(names: list[str]) -> str | None:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-def _alone(report: Report) -> dict[str, Any]:
-    """What the same learning gives without a network of peers."""
-    facts: dict[str, Any] = {}
-    if report.reference is None:
-        return facts
-    main = report.main_measure
-    central, fedavg = report.reference.centralized, report.reference.fedavg
-    if central is not None and central.one_node and central.all_nodes:
-        runs = {"as many steps as a node": central.one_node, "as many as all nodes": central.all_nodes}
-        for words, run in runs.items():
-            facts[f"all data in one place, {words}"] = f"{_figure(run, main)}, {run.steps:,} steps"
-    if fedavg:
-        facts["a server that averages each round"] = f"{_figure(fedavg, main)}, {size(fedavg.bytes_sent or 0)}"
-    return facts | ({"    ": ""} if facts else {})
-
-
-def _figure(score: ModelScore, main: Measure) -> str:
-    """The main measure; where there is no test set, the loss in training."""
-    value = value_of(score, main)
-    return f"loss {cell(score.loss)}" if value is None else f"{main.label} {cell(value)}"
+def _apart(facts: dict[str, Any]) -> dict[str, Any]:
+    """With empty lines around them."""
+    return {" ": ""} | facts | ({"    ": ""} if facts else {})
 
 
 def _cost(report: Report) -> dict[str, Any]:

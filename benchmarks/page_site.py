@@ -10,7 +10,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +19,11 @@ from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfi
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import VitalsTold
 from p2pfl.crypto.identity import Identity
+from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.net.http import StatusPage
 from p2pfl.net.spread import period_s
-from p2pfl.reporting.vitals import Vitals, bitmap, figure, realm_of, sign
+from p2pfl.reporting.measures import value_of
+from p2pfl.reporting.vitals import Vitals, bitmap, figure, in_row, realm_of, sign
 from p2pfl.runtime.display import Display
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.overview import software
@@ -56,10 +58,14 @@ def federation_of(nodes: int, topology: str) -> FederationConfig:
 class Made:
     """A display that is fed by `pass_time`: node 0 is the one that shows. `fast` says how much sooner rounds come."""
 
-    def __init__(self, nodes: int, topology: str = "", *, fast: float = 1.0) -> None:
+    def __init__(
+        self, nodes: int, topology: str = "", *, fast: float = 1.0, measures: Sequence[Measure] = (ACCURACY, LOSS)
+    ) -> None:
+        """The first of `measures` is the main one; one that is neither accuracy nor loss falls with the loss."""
         self.federation = federation_of(nodes, topology or ("ring" if nodes < 20 else "random-regular:degree=4"))
         self.chance = random.Random(1)
         self.fast = fast
+        self.measures = measures
         self.speed = [self.chance.uniform(0.6, 1.3) for _ in range(nodes)]
         self.counters = [0] * nodes
         self.due = [self.chance.uniform(0, period_s(nodes)) for _ in range(nodes)]
@@ -86,6 +92,7 @@ class Made:
             snapshot_bytes=0,
             software=software(),
             began_at=self.began,
+            measures=lambda: self.measures,
         )
         status: Any = SimpleNamespace(core=core, alarms={})
         self.display = Display(
@@ -118,11 +125,14 @@ class Made:
 
     def line(self, index: int) -> Any:
         rounds = int(self.rounds[index])
+        loss = 0.05 + math.exp(-self.rounds[index] / 30)
         return SimpleNamespace(
             phase="finished" if rounds >= ROUNDS else "training",
             rounds=min(ROUNDS, rounds),
             accuracy=max(0.0, self.accuracy(index)) if rounds else None,
-            loss=0.05 + math.exp(-self.rounds[index] / 30),
+            loss=loss,
+            test_loss=loss,
+            metrics={one.name: 9 * loss + 0.1 * index for one in self.measures},
             neighbor_distance=0.004 + 0.3 * math.exp(-self.rounds[index] / 20),
             staleness=SimpleNamespace(mean=0.5 + 0.2 * math.sin(index)),
             bytes_sent=int(self.sent[index]),
@@ -153,6 +163,7 @@ class Made:
                 standing=self.wrong.get(index, ()),
                 charter=0,
                 software=software(),
+                metrics=tuple(figure(value_of(line, one)) for one in in_row(self.measures)),
             ),
             identity_of(index),
             realm_of(self.federation),

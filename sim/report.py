@@ -23,9 +23,11 @@ from p2pfl.chance import stream
 from p2pfl.config.rule import liars_of
 from p2pfl.core.facts import Phase
 from p2pfl.learn.interface import Score
+from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.history import ModelScore, Point, References
 from p2pfl.reporting.liars import held_against
+from p2pfl.reporting.measures import measures_in, spreads
 from p2pfl.reporting.report import NodeReport, Report
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound, NeighborStatus
@@ -44,7 +46,8 @@ MOST_EVALUATED = 256
 """Most nodes scored for a point of the history; the final figures are of all nodes."""
 
 
-def final_report(stage: Stage, figures: Figures, *, references: bool) -> Report:
+def final_report(stage: Stage, figures: Figures, *, references: bool, alone: bool = False) -> Report:
+    """`references`: with what a server and pooled data would have given; `alone`: also each node without neighbors."""
     federation, world = stage.script.federation, stage.world
     models = stage.models()
     nodes = _nodes(stage, figures, models)
@@ -60,6 +63,9 @@ def final_report(stage: Stage, figures: Figures, *, references: bool) -> Report:
         accuracy=spread(node.accuracy for node in ended),
         local_accuracy=spread(node.local_accuracy for node in ended),
         loss=spread(node.test_loss for node in ended),
+        measures=figures.measures,
+        metrics=spreads(node.metrics for node in ended),
+        local_metrics=spreads((node.local_metrics for node in ended), defined=True),
         mean_model=_mean_model(stage, models, kept),
         attack=None if stage.script.attack is None else stage.script.attack.spec,
         attack_success=spread(node.attack_success for node in ended),
@@ -88,7 +94,7 @@ def final_report(stage: Stage, figures: Figures, *, references: bool) -> Report:
         simulated=True,
         digest=world.trace.digest,
         value_digest=value_digest(models, stage.given(), stage.personal()),
-        reference=_references(stage) if references else None,
+        reference=_references(stage, nodes, alone=alone) if references or alone else None,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
     )
 
@@ -145,6 +151,8 @@ class Figures:
         self.history: list[Point] = []
         self.closing: list[dict[int, int]] = [{} for _ in nodes]
         """By closing round, how many exchanges each node had completed after it."""
+        self.measures: list[Measure] = measures_in(given.learners.learners[0], None)
+        """What the task is measured by, the main measure first; of a learner that does not say, known with a score."""
         self.evaluation_cpu_s = 0.0
         self._moved = -1
 
@@ -182,6 +190,7 @@ class Figures:
             rounds=spread(host.core.facts.rounds for host in honest),
             accuracy=spread(score.accuracy for score in scores if score),
             loss=spread(score.loss for score in scores if score),
+            metrics=spreads(score.metrics for score in scores if score),
             train_loss=spread(self.stage.loss(node) for node in nodes),
             consensus_distance=consensus_distance(rows.astype(np.float64)) if len(nodes) > 1 else None,
             staleness=overall_staleness(host.counts.staleness for host in honest),
@@ -192,7 +201,9 @@ class Figures:
         )
 
     def scores(self, rows: NDArray[Any], part: str, nodes: list[int]) -> list[Score | None]:
-        return self.given.learners.evaluate(rows, part, np.array(nodes, dtype=np.int64))
+        found = self.given.learners.evaluate(rows, part, np.array(nodes, dtype=np.int64))
+        self.measures = self.measures or measures_in(self.given.learners.learners[0], found[0] if found else None)
+        return found
 
     def closing_rounds(self) -> list[dict[int, ClosedRound]]:
         """Closing rounds of the honest nodes that are up, each with the sketch of the model."""
@@ -214,18 +225,25 @@ class Figures:
         return [node for node in self.honest if self.stage.world.hosts[node].alive]
 
 
-def _references(stage: Stage) -> References:
+def _references(stage: Stage, nodes: list[NodeReport], *, alone: bool) -> References:
     """Where time bounds the federation: of as many rounds as a node took, on average."""
-    from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - torch is needed for these alone
+    from p2pfl.reporting.references import of_alone  # noqa: PLC0415 - torch is needed for these alone
+    from sim.learning.references import alone as each_alone  # noqa: PLC0415 - as above
+    from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - as above
 
     federation, learners, attack = stage.script.federation, stage.script.learners, stage.script.attack
-    if attack is not None and attack.poison is not None:
+    if (attack is not None and attack.poison is not None) or (alone and learners.personal):
         learners = make_learners(federation)
     taken = [host.core.facts.rounds for host in stage.world.hosts if host.life] or [0]
     bounded = federation.training.rounds is not None and federation.training.stop is None
     rounds = None if bounded else round(fmean(taken))
+    if alone:
+        for node, score in zip(nodes, each_alone(federation, learners, rounds=rounds), strict=True):
+            node.alone = None if node.byzantine else score
     return References(
-        centralized=centralized(federation, learners, rounds=rounds), fedavg=fedavg(federation, learners, rounds=rounds)
+        alone=of_alone([node.alone for node in nodes]),
+        centralized=centralized(federation, learners, rounds=rounds),
+        fedavg=fedavg(federation, learners, rounds=rounds),
     )
 
 
@@ -256,6 +274,8 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[NodeRep
                 accuracy=None if test is None else test.accuracy,
                 test_loss=None if test is None else test.loss,
                 local_accuracy=None if local is None else local.accuracy,
+                metrics={} if test is None else dict(test.metrics),
+                local_metrics={} if local is None else dict(local.metrics),
                 attack_success=succeeded[node],
                 loss=stage.loss(node),
                 samples=stage.script.learners.samples[node],
@@ -276,7 +296,9 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[NodeRep
 def _mean_model(stage: Stage, models: NDArray[Any], kept: list[int]) -> ModelScore | None:
     """What the mean of those nodes' models knows, which no node has."""
     score = score_of_mean(models, kept, stage.script.learners)
-    return None if score is None else ModelScore(accuracy=score.accuracy, loss=score.loss)
+    if score is None:
+        return None
+    return ModelScore(accuracy=score.accuracy, loss=score.loss, metrics=dict(score.metrics))
 
 
 def _success(stage: Stage, models: NDArray[Any]) -> list[float | None]:

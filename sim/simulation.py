@@ -19,6 +19,7 @@ from p2pfl.config.rule import liars_of
 from p2pfl.config.stop import parse_stop
 from p2pfl.core.core import check_invariants
 from p2pfl.errors import P2PFLError, UserError
+from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Batching, Cost, Report
 from p2pfl.reporting.traffic import compressor_mistakes
@@ -51,6 +52,8 @@ class RunProgress:
     rounds_to_do: int | None
     point: Point | None
     """The latest entry of the history."""
+    measures: Sequence[Measure] = ()
+    """What the task is measured by, the main measure first; empty while that is not known."""
 
 
 class InvariantError(P2PFLError):
@@ -93,6 +96,7 @@ def simulate(
     batching: bool = True,
     check: bool = False,
     references: bool = True,
+    alone: bool = False,
     on_progress: Callable[[RunProgress], None] | None = None,
 ) -> Report:
     """Run the shipped core and engine of every node under virtual time, and return the report.
@@ -100,13 +104,20 @@ def simulate(
     `federation` is a `p2pfl.Federation`, or what a federation file says. Without a `world` it is the default one.
     All chance comes from `federation.seed`. `batching` False does one operation at a time, by the shipped engine;
     `check` does so too, and checks every invariant after every event. `references` adds what a central server and
-    pooled data would have given.
+    pooled data would have given, `alone` also what each node would have learned without neighbors, which takes about as
+    long as the run itself.
     Raises UserError: the world contradicts itself, the task is wrong, or the run would not fit into memory;
     InvariantError: with `check`.
     """
     began = time.process_time()
     if not isinstance(federation, FederationConfig):
-        how: dict[str, Any] = {"world": world, "batching": batching, "check": check, "references": references}
+        how: dict[str, Any] = {
+            "world": world,
+            "batching": batching,
+            "check": check,
+            "references": references,
+            "alone": alone,
+        }
         try:
             return simulate(federation.config, **how, on_progress=on_progress)
         except UserError as error:
@@ -140,13 +151,15 @@ def simulate(
         personal=learners.personal,
     )
     given = script(federation, spec, learners, exact=exact, check=check, batching=batching)
-    prepared = time.process_time()
+    prepared, compared = time.process_time(), {"references": references, "alone": alone}
     try:
-        return _perform(given, references=references, on_progress=on_progress, began=began, reason=reason)
+        return _perform(given, **compared, on_progress=on_progress, began=began, reason=reason)
     except MisjudgedError as error:
         lost = time.process_time() - prepared
         given = script(federation, spec, learners, exact=True, check=False)
-        again = _perform(given, references=references, on_progress=on_progress, began=began, reason=str(error))
+        again = _perform(
+            given, references=references, alone=alone, on_progress=on_progress, began=began, reason=str(error)
+        )
         if again.cost is not None:
             again.cost.set_up_cpu_s -= lost
             again.cost.abandoned_cpu_s = lost
@@ -191,6 +204,7 @@ def _perform(
     given: Script,
     *,
     references: bool,
+    alone: bool,
     on_progress: Callable[[RunProgress], None] | None,
     began: float,
     reason: str | None,
@@ -206,7 +220,7 @@ def _perform(
         stage.models()
         stage.world.network.count_goodbyes()
     ran = time.process_time()
-    report = final_report(stage, figures, references=references)
+    report = final_report(stage, figures, references=references, alone=alone)
     learning = ran - set_up - figures.evaluation_cpu_s
     rounds = sum(host.core.facts.rounds for host in stage.world.hosts if host.life)
     report.cost = Cost(
@@ -246,7 +260,15 @@ def _run(given: Script, stage: Stage, figures: Figures, on_progress: Callable[[R
             if on_progress is not None:
                 done = sum(host.core.facts.rounds for host in world.hosts if host.life)
                 point = figures.history[-1] if figures.history else None
-                on_progress(RunProgress(time_s=world.kernel.now, rounds=done, rounds_to_do=to_do, point=point))
+                on_progress(
+                    RunProgress(
+                        time_s=world.kernel.now,
+                        rounds=done,
+                        rounds_to_do=to_do,
+                        point=point,
+                        measures=tuple(figures.measures),
+                    )
+                )
         next_ns += every_ns
         figures.evaluate()
         if len(figures.history) >= most_points and given.spec.evaluate_every_s is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from p2pfl.cli.launch import REPORT_FILE, run_fleet
+from p2pfl.cli.launch import REFERENCES, REPORT_FILE, run_fleet
 from p2pfl.cli.output import Form, check_report, format_option, where
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ Examples:
     "--report", type=click.Path(path_type=Path), help="The file to write; by default report.json in DIR; - is stdout."
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
+@click.option("--references", is_flag=True, help=REFERENCES)
 @click.option("--spawn", is_flag=True, help="Start each node separately: slower, but they share nothing.")
 @click.option("--quiet", is_flag=True, help="No live view.")
 @format_option("table", "json")
@@ -84,6 +85,7 @@ def demo(
     folder: Path,
     report: Path | None,
     plot: Path | None,
+    references: bool,
     spawn: bool,
     quiet: bool,
     form: Form,
@@ -112,7 +114,9 @@ def demo(
     for text in _warnings(described, () if lies is None else lies.names):
         click.echo(f"warning: {text}", err=True)
     report = report or folder / REPORT_FILE
-    return run_fleet(described, report=report, plot=plot, spawn=spawn, quiet=quiet, form=form, lies=lies)
+    return run_fleet(
+        described, report=report, plot=plot, references=references, spawn=spawn, quiet=quiet, form=form, lies=lies
+    )
 
 
 def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers | None:

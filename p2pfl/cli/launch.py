@@ -14,7 +14,9 @@ from p2pfl.cli.output import (
     check_report,
     footnote,
     format_option,
+    learned_facts,
     node_rows,
+    reference_facts,
     size,
     where,
     write_facts,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 REPORT_FILE = "report.json"
 STOPPED = 130
+REFERENCES = "Compare: each node alone, and all data in one place."
 ALONE = 5
 MOST_ALONE = 0.1
 """The share of its rounds that a node may train without a neighbor in a run that counts as done."""
@@ -42,6 +45,7 @@ MOST_ALONE = 0.1
     help="Where to write the report; by default report.json next to FEDERATION; - is stdout.",
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
+@click.option("--references", is_flag=True, help=REFERENCES)
 @click.option("--spawn", is_flag=True, help="Start each node separately: slower, but they share nothing.")
 @click.option("--restart", is_flag=True, help="Start a node that dies again, up to five times in a row.")
 @click.option("--quiet", is_flag=True, help="No live view.")
@@ -52,6 +56,7 @@ def launch(
     federation: Path,
     report: Path | None,
     plot: Path | None,
+    references: bool,
     spawn: bool,
     restart: bool,
     quiet: bool,
@@ -75,7 +80,15 @@ def launch(
     _require_here(described)
     report = report or described.path.parent / REPORT_FILE
     return run_fleet(
-        described, report=report, plot=plot, spawn=spawn, restart=restart, quiet=quiet, verbose=verbose, form=form
+        described,
+        report=report,
+        plot=plot,
+        references=references,
+        spawn=spawn,
+        restart=restart,
+        quiet=quiet,
+        verbose=verbose,
+        form=form,
     )
 
 
@@ -98,6 +111,7 @@ def run_fleet(
     spawn: bool,
     quiet: bool,
     form: Form,
+    references: bool = False,
     restart: bool = False,
     verbose: bool = False,
     lies: Lies | None = None,
@@ -113,6 +127,8 @@ def run_fleet(
     fleet = Fleet(federation, lies, spawn=spawn, restart=restart, verbose=verbose)
     with claimed(federation, [child.node for child in fleet.children]):
         written = asyncio.run(_watch(fleet, quiet=quiet))
+        if references:
+            _compare(written, fleet)
         _show(written, form)
         write_report(written, report)
         click.echo(f"report: {report}", err=True)
@@ -120,6 +136,17 @@ def run_fleet(
         written.plot(plot)
         click.echo(f"picture: {plot}", err=True)
     return _judge(fleet, written)
+
+
+def _compare(written: Report, fleet: Fleet) -> None:
+    """Add what the nodes learn without each other; not after Ctrl-C, nor where nobody has ended well."""
+    from p2pfl.runtime.references import add_references  # noqa: PLC0415 - as above
+
+    if fleet.stopping or not any(node.finished for node in written.nodes):
+        click.echo("no references: the run did not come to its end", err=True)
+        return
+    click.echo("references: each node alone, then all data in one place", err=True)
+    add_references(written, fleet.federation, fleet.children)
 
 
 def _judge(fleet: Fleet, written: Report) -> int:
@@ -162,23 +189,25 @@ async def _watch(fleet: Fleet, *, quiet: bool) -> Report:
 
 def _show(report: Report, form: Form) -> None:
     from p2pfl.reporting.liars import in_words  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.measures import measures_of, value_of  # noqa: PLC0415 - as above
 
     if form == "json":
         click.echo(report.to_json())
         return
-    write_rows(node_rows(report.nodes), "table")
+    measures = measures_of([report, *report.nodes])
+    write_rows(node_rows(report.nodes, measures), "table")
     to_do = report.config["training"]["rounds"]
     for node in report.nodes:
         of = to_do or node.rounds
-        note = footnote(node.name, accuracy=node.accuracy, stale=node.test_is_stale, after=node.tested_round, of=of)
-        if note:
+        value, after = value_of(node, measures[0]), node.tested_round
+        if note := footnote(node.name, value=value, stale=node.test_is_stale, after=after, of=of):
             click.echo(note)
     of_whom = "honest node" if report.byzantine else "node"
     success = report.attack_success
     facts = {
         "byzantine": f"{', '.join(report.byzantine)}: {report.attack}" if report.byzantine else None,
-        f"accuracy, worst {of_whom}": report.accuracy and report.accuracy.min,
-        "accuracy, mean": report.accuracy and report.accuracy.mean,
+        **learned_facts(report, worst_of=of_whom),
+        **reference_facts(report),
         "attack success, mean": success and success.mean,
         "attack success, most": success and success.max,
         "held against": in_words(report.held_against),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -14,12 +15,15 @@ from rich.live import Live
 from rich.table import Table
 
 from p2pfl.cli.output import figure, footnote, size
+from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.reporting.history import Point
+from p2pfl.reporting.measures import in_words, measures_of, shown, value_of
 from p2pfl.runtime.fleet import Child, Fleet
 from p2pfl.runtime.report import History
 
 LINE_EVERY_S = 2.0
-COLUMNS = ("node", "state", "round", "accuracy", "loss", "staleness", "sent", "peers", "distance")
+BEFORE, AFTER = ("node", "state", "round"), ("staleness", "sent", "peers", "distance")
+"""The columns on both sides of those of the task's measures."""
 
 
 class LiveView:
@@ -51,22 +55,23 @@ class LiveView:
             self.live.update(self._table(), refresh=True)
         elif point is not None and not self.quiet and time.monotonic() - self.printed_at >= LINE_EVERY_S:
             self.printed_at = time.monotonic()
-            click.echo(_in_words(point), err=True)
+            click.echo(_in_words(point, self._measures()), err=True)
 
     def _table(self) -> Table:
         title = f"{self.fleet.federation.name}: {self.fleet.federation.topology}, {self.fleet.elapsed_s:.0f} s"
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-        for column in COLUMNS:
+        measures = self._measures()
+        for column in (*BEFORE, *(one.label for one in shown(measures)), *AFTER):
             table.add_column(column, justify="left" if column in ("node", "state") else "right")
         for child in self.fleet.children:
-            cells = self._row(child)
+            cells = self._row(child, measures)
             table.add_row(f"{cells[0]} [red]lies[/]" if child.byzantine else cells[0], *cells[1:])
         rounds = self.fleet.federation.training.rounds
         lines = [child.last for child in self.fleet.children if child.last is not None]
         notes = [
             footnote(
                 line.node,
-                accuracy=line.accuracy,
+                value=value_of(line, measures[0]),
                 stale=line.test_is_stale,
                 after=line.tested_round,
                 of=rounds or line.rounds,
@@ -76,18 +81,20 @@ class LiveView:
         table.caption, table.caption_justify = "\n".join(filter(None, notes)) or None, "left"
         return table
 
-    def _row(self, child: Child) -> list[str]:
+    def _measures(self) -> tuple[Measure, ...]:
+        return measures_of(child.last for child in self.fleet.children if child.last is not None)
+
+    def _row(self, child: Child, measures: Sequence[Measure]) -> list[str]:
         line = child.last
         style = "red" if child.died else "green" if child.exit_code == 0 else "yellow"
         if line is None:
-            return [child.name, f"[{style}]{child.state}[/]", *["-"] * 7]
+            return [child.name, f"[{style}]{child.state}[/]", *["-"] * (1 + len(shown(measures)) + len(AFTER))]
         rounds = self.fleet.federation.training.rounds
         return [
             child.name,
             f"[{style}]{child.state}[/]",
             _rounds(line.rounds, rounds),
-            figure(line.accuracy, stale=line.test_is_stale, form=".3f") or "-",
-            figure(line.test_loss, stale=line.test_is_stale, form=".3f") or "-",
+            *(figure(value_of(line, one), stale=line.test_is_stale, form=_form(one)) or "-" for one in shown(measures)),
             _figure(line.staleness.mean, ".1f"),
             size(line.bytes_sent),
             f"{line.peers}, {line.quarantined} away" if line.quarantined else str(line.peers),
@@ -102,16 +109,21 @@ def _rounds(done: int, of: int | None) -> str:
     return f"{done}/{of}" if done <= of else f"{of}/{of} +{done - of}"
 
 
+def _form(measure: Measure) -> str:
+    """What is better lower has any size."""
+    return ".3f" if measure.higher_is_better or measure.name == LOSS.name else ".4g"
+
+
 def _figure(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _in_words(point: Point) -> str:
+def _in_words(point: Point, measures: Sequence[Measure]) -> str:
     parts = [f"{point.time_s:6.1f} s"]
     if point.rounds is not None:
         parts.append(f"round {point.rounds.mean:.0f}")
-    if point.accuracy is not None:
-        parts.append(f"accuracy {point.accuracy.mean:.3f} (worst {point.accuracy.min:.3f})")
+    if learned := in_words(point, measures):
+        parts.append(learned)
     if point.consensus_distance is not None:
         parts.append(f"apart {point.consensus_distance:.2e}")
     parts.append(f"sent {size(point.bytes_sent or 0)}")

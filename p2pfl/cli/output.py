@@ -17,6 +17,8 @@ import click
 from p2pfl.errors import StorageError, UserError
 
 if TYPE_CHECKING:
+    from p2pfl.learn.metrics import Measure
+    from p2pfl.reporting.history import ModelScore
     from p2pfl.reporting.report import NodeReport, Report
 
 Form = Literal["table", "json", "csv"]
@@ -84,9 +86,9 @@ def figure(value: object, *, stale: bool | None, form: str = ".4g") -> str | Non
     return format(float(value), form) + STALE * bool(stale) if isinstance(value, int | float) else None
 
 
-def footnote(name: str, *, accuracy: float | None, stale: bool | None, after: int | None, of: int | None) -> str | None:
-    """What the star means at this node, None where it has none: it was tested `after` a round `of` so many."""
-    return f"{STALE} {name}: tested after round {after} of {of}, not since" if stale and accuracy is not None else None
+def footnote(name: str, *, value: float | None, stale: bool | None, after: int | None, of: int | None) -> str | None:
+    """What the star beside a `value` means at this node, None without one: tested `after` a round `of` so many."""
+    return f"{STALE} {name}: tested after round {after} of {of}, not since" if stale and value is not None else None
 
 
 def size(count: float) -> str:
@@ -138,22 +140,83 @@ def write_report(report: Report, path: Path) -> None:
         raise StorageError(f"{path} could not be written: {error.strerror}") from error
 
 
-def node_rows(nodes: Iterable[NodeReport]) -> list[dict[str, Any]]:
-    """What a table shows of these `nodes` of a report."""
+def node_rows(nodes: Iterable[NodeReport], measures: Sequence[Measure]) -> list[dict[str, Any]]:
+    """What a table shows of these `nodes` of a report, whose task is measured by `measures`, the main one first."""
+    known = list(nodes)
+    compared = any(node.alone is not None for node in known)
     return [
         {
             "node": node.name,
             "state": _state(node),
             "rounds": node.rounds,
             "samples": node.samples,
-            "accuracy": figure(node.accuracy, stale=True) if node.test_is_stale else node.accuracy,
-            "own data": node.local_accuracy,
-            "loss": figure(node.test_loss, stale=True) if node.test_is_stale else node.test_loss,
+            **_scores(node, measures, compared=compared),
             "staleness": node.staleness and node.staleness.mean,
             "sent": node.bytes_sent and size(node.bytes_sent),
         }
-        for node in nodes
+        for node in known
     ]
+
+
+def learned_facts(report: Report, *, worst_of: str = "node", mean_of: str = "") -> dict[str, Any]:
+    """Of the main measure the worst node and the mean, of the others the mean."""
+    from p2pfl.reporting.measures import measures_of, value_of, worst  # noqa: PLC0415 - as above
+
+    main, *others = measures_of([report, *report.nodes])
+    value, of = value_of(report, main), f" {mean_of}" if mean_of and main.name != "loss" else ""
+    facts = {
+        f"{main.label}, worst {worst_of}": value and worst(value, main),
+        f"{main.label}, mean{of}": value and value.mean,
+    }
+    means = {f"{one.label}, mean": value_of(report, one) for one in others}
+    return facts | {name: found and found.mean for name, found in means.items()}
+
+
+def reference_facts(report: Report) -> dict[str, Any]:
+    """What the same learning gives without a network of peers: alone, all data in one place, and with a server."""
+    from p2pfl.reporting.measures import value_of, worst  # noqa: PLC0415 - as above
+
+    main, found, facts = report.main_measure, report.reference, dict[str, Any]()
+    if found is None:
+        return facts
+    if found.alone is not None and (values := value_of(found.alone, main)):
+        facts["each node alone, with its own data"] = (
+            f"{main.label} {cell(values.mean)}, worst {cell(worst(values, main))}"
+        )
+    central = found.centralized
+    if central is not None and central.one_node and central.all_nodes:
+        runs = {"as many steps as a node": central.one_node, "as many as all nodes": central.all_nodes}
+        for words, run in runs.items():
+            facts[f"all data in one place, {words}"] = f"{score_words(run, main)}, {run.steps:,} steps"
+    if found.fedavg:
+        server = f"{score_words(found.fedavg, main)}, {size(found.fedavg.bytes_sent or 0)}"
+        facts["a server that averages each round"] = server
+    return facts
+
+
+def score_words(score: ModelScore, main: Measure) -> str:
+    """The main measure; where there is no test set, the loss in training."""
+    from p2pfl.reporting.measures import value_of  # noqa: PLC0415 - as above
+
+    value = value_of(score, main)
+    return f"loss {cell(score.loss)}" if value is None else f"{main.label} {cell(value)}"
+
+
+def _scores(node: NodeReport, measures: Sequence[Measure], *, compared: bool) -> dict[str, Any]:
+    """The main measure, beside it what the node would have without neighbors if that is `compared`, and what it has on
+    its own data; then the others.
+    """
+    from p2pfl.reporting.measures import local_value_of, shown, value_of  # noqa: PLC0415 - as above
+
+    columns: dict[str, Any] = {}
+    for measure in shown(measures):
+        value = value_of(node, measure)
+        columns[measure.label] = figure(value, stale=True) if node.test_is_stale else value
+        if measure is measures[0] and compared:
+            columns["alone"] = node.alone and value_of(node.alone, measure)
+        if measure is measures[0] and measure.name != "loss":
+            columns["own data"] = local_value_of(node, measure)
+    return columns
 
 
 def _write_table(rows: Sequence[Mapping[str, Any]], title: str | None) -> None:

@@ -156,10 +156,15 @@ class _Text:
 
 
 def _in_words(line: NodeLine) -> str:
+    from p2pfl.reporting.measures import measures_of, value_of  # noqa: PLC0415 - `--help` stays instant
+
+    tested = {"test loss" if one.name == "loss" else one.label: value_of(line, one) for one in measures_of([line])}
+    if len(tested) > 1:
+        del tested["test loss"]
     shown = {
         "round": line.rounds,
         "phase": line.phase,
-        "accuracy": figure(line.accuracy, stale=line.test_is_stale),
+        **{label: figure(value, stale=line.test_is_stale) for label, value in tested.items()},
         "tested": f"after round {line.tested_round}" if line.test_is_stale else None,
         "loss": line.loss,
         "staleness": line.staleness.mean,

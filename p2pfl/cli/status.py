@@ -8,12 +8,15 @@ from typing import Any
 import click
 
 from p2pfl.cli.asking import DIED, LocalFederation, ask_federation, ask_status, is_folder, place_of, read_folder
-from p2pfl.cli.output import Form, age, figure, footnote, format_option, write_rows
+from p2pfl.cli.output import Form, age, cell, figure, footnote, format_option, write_rows
 
 AT_ONCE = 32
-SELDOM = ("rule", "liars_borne", "rounds_alone", "held_against", "kept", "pace_set_by", "device", "second_hand")
-"""Columns of robust rules, of who sets the pace, of devices, and of who tells: a table leaves out those in which nobody
-says anything that is not usual."""
+SELDOM = (
+    *("metrics", "rule", "liars_borne", "rounds_alone", "held_against", "kept", "pace_set_by", "device"),
+    "second_hand",
+)
+"""Columns of other metrics, of robust rules, of who sets the pace, of devices, and of who tells: a table leaves out
+those in which nobody says anything that is not usual."""
 TOLD_BELOW = ("tested_round", "test_is_stale", "disk_refuses")
 OTHER_NODE = "another node answers there"
 
@@ -97,6 +100,9 @@ def _second_hand(name: str, reason: str, heard: Mapping[str, Any]) -> dict[str, 
     """As the members tell each other, which is less than a node tells itself."""
     row = _row("", reason)
     told = {key: heard.get(key) for key in ("accuracy", "loss", "staleness", "distance", "bytes_sent", "phase")}
+    scores = heard.get("scores") or {}
+    main = next(iter(scores), None)
+    told |= {"metric": main, "main": scores.get(main), "metrics": scores}
     live = heard.get("live")
     over = heard.get("phase") in ("finished", "stopped")
     if reason == DIED:
@@ -126,6 +132,9 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "round": said.get("rounds"),
         "of": said.get("rounds_to_do"),
         "accuracy": said.get("accuracy"),
+        "metric": _main(said),
+        "main": _scores(said).get(_main(said) or ""),
+        "metrics": _scores(said),
         "tested_round": said.get("tested_round"),
         "test_is_stale": said.get("test_is_stale"),
         "loss": said.get("loss"),
@@ -146,6 +155,18 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "second_hand": None,
         "well": not isinstance(answer, str),
     }
+
+
+def _main(said: Mapping[str, Any]) -> str | None:
+    """The name of the task's main measure, as far as the node says."""
+    measures = said.get("measures") or [{"name": "accuracy" if said.get("accuracy") is not None else None}]
+    return measures[0].get("name") if isinstance(measures[0], dict) else None
+
+
+def _scores(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What the task is measured by, by name, on the common test set."""
+    known = {"accuracy": said.get("accuracy"), "loss": said.get("test_loss"), **(said.get("metrics") or {})}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _of_each(neighbors: Any, key: str, kind: Any) -> dict[str, Any] | None:
@@ -173,7 +194,9 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     each = sorted(set(compressors.values())) if alike else [f"{name} {spec}" for name, spec in compressors.items()]
     against = [_accused(name, held) for name, held in (row["held_against"] or {}).items()]
     least = min((row["kept"] or {}).items(), key=lambda item: item[1], default=None)
+    others = {name: value for name, value in row["metrics"].items() if name not in (row["metric"], "loss")}
     return row | {
+        "metrics": ", ".join(f"{name} {cell(value)}" for name, value in others.items()) or None,
         "alarms": told,
         "compressors": ", ".join(each) or None,
         "held_against": ", ".join(against) or None,
@@ -188,16 +211,24 @@ def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
     if form != "table":
         return rows
     empty = {key for key in SELDOM if all(row[key] in quiet for row in rows)} | set(TOLD_BELOW)
-    rows = [row | {"accuracy": figure(row["accuracy"], stale=True)} if row["test_is_stale"] else row for row in rows]
-    return [{key: value for key, value in row.items() if key not in empty} for row in rows]
+    names = {row["metric"] for row in rows if row["metric"]}
+    head = "main metric" if len(names) > 1 else next(iter(names), "accuracy")
+    return [{key: value for key, value in _measured(row, head).items() if key not in empty} for row in rows]
+
+
+def _measured(row: dict[str, Any], head: str) -> dict[str, Any]:
+    """The task's main measure stands under its name where accuracy would."""
+    value = figure(row["main"], stale=True) if row["test_is_stale"] else row["main"]
+    told = {head if key == "accuracy" else key: value if key == "accuracy" else one for key, one in row.items()}
+    return {key: one for key, one in told.items() if key not in ("metric", "main")}
 
 
 def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
     """What has no column of its own in a table: whose test is old, whose disk refuses."""
     for row in rows:
         of = row["of"] or row["round"]
-        accuracy, stale, after = row["accuracy"], row["test_is_stale"], row["tested_round"]
-        if note := footnote(row["node"], accuracy=accuracy, stale=stale, after=after, of=of):
+        value, stale, after = row["main"], row["test_is_stale"], row["tested_round"]
+        if note := footnote(row["node"], value=value, stale=stale, after=after, of=of):
             yield note
         if row["second_hand"]:
             yield f"{row['node']}: {row['second_hand']['instead_of']}; told by {row['second_hand']['by']}"

@@ -20,6 +20,10 @@ EVENTS = 6
 LEAST_ROWS = 4
 NARROW = 72
 """Columns of a terminal, below which there is no room for all figures."""
+MAIN = "main"
+"""The key of a member's main score."""
+MOST_OTHERS = 2
+"""Other metrics for which 80 columns have room."""
 OVER = ("finished", "lingering")
 COLORS = {"training": "blue", "finished": "green", "lingering": "green", "closing": "cyan", "quiet": "bright_black"}
 
@@ -101,7 +105,7 @@ def view(found: dict[str, Any], *, rows: int, note: str = "", narrow: bool = Fal
     if note:
         parts.append(Text(note, style="bold red"))
     members = sorted(found["members"], key=lambda row: (-_trouble(row), row["index"]))
-    parts.append(_table(members[:rows], found["now"], narrow=narrow))
+    parts.append(_table(members[:rows], found["now"], _measures(found), narrow=narrow))
     if len(members) > rows:
         parts.append(Text(f"and {len(members) - rows} more, in which nothing is wrong that is not above", style="dim"))
     parts += _alarms(found)
@@ -118,16 +122,16 @@ def _headline(found: dict[str, Any]) -> RenderableType:
         states[state_of(row)] = states.get(state_of(row), 0) + 1
     told = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: -item[1]))
     there = [row for row in members if not row.get("quiet")]
-    rounds, accuracy = _known(there, "rounds"), _known(there, "accuracy")
+    rounds, scores = _known(there, "rounds"), _known(there, MAIN)
     if rounds:
         low, high = str(min(rounds)), str(max(rounds))
         of = f" of {found['rounds_to_do']}" if found.get("rounds_to_do") else ""
         told += f"; round {low if low == high else f'{low} to {high}'}{of}"
     figures = f"sent {size(sum(_known(members, 'bytes_sent')))}, {size(sum(_known(there, 'bytes_per_s')))}/s"
-    if accuracy:
-        low, high = f"{min(accuracy):.3f}", f"{max(accuracy):.3f}"
+    if scores:
+        low, high = f"{min(scores):.3f}", f"{max(scores):.3f}"
         spread = "" if low == high else f" ({low} to {high})"
-        figures = f"accuracy {sum(accuracy) / len(accuracy):.3f}{spread}; {figures}"
+        figures = f"{_measures(found)[0]['label']} {sum(scores) / len(scores):.3f}{spread}; {figures}"
     text = Text()
     text.append(f"{found['federation']}", style="bold")
     text.append(f"  {len(members)} members of {found.get('topology', '')}, seen by {found['node']}\n", style="dim")
@@ -149,7 +153,15 @@ def _trouble(row: dict[str, Any]) -> int:
     return 4 * bool(row.get("standing")) + 2 * bool(row.get("quiet")) + (row.get("phase") is None)
 
 
-def _table(members: list[dict[str, Any]], now: float, *, narrow: bool) -> Table:
+def _measures(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the task is measured by, the main measure first; of a task that does not say, accuracy if anybody has it."""
+    if measures := found.get("measures"):
+        return list(measures)
+    name = "accuracy" if _known(found["members"], "accuracy") else "loss"
+    return [{"name": name, "label": name}]
+
+
+def _table(members: list[dict[str, Any]], now: float, measures: list[dict[str, Any]], *, narrow: bool) -> Table:
     from rich import box  # noqa: PLC0415 - as above
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
@@ -157,22 +169,22 @@ def _table(members: list[dict[str, Any]], now: float, *, narrow: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("member", overflow="ellipsis", no_wrap=True, max_width=16)
     table.add_column("state", overflow="fold", max_width=26)
-    figures = ("round", "accuracy", "heard") if narrow else ("round", "accuracy", "distance", "sent", "heard")
-    for name in figures:
+    others = [] if narrow else [one for one in measures[1:] if one["name"] != "loss"][:MOST_OTHERS]
+    main, wide = measures[0]["label"], () if narrow else ("distance", "sent")
+    for name in ("round", main, *(one["label"] for one in others), *wide, "heard"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in members:
         state = Text(state_of(row), style=COLORS.get(state_of(row), "yellow"))
         for kind in row.get("standing") or ():
             state.append(f" {kind}", style="bold red")
         by = "*" if row.get("source") else ""
-        cells = {
-            "round": _cell(row.get("rounds"), "d"),
-            "accuracy": _cell(row.get("accuracy"), ".3f"),
-            "distance": _cell(row.get("distance"), ".1e"),
-            "sent": size(row["bytes_sent"]) if isinstance(row.get("bytes_sent"), int) else "-",
-            "heard": f"{age(max(0.0, now - row['at']))}{by}" if isinstance(row.get("at"), int | float) else "-",
-        }
-        table.add_row(Text(str(row["name"])), state, *(cells[name] for name in figures))
+        cells = [_cell(row.get("rounds"), "d"), _cell(row.get(MAIN), ".3f")]
+        cells += [_cell((row.get("scores") or {}).get(one["name"]), ".3f") for one in others]
+        if not narrow:
+            cells.append(_cell(row.get("distance"), ".1e"))
+            cells.append(size(row["bytes_sent"]) if isinstance(row.get("bytes_sent"), int) else "-")
+        cells.append(f"{age(max(0.0, now - row['at']))}{by}" if isinstance(row.get("at"), int | float) else "-")
+        table.add_row(Text(str(row["name"])), state, *cells)
     if any(row.get("source") for row in members):
         table.caption, table.caption_justify = "* heard by way of others", "left"
     return table

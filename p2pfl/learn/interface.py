@@ -65,7 +65,8 @@ class Learner(Protocol):
 
     Called from one thread at a time. `size` is d, `personal` how many floating values the model has besides, which stay
     with the node; `shape_digest` (16 bytes) covers the names, shapes and order of all shared tensors: two nodes may mix
-    only if it is equal.
+    only if it is equal. What the task is measured by, the main measure first, a learner may say as `measures`; see
+    `p2pfl.learn.metrics`.
     """
 
     size: int

@@ -18,6 +18,7 @@ from p2pfl.chance import generator
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.metrics import LOSS
 from p2pfl.learn.sharing import shape_digest
 from p2pfl.learn.task import NodeContext, at_least
 
@@ -66,6 +67,7 @@ class QuadraticLearner:
         self._steps = passes if training.local_steps is None else training.local_steps
         self.size = task.size
         self.personal = 0
+        self.measures = (LOSS,)
         self.shape_digest = shape_digest([("w", (task.size,), "float32")])
 
     def initial(self) -> Vector:

@@ -29,6 +29,7 @@ from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.devices import Device, is_shortage, seeded
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import FlatModule, Place
 from p2pfl.learn.samples import Samples, TensorSamples, draw_batches, read_samples
@@ -62,7 +63,9 @@ class TorchLearner:
         self.shape_digest = self._flat.digest
         self.samples = len(self.train_set)
         with self.device.seeded(0):
-            try_out(self.module, self.train_set, task, self.device)
+            labels = try_out(self.module, self.train_set, task, self.device)
+        self.measures = _measures(task, labels=labels)
+        """What the task is measured by, the main measure first."""
 
     def _make_module(self) -> None:
         """The task's initial model, as drawn from the federation's seed, and what belongs to it."""
@@ -242,8 +245,11 @@ def _build(task: Task) -> nn.Module:
     return module
 
 
-def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | None = None) -> None:
-    """Refuse at the start what would fail in the first round: outputs, targets and loss that do not match."""
+def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | None = None) -> bool:
+    """Refuse at the start what would fail in the first round: outputs, targets and loss that do not match.
+
+    Returns whether targets are class labels, so that there is an accuracy.
+    """
     device = device or Device()
     module.eval()
     try:
@@ -263,6 +269,15 @@ def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | No
         raise UserError(
             "loss returned something else", file=task.name, key="loss", value=found, allowed="a scalar tensor"
         )
+    return are_classes(outputs, targets)
+
+
+def _measures(task: Task, *, labels: bool) -> tuple[Measure, ...]:
+    """Raises UserError: accuracy is to be the main one, and there is none."""
+    if task.metric == ACCURACY.name and not labels and task.metric not in task.metrics:
+        text, others = "targets are no class labels, so there is no accuracy", (*task.metrics, LOSS.name)
+        raise UserError(text, file=task.name, key="metric", value=task.metric, allowed=", ".join(others))
+    return measured_by(task.metrics, task.metric, labels=labels)
 
 
 def _check_labels(task: Task, outputs: Any, samples: Samples) -> None:
@@ -299,6 +314,11 @@ def are_labels(outputs: Any, targets: Any) -> bool:
     )
 
 
+def are_classes(outputs: Any, targets: Any) -> bool:
+    """Whether the largest of several outputs says which class it is, so that there is an accuracy."""
+    return are_labels(outputs, targets) and outputs.shape[1] > 1
+
+
 def score(
     module: nn.Module, samples: Samples, task: Task, device: Device | None = None, batch: int | None = None
 ) -> Score:
@@ -321,16 +341,17 @@ def _score(module: nn.Module, batches: Iterator[tuple[Any, Any, int]], samples: 
     for inputs, targets, count in batches:
         outputs = module(inputs)
         loss += float(loss_of(task)(outputs, targets)) * count
-        if are_labels(outputs, targets):
+        if are_classes(outputs, targets):
             hits += int((outputs.argmax(dim=1) == targets).sum())
             judged += targets.numel()
         if task.metrics:
             kept.append((outputs.cpu(), targets.cpu()))
+    metrics = _metrics(task, kept)
     return Score(
-        accuracy=hits / judged if judged else None,
+        accuracy=hits / judged if judged else metrics.get(ACCURACY.name),
         loss=loss / samples,
         samples=samples,
-        metrics=_metrics(task, kept),
+        metrics=metrics,
     )
 
 

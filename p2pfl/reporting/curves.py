@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FIGURES = ("accuracy", "distance", "staleness", "bytes_per_s")
+FIGURES = ("accuracy", "main", "distance", "staleness", "bytes_per_s")
 MOST_POINTS = 240
 FIRST_STEP_S = 2.0
 MOST_LINES = 12
@@ -23,7 +23,7 @@ CurvePoint = dict[str, list[float | None]]
 
 
 class Curves:
-    """`add` takes what is known now; times are seconds of one clock. Memory: 240 points x 4 figures x members floats.
+    """`add` takes what is known now; times are seconds of one clock. Memory: 240 points x 5 figures x members floats.
 
     `values` is indexed by point, figure (FIGURES) and member; what is not known is NaN.
     """

@@ -30,6 +30,8 @@ class Point(msgspec.Struct, kw_only=True):
     accuracy: Statistic | None = None
     loss: Statistic | None = None
     """On the common test set."""
+    metrics: dict[str, Statistic] = {}
+    """The task's own metrics on the common test set, by name."""
     train_loss: Statistic | None = None
     consensus_distance: float | None = None
     neighbor_distance: Statistic | None = None
@@ -46,6 +48,8 @@ class Point(msgspec.Struct, kw_only=True):
 class ModelScore(msgspec.Struct, kw_only=True):
     accuracy: float | None = None
     loss: float | None = None
+    metrics: dict[str, float | None] = {}
+    """The task's own metrics, by name."""
 
 
 class ReferencePoint(ModelScore):
@@ -67,9 +71,19 @@ class Centralized(msgspec.Struct, kw_only=True):
     all_nodes: Reference | None = None
 
 
+class Alone(msgspec.Struct, kw_only=True):
+    """Of models that each learned from one node's data: on the common test set, over the nodes."""
+
+    accuracy: Statistic | None = None
+    loss: Statistic | None = None
+    metrics: dict[str, Statistic] = {}
+
+
 class References(msgspec.Struct, kw_only=True):
     """What the same learning gives without a network of peers."""
 
+    alone: Alone | None = None
+    """Each node with its own data; null unless it was asked for."""
     centralized: Centralized | None = None
     fedavg: Reference | None = None
     """A server that averages all models each round."""

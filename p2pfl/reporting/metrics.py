@@ -1,7 +1,7 @@
 """A node's status as Prometheus takes it (text format 0.0.4): base units, `_total` for what only grows, bounded labels.
 
-Labels are the names of neighbors, the phases, and kinds of alarms and of faults: as many as the federation file and
-this program have, whatever anybody sends.
+Labels are the names of neighbors and of the task's metrics, the phases, and kinds of alarms and of faults: as many as
+the federation file, the task and this program have, whatever anybody sends.
 """
 
 from __future__ import annotations
@@ -88,6 +88,10 @@ def exposition(status: Status) -> str:
         value = _number(_at(status, metric.key))
         samples: list[Sample] = [] if value is None else [((), value)]
         lines += _lines(metric.name, metric.kind, metric.help, samples)
+    measured = status.get("metrics") or {}
+    numbers = {str(name): _number(value) for name, value in measured.items()}
+    told: list[Sample] = [((("metric", name),), value) for name, value in numbers.items() if value is not None]
+    lines += _lines("test_metric", "gauge", "The task's own metrics, latest on the common test set.", told)
     refuses: list[Sample] = [((), float(status.get("disk_refuses") is not None))] if "node" in status else []
     lines += _lines("disk_refuses", "gauge", "1 while the disk does not take the state.", refuses)
     counted = _bounded(status.get("alarms") or {}, ALARMS)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from p2pfl.learn.metrics import Measure
+
 
 class MemberRow(msgspec.Struct, kw_only=True):
     """One member, by its latest word about itself. Without one all but index and name is null."""
@@ -22,7 +24,11 @@ class MemberRow(msgspec.Struct, kw_only=True):
     """Whether it should have said something since, and has not."""
     phase: str | None = None
     rounds: int | None = None
+    main: float | None = None
+    """The main one of the task's measures."""
     accuracy: float | None = None
+    scores: dict[str, float | None] = {}
+    """Of its latest test, by name of each of the task's measures, the main one first."""
     loss: float | None = None
     distance: float | None = None
     staleness: float | None = None
@@ -80,6 +86,8 @@ class FederationStatus(msgspec.Struct, kw_only=True):
     period_s: float
     """How often a member says something."""
     quiet_after_s: float
+    measures: list[Measure] = []
+    """What the task is measured by, the main measure first."""
     rounds_to_do: int | None
     topology: str
     charter: int

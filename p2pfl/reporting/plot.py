@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from p2pfl.errors import UserError
+from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.reporting.history import Point, ReferencePoint, References, Statistic
+from p2pfl.reporting.measures import measures_of, value_of
 from topologies.plots import DARK, counted, new_figure, plain, save, shown
 
 if TYPE_CHECKING:
@@ -28,12 +31,10 @@ STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)))
 GRAY = "#555555"
 DOTS: Any = "dotted"
 MOST_RUNS = len(COLORS) * len(STYLES)
-LEARNED = {
-    "accuracy": "accuracy on the common test set",
-    "loss": "loss on the common test set",
-    "train_loss": "loss in training",
-}
-"""What the first panel shows: the first of these that any run has."""
+TRAINING = Measure("train_loss", "loss", higher_is_better=False)
+"""What the first panel shows where there is no common test set."""
+MOST_LEARNED = 3
+"""The most of the task's measures that have a panel: the main one, then its own metrics."""
 HELD_FROM = 3.0
 """The gap between two points, in usual gaps, from which the first one is repeated."""
 POWERS_FROM = 20.0
@@ -51,6 +52,7 @@ class Drawable(Protocol):
     seed: int
     simulated: bool
     reference: References | None
+    measures: list[Measure]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,9 @@ def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", lab
         check_picture(path, key="path")
     named = zip(reports, itertools.chain(labels, itertools.repeat("")), strict=False)
     runs = [Run(report, _held(report), label) for report, label in named]
-    learned = next((name for name in LEARNED if _have(runs, name)), None)
-    panels: list[Callable[[Any], None]] = []
-    if learned is not None:
-        panels.append(lambda axes: _draw_learned(axes, runs, learned, x))
+    panels: list[Callable[[Any], None]] = [
+        partial(_draw_learned, runs=runs, measure=measure, x=x) for measure in _learned(runs)
+    ]
     if _have(runs, "consensus_distance"):
         panels.append(lambda axes: _draw_distance(axes, runs, x))
     if x != "bytes":
@@ -128,6 +129,17 @@ def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", lab
     return figure
 
 
+def _learned(runs: Sequence[Run]) -> list[Measure]:
+    """The main measure of the first run that has a value of its own, and the metrics that the task adds."""
+    for run in runs:
+        main, *others = measures_of([run.report, *run.report.nodes, *run.history])
+        found = [one for one in (main, *others) if any(_known(value_of(point, one)) for point in run.history)]
+        own = [one for one in found if one is main or one.name not in (ACCURACY.name, LOSS.name)]
+        if own or found:
+            return (own or found)[:MOST_LEARNED]
+    return [TRAINING] if _have(runs, "train_loss") else []
+
+
 def _have(runs: Sequence[Run], name: str) -> bool:
     return any(_known(getattr(point, name)) for run in runs for point in run.history)
 
@@ -140,32 +152,40 @@ def _known(value: Statistic | float | None) -> Any:
 # -- panels ------------------------------------------------------------------------------------------------------------
 
 
-def _draw_learned(axes: Any, runs: Sequence[Run], name: str, x: X) -> None:
+def _draw_learned(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> None:
     for place, run in enumerate(runs):
-        spreads = [(_place(run, point, x), _known(getattr(point, name))) for point in run.history]
+        spreads = [(_place(run, point, x), _known(_of_point(point, measure))) for point in run.history]
         known = [(at, spread) for at, spread in spreads if spread is not None and at is not None]
         at = [one for one, _ in known]
         low, high = [spread.min for _, spread in known], [spread.max for _, spread in known]
         axes.fill_between(at, low, high, color=_color(place), alpha=0.16, linewidth=0)
         _line(axes, [(at, spread.mean) for at, spread in known], place)
-    if name != "train_loss":
-        _draw_references(axes, runs, name, x)
-    axes.set_ylabel(LEARNED[name], fontsize=9)
-    if name == "accuracy":
+    if measure is not TRAINING:
+        _draw_references(axes, runs, measure, x)
+    where = "in training" if measure is TRAINING else "on the common test set"
+    better = "" if measure.name in (ACCURACY.name, LOSS.name) or measure.higher_is_better else "\n(lower is better)"
+    axes.set_ylabel(f"{measure.label} {where}{better}", fontsize=9)
+    if measure.name == ACCURACY.name:
         axes.set_ylim(0, 1.02)
-    else:
-        found = [_known(getattr(point, name)) for run in runs for point in run.history]
+    elif not measure.higher_is_better:
+        found = [_known(_of_point(point, measure)) for run in runs for point in run.history]
         means = [one.mean for one in found if one]
         if min(means) > 0 and max(means) / min(means) >= POWERS_FROM:
             axes.set_yscale("log")
 
 
-def _draw_references(axes: Any, runs: Sequence[Run], name: str, x: X) -> None:
+def _of_point(point: Point, measure: Measure) -> Statistic | None:
+    found: Statistic | None = point.train_loss if measure is TRAINING else value_of(point, measure)
+    return found
+
+
+def _draw_references(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> None:
     """Dashed: federated averaging, as a curve where it has the same axis. Dotted, of a single run: all data at once.
 
-    In gray where it is the same for all runs, else in the run's own color.
+    Dashed and dotted, of a single run: the mean of the nodes, had each been alone. In gray where it is the same for all
+    runs, else in the run's own color.
     """
-    curves = [_fedavg(run, name, x) for run in runs]
+    curves = [_fedavg(run, measure, x) for run in runs]
     same = all(curve == curves[0] for curve in curves)
     for place, curve in enumerate(curves[:1] if same else curves):
         look = {"color": GRAY if same else _color(place), "linewidth": 1.1, "linestyle": "dashed"}
@@ -174,19 +194,22 @@ def _draw_references(axes: Any, runs: Sequence[Run], name: str, x: X) -> None:
         elif curve:
             axes.plot(*zip(*curve, strict=True), **look)
     found = runs[0].report.reference
+    single: Statistic | None = None if found is None or found.alone is None else value_of(found.alone, measure)
+    if len(runs) == 1 and single is not None and single.is_finite:
+        axes.axhline(single.mean, color=GRAY, linewidth=1.1, linestyle="dashdot")
     if len(runs) == 1 and found is not None and found.centralized is not None:
         for reference in (found.centralized.one_node, found.centralized.all_nodes):
-            if reference is not None and getattr(reference, name) is not None:
-                axes.axhline(getattr(reference, name), color=GRAY, linewidth=1.1, linestyle=DOTS)
+            if reference is not None and value_of(reference, measure) is not None:
+                axes.axhline(value_of(reference, measure), color=GRAY, linewidth=1.1, linestyle=DOTS)
 
 
-def _fedavg(run: Run, name: str, x: X) -> list[tuple[float, float]]:
+def _fedavg(run: Run, measure: Measure, x: X) -> list[tuple[float, float]]:
     """Points of its curve; over time, which a server does not have, the end alone."""
     fedavg = run.report.reference.fedavg if run.report.reference else None
     if fedavg is None:
         return []
     moments = [fedavg] if x == "time" else fedavg.history
-    points = [(_moment(run, moment, x), getattr(moment, name)) for moment in moments]
+    points = [(_moment(run, moment, x), value_of(moment, measure)) for moment in moments]
     return [(at, value) for at, value in points if at is not None and value is not None]
 
 
@@ -278,6 +301,9 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
     found = [run.report.reference for run in runs if run.report.reference is not None]
     if any(one.fedavg for one in found):
         marks.append((Line2D([], [], color=GRAY, linewidth=1.1, linestyle="dashed"), "a server (FedAvg)"))
+    if len(runs) == 1 and any(one.alone for one in found):
+        line = Line2D([], [], color=GRAY, linewidth=1.1, linestyle="dashdot")
+        marks.append((line, "each node alone, on average"))
     if len(runs) == 1 and any(one.centralized for one in found):
         words = "all data in one place:\nsteps of one node, of all"
         marks.append((Line2D([], [], color=GRAY, linewidth=1.1, linestyle=DOTS), words))

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 
 from p2pfl.errors import UserError
+from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.history import ModelScore, Point, References, Statistic
+from p2pfl.reporting.measures import measures_of, value_of
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus
 
 if TYPE_CHECKING:
@@ -54,6 +56,12 @@ class NodeReport(msgspec.Struct, kw_only=True):
     """Whether it was stopped because it waited for neighbors that would never come."""
     local_accuracy: float | None = None
     """Accuracy on the node's own training data."""
+    metrics: dict[str, float | None] = {}
+    """The task's own metrics on the common test set, by name."""
+    local_metrics: dict[str, float | None] = {}
+    """The same on the node's own training data."""
+    alone: ModelScore | None = None
+    """What it would know of the common test set without neighbors; null unless it was asked for."""
     samples: int | float | None = None
     steps: int | None = None
     alarms: dict[str, int] | None = None
@@ -137,6 +145,11 @@ class Report(msgspec.Struct, kw_only=True):
     local_accuracy: Statistic | None = None
     loss: Statistic | None = None
     """On the common test set."""
+    measures: list[Measure] = []
+    """What the task is measured by, the main measure first, and which end of each is the good one."""
+    metrics: dict[str, Statistic] = {}
+    """The task's own metrics on the common test set, by name."""
+    local_metrics: dict[str, Statistic] = {}
     mean_model: ModelScore | None = None
     """How the mean of the honest models scores, which no node has. Simulated runs only."""
     attack: str | None = None
@@ -178,11 +191,16 @@ class Report(msgspec.Struct, kw_only=True):
 
     def __repr__(self) -> str:
         """One line: a report shows itself in a notebook."""
-        learned = (
-            "no accuracy" if self.accuracy is None else f"accuracy {self.accuracy.min:.4g} to {self.accuracy.max:.4g}"
-        )
+        main = self.main_measure
+        value: Statistic | None = value_of(self, main)
+        learned = f"no {main.label}" if value is None else f"{main.label} {value.min:.4g} to {value.max:.4g}"
         kind = "simulated" if self.simulated else "real"
         return f"Report({len(self.nodes)} {kind} nodes, {self.topology}: {learned})"
+
+    @property
+    def main_measure(self) -> Measure:
+        """What the task is measured by first; a report of an older version has accuracy, or else loss."""
+        return measures_of([self, *self.nodes])[0]
 
     def to_json(self) -> bytes:
         """The report as indented JSON text, in UTF-8."""
@@ -196,7 +214,8 @@ class Report(msgspec.Struct, kw_only=True):
     def to_frame(self, of: Literal["history", "nodes"] = "history") -> DataFrame:
         """A pandas DataFrame: one row for each point of the history, or for each node.
 
-        A statistic becomes three columns, as `accuracy_mean`, `accuracy_min` and `accuracy_max`; staleness two.
+        A statistic becomes three columns, as `accuracy_mean`, `accuracy_min` and `accuracy_max`; staleness two. A
+        metric of the task has a column, or three, of its own name, `local_` before it on a node's own data.
 
         Raises ModuleNotFoundError: pandas is not installed.
         """
@@ -235,11 +254,24 @@ def _with_nan(value: Any) -> Any:
 def _flat(row: Point | NodeReport) -> dict[str, Any]:
     """The same columns for every row, whatever it knows."""
     flat: dict[str, Any] = {}
+    metrics: dict[str, Statistic | float | None] = {}
     for field in msgspec.structs.fields(row):
         value = getattr(row, field.name)
         statistic = next((kind for kind in get_args(field.type) if kind in (Statistic, MeanAndMax)), None)
-        if statistic is None:
+        if field.name in ("metrics", "local_metrics"):
+            metrics |= {f"{field.name.removesuffix('metrics')}{name}": one for name, one in value.items()}
+        elif statistic is None:
             flat[field.name] = msgspec.to_builtins(value)
         else:
             flat |= {f"{field.name}_{which}": getattr(value, which, None) for which in statistic.__struct_fields__}
+    return _of_metrics(metrics) | flat
+
+
+def _of_metrics(metrics: dict[str, Statistic | float | None]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in metrics.items():
+        if isinstance(value, Statistic):
+            flat |= {f"{name}_{end}": getattr(value, end) for end in value.__struct_fields__}
+        else:
+            flat[name] = value
     return flat

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from p2pfl.learn.metrics import Measure
+
 
 class MeanAndMax(msgspec.Struct, frozen=True):
     """Staleness over all exchanges that were weighed, in own rounds in which the edge has its turn."""
@@ -37,6 +39,10 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     accuracy: float | None
     """The latest accuracy on the common test set."""
     test_loss: float | None
+    metrics: dict[str, float | None] = {}
+    """The task's own metrics on the common test set, by name."""
+    measures: list[Measure] = []
+    """What the task is measured by, the main measure first."""
     tested_round: int | None
     """The round after which the model was tested."""
     tested_version: int | None
@@ -149,6 +155,8 @@ class NodeResult(NodeStatus, kw_only=True):
     pid: int
     local_accuracy: float | None
     local_loss: float | None
+    local_metrics: dict[str, float | None] = {}
+    """The task's own metrics on the node's own training data."""
     steps: int
     wall_time_s: float
     cpu_time_s: float | None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -22,12 +22,16 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import MOST_ROW_BYTES
 from p2pfl.crypto.identity import SIGNATURE_BYTES, Identity
 from p2pfl.errors import PeerFault
+from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 
 MOST_WORDS = 6
 """Kinds of alarms in one row."""
+MOST_METRICS = 8
+"""Metrics in one row."""
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Figure = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)] | None
+Figures = Annotated[tuple[Figure, ...], Meta(max_length=MOST_METRICS)]
 Word = Annotated[str, Meta(max_length=32, pattern=r"^[A-Za-z0-9 .+_-]*\Z")]
 Words = Annotated[tuple[Word, ...], Meta(max_length=MOST_WORDS)]
 Bits = Annotated[bytes, Meta(max_length=128)]
@@ -38,7 +42,8 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     `live` is the set of members with whom it has a session, as a bitmap whose lowest bit is member 0, cut off where it
     would be too long. `alarms` counts those of this process; `standing` are the kinds of those that still stand, as
-    many as there is room for.
+    many as there is room for. `loss` is that of the latest local round. `metrics` are the task's own and the loss of
+    the latest test, in the order of `in_row`: every member has the same task.
     """
 
     member: Count
@@ -58,6 +63,7 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     standing: Words
     charter: Count
     software: Word
+    metrics: Figures = ()
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -118,6 +124,23 @@ def word(text: str) -> str:
     """As it can be told: short, and without letters that a page would have to mind."""
     kept = "".join(letter if (letter.isascii() and letter.isalnum()) or letter in " .+_-" else "-" for letter in text)
     return kept[:32]
+
+
+def in_row(measures: Sequence[Measure]) -> list[Measure]:
+    """Whose values a row has, in this order: all but accuracy, which has a place of its own, by name."""
+    return sorted((one for one in measures if one.name != ACCURACY.name), key=lambda one: one.name)[:MOST_METRICS]
+
+
+def scores(vitals: Vitals, measures: Sequence[Measure]) -> dict[str, float | None]:
+    """What a member says of its latest test, by the names of its task's `measures`, the main one first.
+
+    Where these are not known, because the task does not say: accuracy if there is one, else the latest round's loss.
+    """
+    found = {ACCURACY.name: vitals.accuracy}
+    found |= {one.name: value for one, value in zip(in_row(measures), vitals.metrics, strict=False)}
+    if not measures:
+        return found if vitals.accuracy is not None else {LOSS.name: vitals.loss}
+    return {one.name: found.get(one.name) for one in measures}
 
 
 def bitmap(members: Iterable[int]) -> bytes:

@@ -86,6 +86,7 @@ def result_of(status: Status, *, finished: bool, local: Score | None, cpu_time: 
         pid=os.getpid(),
         local_accuracy=None if local is None else local.accuracy,
         local_loss=None if local is None else local.loss,
+        local_metrics={} if local is None else dict(local.metrics),
         steps=shop.steps,
         wall_time_s=round(time.monotonic() - status.started_at, 3),
         cpu_time_s=None if cpu_time is None else round(cpu_time.total_s, 3),

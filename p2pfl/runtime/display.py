@@ -13,8 +13,9 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import VitalsTold
 from p2pfl.crypto.identity import Identity
 from p2pfl.net.spread import VitalsRow, VitalsSpread, period_s
+from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import NodeLine
-from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, realm_of, word
+from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, in_row, realm_of, word
 from p2pfl.runtime.overview import Overview, software
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.watch import STARTING_S, Lookout
@@ -50,7 +51,13 @@ class Display:
             send=send,
             on_row=self._note_row,
         )
-        self.overview = Overview(federation=federation, own=own, rows=self.spread.rows, feed=self.feed)
+        self.overview = Overview(
+            federation=federation,
+            own=own,
+            rows=self.spread.rows,
+            feed=self.feed,
+            measures=watch.measures,
+        )
         self._line = line
         self._published_at = float("-inf")
         self._urgent: object = None
@@ -122,6 +129,7 @@ class Display:
             standing=tuple(word(kind) for kind in self.feed.kinds[:MOST_WORDS]),
             charter=self.federation().charter_version,
             software=software(),
+            metrics=tuple(figure(value_of(line, one)) for one in in_row(self.watch.measures())),
         )
 
     def _key_of(self, index: int) -> bytes | None:

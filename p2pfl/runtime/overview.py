@@ -6,7 +6,7 @@ Rows are those that members have said of themselves (`net/spread.py`). A step is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 import msgspec
 
 from p2pfl.config.model import FederationConfig, Member
+from p2pfl.learn.metrics import Measure
 from p2pfl.net.spread import VitalsRow, period_s
 from p2pfl.reporting.curves import FIGURES, Curves
 from p2pfl.reporting.overview import FederationStatus, FederationStep, MemberRow
-from p2pfl.reporting.vitals import members_of, word
+from p2pfl.reporting.vitals import members_of, scores, word
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.watch import OVER
 
@@ -35,12 +36,21 @@ def software() -> str:
 
 
 class Overview:
-    """`federation` gives the one that the node holds now, `rows` are the latest of each member, by index."""
+    """`federation` gives the one that the node holds now, `rows` are the latest of each member, by index.
+
+    `measures` are those of the node's own task, the main one first; empty while they are not known.
+    """
 
     def __init__(
-        self, *, federation: Callable[[], FederationConfig], own: int, rows: Mapping[int, VitalsRow], feed: Feed
+        self,
+        *,
+        federation: Callable[[], FederationConfig],
+        own: int,
+        rows: Mapping[int, VitalsRow],
+        feed: Feed,
+        measures: Callable[[], Sequence[Measure]],
     ) -> None:
-        self.federation, self.own, self.rows, self.feed = federation, own, rows, feed
+        self.federation, self.own, self.rows, self.feed, self.measures = federation, own, rows, feed, measures
         self.curves = Curves()
         self._rates: dict[int, float] = {}
         self._shown: dict[int, tuple[object, MemberRow]] = {}
@@ -48,7 +58,7 @@ class Overview:
         self._told: dict[int, MemberRow] = {}
         """The rows of the latest step."""
         self._shape: object = None
-        """Members, edges and rounds as of the latest step."""
+        """Members, edges, rounds and measures as of the latest step."""
         self._point: dict[str, list[float | None]] | None = None
         self._number = self._events_shown = 0
         self._alarms_shown = -1
@@ -76,7 +86,7 @@ class Overview:
     def _row(self, member: Member, now: float) -> MemberRow:
         """The same object for as long as nothing has changed."""
         row = self.rows.get(member.index)
-        made_of = (member, None if row is None else row.raw, row is not None and self.is_quiet(row, now))
+        made_of = (member, row and row.raw, row is not None and self.is_quiet(row, now), *self.measures())
         shown = self._shown.get(member.index)
         if shown is None or shown[0] != made_of:
             shown = self._shown[member.index] = made_of, self._made(member, row, now)
@@ -86,8 +96,9 @@ class Overview:
         if row is None:
             return MemberRow(index=member.index, name=member.name)
         said = msgspec.structs.asdict(row.vitals)
-        for name in ("member", "counter", "live", "standing"):
+        for name in ("member", "counter", "live", "standing", "metrics"):
             del said[name]
+        found = scores(row.vitals, self.measures())
         rate, source = self._rates.get(member.index), row.source
         return MemberRow(
             index=member.index,
@@ -98,6 +109,8 @@ class Overview:
             live=members_of(row.vitals.live),
             standing=list(row.vitals.standing),
             bytes_per_s=None if rate is None else round(rate, 1),
+            scores=found,
+            main=next(iter(found.values())),
             **said,
         )
 
@@ -115,6 +128,7 @@ class Overview:
             vitals=federation.gossip.vitals,
             period_s=period_s(len(federation.members)),
             quiet_after_s=self.quiet_after_s,
+            measures=list(self.measures()),
             rounds_to_do=federation.training.rounds,
             topology=federation.topology,
             charter=federation.charter_version,
@@ -132,7 +146,7 @@ class Overview:
         members = self.federation().present
         self._told = {member.index: self._row(member, now) for member in members}
         self._number += 1
-        shape = (members, self.federation().edges, self.federation().training.rounds)
+        shape = (members, self.federation().edges, self.federation().training.rounds, *self.measures())
         is_new, self._shape = shape != self._shape, shape
         found = FederationStep(
             number=self._number,

@@ -19,6 +19,7 @@ from p2pfl.learn.interface import Vector
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.liars import held_against
+from p2pfl.reporting.measures import measures_of, spreads
 from p2pfl.reporting.report import NodeReport, Report
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.runtime.fleet import Child, Lies
@@ -78,6 +79,9 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         accuracy=spread(node.accuracy for node in tested),
         local_accuracy=spread(node.local_accuracy for node in ended),
         loss=spread(node.test_loss for node in tested),
+        measures=list(measures_of(child.last for child in fleet.children if child.last is not None)),
+        metrics=spreads(node.metrics for node in tested),
+        local_metrics=spreads((node.local_metrics for node in ended), defined=True),
         attack=None if fleet.lies is None else fleet.lies.spec,
         attack_success=spread(succeeded.values()),
         consensus_distance=consensus_distance(np.stack(models)) if models else None,
@@ -140,6 +144,7 @@ def _point(fleet: Nodes) -> Point | None:
         rounds=spread(line.rounds for line in lines),
         accuracy=spread(line.accuracy for line in lines),
         loss=spread(line.test_loss for line in lines),
+        metrics=spreads(line.metrics for line in lines),
         train_loss=spread(line.loss for line in lines),
         consensus_distance=consensus_distance(np.array(sketches)) if len(sketches) > 1 else None,
         neighbor_distance=spread(line.neighbor_distance for line in lines),

@@ -104,6 +104,8 @@ class Status:
             version=self.core.facts.version,
             accuracy=None if tested is None else tested.score.accuracy,
             test_loss=None if tested is None else tested.score.loss,
+            metrics={} if tested is None else dict(tested.score.metrics),
+            measures=self.workshop.measures,
             tested_round=None if tested is None else tested.of.rounds,
             tested_version=None if tested is None else tested.of.version,
             test_is_stale=tested is not None and self._is_stale(tested.of),

@@ -120,6 +120,7 @@ def make_display(
         snapshot_bytes=needs.snapshot_bytes,
         software=software(),
         began_at=time.monotonic(),
+        measures=lambda: driver.workshop.measures,
     )
     return Display(
         federation=lambda: setup().federation,

@@ -4,14 +4,16 @@ that nobody hears of, that come, that finish, or that run other software.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import StorageError
+from p2pfl.learn.metrics import Measure
 from p2pfl.net.spread import VitalsRow
+from p2pfl.reporting.vitals import Vitals, scores
 from p2pfl.runtime.feed import Feed
 
 ROUNDS_ALONE = 10
@@ -38,6 +40,8 @@ class Lookout:
     snapshot_bytes: int
     software: str
     began_at: float
+    measures: Callable[[], Sequence[Measure]] = tuple
+    """What the task is measured by, the main measure first; empty while that is not known."""
     rounds: int = 0
     alone: int = 0
     in_a_row: int = 0
@@ -103,10 +107,15 @@ class Lookout:
         elif before.vitals.life != vitals.life:
             self._mention("new-life", member, "has begun anew, without what it had learned", now)
         if vitals.phase in OVER and (before is None or before.vitals.phase != vitals.phase) and now > self.began_at:
-            accuracy = "" if vitals.accuracy is None else f", accuracy {vitals.accuracy:.3f}"
             kind = "finished" if vitals.phase == "finished" else "left"
-            self._mention(kind, member, f"after round {vitals.rounds}{accuracy}", now)
+            self._mention(kind, member, f"after round {vitals.rounds}{self._score(vitals)}", now)
         self._compare(member, vitals.software)
+
+    def _score(self, vitals: Vitals) -> str:
+        measures = self.measures()
+        name, value = next(iter(scores(vitals, measures).items()))
+        label = measures[0].label if measures else name
+        return "" if value is None else f", {label} {value:.3f}"
 
     def _compare(self, member: int, software: str) -> None:
         text = f"it runs p2pfl {software}, this node {self.software}"

@@ -18,7 +18,9 @@ from pathlib import Path
 
 from p2pfl.errors import LearningError, StorageError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.metrics import Measure
 from p2pfl.learn.stopping import Gauge
+from p2pfl.reporting.measures import measures_in
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.runtime.each_round import EachRound
 from p2pfl.runtime.model_files import ModelFiles
@@ -81,6 +83,11 @@ class Workshop:
     steps: int = 0
     cpu_s: float = 0.0
     """The CPU-seconds of training alone, in its thread."""
+
+    @property
+    def measures(self) -> list[Measure]:
+        """What the task is measured by, the main measure first; empty while that is not known."""
+        return measures_in(self.learner, None if self.tested is None else self.tested.score)
 
     def train(self, start: RoundStart, index: int) -> LocalRound:
         if self.files is not None and self.files.is_due(index):

@@ -1,7 +1,7 @@
 // Four curves over time. Few members have a line each; of many there is the median, and a band from least to largest.
 const MOST = 480;
 const FIGURES = [
-  ["accuracy", "Accuracy", value => value.toFixed(2)],
+  ["main", "Score", value => Math.abs(value) < 10 ? value.toFixed(2) : String(+value.toPrecision(3))],
   ["distance", "Distance to neighbors", value => value >= 0.01 || value === 0 ? String(+value.toPrecision(2)) : value.toExponential(0).replace("-", "−")],
   ["staleness", "Staleness, rounds", value => String(+value.toPrecision(3))],
   ["bytes_per_s", "Sent, bytes a second", value => bytes(value)],
@@ -30,14 +30,16 @@ export class Curves {
     this.chosen = null;
     this.offset = 0;
     this.charts = [];
+    this.main = null;
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.build());
     new ResizeObserver(() => this.resize()).observe(place);
   }
 
   // Lines are by member index. `offset` turns seconds of the node's clock into seconds of this browser's.
-  start(history, nameOf, offset) {
+  start(history, nameOf, offset, main) {
     this.each = history.members;
-    const latest = history.figures.accuracy.at(-1) ?? [];
+    this.main = main;
+    const latest = history.figures.main.at(-1) ?? [];
     this.names = this.each ? latest.map((_, index) => nameOf(index)) : ["least", "median", "largest"];
     this.offset = offset;
     this.times = history.times.slice();
@@ -58,7 +60,7 @@ export class Curves {
   add(point, chosenRow) {
     const at = point.time[0];
     if (this.times.length && at <= this.times[this.times.length - 1]) return;
-    if (point.accuracy.length !== this.names.length) return false;
+    if (point.main.length !== this.names.length) return false;
     this.times.push(at);
     for (const [name] of FIGURES) this.lines[name].forEach((line, place) => line.push(point[name][place] ?? null));
     if (this.chosen && chosenRow) {
@@ -92,7 +94,7 @@ export class Curves {
       const card = document.createElement("div"), head = document.createElement("h2"), hint = document.createElement("span");
       const plotPlace = document.createElement("div"), nothing = document.createElement("div");
       card.className = "card curve";
-      head.append(title, hint);
+      head.append(name === "main" ? this.main?.title ?? title : title, hint);
       plotPlace.className = "plot";
       nothing.className = "nothing";
       card.append(head, plotPlace, nothing);
@@ -122,7 +124,7 @@ export class Curves {
       legend: { show: false },
       padding: [8, 20, 0, 0],
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
-      scales: { y: name === "distance" ? { distr: 3, log: 10 } : { range: (_, low, high) => range(name, low, high) } },
+      scales: { y: name === "distance" ? { distr: 3, log: 10 } : { range: (_, low, high) => range(name === "main" && this.main?.name, low, high) } },
       axes: [
         { ...axis, size: 28, space: (_, __, low, high) => high - low <= 300 ? 76 : 48, values: (_, ticks) => this.ticks(ticks) },
         { ...axis, size: 54, space: 28, values: (_, ticks) => ticks.map(format), ...(name === "distance" ? { splits: (_, __, low, high) => powers(low, high) } : {}) },
@@ -177,5 +179,6 @@ function range(name, low, high) {
     const floor = Math.max(0, Math.floor((low - 0.02) * 20) / 20);
     return [floor, Math.min(1, Math.max(high + 0.01, floor + 0.1))];
   }
+  if (low < 0) return [low - 0.08 * (high - low), high + 0.08 * Math.max(high - low, 0.1)];
   return [0, high > 0 ? high * 1.08 : 1];
 }

@@ -63,6 +63,9 @@ function fitted(at, width, height, margin) {
   return at.map(([x, y]) => [scale(x, left, right, width), scale(y, top, bottom, height)]);
 }
 
+// Four letters at most.
+const short = value => Math.abs(value) < 10 ? value.toFixed(2).replace(/^0/, "") : Math.abs(value) < 1000 ? value.toFixed(0) : `${value < 0 ? "−" : ""}10^${Math.floor(Math.log10(Math.abs(value)))}`;
+
 export class Graph {
   constructor(place, choose) {
     this.place = place;
@@ -70,7 +73,8 @@ export class Graph {
     this.shape = "";
   }
 
-  draw(rows, edges, own, chosen) {
+  // `label` names the main score, which stands in the discs.
+  draw(rows, edges, own, chosen, label) {
     const shape = JSON.stringify([rows.map(row => row.index), edges]);
     if (shape !== this.shape) {
       this.shape = shape;
@@ -81,9 +85,9 @@ export class Graph {
       const row = byIndex.get(index), state = stateOf(row);
       const wrong = row.standing.length > 0 && !row.quiet;
       element.setAttribute("class", `node ${state}${wrong ? " wrong" : ""}${index === own ? " own" : ""}${index === chosen ? " chosen" : ""}`);
-      const told = row.accuracy === null || row.accuracy === undefined ? "" : row.accuracy.toFixed(2).replace(/^0/, "");
+      const told = row.main === null || row.main === undefined ? "" : short(row.main);
       if (inside) inside.textContent = told;
-      element.querySelector("title").textContent = `${row.name}: ${row.quiet ? "quiet" : row.phase ?? "not heard of"}${told ? `, accuracy ${row.accuracy.toFixed(3)}` : ""}${wrong ? `, ${row.standing.join(", ")}` : ""}`;
+      element.querySelector("title").textContent = `${row.name}: ${row.quiet ? "quiet" : row.phase ?? "not heard of"}${told ? `, ${label} ${+row.main.toPrecision(3)}` : ""}${wrong ? `, ${row.standing.join(", ")}` : ""}`;
       disc.setAttribute("aria-label", row.name);
     }
     for (const { element, a, b } of this.lines) {

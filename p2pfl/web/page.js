@@ -6,7 +6,7 @@ const COLUMNS = [
   ["name", "member", row => row.index],
   ["state", "state", row => trouble(row)],
   ["rounds", "round", row => row.rounds ?? -1],
-  ["accuracy", "accuracy", row => row.accuracy ?? -1],
+  ["main", "accuracy", row => row.main ?? -Infinity],
   ["distance", "distance", row => row.distance ?? -1, "less"],
   ["staleness", "staleness", row => row.staleness ?? -1, "less"],
   ["bytes_sent", "sent", row => row.bytes_sent ?? -1, "less"],
@@ -52,6 +52,9 @@ function choose(index) {
   fetch(`/history?member=${wanted}`).then(answer => answer.json()).then(history => wanted === chosen && curves.choose(history, nameOf(wanted)));
 }
 
+// What the task is measured by first; of a task that does not say, accuracy if anybody has it.
+const main = () => said.measures?.[0] ?? (rows().some(row => row.accuracy !== null && row.accuracy !== undefined) ? { name: "accuracy", label: "accuracy" } : { name: "loss", label: "loss" });
+const titled = text => text.charAt(0).toUpperCase() + text.slice(1);
 const nameOf = index => said.byIndex.get(index)?.name ?? `member ${index}`;
 const rows = () => [...said.byIndex.values()];
 
@@ -61,7 +64,7 @@ function draw() {
   if (!said) return;
   tiles();
   alarms();
-  graph.draw(rows(), said.edges, said.own, chosen);
+  graph.draw(rows(), said.edges, said.own, chosen, main().label);
   table();
   member();
   events();
@@ -82,7 +85,7 @@ function tiles() {
   const words = { training: "training", waiting: "waiting", closing: "closing", finished: "finished", quiet: "quiet", unknown: "not heard of" };
   const told = Object.entries(words).filter(([state]) => states.has(state)).map(([state, word]) => `${states.get(state)} ${word}`).join(", ");
   const spread = (key, among = there) => among.map(row => row[key]).filter(value => value !== null && value !== undefined);
-  const rounds = spread("rounds"), accuracy = spread("accuracy"), sent = spread("bytes_sent", known), rate = spread("bytes_per_s");
+  const rounds = spread("rounds"), score = spread("main"), sent = spread("bytes_sent", known), rate = spread("bytes_per_s");
   const sum = list => list.reduce((total, value) => total + value, 0);
   const least = rounds.length ? Math.min(...rounds) : 0, most = rounds.length ? Math.max(...rounds) : 0;
   const progress = tile("Round", rounds.length ? (least === most ? `${least}` : `${least}–${most}`) : "–", said.rounds_to_do ? `of ${said.rounds_to_do}` : "", "");
@@ -96,7 +99,7 @@ function tiles() {
   $("tiles").replaceChildren(
     tile("Members", String(all.length), "", told),
     progress,
-    tile("Accuracy", accuracy.length ? figure(sum(accuracy) / accuracy.length) : "–", "mean", accuracy.length ? `${figure(Math.min(...accuracy))} to ${figure(Math.max(...accuracy))}` : "not tested yet"),
+    tile(titled(main().label), score.length ? figure(sum(score) / score.length) : "–", "mean", score.length ? `${figure(Math.min(...score))} to ${figure(Math.max(...score))}` : "not tested yet"),
     tile("Sent", sent.length ? bytes(sum(sent)) : "–", "by all", rate.length ? `${bytes(sum(rate))} a second` : ""),
     tile("Alarms", String(count), "", count ? wrongs.slice(0, 4).map(row => row.name).join(", ") + (wrongs.length > 4 ? ` and ${wrongs.length - 4} more` : "") : "none stands", count > 0),
   );
@@ -125,6 +128,8 @@ function table() {
       line.append(cell);
     }
   }
+  const score = head.rows[0].cells[COLUMNS.findIndex(([key]) => key === "main")].firstChild;
+  if (score.textContent !== main().label) score.textContent = main().label;
   const by = COLUMNS.find(([key]) => key === sorting.column)[2], sign = sorting.down ? -1 : 1;
   const ordered = rows().sort((a, b) => sign * (by(a) - by(b)) || a.index - b.index);
   for (const [index, line] of tableRows) if (!said.byIndex.has(index)) { line.element.remove(); tableRows.delete(index); }
@@ -151,7 +156,7 @@ function fill(line, row) {
   for (const kind of row.standing) state.append(make("span", kind, "badge"));
   const heard = make("td", "", "less");
   element.replaceChildren(
-    name, state, make("td", row.rounds ?? "–"), make("td", figure(row.accuracy)),
+    name, state, make("td", row.rounds ?? "–"), make("td", figure(row.main)),
     make("td", figure(row.distance), "less"), make("td", figure(row.staleness, 2), "less"),
     make("td", row.bytes_sent === null || row.bytes_sent === undefined ? "–" : bytes(row.bytes_sent), "less"), heard,
   );
@@ -169,6 +174,8 @@ function ages() {
   }
 }
 
+const others = row => (said.measures ?? []).slice(1).map(one => [one.name === "loss" ? "loss in the test" : one.label, figure(row.scores?.[one.name])]);
+
 function member() {
   const place = $("member"), row = said.byIndex.get(chosen ?? said.own);
   place.replaceChildren();
@@ -177,7 +184,7 @@ function member() {
   const facts = [
     ["state", stateText(row)], ["alarms", row.standing.join(", ") || (row.alarms ? `${row.alarms} so far, none stands` : "none")],
     ["neighbors", neighbors.map(index => nameOf(index) + (row.live && !row.live.includes(index) ? " (no session)" : "")).join(", ")],
-    ["loss", figure(row.loss)], ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
+    ...others(row), ["loss in training", figure(row.loss)], ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
     ["software", row.software ? `p2pfl ${row.software}` : "–"], ["charter", row.charter || "none"],
     ["heard", row.at === null || row.at === undefined ? "never" : `${age(nodeNow() - row.at)} ago${row.source ? `, by ${row.source}` : ""}`],
   ];
@@ -216,7 +223,7 @@ function takeWhole(whole) {
   draw();
 }
 
-const filled = row => ({ phase: null, rounds: null, accuracy: null, quiet: false, standing: [], ...row });
+const filled = row => ({ phase: null, rounds: null, accuracy: null, main: null, quiet: false, standing: [], ...row });
 
 function takeStep(step) {
   if (!said) return;
@@ -232,7 +239,7 @@ function takeStep(step) {
 
 function loadHistory() {
   fetch("/history").then(answer => answer.json()).then(history => {
-    curves.start(history, index => said.byIndex.get(index)?.name ?? "", Date.now() / 1000 - nodeNow());
+    curves.start(history, index => said.byIndex.get(index)?.name ?? "", Date.now() / 1000 - nodeNow(), { name: main().name, title: titled(main().label) });
     tableRows.forEach(line => { line.row = null; });
     draw();
   }).catch(() => {});

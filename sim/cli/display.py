@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import click
 
-from p2pfl.cli.output import cell, node_rows, size, write_facts, write_rows
-from p2pfl.reporting.history import ModelScore
+from p2pfl.cli.output import cell, learned_facts, node_rows, reference_facts, score_words, size, write_facts, write_rows
+from p2pfl.learn.metrics import Measure
+from p2pfl.reporting.measures import in_words, measures_of, merit, value_of
 from p2pfl.reporting.report import Batching, NodeReport, Report
 
 if TYPE_CHECKING:
@@ -108,10 +109,8 @@ def run_in_words(progress: RunProgress, elapsed_s: float) -> str:
     done, total = progress.rounds, progress.rounds_to_do
     parts = [f"{done:,} of {total:,} rounds" if total else f"{done:,} rounds", f"{progress.time_s:.4g} virtual s"]
     point = progress.point
-    if point is not None and point.accuracy is not None:
-        parts.append(f"accuracy {point.accuracy.mean:.3f} (worst {point.accuracy.min:.3f})")
-    elif point is not None and point.loss is not None:
-        parts.append(f"loss {point.loss.mean:.4g}")
+    if learned := None if point is None else in_words(point, progress.measures):
+        parts.append(learned)
     if total and done >= total:
         parts.append("closing")
     elif total and done > FORESEEABLE_FROM * total:
@@ -136,16 +135,15 @@ def duration(seconds: float) -> str:
 
 
 def show(report: Report) -> None:
-    nodes = report.nodes
+    nodes, measures = report.nodes, measures_of([report, *report.nodes])
     if len(nodes) <= MOST_ROWS:
-        write_rows(node_rows(nodes), "table")
+        write_rows(node_rows(nodes, measures), "table")
     else:
-        rows = node_rows(_worst(nodes))
+        rows = node_rows(_worst(nodes, measures[0]), measures)
         write_rows(rows, "table", title=f"the worst {len(rows)} of {len(nodes):,} nodes")
     write_facts(
         _learned(report)
-        | {" ": ""}
-        | _alone(report)
+        | _apart(reference_facts(report))
         | _cost(report)
         | {"  ": ""}
         | _graph(report)
@@ -164,31 +162,23 @@ def _bar(width: int) -> tuple[Any, Any]:
     return bar, bar.add_task("", total=None, words="setting up")
 
 
-def _worst(nodes: list[NodeReport]) -> list[NodeReport]:
+def _worst(nodes: list[NodeReport], main: Measure) -> list[NodeReport]:
     """The honest nodes that finished and learned least; of all nodes where none did."""
     ended = [node for node in nodes if node.finished and not node.byzantine] or nodes
-
-    def merit(node: NodeReport) -> tuple[bool, float]:
-        accuracy, loss = node.accuracy, node.test_loss
-        known = accuracy if accuracy is not None else None if loss is None else -loss
-        return known is not None, known or 0.0
-
-    return sorted(ended, key=merit)[:WORST]
+    return sorted(ended, key=lambda node: merit(value_of(node, main), main))[:WORST]
 
 
 def _learned(report: Report) -> dict[str, Any]:
-    accuracy, loss = report.accuracy, report.loss
+    main = report.main_measure
     return {
         "nodes": _standing(report.nodes),
         "died": _names(report.died),
         "byzantine": _names(report.byzantine),
         "alarms": _alarms(report.nodes),
         **_mixed(report),
-        "accuracy, worst honest node": accuracy and accuracy.min,
-        "accuracy, mean of the honest": accuracy and accuracy.mean,
+        **learned_facts(report, worst_of="honest node", mean_of="of the honest"),
         **_attacked(report),
-        "loss, mean": loss and loss.mean,
-        "the mean of the honest models": _figure(report.mean_model) if report.mean_model else None,
+        "the mean of the honest models": score_words(report.mean_model, main) if report.mean_model else None,
         "consensus distance": report.consensus_distance,
     }
 
@@ -236,23 +226,9 @@ def _names(names: list[str]) -> str | None:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-def _alone(report: Report) -> dict[str, Any]:
-    """What the same learning gives without a network of peers."""
-    facts: dict[str, Any] = {}
-    if report.reference is None:
-        return facts
-    central, fedavg = report.reference.centralized, report.reference.fedavg
-    if central is not None and central.one_node and central.all_nodes:
-        runs = {"as many steps as a node": central.one_node, "as many as all nodes": central.all_nodes}
-        for words, run in runs.items():
-            facts[f"all data in one place, {words}"] = f"{_figure(run)}, {run.steps:,} steps"
-    if fedavg:
-        facts["a server that averages each round"] = f"{_figure(fedavg)}, {size(fedavg.bytes_sent or 0)}"
-    return facts | ({"    ": ""} if facts else {})
-
-
-def _figure(score: ModelScore) -> str:
-    return f"loss {cell(score.loss)}" if score.accuracy is None else f"accuracy {cell(score.accuracy)}"
+def _apart(facts: dict[str, Any]) -> dict[str, Any]:
+    """With empty lines around them."""
+    return {" ": ""} | facts | ({"    ": ""} if facts else {})
 
 
 def _cost(report: Report) -> dict[str, Any]:

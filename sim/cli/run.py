@@ -53,7 +53,11 @@ What a world file says: docs/worlds.md. What the figures mean: docs/simulator.md
     help="This seed, one operation at a time, with every invariant checked after every event.",
 )
 @click.option("--no-batching", is_flag=True, help="One operation at a time: slow, and the same figures.")
-@click.option("--no-references", is_flag=True, help="Leave out what a server or pooled data would have given.")
+@click.option(
+    "--references/--no-references",
+    default=None,
+    help="Also what each node learns alone; or not even what a server or pooled data would have given.",
+)
 @click.option("--limit-s", type=float, metavar="SECONDS", help="End at this virtual time at the latest.")
 @click.option(
     "--evaluate-every-s", type=float, metavar="SECONDS", help="Virtual time between two points of the history."
@@ -68,7 +72,7 @@ def command(
     seed: int | None,
     replay: int | None,
     no_batching: bool,
-    no_references: bool,
+    references: bool | None,
     report: Path | None,
     plot: Path | None,
     quiet: bool,
@@ -90,7 +94,8 @@ def command(
     if replay is not None and seed is not None:
         raise UserError("stands beside --replay", key="--seed", value=seed, allowed="one of the two")
     options = Options(file=federation, seed=seed if replay is None else replay, **asked)
-    how = {"batching": not no_batching, "check": replay is not None, "references": not no_references}
+    how = {"batching": not no_batching, "check": replay is not None}
+    how |= {"references": references is not False, "alone": bool(references)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         found = _simulated(options, how, quiet=quiet)

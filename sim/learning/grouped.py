@@ -25,9 +25,10 @@ from torch import Tensor
 
 from p2pfl.learn.interface import RoundStart, Score
 from p2pfl.learn.methods import Method
+from p2pfl.learn.metrics import ACCURACY
 from p2pfl.learn.samples import TensorSamples, batch_sizes, draw_rows
 from p2pfl.learn.task import Task
-from p2pfl.learn.trainer import BATCH, are_labels
+from p2pfl.learn.trainer import BATCH, are_classes
 from sim.learning.nodes import Pool, TorchNodes
 from sim.learning.stacked import Batch, StackedModel, losses_of
 
@@ -56,7 +57,7 @@ def scores(
         outputs = stack.outputs(models, x, common=common, careful=careful)
         with torch.no_grad():
             loss += losses_of(task, outputs, y, common=common).double().numpy() * y.shape[rows]
-        if are_labels(outputs[0], y if common else y[0]):
+        if are_classes(outputs[0], y if common else y[0]):
             hits += _hits(outputs, y)
             judged += y.numel() if common else y[0].numel()
         if task.metrics:
@@ -64,7 +65,7 @@ def scores(
     metrics = _metrics(task, kept, len(models), common=common)
     return [
         Score(
-            accuracy=int(hits[row]) / judged if judged else None,
+            accuracy=int(hits[row]) / judged if judged else metrics[row].get(ACCURACY.name),
             loss=float(loss[row]) / n,
             samples=n,
             metrics=metrics[row],

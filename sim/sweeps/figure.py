@@ -22,7 +22,7 @@ HEIGHTS: Mapping[str, str] = {
     "loss": "loss",
     "consensus_distance": "consensus distance",
 }
-"""What is drawn: the first of these that any run has."""
+"""What is drawn, where a task has no main measure of its own: the first of these that any run has."""
 MEAN = "accuracy_mean"
 MOST_PANELS = 24
 MOST_COLUMNS = 4
@@ -51,12 +51,26 @@ def draw_sweep(results: Mapping[str, Any], path: Path, *, mean: bool = False) ->
     `mean`: of accuracy the nodes' mean goes up, not that of the worst node.
     Raises UserError: there is nothing to draw.
     """
-    heights = (MEAN, *HEIGHTS) if mean else tuple(HEIGHTS)
+    heights = (*_own(results, "_mean" if mean else "_worst"), *((MEAN,) if mean else ()), *HEIGHTS)
     height = next((name for name in heights if any(row["metrics"].get(name) for row in results["rows"])), None)
     if height is None:
         raise UserError("no run of this sweep is done: nothing to draw", key="--plot", value=str(path))
     rows = [row for row in results["rows"] if row["metrics"][height]]
     save(_figure(results, rows, height), path)
+
+
+def _own(results: Mapping[str, Any], end: str) -> list[str]:
+    """The task's own main measure, if it has one: that of which the worst node is known, too."""
+    known = {name for row in results["rows"] for name, found in row["metrics"].items() if found}
+    main = [name.removesuffix("_worst") for name in known if name.endswith("_worst") and name not in HEIGHTS]
+    return [f"{name}{end}" for name in sorted(main)]
+
+
+def _label(height: str) -> str:
+    measure, _, which = height.rpartition("_")
+    return HEIGHTS.get(height) or (
+        f"{measure} of the worst node" if which == "worst" else f"mean {measure} of the nodes"
+    )
 
 
 def legend_width(roles: Roles) -> float:
@@ -127,7 +141,7 @@ def _figure(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], heigh
         _panel(axes, _within(rows, wanted), roles, height, wanted)
     _scales(panels, rows, roles, height)
     for line in panels:
-        line[0].set_ylabel(HEIGHTS.get(height, "mean accuracy of the nodes"), fontsize=9)
+        line[0].set_ylabel(_label(height), fontsize=9)
     for axes in panels[-1]:
         axes.set_xlabel("bytes that a node sends" if roles.across is None else roles.across, fontsize=9)
     figure.suptitle(_title(results, rows, roles), fontsize=9.5, color=DARK, x=0.01, ha="left")

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from p2pfl.reporting.measures import worst
 from p2pfl.reporting.report import Report
 from sim.sweeps.model import Combination, Plan, named, told_once
 from topologies.cli.terminal import readable_bytes
@@ -89,7 +90,9 @@ METRICS: Mapping[str, str] = {
     "contraction_predicted": "predicted",
     "virtual_time_s": "virtual s",
 }
-"""Their names in files, and as heads of columns."""
+"""Their names in files, and as heads of columns. Before them comes what a task adds, as `auc_mean` and, of its main
+measure, `auc_worst`.
+"""
 
 SHOWN_REASONS = 10
 UNSEEN = 5e-4
@@ -115,6 +118,7 @@ def figures(report: bytes) -> dict[str, float]:
     accuracy, loss, success, mean_model = found.accuracy, found.loss, found.attack_success, found.mean_model
     sent = found.bytes_sent
     values = {
+        **_own(found),
         "accuracy_worst": None if accuracy is None else accuracy.min,
         "accuracy_mean": None if accuracy is None else accuracy.mean,
         "accuracy_mean_model": None if mean_model is None else mean_model.accuracy,
@@ -130,6 +134,27 @@ def figures(report: bytes) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
+def _own(report: Report) -> dict[str, float | None]:
+    """What the task itself adds, of the main measure also the worst node's."""
+    values: dict[str, float | None] = {f"{name}_mean": spread.mean for name, spread in report.metrics.items()}
+    main = report.main_measure
+    if main.name in report.metrics:
+        values[f"{main.name}_worst"] = worst(report.metrics[main.name], main)
+    return {name: value for name, value in values.items() if name not in METRICS}
+
+
+def _names(tally: Tally) -> list[str]:
+    """Of all figures that a row has: the main measure's first."""
+    own = {name for figures in tally.figures.values() for name in figures} - METRICS.keys()
+    return [*sorted(own, key=lambda name: (not name.endswith("_worst"), name)), *METRICS]
+
+
+def head_of(name: str) -> str:
+    """What stands above the column of a figure."""
+    measure, _, which = name.rpartition("_")
+    return METRICS.get(name) or f"{which} {measure}"
+
+
 def results(plan: Plan, tally: Tally) -> dict[str, Any]:
     """The contents of results.json: the same for the same runs, in any order and after any number of attempts."""
     return {
@@ -138,7 +163,7 @@ def results(plan: Plan, tally: Tally) -> dict[str, Any]:
         "fixed": {name: _told(value) for name, value in plan.file.fixed.items() if name not in plan.file.axes},
         "seeds": list(plan.file.seeds),
         "level": LEVEL,
-        "rows": [_row(combination, tally) for combination in plan.combinations],
+        "rows": [_row(combination, tally, _names(tally)) for combination in plan.combinations],
     }
 
 
@@ -162,14 +187,15 @@ def as_csv(found: Mapping[str, Any]) -> str:
 
 def readable_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A metric that no run has gets no column."""
+    names = found["rows"][0]["metrics"] if found["rows"] else ()
     columns = [
-        name for name in METRICS if name not in ONLY_IN_FILES and any(row["metrics"][name] for row in found["rows"])
+        name for name in names if name not in ONLY_IN_FILES and any(row["metrics"][name] for row in found["rows"])
     ]
     return [
         {
             **{name: str(value) for name, value in row["values"].items()},
             "runs": _counts(row),
-            **{METRICS[name]: _shown(name, row["metrics"][name], row["done"]) for name in columns},
+            **{head_of(name): _shown(name, row["metrics"][name], row["done"]) for name in columns},
         }
         for row in found["rows"]
     ]
@@ -218,7 +244,7 @@ class Results(msgspec.Struct):
 FIGURES = {"accuracy_worst", "loss", "consensus_distance", "bytes_per_node"}
 
 
-def _row(combination: Combination, tally: Tally) -> dict[str, Any]:
+def _row(combination: Combination, tally: Tally, names: Sequence[str]) -> dict[str, Any]:
     keys = {job.key: job.seed for job in combination.jobs}
     done = [tally.figures[key] for key in keys if key in tally.figures]
     failed = [{"seed": keys[key], "reason": tally.failures[key]} for key in keys if key in tally.failures]
@@ -230,7 +256,7 @@ def _row(combination: Combination, tally: Tally) -> dict[str, Any]:
         "failed": failed,
         "impossible": impossible,
         "keys": list(keys),
-        "metrics": {name: _metric(name, done) for name in METRICS},
+        "metrics": {name: _metric(name, done) for name in names},
     }
 
 
@@ -250,7 +276,7 @@ def _metric(name: str, done: Sequence[Mapping[str, float]]) -> dict[str, Any] | 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {**row["values"], "runs": row["runs"], "done": row["done"], "failed": len(row["failed"])}
     flat["impossible"] = len(row["impossible"])
-    for name in METRICS:
+    for name in row["metrics"]:
         metric = row["metrics"][name] or {}
         flat |= {name: metric.get("mean")} | {f"{name}_{end}": metric.get(end) for end in ("low", "high", "count")}
     return flat

@@ -55,9 +55,9 @@ def test_the_star_stands_beside_the_figure_and_nowhere_else():
     assert figure(0.835, stale=False) == "0.835"
     assert figure(0.835, stale=None) == "0.835"
     assert figure(None, stale=True) is None
-    assert footnote("node1", accuracy=0.835, stale=True, after=35, of=40) == NOTE
-    assert footnote("node1", accuracy=0.835, stale=False, after=35, of=40) is None
-    assert footnote("node1", accuracy=None, stale=True, after=35, of=40) is None
+    assert footnote("node1", value=0.835, stale=True, after=35, of=40) == NOTE
+    assert footnote("node1", value=0.835, stale=False, after=35, of=40) is None
+    assert footnote("node1", value=None, stale=True, after=35, of=40) is None
 
 
 def test_the_live_view_has_star_and_footnote(tmp_path):

@@ -70,3 +70,9 @@ def test_the_phase_is_a_set_of_states_of_which_one_holds():
 def test_a_label_is_escaped():
     text = exposition({"neighbors": [{"name": 'a"b\\c\n', "live": True}]})
     assert text.splitlines()[-1] == r'p2pfl_neighbor_open{neighbor="a\"b\\c\n"} 1'
+
+
+def test_the_tasks_own_metrics_are_one_family_by_name():
+    text = exposition(STATUS | {"metrics": {"rmse": 2.5, "auc": None}})
+    assert 'p2pfl_test_metric{metric="rmse"} 2.5\n' in text
+    assert "auc" not in text

@@ -163,3 +163,36 @@ def test_a_picture_that_cannot_be_is_found_before_the_run(tmp_path):
     with pytest.raises(UserError, match="is a folder"):
         check_picture(folder)
     check_picture(tmp_path / "coming" / "x.svg", coming=tmp_path / "coming")
+
+
+RMSE = {"name": "rmse", "label": "RMSE", "higher_is_better": False}
+R2 = {"name": "r2", "label": "R²", "higher_is_better": True}
+LOSS = {"name": "loss", "label": "loss", "higher_is_better": False}
+
+
+def regression(*values):
+    """A run whose task has no accuracy, but metrics of its own."""
+    flat = [{"mean": value, "min": value, "max": value} for value in values]
+    points = [
+        point(float(at), accuracy=None, loss=one, metrics={"rmse": one, "r2": one}) for at, one in enumerate(flat)
+    ]
+    return report(points, measures=[RMSE, R2, LOSS])
+
+
+def test_a_regression_shows_its_own_metrics_and_no_empty_panel():
+    figure = drawn(regression(4.0, 0.1))
+    labels = [axes.get_ylabel() for axes in figure.axes]
+    assert labels[:2] == ["RMSE on the common test set\n(lower is better)", "R² on the common test set"]
+    assert all(any(len(line.get_xdata()) for line in axes.lines) for axes in figure.axes)
+    assert (figure.axes[0].get_yscale(), figure.axes[1].get_yscale()) == ("log", "linear")
+
+
+def test_a_task_that_has_only_a_loss_shows_that():
+    only = report([point(0.0, accuracy=None), point(1.0, accuracy=None)], measures=[LOSS])
+    assert drawn(only).axes[0].get_ylabel() == "loss on the common test set"
+
+
+def test_the_references_of_the_main_metric_are_drawn():
+    run = regression(4.0, 0.1)
+    run["reference"] = {"fedavg": {"metrics": {"rmse": 0.5}, "rounds": 1, "history": []}}
+    assert [line.get_ydata()[0] for line in dashed(drawn(run).axes[0])] == [0.5]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
+from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.history import Centralized, ModelScore, Point, Reference, ReferencePoint, References, Statistic
 from p2pfl.reporting.report import Batching, Contraction, Cost, EdgeTraffic, HeldAgainst, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus
@@ -232,3 +233,21 @@ def test_a_plot_that_cannot_be_is_a_mistake_that_says_what_is_allowed(tmp_path):
         run().plot(tmp_path / "nix" / "run.png")
     with pytest.raises(UserError, match="history is empty"):
         run(history=[]).plot()
+
+
+@with_pandas
+def test_the_tasks_own_metrics_have_columns():
+    points = [Point(time_s=0.0), Point(time_s=1.0, metrics={"auc": HALF})]
+    nodes = [NodeReport(name="a", metrics={"auc": 0.5}, local_metrics={"auc": 0.25}), NodeReport(name="b")]
+    report = Report(nodes=nodes, history=points)
+    assert report.to_frame()["auc_min"][1.0] == 0.25
+    frame = report.to_frame("nodes")
+    assert (frame["auc"]["a"], frame["local_auc"]["a"]) == (0.5, 0.25)
+    assert not {"metrics", "local_metrics"} & set(frame)
+
+
+def test_measures_are_written_and_read_with_their_direction():
+    measure = Measure("rmse", "RMSE", higher_is_better=False)
+    report = Report(nodes=[], measures=[measure], metrics={"rmse": HALF})
+    assert json.loads(report.to_json())["measures"] == [{"name": "rmse", "label": "RMSE", "higher_is_better": False}]
+    assert Report.from_json(report.to_json()).main_measure == measure

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from p2pfl.core.messages import MOST_ROW_BYTES
 from p2pfl.crypto.identity import SIGNATURE_BYTES, Identity
 from p2pfl.errors import PeerFault
-from p2pfl.reporting.vitals import Vitals, bitmap, figure, fitted, members_of, prove, read, sign, word
+from p2pfl.learn.metrics import LOSS, Measure
+from p2pfl.reporting.vitals import Vitals, bitmap, figure, fitted, members_of, prove, read, scores, sign, word
 
 KEY, OTHER_KEY = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
 REALM, OTHER_REALM = bytes(32), bytes([1]) * 32
@@ -136,3 +137,21 @@ def test_figures_have_four_digits_or_are_not_known():
 @given(st.sets(st.integers(0, 1000)))
 def test_a_bitmap_names_its_members(members):
     assert members_of(bitmap(members)) == sorted(members)
+
+
+RMSE, R2 = Measure("rmse", "RMSE", higher_is_better=False), Measure("r2", "R²", higher_is_better=True)
+
+
+def test_the_tasks_own_metrics_and_the_test_loss_travel_in_an_order_that_all_members_know():
+    said = msgspec.structs.replace(TYPICAL, metrics=(0.5, 0.9, 2.5))
+    found = scores(read(sign(said, KEY, REALM)), [RMSE, R2, LOSS])
+    assert found == {"rmse": 2.5, "r2": 0.9, "loss": 0.5}
+    assert next(iter(found)) == "rmse"
+
+
+def test_a_row_of_a_member_that_tells_no_metrics_is_read():
+    old = msgspec.msgpack.encode(msgspec.structs.astuple(TYPICAL)[:-1])
+    assert read(old + bytes(SIGNATURE_BYTES)) == TYPICAL
+    assert scores(TYPICAL, [RMSE, LOSS]) == {"rmse": None, "loss": None}
+    assert scores(TYPICAL, []) == {"accuracy": TYPICAL.accuracy}
+    assert scores(msgspec.structs.replace(TYPICAL, accuracy=None), []) == {"loss": TYPICAL.loss}

@@ -15,6 +15,7 @@ from page_site import Made, identity_of
 
 from p2pfl.config.model import Member
 from p2pfl.core.messages import VitalsTold
+from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.reporting.curves import MOST_LINES, MOST_POINTS, Curves
 from p2pfl.reporting.overview import FederationStatus, FederationStep
 from p2pfl.runtime import display as module
@@ -220,3 +221,18 @@ def test_a_member_that_comes_later_has_no_past():
     curves.add(4.0, [{"accuracy": 0.7}])
     assert curves.told()["figures"]["accuracy"] == [[0.5, None], [0.6, 0.1], [0.7, None]]
     assert MOST_LINES >= 8
+
+
+def test_members_are_shown_by_what_their_task_is_measured_by(clock):
+    rmse = Measure("rmse", "RMSE", higher_is_better=False)
+    made = Made(5, measures=(rmse, LOSS))
+    run(made, clock, 5)
+    found = whole(made)
+    assert found.measures == [rmse, LOSS]
+    assert all(row.main == row.scores["rmse"] > 0 < row.scores["loss"] for row in found.members)
+    assert all(value is not None for value in made.display.overview.curves.told()["figures"]["main"][-1])
+
+
+def test_without_a_word_of_the_task_accuracy_is_the_main_score(made, clock):
+    run(made, clock, 5)
+    assert all(row.main == row.accuracy for row in whole(made).members)

@@ -177,3 +177,11 @@ def test_equal_values_have_an_interval_of_no_width():
 def test_the_half_width_is_t_times_the_standard_error():
     found = estimate([1.0, 2.0, 3.0])
     assert found.half == pytest.approx(student_t(2) / math.sqrt(3))
+
+
+def test_what_a_task_is_measured_by_has_columns_of_its_own():
+    read = figures(
+        b'{"nodes": [], "metrics": {"rmse": {"mean": 2, "min": 1, "max": 4}, "r2": {"mean": 0.5, "min": 0, "max": 1}},'
+        b'"measures": [{"name": "rmse", "label": "RMSE", "higher_is_better": false}]}'
+    )
+    assert read == {"rmse_worst": 4.0, "rmse_mean": 2.0, "r2_mean": 0.5}

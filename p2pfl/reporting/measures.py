@@ -1,0 +1,98 @@
+"""What a task is measured by, in tables and pictures: its main metric first, then its others, then the loss.
+
+Whoever has figures of a model (a line of a node, a point of a history, a report) has `accuracy`, `metrics` by name, and
+the loss, as `test_loss` where there is a training loss too. Here is how to find one of them by a `Measure`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from p2pfl.learn.interface import Learner, Score
+from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
+from p2pfl.reporting.history import Statistic
+
+MOST_SHOWN = 5
+"""The most measures that a table shows of each node; reports have all."""
+
+
+def measures_of(sources: Iterable[Any]) -> tuple[Measure, ...]:
+    """As the first of `sources` tells that knows. Where none does: accuracy, if anybody has one, and loss."""
+    known = list(sources)
+    for one in known:
+        if told := getattr(one, "measures", None):
+            return tuple(told)
+    return (ACCURACY, LOSS) if not known or any(one.accuracy is not None for one in known) else (LOSS,)
+
+
+def measures_in(learner: Learner, score: Score | None) -> list[Measure]:
+    """What `learner` is measured by; of one that does not say, what its latest `score` has, empty before there is one.
+
+    Of such a metric nothing is known but its name: higher counts as better.
+    """
+    if told := getattr(learner, "measures", ()):
+        return list(told)
+    if score is None:
+        return []
+    return list(measured_by(dict.fromkeys(score.metrics, max), None, labels=score.accuracy is not None))
+
+
+def shown(measures: Sequence[Measure]) -> tuple[Measure, ...]:
+    """Those for which a table has room, the loss always among them, and last unless it is the main one."""
+    others = [one for one in measures[1:] if one.name != LOSS.name]
+    last = [one for one in measures[1:] if one.name == LOSS.name]
+    return (*measures[:1], *others[: MOST_SHOWN - 1 - len(last)], *last)
+
+
+def value_of(source: Any, measure: Measure) -> Any:
+    """What `source` has of it on the common test set: a number, a `Statistic`, or None."""
+    if measure.name == ACCURACY.name:
+        return source.accuracy
+    if measure.name == LOSS.name:
+        return source.test_loss if hasattr(source, "test_loss") else source.loss
+    return source.metrics.get(measure.name)
+
+
+def local_value_of(source: Any, measure: Measure) -> Any:
+    """The same on the node's own training data; reports have no loss there."""
+    if measure.name == ACCURACY.name:
+        return source.local_accuracy
+    return source.local_metrics.get(measure.name)
+
+
+def worst(values: Statistic, measure: Measure) -> float:
+    """The end of a statistic at which the worst node is."""
+    return values.min if measure.higher_is_better else values.max
+
+
+def in_words(source: Any, measures: Sequence[Measure]) -> str | None:
+    """The main measure over all nodes, `AUC 0.912 (worst 0.874)`; None where nothing is tested."""
+    main = (measures or measures_of([source]))[0]
+    values: Statistic | None = value_of(source, main)
+    if values is None:
+        return None
+    form = ".3f" if main.higher_is_better else ".4g"
+    return f"{main.label} {values.mean:{form}} (worst {worst(values, main):{form}})"
+
+
+def merit(value: float | None, measure: Measure) -> tuple[bool, float]:
+    """What to order by, the worst first: who has no value before all."""
+    if value is None or math.isnan(value):
+        return (False, 0.0)
+    return (True, value if measure.higher_is_better else -value)
+
+
+def spreads(scores: Iterable[Mapping[str, float | None]], *, defined: bool = False) -> dict[str, Statistic]:
+    """Of each metric by name its mean, minimum and maximum. `defined`: over those for whom it is a number."""
+    found: dict[str, list[float]] = {}
+    for metrics in scores:
+        for name, value in metrics.items():
+            if value is not None and not (defined and math.isnan(value)):
+                found.setdefault(name, []).append(value)
+    return {name: Statistic(math.fsum(row) / len(row), *_ends(row)) for name, row in found.items()}
+
+
+def _ends(values: list[float]) -> tuple[float, float]:
+    return (math.nan, math.nan) if any(map(math.isnan, values)) else (min(values), max(values))

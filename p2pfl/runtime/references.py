@@ -1,0 +1,37 @@
+"""What the nodes of a federation on this machine would have learned without each other, beside what they have.
+
+It is computed after the run, in the launcher's process, from the nodes' own data: so only where all of them are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from p2pfl.config.charter import compacted
+from p2pfl.config.model import FederationConfig
+from p2pfl.reporting.history import References
+from p2pfl.reporting.report import Report
+from p2pfl.runtime.fleet import Child
+from p2pfl.runtime.parts import load_learner
+
+
+def add_references(report: Report, federation: FederationConfig, children: Sequence[Child]) -> None:
+    """Into `report`: each honest node alone, and all their data in one place, with as many rounds as a node has taken.
+
+    Raises LearningError: the task failed.
+    """
+    from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - slow, and only here needed
+    from p2pfl.reporting.references import alone, centralized, of_alone  # noqa: PLC0415 - as above
+
+    whole = compacted(federation)
+    honest = [child for child in children if not child.byzantine]
+    learners = [load_learner(whole, child.node) for child in honest]
+    rounds = whole.training.rounds or round(sum(node.rounds or 0 for node in report.nodes) / len(report.nodes))
+    by_name = {node.name: node for node in report.nodes}
+    for child, learner in zip(honest, learners, strict=True):
+        by_name[child.name].alone = alone(learner, rounds)
+    torch = [learner for learner in learners if isinstance(learner, TorchLearner)]
+    report.reference = References(
+        alone=of_alone([node.alone for node in report.nodes]),
+        centralized=centralized(torch, rounds) if torch and rounds else None,
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,7 +31,7 @@ Ints = NDArray[np.int64]
 CACHE_BYTES = 1 << 20
 """Size of the scratch rows that one step works on."""
 TRAINING_ROWS = 1024
-ROUND = tuple(field.name for field in fields(Round))
+ROUND = ("steps", "learning_rate", "samples", "rho")
 MARGIN = 0.99
 """A check that comes this close to its limit is left to the engine."""
 
@@ -145,6 +144,8 @@ class Rows:
         """`starts` becomes what the round changed; returns the losses (b,)."""
         by_method = accompanied if self.method.needs_company else np.ones(len(nodes), np.bool_)
         by_method = by_method & self.by_method
+        for rows_given in self.given.values():
+            rows_given[nodes[~by_method]] = 0.0
         losses = np.empty(len(nodes))
         for first in range(0, len(nodes), TRAINING_ROWS):
             some = slice(first, first + TRAINING_ROWS)
@@ -343,6 +344,10 @@ class SeenRows:
     @property
     def channels(self) -> dict[str, Rows2]:
         return {MODEL: self._rows.models[self._nodes]}
+
+    @property
+    def given(self) -> dict[str, Rows2]:
+        return {name: rows[self._nodes] for name, rows in self._rows.given.items()}
 
     def sum_of_edges(self, name: str, channel: str = MODEL) -> Rows2:  # noqa: ARG002 - there is one
         return self._rows.sum_of_edges(self._nodes, name)

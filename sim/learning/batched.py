@@ -181,7 +181,11 @@ class BatchedLearners:
         """Which nodes go together (nodes,), and that in words."""
         if isinstance(found, str):
             return np.zeros(len(self.learners), dtype=np.bool_), f"one at a time: {found}"
-        exact = {kind for kind, verdict in self.verdicts.items() if verdict.training}
+        exact = {
+            kind
+            for kind, verdict in self.verdicts.items()
+            if verdict.training and (verdict.losses or not self.method.needs_loss)
+        }
         near = {kind for kind, verdict in self.verdicts.items() if verdict.apart <= TOLERANCE} - exact
         batched = exact | near if approximate else exact
         self.batch_stable = batched == exact

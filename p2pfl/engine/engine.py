@@ -156,13 +156,13 @@ class Engine:
         """What a local round begins with, in memory of its own. `accompanied`: a neighbor is there."""
         method, self._given = self.method, {}
         if not overrides(method, "gradient") or (method.needs_company and not accompanied):
-            return RoundStart(self.state.model.copy())
+            return RoundStart(self.state.model.copy(), elapsed_s=self.state.elapsed_s)
         with own_failures("the learning method"):
             given = dict(method.begin(Seen.of(self.state, method)))
             if given.keys() != set(method.given):
                 raise LearningError(f"the learning method gives {sorted(given)}, and says {sorted(method.given)}")
         self._given = {name: self._own(vector) for name, vector in given.items()}
-        return RoundStart(self.state.model.copy(), self._given, method)
+        return RoundStart(self.state.model.copy(), self._given, method, self.state.elapsed_s)
 
     def _own(self, vector: Vector) -> Vector:
         """A copy, where the memory is the state's: exchanges go on while a round trains."""

@@ -1,7 +1,7 @@
 """A torch model as a `Learner`: H steps of a torch optimizer from a given vector, and its loss and accuracy.
 
-Each round starts with an empty optimizer state: what momentum or Adam remember does not outlive a round, because the
-model that it belongs to is mixed in between. Batch order and dropout depend on (seed, node, round) alone. Dropout draws
+Each round starts with an empty optimizer state, because the model that it belongs to is mixed in between, unless
+`training.keep_optimizer` wants it kept: then it is part of what is not shared. Batch order and dropout depend on (seed, node, round) alone. Dropout draws
 from torch's default generator, which is one per process: it is seeded for the round and put back afterwards, so two
 learners must not train in two threads of one process at the same time.
 
@@ -28,7 +28,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
-from p2pfl.learn.optimizers import make_optimizer
+from p2pfl.learn.optimizers import make_optimizer, remember, remembered
 from p2pfl.learn.params import FlatModule, Place
 from p2pfl.learn.samples import Samples, TensorSamples, draw_batches, read_samples
 from p2pfl.learn.sharing import WHOLE
@@ -63,9 +63,9 @@ class TorchLearner:
         with seeded(torch_seed(self.context.seed, "model")):
             self.module = _build(self.task)
         self._flat = FlatModule(self.module, self.task.name, self.share)
-        self._settled = self._flat.local_state()
         self._parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         self._optimizer = make_optimizer(self._parameters, self.training, self.task.name)
+        self._settled = self._local()
 
     @property
     def places(self) -> list[Place]:
@@ -81,7 +81,7 @@ class TorchLearner:
         other = copy(self)
         other.context, other.train_set, other.test_set = context, train_set, test_set
         other.samples = len(train_set)
-        if self._settled:
+        if self._settled or self.training.keep_optimizer:
             other._make_module()  # noqa: SLF001 - of the same class
         return other
 
@@ -101,20 +101,20 @@ class TorchLearner:
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         self._flat.load(start.model)
         gradient = self._gradients(start)
-        place = (self.context.node, round_index)
+        place, rate = (self.context.node, round_index), self.training.rate(round_index, start.elapsed_s)
         batches = draw_batches(self.training, self.samples, generator(self.context.seed, "batches", *place))
         try:
             with seeded(torch_seed(self.context.seed, "dropout", *place)):
-                loss = self._descend(batches, gradient)
+                loss = self._descend(batches, gradient, rate)
             vector = self._flat.vector()
             self._settle(vector)
         except BaseException:
-            self._flat.load_local_state(self._settled)
+            self._load_local(self._settled)
             raise
         return LocalRound(
             vector=vector,
             steps=len(batches),
-            learning_rate=self.training.learning_rate,
+            learning_rate=rate,
             samples=self.samples,
             loss=loss,
         )
@@ -135,7 +135,7 @@ class TorchLearner:
         return dict(self._settled)
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
-        self._flat.load_local_state(state)
+        self._load_local(state)
         self._settled = dict(state)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Vector:
@@ -144,7 +144,7 @@ class TorchLearner:
         Raises RuntimeError: torch says that it is of another model.
         """
         self.module.load_state_dict(dict(state), strict=True)
-        self._settled = self._flat.local_state()
+        self._settled = self._local()
         return self._flat.vector()
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
@@ -156,14 +156,28 @@ class TorchLearner:
 
         Raises LearningError: there is one in which training ended in no finite number.
         """
-        if not self._settled:
+        if not self._settled and not self.training.keep_optimizer:
             return
         if not np.isfinite(vector).all():
-            self._flat.load_local_state(self._settled)
-        elif self._flat.is_finite():
-            self._settled = self._flat.local_state()
-        else:
+            self._load_local(self._settled)
+            return
+        settled = self._local()
+        if not (self._flat.is_finite() and all(np.isfinite(settled[name]).all() for name in _of_optimizer(settled))):
             raise LearningError(f"{self.task.name}: a personal tensor is not finite (learning_rate too high?)")
+        self._settled = settled
+
+    def _local(self) -> dict[str, NDArray[np.generic]]:
+        """Copies of what is not shared, as it is now."""
+        if not self.training.keep_optimizer:
+            return self._flat.local_state()
+        kept = {OPTIMIZER + name: array for name, array in remembered(self._optimizer).items()}
+        return self._flat.local_state() | kept
+
+    def _load_local(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        of_optimizer = _of_optimizer(state)
+        self._flat.load_local_state({name: array for name, array in state.items() if name not in of_optimizer})
+        if self.training.keep_optimizer:
+            remember(self._optimizer, {name.removeprefix(OPTIMIZER): state[name] for name in of_optimizer})
 
     def _gradients(self, start: RoundStart) -> Callable[[], None]:
         """Called after each backward pass: puts the method's gradients in place of the loss's."""
@@ -181,21 +195,25 @@ class TorchLearner:
 
         return put
 
-    def _descend(self, batches: list[Tensor], put_gradients: Callable[[], None]) -> float:
-        """The mean of the steps' losses. Gradients and optimizer state are gone afterwards, from memory too."""
+    def _descend(self, batches: list[Tensor], put_gradients: Callable[[], None], rate: float) -> float:
+        """The mean of the steps' losses. Gradients are gone afterwards, from memory too, and so is an optimizer's state
+        that is not kept.
+        """
         self.module.train()
         try:
-            losses = self._steps(batches, put_gradients)
+            losses = self._steps(batches, put_gradients, rate)
         except FAILURES as error:
             raise LearningError(f"{self.task.name}: training failed: {describe_failure(error)}") from error
         finally:
             for parameter in self._parameters:
                 parameter.grad = None
+            if not self.training.keep_optimizer:
+                self._optimizer.memory = {}
         return float(torch.stack(losses).mean())
 
-    def _steps(self, batches: list[Tensor], put_gradients: Callable[[], None]) -> list[Tensor]:
+    def _steps(self, batches: list[Tensor], put_gradients: Callable[[], None], rate: float) -> list[Tensor]:
         """The inner loop. What a step looks up stands in local names: a step of a small model takes 0.1 ms."""
-        module, loss_of_batch, read, step = self.module, self._loss, self.train_set.rows, self._optimizer.begin()
+        module, loss_of_batch, read, step = self.module, self._loss, self.train_set.rows, self._optimizer.begin(rate)
         parameters, backward, losses = self._parameters, torch.autograd.backward, []
         for rows in batches:
             for parameter in parameters:
@@ -207,6 +225,14 @@ class TorchLearner:
             step()
             losses.append(loss.detach())
         return losses
+
+
+OPTIMIZER = "optimizer:"
+"""What the names of an optimizer's arrays begin with, where they stand beside a model's."""
+
+
+def _of_optimizer(state: Mapping[str, NDArray[np.generic]]) -> set[str]:
+    return {name for name in state if name.startswith(OPTIMIZER)}
 
 
 @contextmanager

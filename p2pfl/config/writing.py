@@ -106,7 +106,7 @@ local_steps = {local_steps}  # steps of the optimizer in one round; or local_epo
 batch_size = {batch_size}
 optimizer = "{optimizer}"  # sgd, adam or adamw
 learning_rate = {learning_rate}
-# schedule = "{schedule}"  # of the learning rate: "cosine:rounds=40,warmup=5", "step:rounds=20,by=0.1", "warmup:rounds=5"
+# schedule = "{schedule}"  # of the learning rate, such as "cosine:rounds=40,warmup=5"
 # momentum = {momentum}
 # keep_optimizer = {keep_optimizer}  # what momentum or Adam remember outlives a round
 # weight_decay = {weight_decay}

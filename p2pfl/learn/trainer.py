@@ -1,9 +1,9 @@
 """A torch model as a `Learner`: H steps of a torch optimizer from a given vector, and its loss and accuracy.
 
 Each round starts with an empty optimizer state, because the model that it belongs to is mixed in between, unless
-`training.keep_optimizer` wants it kept: then it is part of what is not shared. Batch order and dropout depend on (seed, node, round) alone. Dropout draws
-from torch's default generator, which is one per process: it is seeded for the round and put back afterwards, so two
-learners must not train in two threads of one process at the same time.
+`training.keep_optimizer` wants it kept: then it is part of what is not shared. Batch order and dropout depend on (seed,
+node, round) alone. Dropout draws from torch's default generator, which is one per process: it is seeded for the round
+and put back afterwards, so two learners must not train in two threads of one process at the same time.
 
 Between calls the module is scratch space for what is shared, and the home of what is not: of the personal tensors and
 the integer ones. `_settled` is a copy of these as the last round left them that ended well. A round that does not end

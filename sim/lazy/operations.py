@@ -10,7 +10,7 @@ BEGIN, COMMIT, FREEZE, REQUEST, REPLY, SKETCH, RESET = range(7)
 
 
 class BeginOp(Struct, frozen=True, gc=False):
-    """A local round begins. `accompanied`: a neighbor is there. `samples` is n; `elapsed_s` is the time trained so far."""
+    """A local round begins. `accompanied`: a neighbor is there. `samples` is n, `elapsed_s` the time trained so far."""
 
     kind: ClassVar[int] = BEGIN
     index: int

@@ -188,8 +188,9 @@ def _why_one_at_a_time(
         return "robust rules look at values"
     if learners.personal:
         return "each node keeps a part of the model to itself"
-    if learners.method.kept or len(learners.method.channels) > 1:
-        return "the learning method keeps vectors of each node, or exchanges more than the model"
+    method = learners.method
+    if method.kept or method.needs_loss or len(method.channels) > 1:
+        return "the learning method keeps vectors of each node, exchanges more than the model, or looks at losses"
     varying = next((codec.spec for codec in codecs if not codec.fixed), None)
     return None if varying is None else f"the size of a {varying} payload depends on its values"
 

@@ -237,7 +237,7 @@ class Stage:
                 drawing=frozenset(peer for peer in numbers[index] if self.codecs[index].of(peer).random),
                 samples=learners.samples[index],
                 steps=learners.steps(index),
-                rate=training.learning_rate,
+                rate=training.rate,
                 method=method,
                 liar=plane.rows.lies is not None and index in given.liars,
             )

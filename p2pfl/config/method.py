@@ -1,6 +1,7 @@
 """The words of `training.method`: what a node learns by, for instance `variate:beta=0.1` or `prox:mu=0.01`.
 
-    plain | variate[:beta=X] | prox[:mu=X] | normalized[:steps=X] | module:object[,key=X] | file.py:object[,key=X]
+    plain | variate[:beta=X] | prox[:mu=X] | normalized[:steps=X] | tracking[:gain=X] | momentum[:mu=X]
+    outer[:momentum=X,rate=X] | fair[:q=X] | module:object[,key=X] | file.py:object[,key=X]
 
 What methods do is for `learn.methods`.
 """
@@ -20,11 +21,15 @@ _PARAMETERS: Mapping[str, ParameterKinds] = {
     "variate": {"beta": (number(0, 1e30, above=True), 0.1)},
     "prox": {"mu": (number(0, 1e30), 0.01)},
     "normalized": {"steps": (number(0, 1e30, above=True), 20.0)},
+    "tracking": {"gain": (number(0, 1, above=True), 1.0)},
+    "momentum": {"mu": (number(0, 1, below=True), 0.9)},
+    "outer": {"momentum": (number(0, 1, below=True), 0.5), "rate": (number(0, 1e30, above=True), 0.7)},
+    "fair": {"q": (number(0, 100), 1.0)},
 }
 NAMES = tuple(_PARAMETERS)
 ALLOWED = (
-    "plain, variate:beta=0.1, prox:mu=0.01, normalized:steps=20; or your own: module:object,key=1 or "
-    "file.py:object,key=1"
+    "plain, variate:beta=0.1, prox:mu=0.01, normalized:steps=20, tracking, momentum:mu=0.9, "
+    "outer:momentum=0.5,rate=0.7, fair:q=1; or your own: module:object,key=1 or file.py:object,key=1"
 )
 _KNOWN_AS = {
     "fedavg": "plain",
@@ -35,6 +40,14 @@ _KNOWN_AS = {
     "controlvariate": "variate",
     "fedprox": "prox",
     "fednova": "normalized",
+    "kgt": "tracking",
+    "gradienttracking": "tracking",
+    "qgm": "momentum",
+    "qgdsgdm": "momentum",
+    "diloco": "outer",
+    "noloco": "outer",
+    "qffl": "fair",
+    "qfedavg": "fair",
 }
 
 

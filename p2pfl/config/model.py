@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from p2pfl.config.compressor import compressor
+from p2pfl.config.learning_rate import parse_schedule, schedule
 from p2pfl.config.method import method
 from p2pfl.config.rule import rule, staleness
 from p2pfl.config.stop import stop
@@ -86,6 +87,10 @@ class TrainingConfig:
     batch_size: int = 16
     optimizer: str = "sgd"
     learning_rate: float = 0.2
+    schedule: str = "constant"
+    """How the learning rate changes with the node's own rounds, or with time."""
+    keep_optimizer: bool = False
+    """Whether what momentum or Adam remember goes on from round to round, or begins anew in each."""
     momentum: float = 0.0
     weight_decay: float = 0.0
     method: str | None = None
@@ -100,6 +105,15 @@ class TrainingConfig:
     """What may end a node's training before its rounds are done, or its time is over: `config.stop`."""
     evaluate_every: int = 1
     """Rounds between two evaluations on the common test set; 0 evaluates only at the end."""
+
+    def rate(self, rounds: int, elapsed_s: float) -> float:
+        """The learning rate of a round before which the node had trained `rounds` others, for `elapsed_s`."""
+        return self.learning_rate * parse_schedule(self.schedule).factor(rounds, elapsed_s)
+
+    @property
+    def least_rate(self) -> float:
+        """The smallest learning rate of any round."""
+        return self.learning_rate * parse_schedule(self.schedule).least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,6 +332,8 @@ TRAINING: Kinds = {
     "batch_size": whole(1),
     "optimizer": choice("sgd", "adam", "adamw"),
     "learning_rate": number(0, above=True),
+    "schedule": schedule(),
+    "keep_optimizer": flag(),
     "momentum": number(0, 1, below=True),
     "weight_decay": number(0),
     "method": method(),
@@ -373,6 +389,10 @@ OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}
 """What a node file says of the network."""
 
 
+_LATER_TRAINING: Mapping[str, Any] = {"schedule": "constant", "keep_optimizer": False, "stop": None}
+"""Keys that older versions do not know, and their defaults, which they act by: at these nothing is bound."""
+
+
 def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
     """(name, 32-byte hash) of each shared section, always in the same order."""
     head: dict[str, Any] = {"name": federation.name, "seed": federation.seed}
@@ -414,10 +434,11 @@ def federation_id(federation: FederationConfig) -> bytes:
 
 
 def _training(federation: FederationConfig) -> dict[str, Any]:
-    """A key that came later counts where it is used: who does not use it is of one federation with older software."""
     found = dataclasses.asdict(federation.training) | {"method": federation.method}
-    left_out = {key for key in ("stop",) if found[key] is None} | ({"rounds"} if federation.admin else set())
-    return {key: value for key, value in found.items() if key not in left_out}
+    for key, usual in _LATER_TRAINING.items():
+        if found[key] == usual:
+            del found[key]
+    return {key: value for key, value in found.items() if key != "rounds"} if federation.admin else found
 
 
 def _admin(federation: FederationConfig) -> list[str]:

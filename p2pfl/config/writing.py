@@ -61,7 +61,7 @@ def _tuning(rule: str) -> str:
     gossip |= {"share": _GOSSIP.share[0], "rule": json.dumps(rule), "protects": _protects(liars_of(rule))}
     gossip["vitals"] = json.dumps(_GOSSIP.vitals)
     training = {key: getattr(_TRAINING, key) for key in TrainingConfig.__slots__}
-    training["method"] = usual_method(rule)
+    training |= {"method": usual_method(rule), "keep_optimizer": json.dumps(_TRAINING.keep_optimizer)}
     return _TUNING.format(**training, **gossip)
 
 
@@ -107,7 +107,9 @@ local_steps = {local_steps}  # steps of the optimizer in one round; or local_epo
 batch_size = {batch_size}
 optimizer = "{optimizer}"  # sgd, adam or adamw
 learning_rate = {learning_rate}
+# schedule = "{schedule}"  # of the learning rate, such as "cosine:rounds=40,warmup=5"
 # momentum = {momentum}
+# keep_optimizer = {keep_optimizer}  # what momentum or Adam remember outlives a round
 # weight_decay = {weight_decay}
 # method = "{method}"  # the learning method: see `p2pfl methods`
 # speed_correction = {speed_correction}  # the largest factor for slow nodes, such as 2.0; 1 turns it off

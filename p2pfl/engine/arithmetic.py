@@ -8,7 +8,7 @@ many nodes at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -99,22 +99,28 @@ class Seen:
     kept: dict[str, Vector]
     edges: dict[int, EdgeState]
     places: dict[str, slice]
+    given: dict[str, Vector] = field(default_factory=dict)
     where: slice = field(default_factory=lambda: slice(None))
 
     @classmethod
-    def of(cls, state: NodeState, method: Method) -> Seen:
-        """What the method has not kept yet is zero."""
+    def of(cls, state: NodeState, method: Method, given: Mapping[str, Vector] | None = None) -> Seen:
+        """What the method has not kept yet is as its `first` says; what was not `given` is zero."""
         size = state.model.size
         places = {name: slice(number * size, (number + 1) * size) for number, name in enumerate(method.channels)}
         channels = {name: state.channels[place] for name, place in places.items()}
-        kept = {name: state.kept[name] if name in state.kept else zeros(state.model) for name in method.kept}
-        return cls(state.samples, channels, kept, state.edges, places)
+        kept = {
+            name: state.kept[name] if name in state.kept else method.first(name, state.model) for name in method.kept
+        }
+        nothing = np.broadcast_to(np.zeros((), state.model.dtype), state.model.shape)
+        got = {name: (given or {}).get(name, nothing) for name in method.given}
+        return cls(state.samples, channels, kept, state.edges, places, got)
 
     def part(self, part: slice) -> Seen:
         """The same part of each vector."""
         channels = {name: vector[part] for name, vector in self.channels.items()}
         kept = {name: vector[part] for name, vector in self.kept.items()}
-        return replace(self, channels=channels, kept=kept, where=part)
+        given = {name: vector[part] for name, vector in self.given.items()}
+        return replace(self, channels=channels, kept=kept, given=given, where=part)
 
     def sum_of_edges(self, name: str, channel: str = MODEL) -> Vector:
         """In memory of its own, in the order of the neighbors."""
@@ -126,13 +132,21 @@ class Seen:
         return total
 
 
-def learned(state: NodeState, start: Vector, end: Vector, method: Method, about: Round) -> tuple[New, float]:
+def learned(  # noqa: PLR0917 - the state, the round's two models, then what was made of it
+    state: NodeState,
+    start: Vector,
+    end: Vector,
+    method: Method,
+    about: Round,
+    given: Mapping[str, Vector] | None = None,
+) -> tuple[New, float]:
     """What a local round from `start` to `end` (d,) adds to each channel and what the method keeps of it, and the
-    norm of all that comes of it, which is not finite if any of it is not. The memory of `start` is used up.
+    norm of all that comes of it, which is not finite if any of it is not. The memory of `start` is used up. `given` are
+    the vectors (d,) that the round had from the method.
     """
     if not start.shape == end.shape == state.model.shape:
         raise ValueError(f"a round from {start.shape} to {end.shape} where the model has {state.model.shape}")
-    seen = Seen.of(state, method)
+    seen = Seen.of(state, method, given)
     change = {name: start if name == MODEL else np.zeros_like(start) for name in method.channels}
     kept = {name: np.zeros_like(start) for name in method.kept}
     tile, square = np.empty(min(TILE, start.size), start.dtype), 0.0

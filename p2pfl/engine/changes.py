@@ -134,6 +134,7 @@ def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, method
     else:
         edge.record.settle_reply(reply, change.chain)
     arithmetic.settle(state, edge, reply.factor, reply.terms, method)
+    state.terms = method.heard(state.terms, reply.terms)
 
 
 def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, codecs: Codecs, method: Method) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from queue import SimpleQueue
 from typing import assert_never
 
@@ -123,6 +124,8 @@ class Engine:
         """The share of each neighbor's pull that the rule lately let through. Only ever replaced: threads read it."""
         self.exchanges = 0
         """Exchanges that this process has applied, on all edges."""
+        self._given: Mapping[str, Vector] = {}
+        """What the local round under way was given by the method."""
         self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
         """Results of local rounds: the model (d,) at the start, whose memory the engine then owns, and what was
         learned; None where the round failed. Each CommitRound with `trained` takes the next."""
@@ -151,14 +154,15 @@ class Engine:
 
     def begin_round(self, *, accompanied: bool) -> RoundStart:
         """What a local round begins with, in memory of its own. `accompanied`: a neighbor is there."""
-        method = self.method
+        method, self._given = self.method, {}
         if not overrides(method, "gradient") or (method.needs_company and not accompanied):
-            return RoundStart(self.state.model.copy())
+            return RoundStart(self.state.model.copy(), elapsed_s=self.state.elapsed_s)
         with own_failures("the learning method"):
             given = dict(method.begin(Seen.of(self.state, method)))
             if given.keys() != set(method.given):
                 raise LearningError(f"the learning method gives {sorted(given)}, and says {sorted(method.given)}")
-        return RoundStart(self.state.model.copy(), {name: self._own(vector) for name, vector in given.items()}, method)
+        self._given = {name: self._own(vector) for name, vector in given.items()}
+        return RoundStart(self.state.model.copy(), self._given, method, self.state.elapsed_s)
 
     def _own(self, vector: Vector) -> Vector:
         """A copy, where the memory is the state's: exchanges go on while a round trains."""
@@ -331,9 +335,17 @@ class Engine:
     ) -> RoundWasCommitted | None:
         """`change` with what the method makes of a local round; None: it does not lead to a model to go on with."""
         samples = max(1, local.samples, int(np.ceil(op.least_samples)))
-        about = Round(steps=local.steps, learning_rate=local.learning_rate, samples=samples, rho=op.rho)
+        about = Round(
+            steps=local.steps,
+            learning_rate=local.learning_rate,
+            samples=samples,
+            rho=op.rho,
+            loss=local.loss if self.method.needs_loss else math.nan,
+            moved=distance(local.vector, start) if self.method.needs_loss else math.nan,
+            terms=self.state.terms,
+        )
         with own_failures("the learning method"):
-            new, after = learned(self.state, start, local.vector, self.method, about)
+            new, after = learned(self.state, start, local.vector, self.method, about, self._given)
             terms = tuple(float(term) for term in self.method.terms(about))
             if len(terms) != len(self.method.no_terms) or not all(0.0 <= term <= LARGEST_TERM for term in terms):
                 raise LearningError(f"the learning method has the terms {terms} after a round")

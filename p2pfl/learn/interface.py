@@ -48,12 +48,14 @@ class Score:
 @dataclass(frozen=True, slots=True)
 class RoundStart:
     """What a local round begins with: `model` (d,), which is left as it is, and the vectors (d,) `given` by `method`,
-    whose `gradient` each step takes. None: the round takes the loss's gradients as they are.
+    whose `gradient` each step takes. None: the round takes the loss's gradients as they are. `elapsed_s` is how long
+    the node has trained.
     """
 
     model: Vector
     given: Mapping[str, Vector] = field(default_factory=dict)
     method: Method | None = None
+    elapsed_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.given and self.method is None:
@@ -93,7 +95,8 @@ class Learner(Protocol):
         ...
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        """What is not shared but must survive a restart (personal tensors, integer buffers), by name: arrays that
+        """What is not shared but must survive a restart (personal tensors, integer buffers, what a kept optimizer
+        remembers), by name: arrays that
         nobody writes to.
         """
         ...

@@ -1,15 +1,18 @@
 """Torch's own SGD, Adam and AdamW steps, through its functional interface.
 
 The `torch.optim.Optimizer` objects pull in torch's compiler when the first one is made: 1.3 CPU-seconds and 80 MB that
-a node on a small board never uses. State lasts one local round: what momentum or Adam remember does not outlive it.
+a node on a small board never uses. State lasts one local round, unless `training.keep_optimizer` says otherwise: then
+it goes on with the next one, whatever mixing has done to the model in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
@@ -22,29 +25,41 @@ Step = Callable[[], None]
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
+Memory = dict[str, dict[Tensor, Tensor]]
+"""What is remembered, by kind and parameter; what is not there is zero."""
+
+
 class Optimizer(Protocol):
-    def begin(self) -> Step:
-        """A step function with an empty state; parameters whose gradient is None are left alone."""
+    parameters: Sequence[nn.Parameter]
+    memory: Memory
+
+    def begin(self, rate: float) -> Step:
+        """A step function at this learning rate; parameters whose gradient is None are left alone. Its state is empty,
+        or what `memory` has.
+        """
 
 
 class Sgd:
     def __init__(self, parameters: Sequence[nn.Parameter], training: TrainingConfig) -> None:
         self.parameters = parameters
         self.training = training
+        self.memory: Memory = {}
 
-    def begin(self) -> Step:
+    def begin(self, rate: float) -> Step:
         parameters, training = self.parameters, self.training
-        rate, momentum, decay = training.learning_rate, training.momentum, training.weight_decay
-        buffers: dict[Tensor, Tensor | None] = dict.fromkeys(parameters)
+        momentum, decay = training.momentum, training.weight_decay
+        if not training.keep_optimizer:
+            self.memory = {}
+        buffers = self.memory.setdefault("momentum", {}) if momentum else {}
 
         @torch.no_grad()
         def step() -> None:
             moving, gradients = _with_gradients(parameters)
-            remembered = [buffers[parameter] for parameter in moving]
+            buffered = [buffers.get(parameter) for parameter in moving]
             sgd(
                 moving,
                 gradients,
-                remembered,
+                buffered,
                 weight_decay=decay,
                 momentum=momentum,
                 lr=rate,
@@ -55,7 +70,7 @@ class Sgd:
                 fused=False,
             )
             if momentum:
-                buffers.update(zip(moving, remembered, strict=True))
+                buffers.update((one, kept) for one, kept in zip(moving, buffered, strict=True) if kept is not None)
 
         return step
 
@@ -67,13 +82,17 @@ class Adam:
         self.parameters = parameters
         self.training = training
         self.function = adamw if decoupled else adam
+        self.memory: Memory = {}
 
-    def begin(self) -> Step:
-        parameters, function = self.parameters, self.function
-        rate, decay = self.training.learning_rate, self.training.weight_decay
-        first: dict[Tensor, Tensor] = {parameter: torch.zeros_like(parameter) for parameter in parameters}
-        second: dict[Tensor, Tensor] = {parameter: torch.zeros_like(parameter) for parameter in parameters}
-        taken: dict[Tensor, Tensor] = {parameter: torch.tensor(0.0) for parameter in parameters}
+    def begin(self, rate: float) -> Step:
+        parameters, function, decay = self.parameters, self.function, self.training.weight_decay
+        if not self.training.keep_optimizer:
+            self.memory = {}
+        first, second, taken = (self.memory.setdefault(kind, {}) for kind in ("first", "second", "taken"))
+        for parameter in parameters:
+            first.setdefault(parameter, torch.zeros_like(parameter))
+            second.setdefault(parameter, torch.zeros_like(parameter))
+            taken.setdefault(parameter, torch.tensor(0.0))
 
         @torch.no_grad()
         def step() -> None:
@@ -116,6 +135,28 @@ def make_optimizer(parameters: Sequence[nn.Parameter], training: TrainingConfig,
             return Adam(parameters, training, decoupled=training.optimizer == "adamw")
         case other:
             raise UserError("no such optimizer", key="training.optimizer", value=other, allowed="sgd, adam, adamw")
+
+
+def remembered(optimizer: Optimizer) -> dict[str, NDArray[np.generic]]:
+    """Copies of what an optimizer remembers, by kind and the number of the parameter, such as `momentum.0`."""
+    numbers = {id(parameter): number for number, parameter in enumerate(optimizer.parameters)}
+    return {
+        f"{kind}.{numbers[id(parameter)]}": tensor.detach().float().cpu().numpy().copy()
+        for kind, tensors in optimizer.memory.items()
+        for parameter, tensor in tensors.items()
+    }
+
+
+def remember(optimizer: Optimizer, state: Mapping[str, NDArray[np.generic]]) -> None:
+    """Restore what `remembered` returned. What does not fit the parameters is forgotten: another optimizer's."""
+    memory: Memory = {}
+    for name, array in state.items():
+        kind, _, number = name.rpartition(".")
+        parameter = optimizer.parameters[int(number)] if int(number) < len(optimizer.parameters) else None
+        if parameter is not None and array.shape in {(), tuple(parameter.shape)}:
+            like = torch.from_numpy(np.array(array))
+            memory.setdefault(kind, {})[parameter] = like if kind == "taken" else like.to(parameter)
+    optimizer.memory = memory
 
 
 def _with_gradients(parameters: Sequence[nn.Parameter]) -> tuple[list[Tensor], list[Tensor]]:

@@ -57,7 +57,7 @@ class QuadraticLearner:
         _check(task, context, training)
         self._context = context
         self._noise = task.noise
-        self._rate = training.learning_rate
+        self._training = training
         self._counts = _counts(task, context.nodes)
         self._targets, self._curvatures = _problem(task.size, task.condition, context.nodes, context.seed)
         self._step_s = float(context.local.get("step_s", task.step_s))
@@ -81,6 +81,7 @@ class QuadraticLearner:
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         node = self._context.node
         rng = generator(self._context.seed, "gradient noise", node, round_index)
+        rate = self._training.rate(round_index, start.elapsed_s)
         method, w, losses = start.method, start.model.astype(np.float64), []
         given = {"anchor": w} | {name: vector.astype(np.float64) for name, vector in start.given.items()}
         for _ in range(self._steps):
@@ -88,13 +89,13 @@ class QuadraticLearner:
             losses.append(0.5 * float(away @ (self._curvatures[node] * away)))
             noise = self._noise * rng.standard_normal(self.size) if self._noise else 0.0
             gradient = self._curvatures[node] * away + noise
-            w = w - self._rate * (gradient if method is None else method.gradient(gradient, w, given))
+            w = w - rate * (gradient if method is None else method.gradient(gradient, w, given))
         if self._step_s:
             time.sleep(self._step_s)
         return LocalRound(
             vector=w.astype(start.model.dtype),
             steps=self._steps,
-            learning_rate=self._rate,
+            learning_rate=rate,
             samples=self.samples,
             loss=float(np.mean(losses)),
         )

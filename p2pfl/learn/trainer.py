@@ -1,10 +1,10 @@
 """A torch model as a `Learner`: H steps of a torch optimizer from a given vector, and its loss and accuracy.
 
-Each round starts with an empty optimizer state: what momentum or Adam remember does not outlive a round, because the
-model that it belongs to is mixed in between. Batch order and dropout depend on (seed, node, round) alone. Dropout draws
-from torch's default generator, which is one per process and device: it is seeded for the round and put back afterwards,
-so two learners must not train in two threads of one process at the same time. What is on which device, and in which
-precision, is for `devices`.
+Each round starts with an empty optimizer state, because the model that it belongs to is mixed in between, unless
+`training.keep_optimizer` wants it kept: then it is part of what is not shared. Batch order and dropout depend on (seed,
+node, round) alone. Dropout draws from torch's default generator, which is one per process and device: it is seeded for
+the round and put back afterwards, so two learners must not train in two threads of one process at the same time. What
+is on which device, and in which precision, is for `devices`.
 
 Between calls the module is scratch space for what is shared, and the home of what is not: of the personal tensors and
 the integer ones. `_settled` is a copy of these as the last round left them that ended well. A round that does not end
@@ -30,7 +30,7 @@ from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.devices import Device, is_shortage, seeded
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
-from p2pfl.learn.optimizers import make_optimizer
+from p2pfl.learn.optimizers import make_optimizer, remember, remembered
 from p2pfl.learn.params import FlatModule, Place
 from p2pfl.learn.samples import Samples, TensorSamples, draw_batches, read_samples
 from p2pfl.learn.sharing import WHOLE
@@ -77,10 +77,10 @@ class TorchLearner:
         if self._flat.digest != on_host.digest:
             text = "tensors of the model that share memory on the processor do not share it there"
             raise self.device.mistake(text, "cpu")
-        self._settled = self._flat.local_state()
         self._parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         self._optimizer = make_optimizer(self._parameters, self.training, self.task.name)
         self._loss_of_batch = self.device.loss(self.module, loss_of(self.task))
+        self._settled = self._local()
 
     @property
     def places(self) -> list[Place]:
@@ -96,7 +96,7 @@ class TorchLearner:
         other = copy(self)
         other.context, other.train_set, other.test_set = context, train_set, test_set
         other.samples = len(train_set)
-        if self._settled:
+        if self._settled or self.training.keep_optimizer:
             other._make_module()  # noqa: SLF001 - of the same class
         return other
 
@@ -116,20 +116,20 @@ class TorchLearner:
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         self._flat.load(start.model)
         gradient = self._gradients(start)
-        place = (self.context.node, round_index)
+        place, rate = (self.context.node, round_index), self.training.rate(round_index, start.elapsed_s)
         batches = draw_batches(self.training, self.samples, generator(self.context.seed, "batches", *place))
         try:
             with self.device.seeded(torch_seed(self.context.seed, "dropout", *place)):
-                loss = self._descend(batches, gradient)
+                loss = self._descend(batches, gradient, rate)
             vector = self._flat.vector()
             self._settle(vector)
         except BaseException:
-            self._flat.load_local_state(self._settled)
+            self._load_local(self._settled)
             raise
         return LocalRound(
             vector=vector,
             steps=len(batches),
-            learning_rate=self.training.learning_rate,
+            learning_rate=rate,
             samples=self.samples,
             loss=loss,
         )
@@ -156,7 +156,7 @@ class TorchLearner:
         return dict(self._settled)
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
-        self._flat.load_local_state(state)
+        self._load_local(state)
         self._settled = dict(state)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Vector:
@@ -165,7 +165,7 @@ class TorchLearner:
         Raises RuntimeError: torch says that it is of another model.
         """
         self.module.load_state_dict(dict(state), strict=True)
-        self._settled = self._flat.local_state()
+        self._settled = self._local()
         return self._flat.vector()
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
@@ -177,14 +177,28 @@ class TorchLearner:
 
         Raises LearningError: there is one in which training ended in no finite number.
         """
-        if not self._settled:
+        if not self._settled and not self.training.keep_optimizer:
             return
         if not np.isfinite(vector).all():
-            self._flat.load_local_state(self._settled)
-        elif self._flat.is_finite():
-            self._settled = self._flat.local_state()
-        else:
+            self._load_local(self._settled)
+            return
+        settled = self._local()
+        if not (self._flat.is_finite() and all(np.isfinite(settled[name]).all() for name in _of_optimizer(settled))):
             raise LearningError(f"{self.task.name}: a personal tensor is not finite (learning_rate too high?)")
+        self._settled = settled
+
+    def _local(self) -> dict[str, NDArray[np.generic]]:
+        """Copies of what is not shared, as it is now."""
+        if not self.training.keep_optimizer:
+            return self._flat.local_state()
+        kept = {OPTIMIZER + name: array for name, array in remembered(self._optimizer).items()}
+        return self._flat.local_state() | kept
+
+    def _load_local(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        of_optimizer = _of_optimizer(state)
+        self._flat.load_local_state({name: array for name, array in state.items() if name not in of_optimizer})
+        if self.training.keep_optimizer:
+            remember(self._optimizer, {name.removeprefix(OPTIMIZER): state[name] for name in of_optimizer})
 
     def _gradients(self, start: RoundStart) -> Callable[[], None]:
         """Called after each backward pass: puts the method's gradients in place of the loss's."""
@@ -202,22 +216,26 @@ class TorchLearner:
 
         return put
 
-    def _descend(self, batches: list[Tensor], put_gradients: Callable[[], None]) -> float:
-        """The mean of the steps' losses. Gradients and optimizer state are gone afterwards, from memory too."""
+    def _descend(self, batches: list[Tensor], put_gradients: Callable[[], None], rate: float) -> float:
+        """The mean of the steps' losses. Gradients are gone afterwards, from memory too, and so is an optimizer's state
+        that is not kept.
+        """
         self.module.train()
         try:
-            losses = self._steps(batches, put_gradients)
+            losses = self._steps(batches, put_gradients, rate)
         except FAILURES as error:
             self.device.refuse_shortage(error)
             raise LearningError(f"{self.task.name}: training failed: {describe_failure(error)}") from error
         finally:
             for parameter in self._parameters:
                 parameter.grad = None
+            if not self.training.keep_optimizer:
+                self._optimizer.memory = {}
         return float(torch.stack(losses).float().mean())
 
-    def _steps(self, batches: list[Tensor], put_gradients: Callable[[], None]) -> list[Tensor]:
+    def _steps(self, batches: list[Tensor], put_gradients: Callable[[], None], rate: float) -> list[Tensor]:
         """The inner loop. What a step looks up stands in local names: a step of a small model takes 0.1 ms."""
-        read, step, losses = self.device.rows(self.train_set.rows), self._optimizer.begin(), []
+        read, step, losses = self.device.rows(self.train_set.rows), self._optimizer.begin(rate), []
         parameters, backward, loss_of_batch = self._parameters, torch.autograd.backward, self._loss_of_batch
         for rows in batches:
             for parameter in parameters:
@@ -229,6 +247,14 @@ class TorchLearner:
             step()
             losses.append(loss.detach())
         return losses
+
+
+OPTIMIZER = "optimizer:"
+"""What the names of an optimizer's arrays begin with, where they stand beside a model's."""
+
+
+def _of_optimizer(state: Mapping[str, NDArray[np.generic]]) -> set[str]:
+    return {name for name in state if name.startswith(OPTIMIZER)}
 
 
 def _build(task: Task) -> nn.Module:

@@ -43,7 +43,8 @@ Records = Callable[[int, int], EdgeRecord]
 class LazyEngine:
     """One node's data plane as its host sees it. `edges` maps a neighbor to the number of the edge.
 
-    `drawing` are the neighbors whose payloads are encoded with chance.
+    `rate` is the learning rate after so many rounds and seconds. `drawing` are the neighbors whose payloads are encoded
+    with chance.
     """
 
     figure: float | None = None
@@ -59,7 +60,7 @@ class LazyEngine:
         drawing: frozenset[int] = frozenset(),
         samples: int,
         steps: int,
-        rate: float,
+        rate: Callable[[int, float], float],
         method: Method,
         liar: bool = False,
     ) -> None:
@@ -71,6 +72,8 @@ class LazyEngine:
         self.local_samples = samples
         self.steps = steps
         self.rate = rate
+        self.round_rate = 0.0
+        """The learning rate of the round under way."""
         self.method = method
         self.liar = liar
         self.shown = 0
@@ -216,9 +219,9 @@ class LazyEngine:
         self._remember_figures(moved=op.trained)
         if op.trained:
             self.samples = max(1, self.local_samples, ceil(op.least_samples))
-            about = Round(steps=self.steps, learning_rate=self.rate, samples=self.samples, rho=op.rho)
+            about = Round(steps=self.steps, learning_rate=self.round_rate, samples=self.samples, rho=op.rho)
             self.terms = self.method.terms(about)
-            self.plane.put(self.index, CommitOp(self.steps, self.rate, self.samples, op.rho))
+            self.plane.put(self.index, CommitOp(self.steps, self.round_rate, self.samples, op.rho))
         self.version, self.alone = op.version, op.alone
         self.rounds += op.trained
         self.elapsed_s = op.elapsed_s
@@ -253,7 +256,8 @@ class LazyEngine:
     # -- local rounds ------------------------------------------------------------------------------------------------
 
     def begin_round(self, index: int, *, accompanied: bool) -> None:
-        self.plane.put(self.index, BeginOp(index, accompanied, self.samples))
+        self.round_rate = self.rate(index, self.elapsed_s)
+        self.plane.put(self.index, BeginOp(index, accompanied, self.samples, self.elapsed_s))
 
     def end_round(self) -> tuple[int, int]:
         return self.steps, self.local_samples

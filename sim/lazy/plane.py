@@ -86,7 +86,7 @@ class Plane:
         self._queues: list[deque[Op]] = [deque() for _ in range(nodes)]
         self._active: list[int] = []
         self._ready: list[list[int]] = [[] for _ in range(7)]
-        self._training: dict[int, tuple[int, bool]] = {}
+        self._training: dict[int, BeginOp] = {}
         self._held: list[int] = []
         self._waiting: dict[int, list[int]] = {}
         self._frozen = [0] * len(edges)
@@ -210,15 +210,13 @@ class Plane:
         if self.begun is not None:
             self.begun.note(which, self.rows.models)
         for node, op in zip(nodes, ops, strict=True):
-            self._training[node] = (op.index, op.accompanied)
+            self._training[node] = op
 
     def _train(self) -> None:
         """Every local round in flight, in one call; then those go on that waited."""
         training, self._training = self._training, {}
         nodes = np.fromiter(training, np.int64, len(training))
-        rounds = np.array([one[0] for one in training.values()], np.int64)
-        accompanied = np.array([one[1] for one in training.values()], np.bool_)
-        self._losses[nodes] = self.rows.train(self.learners, nodes, rounds, accompanied)
+        self._losses[nodes] = self.rows.train(self.learners, nodes, list(training.values()))
         self.batches += 1
         self.done += len(nodes)
         self._ready[COMMIT] += self._held

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +22,7 @@ from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method, Round
 from p2pfl.learn.methods.method import MODEL, overrides
-from sim.lazy.operations import CommitOp, Exchange, FreezeOp, ReplyOp, RequestOp
+from sim.lazy.operations import BeginOp, CommitOp, Exchange, FreezeOp, ReplyOp, RequestOp
 from sim.learning.grouped import RoundStarts
 
 Rows2 = NDArray[np.floating[Any]]
@@ -32,7 +31,6 @@ Ints = NDArray[np.int64]
 CACHE_BYTES = 1 << 20
 """Size of the scratch rows that one step works on."""
 TRAINING_ROWS = 1024
-ROUND = tuple(field.name for field in fields(Round))
 MARGIN = 0.99
 """A check that comes this close to its limit is left to the engine."""
 
@@ -139,21 +137,24 @@ class Rows:
                 for name, rows in self.given_to(which, samples[some]).items():
                     self.given[name][which] = rows
 
-    def train(
-        self, learners: Learners, nodes: Ints, rounds: Ints, accompanied: NDArray[np.bool_]
-    ) -> NDArray[np.floating[Any]]:
+    def train(self, learners: Learners, nodes: Ints, ops: Sequence[BeginOp]) -> NDArray[np.floating[Any]]:
         """`starts` becomes what the round changed; returns the losses (b,)."""
+        rounds = np.array([op.index for op in ops], np.int64)
+        accompanied = np.array([op.accompanied for op in ops], np.bool_)
+        elapsed_s = np.array([op.elapsed_s for op in ops])
         by_method = accompanied if self.method.needs_company else np.ones(len(nodes), np.bool_)
         by_method = by_method & self.by_method
+        for rows_given in self.given.values():
+            rows_given[nodes[~by_method]] = 0.0
         losses = np.empty(len(nodes))
         for first in range(0, len(nodes), TRAINING_ROWS):
             some = slice(first, first + TRAINING_ROWS)
             which = nodes[some]
             starts = self.starts[which]
             given = {name: rows[which] for name, rows in self.given.items()}
-            out = np.empty_like(starts)
+            begun, out = RoundStarts(starts, by_method[some], given, elapsed_s[some]), np.empty_like(starts)
             try:
-                losses[some] = learners.train(which, rounds[some], RoundStarts(starts, by_method[some], given), out)
+                losses[some] = learners.train(which, rounds[some], begun, out)
             except LearningError as error:
                 raise MisjudgedError(f"a local round failed: {error}") from error
             out -= starts
@@ -163,7 +164,7 @@ class Rows:
     def commit(self, nodes: Ints, ops: Sequence[CommitOp]) -> None:
         for some in self._chunks(len(nodes)):
             which = nodes[some]
-            about = Round(**{name: _column([getattr(op, name) for op in ops[some]]) for name in ROUND})
+            about = _rounds(ops[some])
             seen = SeenRows(self, which, about.samples)
             with self._as_alone():
                 change = self._plain(self.method.trained(self._take(0, self.starts, which), seen, about).change)
@@ -344,6 +345,10 @@ class SeenRows:
     def channels(self) -> dict[str, Rows2]:
         return {MODEL: self._rows.models[self._nodes]}
 
+    @property
+    def given(self) -> dict[str, Rows2]:
+        return {name: rows[self._nodes] for name, rows in self._rows.given.items()}
+
     def sum_of_edges(self, name: str, channel: str = MODEL) -> Rows2:  # noqa: ARG002 - there is one
         return self._rows.sum_of_edges(self._nodes, name)
 
@@ -379,6 +384,16 @@ class EdgeCodecs:
             places = np.flatnonzero(kinds == kind)
             found[places] = _quantized(self.kinds[kind], rows[places], places.tolist(), chance)
         return found
+
+
+def _rounds(ops: Sequence[CommitOp]) -> Round:
+    """Without losses: those are not known yet when terms are asked for."""
+    return Round(
+        steps=_column([op.steps for op in ops]),
+        learning_rate=_column([op.learning_rate for op in ops]),
+        samples=_column([op.samples for op in ops]),
+        rho=_column([op.rho for op in ops]),
+    )
 
 
 def _column(values: Sequence[float]) -> NDArray[np.float64]:

@@ -113,10 +113,10 @@ class BatchedLearners:
         """Whether a group's rounds are computed in one call, with the bits and the figures of each learner alone."""
         return self.nodes is not None and self.batch_stable and bool(self._together.any())
 
-    @property
-    def learning_rate(self) -> float:
+    def rate(self, rounds: int, elapsed_s: float) -> float:
+        """The learning rate of a node's round before which it has trained `rounds` others, for `elapsed_s`."""
         if self.nodes is not None:
-            return self.nodes.prototype.training.learning_rate
+            return self.nodes.prototype.training.rate(rounds, elapsed_s)
         return self._probe(0).learning_rate
 
     def train(self, nodes: Integers, rounds: Integers, starts: RoundStarts, out: Rows) -> Rows:
@@ -168,6 +168,8 @@ class BatchedLearners:
             return nodes.pool
         if self.personal:
             return "each node keeps a part of the model to itself"
+        if nodes.prototype.training.keep_optimizer:
+            return "each node's optimizer remembers"
         if not nodes.shareable:
             return "the model has buffers that are not shared"
         try:
@@ -181,7 +183,11 @@ class BatchedLearners:
         """Which nodes go together (nodes,), and that in words."""
         if isinstance(found, str):
             return np.zeros(len(self.learners), dtype=np.bool_), f"one at a time: {found}"
-        exact = {kind for kind, verdict in self.verdicts.items() if verdict.training}
+        exact = {
+            kind
+            for kind, verdict in self.verdicts.items()
+            if verdict.training and (verdict.losses or not self.method.needs_loss)
+        }
         near = {kind for kind, verdict in self.verdicts.items() if verdict.apart <= TOLERANCE} - exact
         batched = exact | near if approximate else exact
         self.batch_stable = batched == exact
@@ -266,13 +272,14 @@ class Ahead:
             name: np.stack([one.start.given.get(name, none) for one in rounds]) for name in self.learners.method.given
         }
         out = np.empty_like(models)
-        starts = RoundStarts(models, by_method, given if by_method.any() else {})
+        elapsed_s = np.array([one.start.elapsed_s for one in rounds])
+        starts = RoundStarts(models, by_method, given if by_method.any() else {}, elapsed_s)
         losses = self.learners.train(nodes, np.array([one.index for one in rounds]), starts, out)
         for place, node in enumerate(nodes.tolist()):
             self._done[node] = LocalRound(
                 vector=out[place],
                 steps=self.learners.steps(node),
-                learning_rate=self.learners.learning_rate,
+                learning_rate=self.learners.rate(rounds[place].index, rounds[place].start.elapsed_s),
                 samples=self.learners.samples[node],
                 loss=float(losses[place]),
             )

@@ -88,23 +88,30 @@ class RoundStarts:
     """What local rounds of many nodes begin with: `models` (b, d), and what the method has `given` to each (b, d).
 
     `by_method` (b,): the steps take the method's gradients; elsewhere the loss's own, and what is given counts for
-    nothing.
+    nothing. `elapsed_s` (b,) is how long each node has trained, None: not at all.
     """
 
     models: Rows
     by_method: Flags
     given: Mapping[str, Rows] = field(default_factory=dict)
+    elapsed_s: Rows | None = None
 
     def of(self, rows: Integers | slice) -> RoundStarts:
         """Some of them."""
         given = {name: one[rows] for name, one in self.given.items()}
-        return RoundStarts(self.models[rows], self.by_method[rows], given)
+        elapsed_s = None if self.elapsed_s is None else self.elapsed_s[rows]
+        return RoundStarts(self.models[rows], self.by_method[rows], given, elapsed_s)
+
+    def trained_s(self, row: int) -> float:
+        """How long one of the nodes has trained."""
+        return 0.0 if self.elapsed_s is None else float(self.elapsed_s[row])
 
     def alone(self, row: int, method: Method) -> RoundStart:
         """One of them, for a learner alone."""
         if not self.by_method[row]:
-            return RoundStart(self.models[row])
-        return RoundStart(self.models[row], {name: one[row] for name, one in self.given.items()}, method)
+            return RoundStart(self.models[row], elapsed_s=self.trained_s(row))
+        given = {name: one[row] for name, one in self.given.items()}
+        return RoundStart(self.models[row], given, method, self.trained_s(row))
 
 
 class Grouped:
@@ -139,8 +146,9 @@ class Grouped:
         """As `BatchedLearners.train`."""
         losses = np.empty(len(nodes), dtype=np.float32)
         kinds = self.kinds[nodes] * 2 + starts.by_method
-        for kind in np.unique(kinds).tolist():
-            rows = np.flatnonzero(kinds == kind)
+        rates = np.array([self._training.rate(int(done), starts.trained_s(row)) for row, done in enumerate(rounds)])
+        for kind, rate in sorted(set(zip(kinds.tolist(), rates.tolist(), strict=True))):
+            rows = np.flatnonzero((kinds == kind) & (rates == rate))
             drawn = self._draw(nodes[rows], rounds[rows])
             by_method, careful = kind % 2, self.careful[kind // 2]
             for group in _chunks(rows, self.group[kind // 2]):
@@ -148,7 +156,9 @@ class Grouped:
                 batches = self._batches(torch.from_numpy(index), self.sizes[kind // 2])
                 given = {name: _taken(one, group) for name, one in starts.given.items()} if by_method else None
                 result = torch.empty(len(group), starts.models.shape[1])
-                learned = self.stack.train(_taken(starts.models, group), batches, given, result, careful=careful)
+                learned = self.stack.train(
+                    _taken(starts.models, group), batches, given, result, careful=careful, rate=rate
+                )
                 losses[group] = learned.numpy()
                 out[group] = result.numpy()
         return losses

@@ -115,7 +115,9 @@ class TorchNodes(Sequence[Learner]):
         self.pool: Pool | str = pooled(sets)
         self._sets = sets if isinstance(self.pool, str) else []
         self._own: dict[int, TorchLearner] = {}
-        self.shareable = not prototype.personal and _keeps_nothing(prototype.module)
+        self.shareable = (
+            not prototype.personal and not prototype.training.keep_optimizer and _keeps_nothing(prototype.module)
+        )
         self.tests: list[Samples] = []
         self.test_of: NDArray[np.int64] = np.full(len(contexts), -1, dtype=np.int64)
 

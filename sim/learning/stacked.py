@@ -58,16 +58,17 @@ class StackedModel:
         out: Tensor,
         *,
         careful: bool,
+        rate: float,
     ) -> Tensor:
         """Learn from each of `batches` in turn, from `starts` (c, d); the result goes to `out` (c, d).
 
         Each step takes the method's gradient with what is `given` (c, d) to it, None: the loss's own; `careful` takes
-        small products one by one. Returns the mean losses (c,).
+        small products one by one. `rate` is the learning rate. Returns the mean losses (c,).
         """
         tensors = self._unpacked(starts)
         parts = {} if given is None else self._parts({"anchor": starts, **given})
         trained = {place.name: tensors.pop(place.name) for place in self.places if place.trained}
-        step = make_optimizer(list(trained.values()), self.training, self.task.name).begin()  # type: ignore[arg-type]
+        step = make_optimizer(list(trained.values()), self.training, self.task.name).begin(rate)  # type: ignore[arg-type]
         losses = []
         self._module.train()
         with _quiet(), OneByOne() if careful else nullcontext():

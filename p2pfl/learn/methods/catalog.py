@@ -13,14 +13,27 @@ from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.config.rule import liars_of
 from p2pfl.core.messages import MOST_TERMS
 from p2pfl.errors import UserError
+from p2pfl.learn.methods.fair import Fair
 from p2pfl.learn.methods.method import CONSERVATIVE, MODEL, ROBUST, Method
+from p2pfl.learn.methods.momentum import Momentum
 from p2pfl.learn.methods.normalized import Normalized
+from p2pfl.learn.methods.outer import Outer
 from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.methods.prox import Prox
+from p2pfl.learn.methods.tracking import Tracking
 from p2pfl.learn.methods.variate import Variate
 
 KEY = "training.method"
-CLASSES: Mapping[str, type[Method]] = {"plain": Plain, "variate": Variate, "prox": Prox, "normalized": Normalized}
+CLASSES: Mapping[str, type[Method]] = {
+    "plain": Plain,
+    "variate": Variate,
+    "prox": Prox,
+    "normalized": Normalized,
+    "tracking": Tracking,
+    "momentum": Momentum,
+    "outer": Outer,
+    "fair": Fair,
+}
 CODE_DIGITS = 16
 TAKEN = frozenset({MODEL, "anchor", "own", "peer", "local", "kept", "pending", "reply"})
 """Names that already mean something else in a round, or in the files of a state."""
@@ -28,7 +41,10 @@ _UNFIT = {
     ROBUST: "this method needs exchanges that move models, and under a robust rule none do",
     CONSERVATIVE: "this method is for robust rules only",
 }
-_FITTING = {ROBUST: "plain, prox, normalized; or gossip.rule = mean", CONSERVATIVE: "another method, or a robust rule"}
+_FITTING = {
+    ROBUST: "plain, prox, normalized, momentum, outer; or gossip.rule = mean",
+    CONSERVATIVE: "another method, or a robust rule",
+}
 
 
 def method_of(federation: FederationConfig) -> Method:
@@ -61,7 +77,7 @@ def make_method(
     made.spec, made.is_users = str(parsed), parsed.is_object
     made.code = f"{parsed.name}@{_digest(made)}" if parsed.is_object else parsed.name
     if profile is not None and profile not in made.profiles:
-        raise UserError(_UNFIT[profile], key=KEY, value=spec, allowed=_FITTING[profile])
+        raise UserError(made.unfit or _UNFIT[profile], key=KEY, value=spec, allowed=_FITTING[profile])
     try:
         made.prepare(training)
     except ValueError as error:

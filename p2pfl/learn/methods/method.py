@@ -11,6 +11,7 @@ again after a crash, so they are deterministic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -32,12 +33,19 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """A finished local round: `steps` at `learning_rate`, on `samples` n; `rho` lifts nodes that take fewer rounds."""
+    """A finished local round: `steps` at `learning_rate`, on `samples` n; `rho` lifts nodes that take fewer rounds.
+
+    `loss` is the mean over the steps and `moved` the length of what they changed: NaN unless the method `needs_loss`.
+    `terms` are those of the node before.
+    """
 
     steps: Number
     learning_rate: Number
     samples: Number
     rho: Number
+    loss: Number = math.nan
+    moved: Number = math.nan
+    terms: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,10 @@ class New:
 
 
 class NodeVectors(Protocol):
-    """A node as its method sees it: `samples` n, `channels` what it exchanges, `kept` its own vectors, by name."""
+    """A node as its method sees it: `samples` n, `channels` what it exchanges, `kept` its own vectors, by name.
+
+    `given` is what `begin` gave to the round that ends now; it is zero where the round took the loss's own gradients.
+    """
 
     @property
     def samples(self) -> Number: ...
@@ -59,6 +70,8 @@ class NodeVectors(Protocol):
     def channels(self) -> Vectors: ...
     @property
     def kept(self) -> Vectors: ...
+    @property
+    def given(self) -> Vectors: ...
     def sum_of_edges(self, name: str, channel: str = MODEL) -> Array:
         """The sum of a kept vector over all edges, in the order of the neighbors."""
         ...
@@ -77,6 +90,8 @@ class Method:
     source: str = ""
     profiles: frozenset[str] = frozenset({CONSERVATIVE, ROBUST})
     """The profiles in which the method is valid."""
+    unfit: str = ""
+    """Why it is not valid in the others, as a clause; empty for the usual reason."""
     channels: tuple[str, ...] = (MODEL,)
     kept: tuple[str, ...] = ()
     kept_edges: tuple[str, ...] = ()
@@ -86,6 +101,8 @@ class Method:
     """The `terms` of a node that has not trained yet; their number never changes."""
     needs_company = False
     """A round without a neighbor is trained without `gradient`."""
+    needs_loss = False
+    """`trained` or `terms` look at `Round.loss`, `moved` or `terms`."""
     every_parameter = False
     """Calls `gradient`, with zeros, even for parameters on which the loss does not depend."""
 
@@ -101,6 +118,10 @@ class Method:
 
         Raises ValueError: the method contradicts what the federation says of training; the reason is shown to the user.
         """
+
+    def first(self, name: str, model: Array) -> Array:
+        """What a vector of `kept` is until the first commit, where the node's model is `model` (d,): zero."""
+        return np.zeros_like(model)
 
     def begin(self, node: NodeVectors) -> Vectors:
         """The vectors that `gradient` gets besides `anchor`, by the names in `given`."""
@@ -129,6 +150,10 @@ class Method:
         """The terms of one exchange, for both ends. To agree again changes nothing: a node believes its neighbor
         only if `agree(ours, agreed) == agreed`.
         """
+        return ours
+
+    def heard(self, ours: tuple[float, ...], agreed: tuple[float, ...]) -> tuple[float, ...]:
+        """The node's terms after an exchange on the `agreed` ones; before it they were `ours`."""
         return ours
 
     def moves(self, terms: tuple[float, ...]) -> bool:

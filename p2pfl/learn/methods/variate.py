@@ -34,7 +34,7 @@ class Variate(Method):
         self.beta = beta
 
     def prepare(self, training: TrainingConfig) -> None:
-        self.least_drift = max(LEAST_DRIFT, 0.5 * training.learning_rate / training.speed_correction)
+        self.least_drift = max(LEAST_DRIFT, 0.5 * training.least_rate / training.speed_correction)
 
     def begin(self, node: NodeVectors) -> Vectors:
         total = node.sum_of_edges(FLOW)

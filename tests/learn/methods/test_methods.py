@@ -23,6 +23,7 @@ class prox(Method):
     def gradient(self, g, w, start):
         return g + self.mu * (w - start["anchor"])
 '''
+FIGURES = ("steps", "learning_rate", "samples", "rho")
 BUILT_IN = {
     "plain": "plain",
     "variate": "variate:beta=0.1",
@@ -124,11 +125,11 @@ def test_rows_get_the_bits_of_each_vector_alone(spec):
     changes = rng.standard_normal((5, 40)).astype(np.float32)
     steps = np.array([1, 3, 4, 20, 33])
     columns = [np.array(each, np.float64)[:, None] for each in (steps, [0.1] * 5, [30] * 5, [0.5, 1, 1, 2, 1.7])]
-    together = made.trained(changes, None, Round(**dict(zip(Round.__slots__, columns, strict=True)))).change["model"]
+    together = made.trained(changes, None, Round(**dict(zip(FIGURES, columns, strict=True)))).change["model"]
     assert together.dtype == np.float32
     for row in range(5):
         figures = [float(column[row, 0]) for column in columns]
-        alone = made.trained(changes[row], None, Round(**dict(zip(Round.__slots__, figures, strict=True))))
+        alone = made.trained(changes[row], None, Round(**dict(zip(FIGURES, figures, strict=True))))
         assert alone.change["model"].tobytes() == together[row].tobytes()
 
 

@@ -190,7 +190,7 @@ def test_steps_samples_and_rate_are_those_of_the_learners():
     made = learners(deep, training=training)
     batched = BatchedLearners(made)
     assert batched.samples == list(COUNTS)
-    assert batched.learning_rate == 0.125
+    assert batched.rate(0, 0.0) == 0.125
     start = batched.initial()
     assert [batched.steps(node) for node in range(len(made))] == [one.train(RoundStart(start), 0).steps for one in made]
 
@@ -226,7 +226,7 @@ def test_a_learner_without_torch_goes_one_at_a_time():
     made = [task.learner(context(node), training) for node in range(8)]
     batched = BatchedLearners(made, METHOD)
     assert batched.how == "one at a time: the task has learners of its own"
-    assert (batched.steps(2), batched.learning_rate, batched.samples[2]) == (3, 0.1, 100)
+    assert (batched.steps(2), batched.rate(0, 0.0), batched.samples[2]) == (3, 0.1, 100)
     work = round_of_all(batched)
     out, _ = trained(batched, work)
     np.testing.assert_array_equal(out, alone(made, *work)[0])

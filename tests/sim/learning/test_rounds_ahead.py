@@ -29,7 +29,9 @@ class Alone:
 class Together:
     """A group fails as a whole if one of its nodes does, as user code in one call would."""
 
-    learning_rate = 0.5
+    def rate(self, rounds, elapsed_s):
+        return 0.5
+
     method = Variate()
 
     def __init__(self, fails=()):

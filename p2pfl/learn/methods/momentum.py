@@ -1,0 +1,40 @@
+"""`momentum:mu=0.9`: quasi-global momentum. QG-DSGDm, Lin, Karimireddy, Stich and Jaggi, arXiv 2102.04761.
+
+Momentum of the own gradients pulls each node further toward its own data. This one is an average of what the *mixed*
+model did from one own round to the next, which is where the whole federation went: m <- mu m + (1 - mu) d, with
+d = (x before - x now)/(eta H). Each step takes gradient + mu m (Algorithm 1 with beta = mu and a local round for its
+step). Where all agree on the direction, steps grow to 1/(1 - mu) times those of `plain`, within 1/(1 - mu)^2 rounds.
+"""
+
+from __future__ import annotations
+
+from p2pfl.learn.methods.method import MODEL, Array, Method, New, NodeVectors, Round, Vectors, like
+
+MOMENTUM, LAST = "momentum", "last"
+
+
+class Momentum(Method):
+    """`last` is the model as it was when the latest round was about to be added to it."""
+
+    meaning = "steps also go on in the direction in which the mixed model has been moving"
+    source = "quasi-global momentum: Lin et al., arXiv 2102.04761"
+    kept = (MOMENTUM, LAST)
+    given = (MOMENTUM,)
+
+    def __init__(self, mu: float = 0.9) -> None:
+        self.mu = mu
+
+    def first(self, name: str, model: Array) -> Array:
+        return model if name == LAST else super().first(name, model)
+
+    def begin(self, node: NodeVectors) -> Vectors:
+        return {MOMENTUM: node.kept[MOMENTUM]}
+
+    def gradient(self, g: Array, w: Array, start: Vectors) -> Array:
+        return g + self.mu * start[MOMENTUM]
+
+    def trained(self, change: Array, node: NodeVectors, round: Round) -> New:
+        now = node.channels[MODEL]
+        direction = (node.kept[LAST] - now) * like(change, (1.0 - self.mu) / (round.learning_rate * round.steps))
+        momentum = node.kept[MOMENTUM] * like(change, self.mu) + direction
+        return New({MODEL: change * like(change, round.rho)}, {MOMENTUM: momentum, LAST: now})

@@ -1,0 +1,69 @@
+"""`tracking:gain=1`: gradient tracking with local steps. K-GT, Liu, Lin, Koloskova and Stich, arXiv 2301.01313.
+
+A second channel is the tracker y_i = g_i + C_i: g_i the mean gradient of the own latest round (the own part), C_i what
+mixing has brought (the flows: C_i = (1/n_i) sum_j S_ij, S_ij the sum of all D that the tracker's exchanges on that edge
+moved). Each step takes gradient + C_i, so that a round moves along y_i. A flow is opposite at its two ends, so
+sum n_i C_i is zero and sum n_i y_i = sum n_i g_i whatever a node has lost: at rest all y_i are equal, and are zero.
+
+In the paper (Algorithm 1) all nodes mix once a round: C_i <- C_i - y_i + sum_j w_ij y_j. Here a slow node's g_i is old
+when fast ones mix with it, and delayed gradients overshoot. So a flow takes in `gain` of what moves; 1 is the paper's.
+"""
+
+from __future__ import annotations
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.learn.methods.method import (
+    CONSERVATIVE,
+    MODEL,
+    Array,
+    Method,
+    New,
+    NodeVectors,
+    Number,
+    Round,
+    Vectors,
+    like,
+)
+
+TRACKER, FLOW, CORRECTION = "tracker", "flow", "correction"
+
+
+class Tracking(Method):
+    """The decentralized SCAFFOLD, with twice the traffic."""
+
+    meaning = "each step follows an estimate of everybody's mean gradient, which nodes mix beside the model"
+    source = "K-GT: Liu et al., arXiv 2301.01313"
+    profiles = frozenset({CONSERVATIVE})
+    channels = (MODEL, TRACKER)
+    kept_edges = (FLOW,)
+    given = (CORRECTION,)
+    needs_company = True
+    every_parameter = True
+
+    def __init__(self, gain: float = 1.0) -> None:
+        self.gain = gain
+
+    def prepare(self, training: TrainingConfig) -> None:
+        if training.optimizer != "sgd" or training.momentum:
+            raise ValueError("tracking takes a gradient for what plain SGD moved: no momentum, and no other optimizer")
+
+    def begin(self, node: NodeVectors) -> Vectors:
+        return {CORRECTION: self._correction(node)}
+
+    def gradient(self, g: Array, w: Array, start: Vectors) -> Array:
+        return g + start[CORRECTION]
+
+    def trained(self, change: Array, node: NodeVectors, round: Round) -> New:
+        followed = change * like(change, -1.0 / (round.learning_rate * round.steps))
+        own = followed - node.given[CORRECTION]
+        tracker = own + self._correction(node)
+        return New({MODEL: change * like(change, round.rho), TRACKER: tracker - node.channels[TRACKER]})
+
+    def moved(self, edge: Vectors, move: Array, terms: tuple[Number, ...]) -> Vectors:
+        return {FLOW: edge[FLOW] + move * like(move, self.gain)}
+
+    @staticmethod
+    def _correction(node: NodeVectors) -> Array:
+        total = node.sum_of_edges(FLOW, TRACKER)
+        total *= like(total, 1.0 / node.samples)
+        return total

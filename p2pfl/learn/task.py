@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
+from p2pfl.learn.metrics import ACCURACY, LOSS, Metric
 from p2pfl.learn.partition import parse_partition
 
 if TYPE_CHECKING:
@@ -109,22 +110,29 @@ class Task:
     `data` returns (training set, common test set or None); a set is a pair (inputs (n, ...), targets (n, ...)) or a
     torch Dataset of such pairs. `loss` maps (outputs, targets) to a scalar tensor, the mean over the batch; None is
     cross entropy on integer class labels or class probabilities. Each of `metrics` maps all (outputs, targets) of a set
-    to a number; accuracy is included by default if targets are integer labels.
+    to a number; as a `p2pfl.learn.metrics.Metric` it says which end is the good one, as a bare function higher is
+    better. Accuracy is included by default if targets are integer labels. `metric` names the main one, which tables and
+    pictures show first; None: accuracy if there is one, else the first of `metrics`, else the loss.
     """
 
     model: Callable[[], torch.nn.Module]
     data: Callable[[NodeContext], tuple[Any, Any]]
     loss: Callable[[Any, Any], torch.Tensor] | None = None
-    metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    metrics: Mapping[str, Metric | Callable[[Any, Any], Any]] = field(default_factory=dict)
+    metric: str | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
         for key, value in (("model", self.model), ("data", self.data), ("loss", self.loss)):
             if not callable(value) and not (key == "loss" and value is None):
                 raise UserError("this must be a function", file=self.name or "Task", key=key, value=value)
-        for key, value in self.metrics.items():
-            if not callable(value):
-                raise UserError("this must be a function", file=self.name or "Task", key=f"metrics.{key}", value=value)
+        for key, metric in self.metrics.items():
+            if not callable(metric):
+                raise UserError("this must be a function", file=self.name or "Task", key=f"metrics.{key}", value=metric)
+        known = [*self.metrics, *(one.name for one in (ACCURACY, LOSS) if one.name not in self.metrics)]
+        if self.metric is not None and self.metric not in known:
+            text, file = "the task has no such metric", self.name or "Task"
+            raise UserError(text, file=file, key="metric", value=self.metric, allowed=", ".join(known))
 
 
 @runtime_checkable

@@ -1,0 +1,260 @@
+"""What a task's outputs are worth: metrics with a direction, each a number for a whole set of (outputs, targets).
+
+Definitions are scikit-learn's, against which the tests compare, in a few lines of numpy: a Raspberry Pi installs no
+scikit-learn. Classification takes logits (n, classes, ...) and integer labels (n, ...); one column (n, 1) of logits is
+the odds of class 1. Regression takes (n, outputs). A metric that the set does not define is NaN, such as the AUC where
+all labels are equal, and so is the metric of outputs that are not finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.errors import UserError
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """`compute` maps all outputs and targets of a set to a number."""
+
+    compute: Callable[[Any, Any], float]
+    higher_is_better: bool
+    label: str
+    """The name on axes and above columns."""
+
+    def __call__(self, outputs: Any, targets: Any) -> float:
+        return float(self.compute(outputs, targets))
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """Outputs and labels of a classification. `logs` (n, classes) are logarithms of probabilities."""
+
+    logs: Floats
+    labels: Labels
+
+    @property
+    def probabilities(self) -> Floats:
+        return np.exp(self.logs)
+
+    @property
+    def chosen(self) -> Labels:
+        return np.asarray(self.logs.argmax(axis=1), dtype=np.int64)
+
+    @property
+    def is_binary(self) -> bool:
+        return bool(self.logs.shape[1] == 2)
+
+    def one_against_rest(self) -> Iterator[tuple[Floats, NDArray[np.bool_]]]:
+        """Of each class of interest the scores (n,) that order the rows, and whose label it is: class 1 of two, else
+        all.
+        """
+        if self.is_binary:
+            yield self.logs[:, 1] - self.logs[:, 0], self.labels == 1
+        else:
+            yield from ((self.logs[:, place], self.labels == place) for place in range(self.logs.shape[1]))
+
+
+def classified(outputs: Any, targets: Any) -> Classified:
+    """Logits as a classification. Raises ValueError: targets are no labels of these outputs."""
+    logits, labels = _array(outputs), np.asarray(_plain(targets))
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        odds = logits.reshape(-1)
+        logits = np.stack([np.zeros_like(odds), odds], axis=1)
+    else:
+        logits = np.moveaxis(logits, 1, -1).reshape(-1, logits.shape[1])
+    whole = labels.astype(np.int64).reshape(-1)
+    known = len(whole) == len(logits) and bool(np.all(whole == labels.reshape(-1)))
+    if not known or not 0 <= whole.min(initial=0) <= whole.max(initial=0) < logits.shape[1]:
+        raise ValueError(f"this metric needs one label from 0 to {logits.shape[1] - 1} for each row of outputs")
+    if not np.isfinite(logits).all():
+        return Classified(np.full_like(logits, np.nan), whole)
+    logits = logits - logits.max(axis=1, keepdims=True)
+    return Classified(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), whole)
+
+
+def accuracy(found: Classified) -> float:
+    return float(np.mean(found.chosen == found.labels))
+
+
+def balanced_accuracy(found: Classified) -> float:
+    """The mean recall of the classes that occur."""
+    hits = found.chosen == found.labels
+    return float(np.mean([hits[found.labels == label].mean() for label in np.unique(found.labels)]))
+
+
+def auc(found: Classified) -> float:
+    """Area under the ROC curve; of several classes the mean of each against the rest, where there are both."""
+    return _mean(_area(scores, positive) for scores, positive in found.one_against_rest())
+
+
+def average_precision(found: Classified) -> float:
+    """Precision over recall, as a sum of steps; of several classes the mean of those that occur."""
+    return _mean(_precision(scores, positive) for scores, positive in found.one_against_rest())
+
+
+def f1(found: Classified) -> float:
+    """Of class 1 of two; of several classes the mean of those that occur or are predicted."""
+    chosen, several = found.chosen, not found.is_binary
+    return _mean(
+        _f1(chosen == place, found.labels == place) for place in (range(found.logs.shape[1]) if several else [1])
+    )
+
+
+def log_loss(found: Classified) -> float:
+    return float(-np.mean(found.logs[np.arange(len(found.labels)), found.labels]))
+
+
+def brier(found: Classified) -> float:
+    """Mean squared error of the probabilities: of class 1 of two, of several classes summed over all."""
+    wrong = found.probabilities.copy()
+    wrong[np.arange(len(wrong)), found.labels] -= 1
+    return float(np.mean((wrong**2).sum(axis=1))) / (2 if found.is_binary else 1)
+
+
+def mae(errors: Floats, _: Floats) -> float:
+    return float(np.mean(np.abs(errors)))
+
+
+def rmse(errors: Floats, _: Floats) -> float:
+    """Of several outputs the mean of each one's."""
+    return float(np.mean(np.sqrt(np.mean(errors**2, axis=0))))
+
+
+def r2(errors: Floats, targets: Floats) -> float:
+    """Of several outputs the mean of each one's; NaN where a target does not vary."""
+    variance = np.var(targets, axis=0)
+    if not (variance > 0).all():
+        return np.nan
+    return float(np.mean(1 - np.mean(errors**2, axis=0) / variance))
+
+
+def _of_classes(compute: Callable[[Classified], float]) -> Callable[[Any, Any], float]:
+    def metric(outputs: Any, targets: Any) -> float:
+        found = classified(outputs, targets)
+        return compute(found) if len(found.labels) and not np.isnan(found.logs).any() else np.nan
+
+    return metric
+
+
+def _of_numbers(compute: Callable[[Floats, Floats], float]) -> Callable[[Any, Any], float]:
+    """Raises ValueError: there are not as many targets as outputs."""
+
+    def metric(outputs: Any, targets: Any) -> float:
+        found, wanted = _array(outputs), _array(targets)
+        if found.size != wanted.size:
+            raise ValueError(f"this metric needs one target for each output: {found.shape} and {wanted.shape}")
+        if not found.size or not np.isfinite(found).all():
+            return np.nan
+        found, wanted = found.reshape(len(found), -1), wanted.reshape(len(wanted), -1)
+        return compute(found - wanted, wanted)
+
+    return metric
+
+
+def _area(scores: Floats, positive: NDArray[np.bool_]) -> float:
+    """The share of pairs (positive, negative) in the right order, ties half: Mann and Whitney's U."""
+    first, second = int(positive.sum()), int((~positive).sum())
+    if not first or not second:
+        return np.nan
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(counts) - (counts - 1) / 2
+    return float((ranks[place][positive].sum() - first * (first + 1) / 2) / (first * second))
+
+
+def _precision(scores: Floats, positive: NDArray[np.bool_]) -> float:
+    if not positive.any():
+        return np.nan
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)  # equal scores are one threshold
+    found = np.cumsum(positive[order])[ends]
+    return float(np.sum(np.diff(found, prepend=0) / found[-1] * found / (ends + 1)))
+
+
+def _f1(chosen: NDArray[np.bool_], positive: NDArray[np.bool_]) -> float:
+    either = int(chosen.sum() + positive.sum())
+    return 2 * int((chosen & positive).sum()) / either if either else np.nan
+
+
+def _mean(values: Iterator[float]) -> float:
+    """Over those that are defined."""
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else np.nan
+
+
+def _array(value: Any) -> Floats:
+    return np.asarray(_plain(value), dtype=np.float64)
+
+
+def _plain(value: Any) -> Any:
+    """A torch tensor, wherever it is, as numpy's array; anything else as it is."""
+    return value.detach().cpu().double().numpy() if hasattr(value, "detach") else value
+
+
+BUILT_IN: dict[str, Metric] = {
+    name: Metric(compute=compute, higher_is_better=higher_is_better, label=label)
+    for name, compute, higher_is_better, label in (
+        ("accuracy", _of_classes(accuracy), True, "accuracy"),
+        ("balanced_accuracy", _of_classes(balanced_accuracy), True, "balanced accuracy"),
+        ("auc", _of_classes(auc), True, "AUC"),
+        ("average_precision", _of_classes(average_precision), True, "average precision"),
+        ("f1", _of_classes(f1), True, "F1"),
+        ("log_loss", _of_classes(log_loss), False, "log loss"),
+        ("brier", _of_classes(brier), False, "Brier score"),
+        ("mae", _of_numbers(mae), False, "MAE"),
+        ("rmse", _of_numbers(rmse), False, "RMSE"),
+        ("r2", _of_numbers(r2), True, "R²"),
+    )
+}
+
+
+def named(names: Sequence[str], *, key: str = "task.metrics") -> dict[str, Metric]:
+    """The built-in metrics of these names, in their order.
+
+    Raises UserError: there is no such metric; it names `key`.
+    """
+    for name in names:
+        if name not in BUILT_IN:
+            raise UserError("no such metric", key=key, value=name, allowed=", ".join(BUILT_IN))
+    return {name: BUILT_IN[name] for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a figure is called, and which end of it is the good one."""
+
+    name: str
+    label: str
+    higher_is_better: bool
+
+
+ACCURACY = Measure("accuracy", "accuracy", higher_is_better=True)
+LOSS = Measure("loss", "loss", higher_is_better=False)
+
+
+def measures(
+    metrics: Mapping[str, Metric | Callable[[Any, Any], Any]], main: str | None, *, labels: bool
+) -> tuple[Measure, ...]:
+    """What a task is measured by, the main one first; loss is always there, accuracy where targets are `labels`.
+
+    Without a `main` one it is accuracy, else the first of `metrics`, else loss. A bare function is taken to be better
+    where it is higher.
+    """
+    own = [
+        Measure(name, one.label, one.higher_is_better)
+        if isinstance(one, Metric)
+        else Measure(name, name, higher_is_better=True)
+        for name, one in metrics.items()
+        if name not in (ACCURACY.name, LOSS.name)
+    ]
+    found = [*([ACCURACY] if labels else []), *own, LOSS]
+    first = next((one for one in found if one.name == main), found[0])
+    return (first, *(one for one in found if one is not first))

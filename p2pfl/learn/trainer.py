@@ -47,6 +47,7 @@ class TorchLearner:
         self.task = task
         self.context = context
         self.training = training
+        self.digest = task.digest
         self.share = tuple(share)
         self._make_module()
         self._loss = loss_of(task)

@@ -34,7 +34,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.runtime.charters import newest
-from p2pfl.runtime.parts import ORIGIN, load_learner, replay
+from p2pfl.runtime.parts import ORIGIN, digest_of, load_learner, replay
 from p2pfl.storage import Loaded, peek
 
 if TYPE_CHECKING:
@@ -139,6 +139,8 @@ def _restored(loaded: Loaded, federation: FederationConfig, folder: Path, path: 
     _check(path, "federation", header.get("federation"), federation.name)
     _check(path, "node", header.get("node"), name)
     learner = _learner(federation, folder, header["node"])
+    if header.get("schema", "") != digest_of(learner).hex():
+        raise _other(path, "schema", header.get("schema"), digest_of(learner).hex(), ORIGIN["schema"])
     if header.get("shape") != learner.shape_digest.hex():
         share, wanted = header.get("share", list(WHOLE)), list(federation.gossip.share)
         if share != wanted:

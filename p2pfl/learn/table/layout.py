@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +60,7 @@ KEYS = tuple(TYPES)
 IN_WORDS = {
     "separator": 'one character, such as ";" or "\\t"',
     "decimal": '"." or ","',
-    "encoding": 'utf-8, latin-1, cp1252 or another of Python\'s',
+    "encoding": "utf-8, latin-1, cp1252 or another of Python's",
     "header": "true or false",
     "columns": "a list of names, one for each column of the file",
     "rename": '{ name = "name in the file" }',
@@ -110,21 +109,25 @@ def _codes(given: Code | Sequence[Code] | Mapping[str, Any]) -> dict[str, frozen
     }
 
 
-def _check(values: Mapping[str, Any], prefix: str) -> None:
-    fits = {
-        "separator": lambda text: len(text) == 1 and text not in "\r\n\"",
-        "decimal": lambda text: text in (".", ","),
-        "encoding": _is_encoding,
-        "columns": lambda names: len(set(names)) == len(names) and all(names),
-        "limit_mb": lambda number: number > 0,
-    }
-    for key, is_right in fits.items():
-        if key in values and not is_right(values[key]):
-            raise UserError("wrong value", key=prefix + key, value=values[key], allowed=IN_WORDS[key])
-
-
 def _is_encoding(name: str) -> bool:
+    """Of text: Python knows others, from bytes to bytes."""
     try:
-        return codecs.lookup(name)._is_text_encoding  # type: ignore[attr-defined] # noqa: SLF001 - nothing public says it
+        return isinstance(b"a".decode(name), str)
     except (LookupError, ValueError):
         return False
+
+
+FITS: Mapping[str, Callable[[Any], bool]] = {
+    "separator": lambda text: len(text) == 1 and text not in '\r\n"',
+    "decimal": lambda text: text in (".", ","),
+    "encoding": _is_encoding,
+    "columns": lambda names: len(set(names)) == len(names) and all(names),
+    "limit_mb": lambda number: number > 0,
+}
+"""Which values of the right type are allowed."""
+
+
+def _check(values: Mapping[str, Any], prefix: str) -> None:
+    for key, is_right in FITS.items():
+        if key in values and not is_right(values[key]):
+            raise UserError("wrong value", key=prefix + key, value=values[key], allowed=IN_WORDS[key])

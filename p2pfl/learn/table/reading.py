@@ -128,9 +128,7 @@ def _read_plainly(path: Path, layout: Layout, parsers: dict[str, Parse]) -> dict
     return {name: np.concatenate(found) for name, found in parts.items()}
 
 
-def _parsed(
-    texts: Sequence[str], lines: Sequence[int], parse: Parse, mistakes: TableMistakes
-) -> NDArray[np.float64]:
+def _parsed(texts: Sequence[str], lines: Sequence[int], parse: Parse, mistakes: TableMistakes) -> NDArray[np.float64]:
     """Equal texts are parsed once."""
     known: dict[str, float | Cell] = {}
     found = np.empty(len(texts))

@@ -1,4 +1,4 @@
-"""The rows of a table as texts, by Python's own reader: a batch at a time, so that memory does not grow with the file."""
+"""The rows of a table as texts, by Python's own reader, a batch at a time: memory does not grow with the file."""
 
 from __future__ import annotations
 
@@ -109,5 +109,5 @@ def _unreadable(path: Path, layout: Layout, error: Exception) -> UserError:
         return UserError(f"the table cannot be read: {error}", file=path, key="data.encoding", allowed=allowed)
     text = f"the table cannot be read: {error}"
     if isinstance(error, csv.Error):
-        return UserError(text, file=path, allowed=f"cells between {layout.separator!r}, quoted with \" where need be")
+        return UserError(text, file=path, allowed=f'cells between {layout.separator!r}, quoted with " where need be')
     return UserError(text, file=path)

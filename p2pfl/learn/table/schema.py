@@ -146,9 +146,7 @@ def make_schema(given: Mapping[str, Any], prefix: str = "task.") -> Schema:
     for key in ("classes", "positive", "negative"):
         if key in found:
             found[key] = _spelled(found[key], fold=fold)
-    found["categories"] = {
-        name: _spelled(values, fold=fold) for name, values in found.get("categories", {}).items()
-    }
+    found["categories"] = {name: _spelled(values, fold=fold) for name, values in found.get("categories", {}).items()}
     found["numeric"] = tuple(found.get("numeric", ()))
     _check_columns(found, prefix)
     _check_values(found, prefix)
@@ -214,4 +212,3 @@ def _check_scales(found: Mapping[str, Any], prefix: str) -> None:
     for column, std in stds.items():
         if not std > 0:
             raise UserError("no standard deviation", key=f"{prefix}stds.{column}", value=std, allowed="above 0")
-

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from p2pfl.config.model import GossipConfig, TrainingConfig, usual_method
 from p2pfl.config.rule import liars_of
@@ -47,6 +49,16 @@ def node_text(member: NewMember, *, reachable: bool = False) -> str:
     port = member.address.rpartition(":")[2]
     listen = (_REACHABLE if reachable else _LOCAL).format(port=port)
     return _aligned(_NODE.format(name=member.name, listen=listen))
+
+
+def toml_value(value: Any) -> str:
+    """JSON's texts, numbers, truth values and lists are TOML's too; tables of tables stand in braces."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{toml_value(str(key))} = {toml_value(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_value(one) for one in value) + "]"
+    text = json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")
 
 
 def _aligned(text: str) -> str:

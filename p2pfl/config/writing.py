@@ -34,21 +34,24 @@ def federation_text(
     seed: int = 0,
     rule: str = _GOSSIP.rule,
     admin: str | None = None,
+    task_keys: str = "",
 ) -> str:
     """A federation file. Every text must already be valid: nothing but the rule, which may name a file, is escaped.
+    `task_keys` are further lines of `[task]`.
 
     `admin` is the public key of who may change the members while nodes run.
     """
     signs = "" if admin is None else _ADMIN.format(key=admin)
-    head = _HEAD.format(name=name, topology=topology, task=task, seed=seed, admin=signs)
+    head = _HEAD.format(name=name, topology=topology, task=task, seed=seed, admin=signs, keys=task_keys)
     return _aligned(head + _tuning(rule)) + _members(members)
 
 
-def node_text(member: NewMember, *, reachable: bool = False) -> str:
-    """The node file of one member; `reachable`: it listens to other machines."""
+def node_text(member: NewMember, *, reachable: bool = False, data: Mapping[str, Any] | None = None) -> str:
+    """The node file of one member; `reachable`: it listens to other machines; `data` is its `[data]` table."""
     port = member.address.rpartition(":")[2]
     listen = (_REACHABLE if reachable else _LOCAL).format(port=port)
-    return _aligned(_NODE.format(name=member.name, listen=listen))
+    keys = "".join(f"{key} = {toml_value(value)}\n" for key, value in (data or {}).items())
+    return _aligned(_NODE.format(name=member.name, listen=listen)) + (keys or _NO_DATA)
 
 
 def toml_value(value: Any) -> str:
@@ -102,7 +105,7 @@ topology = "{topology}"  # the graph: see `p2pfl topology list`, or a graph file
 {admin}
 [task]
 name = "{task}"  # file.py:object, package.module:object, or built in: digits, mnist-idx, csv
-
+{keys}
 """
 
 _ADMIN = """\
@@ -174,8 +177,8 @@ _NODE = """\
 # nice = 0  # 19 yields to everything else
 
 [data]  # for the task, which finds these keys in `node.local`
-# path = "data.npz"
 """
+_NO_DATA = '# path = "data.npz"\n'
 
 TASK_TEXT = '''\
 """What this federation learns. Change the model and the data to your own; every node runs the same file."""

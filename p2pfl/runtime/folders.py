@@ -103,12 +103,13 @@ def appearing(target: Path, *, replacing: bool = False) -> Iterator[Path]:
         raise StorageError(f"{target} could not be made: {error.strerror}") from error
 
 
-def make_node(folder: Path, name: str, port: int) -> NewMember:
+def make_node(folder: Path, name: str, port: int, data: Mapping[str, Any] | None = None) -> NewMember:
+    """A node's folder with its key and its node file; `data` is the `[data]` table in it."""
     (folder / name).mkdir(mode=0o700)
     identity = Identity.generate()
     identity.save(folder / name / KEY_FILE)
     member = NewMember(name=name, key=public_text(identity.public), address=f"127.0.0.1:{port}")
-    (folder / name / "node.toml").write_text(node_text(member), encoding="utf-8")
+    (folder / name / "node.toml").write_text(node_text(member, data=data), encoding="utf-8")
     return member
 
 

@@ -137,8 +137,8 @@ def _add_target(merged: Merged, target: str, column: _Column) -> None:
             said = ", ".join(levels[:3]) if levels else " and ".join(sorted(column.kinds))
             allowed = "classes with two values or more, or numbers"
             raise UserError("this column is no target", key="task.target", value=f"{target}: {said}", allowed=allowed)
-    said = {key: contents[key] for key in ("classes", "positive", "negative", "ignore_case") if key in contents}
-    schema = make_schema({"target": target, "numeric": ["a column"], **said})
+    keys = ("classes", "positive", "negative", "ignore_case")
+    schema = make_schema({"target": target, "numeric": ["a column"]} | {key: contents.get(key) for key in keys})
     counts = dict.fromkeys(schema.classes or (), 0)
     for value, count in column.values.items():
         place = schema.class_of(value)

@@ -34,6 +34,7 @@ from p2pfl.learn.table.files import schema_of
 from p2pfl.learn.table.layout import Layout, make_layout
 from p2pfl.learn.table.reading import Table, read_table, say_what_is_odd
 from p2pfl.learn.table.schema import Schema
+from p2pfl.learn.table.usual import ALWAYS, metrics_of, usual_metrics
 from p2pfl.learn.task import NodeContext, Pair, Task, at_least
 
 log = logging.getLogger("p2pfl")
@@ -54,12 +55,6 @@ TYPES: Mapping[str, Any] = {
 """The keys of `[task]` beside those of a schema and of a layout."""
 KEYS = (*schema.KEYS, *TYPES, *layout.KEYS)
 LOCAL_KEYS = ("path", "test_path", *layout.KEYS)
-USUAL_METRICS = {
-    "two": ("auc", "average_precision", "balanced_accuracy", "f1", "brier"),
-    "several": ("balanced_accuracy", "auc", "f1", "log_loss"),
-    "none": ("rmse", "mae", "r2"),
-}
-"""By how many classes there are; the first one is the main one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,17 +141,14 @@ def _hidden(own: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _metrics(found: Schema, own: Mapping[str, Any]) -> tuple[dict[str, Metric], str]:
     """The task's metrics, in a regression in the unit of the target, and the main one."""
-    kind = "none" if found.classes is None else "two" if len(found.classes) == 2 else "several"
-    names = own.get("metrics") or USUAL_METRICS[kind]
-    main = own.get("metric") or (names[0] if "metrics" in own else USUAL_METRICS[kind][0])
-    known = named([*names, *([main] if main not in (*names, "accuracy", "loss") else [])])
-    fit_classes, fit_numbers = USUAL_METRICS["two"] + USUAL_METRICS["several"], USUAL_METRICS["none"]
+    names = own.get("metrics") or usual_metrics(found)
+    main = own.get("metric") or names[0]
+    known = named([*names, *([main] if main not in (*names, *ALWAYS) else [])])
+    allowed = metrics_of(found)
     for name in known:
-        fits = name in fit_numbers if found.classes is None else name not in fit_numbers
-        if not fits:
-            allowed = ", ".join(fit_numbers if found.classes is None else dict.fromkeys(("accuracy", *fit_classes)))
+        if name not in allowed:
             what = "classes" if found.classes is None else "numbers"
-            raise UserError(f"a metric of {what}", key="task.metrics", value=name, allowed=allowed)
+            raise UserError(f"a metric of {what}", key="task.metrics", value=name, allowed=", ".join(allowed))
     if found.classes is None:
         known = {name: _in_unit(metric, *found.scale(found.target)) for name, metric in known.items()}
     return known, main

@@ -125,6 +125,9 @@ class Task:
     digest: bytes = b""
     """What nodes must have in common beside the model's shapes and `[task]`, such as a schema in a file of its own."""
 
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    """How raw data become inputs, as JSON has it: exported files carry it."""
+
     def __post_init__(self) -> None:
         for key, value in (("model", self.model), ("data", self.data), ("loss", self.loss)):
             if not callable(value) and not (key == "loss" and value is None):

@@ -44,6 +44,7 @@ from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.sharing import WHOLE
+from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.net.discovery import require_zeroconf
 from p2pfl.reporting.traffic import compressor_mistakes
 from p2pfl.storage import Durability, Loaded, Store
@@ -144,7 +145,7 @@ def _keep_small_numbers() -> None:
 def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
     """The node's model and data. Raises UserError: the task, its options or the node's data are wrong."""
     return make_learner(
-        federation.task,
+        with_agreed(federation.task, node.state_dir),
         federation.training,
         seed=federation.seed,
         node_index=federation.member(node.name).index,

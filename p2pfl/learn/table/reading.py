@@ -207,7 +207,7 @@ def _target_parser(name: str, schema: Schema, layout: Layout, *, optional: bool)
     def parse_class(text: str) -> float | Cell:
         value = schema.spell(text, layout.decimal)
         if value not in declared and cells.is_missing(text, codes, layout.decimal):
-            return missing(text, _listed(declared))
+            return missing(text, _listed(_targets(schema)))
         place = schema.class_of(value)
         if place is None or (schema.positive and not _fits(value, schema)):
             return Cell(name, "this value is not declared in [task]", text, _listed(_targets(schema)))

@@ -34,6 +34,7 @@ from p2pfl.learn.table.files import schema_of
 from p2pfl.learn.table.layout import Layout, make_layout
 from p2pfl.learn.table.reading import Table, read_table, say_what_is_odd
 from p2pfl.learn.table.schema import Schema
+from p2pfl.learn.table.scoring import preprocessing_of
 from p2pfl.learn.table.usual import ALWAYS, metrics_of, usual_metrics
 from p2pfl.learn.task import NodeContext, Pair, Task, at_least
 
@@ -119,6 +120,7 @@ def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task:
         loss=model.make_loss(given.schema, given.weights),
         metrics=given.metrics,
         metric=given.metric,
+        preprocessing=preprocessing_of(given.schema, given.layout({}).missing, model.layer_names(given.hidden)),
         digest=given.schema.digest() if given.is_shared_file else b"",
     )
 

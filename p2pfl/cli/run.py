@@ -20,7 +20,7 @@ import click
 from p2pfl.cli.output import Form, cell, figure, format_option
 
 if TYPE_CHECKING:
-    from p2pfl.config.model import NodeConfig
+    from p2pfl.config.model import FederationConfig, NodeConfig
     from p2pfl.reporting.status import NodeLine
     from p2pfl.runtime.app import Application
 
@@ -85,6 +85,7 @@ def be_node(
     node = load_node(config or node_file(described, name), described, name)
     if not described.admin:
         _be_modest(node)
+    _agree_on_schema(described, node, launched=launched)
     from p2pfl.runtime.app import Application, run_node  # noqa: PLC0415 - after the thread limits are set
     from p2pfl.runtime.parts import read_setup  # noqa: PLC0415 - as above
 
@@ -99,6 +100,19 @@ def be_node(
     if result is None:
         _leave(STOPPED)
     _leave(0 if result.finished else FAILED if result.resigned or result.removed else STOPPED)
+
+
+def _agree_on_schema(federation: FederationConfig, node: NodeConfig, *, launched: bool) -> None:
+    """Where the nodes find the schema of their tables together, they do so before anything else, and once."""
+    from p2pfl.learn.table.agreed import agreed_file, is_to_agree  # noqa: PLC0415 - for `--help`
+
+    if not is_to_agree(federation.task) or agreed_file(node.state_dir).is_file():
+        return
+    from p2pfl.crypto.identity import Identity  # noqa: PLC0415 - as above
+    from p2pfl.runtime.agreeing import agree  # noqa: PLC0415 - as above
+
+    if not asyncio.run(agree(federation, node, Identity.load(node.key_file), launched=launched)):
+        _leave(STOPPED)
 
 
 def _leave(code: int) -> NoReturn:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from p2pfl.config.model import TaskConfig
 from p2pfl.learn.table.files import AGREED, FILE_NAME
+from p2pfl.learn.table.schema import KEYS
 
 
 def is_to_agree(task: TaskConfig) -> bool:
@@ -24,3 +26,8 @@ def with_agreed(task: TaskConfig, state_dir: Path) -> TaskConfig:
     if not is_to_agree(task) or not file.is_file():
         return task
     return replace(task, options=task.options | {"schema": str(file)})
+
+
+def declared_by(task: TaskConfig) -> dict[str, Any]:
+    """What `[task]` says of the schema itself, which is taken as it is."""
+    return {key: task.options[key] for key in (*KEYS, "missing") if key in task.options}

@@ -33,6 +33,8 @@ class Layout:
     absent: tuple[str, ...] = ()
     """Columns of the schema that this file lacks on purpose."""
     missing: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    leave_out: tuple[str, ...] = ()
+    """Columns of which nothing is told when nodes agree on a schema."""
     limit_mb: float = LIMIT_MB
     """No larger file is read, in megabytes."""
 
@@ -52,6 +54,7 @@ TYPES: Mapping[str, Any] = {
     "columns": list[str],
     "rename": dict[str, str],
     "absent": list[str],
+    "leave_out": list[str],
     "missing": list[Code] | dict[str, list[Code] | Code] | Code,
     "limit_mb": float,
 }
@@ -65,6 +68,7 @@ IN_WORDS = {
     "columns": "a list of names, one for each column of the file",
     "rename": '{ name = "name in the file" }',
     "absent": "a list of columns",
+    "leave_out": "a list of columns",
     "missing": "a list of codes, or { column = [codes] }",
     "limit_mb": "a number above 0",
 }
@@ -83,7 +87,7 @@ def make_layout(task: Mapping[str, Any], local: Mapping[str, Any], schema: Mappi
             missing[column] = missing.get(column, frozenset()) | codes
         _check(found, prefix)
         values |= found
-    for key in ("columns", "absent"):
+    for key in ("columns", "absent", "leave_out"):
         if key in values:
             values[key] = tuple(values[key])
     if values.get("decimal", ".") == values.get("separator", ","):

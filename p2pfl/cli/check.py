@@ -5,6 +5,7 @@ The task, which is the user's code, is loaded, and so are the data of every node
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import click
 from p2pfl.cli.output import Form, format_option, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
+    from p2pfl.cli.check_tables import TablesFound
     from p2pfl.config.model import FederationConfig, Member, NodeConfig
     from p2pfl.errors import UserError
     from p2pfl.learn.interface import Learner
@@ -29,6 +31,7 @@ class Findings:
     warnings: list[str] = field(default_factory=list)
     learners: dict[int, Learner] = field(default_factory=dict)
     here: dict[int, NodeConfig] = field(default_factory=dict)
+    tables: TablesFound | None = None
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl check ward-7\n  p2pfl check ward-7/federation.toml --format json")
@@ -68,6 +71,7 @@ def _survey(federation: FederationConfig, findings: Findings, liars: int | None)
 
     for member in federation.members:
         _look_into_folder(federation, member, findings)
+    _look_at_tables(federation, findings)
     _load_learners(federation, findings)
     _warn(federation, findings)
     _look_for_room(federation, findings)
@@ -98,7 +102,18 @@ def _survey(federation: FederationConfig, findings: Findings, liars: int | None)
         "graph": graph,
         "rule": rule,
         "traffic": traffic,
+        "tables": findings.tables.rows if findings.tables else None,
     }
+
+
+def _look_at_tables(federation: FederationConfig, findings: Findings) -> None:
+    from p2pfl.cli.check_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant
+
+    findings.tables = look_at_tables(federation, findings.here)
+    if findings.tables is not None:
+        findings.mistakes.extend(findings.tables.mistakes)
+        findings.warnings.extend(findings.tables.warnings)
+        logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would say the same again
 
 
 def _look_at_method(federation: FederationConfig, findings: Findings) -> None:
@@ -155,7 +170,8 @@ def _load_learners(federation: FederationConfig, findings: Findings) -> None:
     """If no node's folder is here, the first node's learner, without its data, gives the model's size."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
 
-    indices = sorted(findings.here) or [0]
+    wrong = findings.tables.wrong if findings.tables else set()
+    indices = [index for index in sorted(findings.here) or [0] if index not in wrong]
     for index in indices:
         try:
             findings.learners[index] = _learner(federation, federation.members[index], findings.here.get(index))
@@ -174,9 +190,10 @@ def _load_learners(federation: FederationConfig, findings: Findings) -> None:
 
 def _learner(federation: FederationConfig, member: Member, node: NodeConfig | None) -> Learner:
     from p2pfl.learn.load import make_learner  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table.agreed import with_agreed  # noqa: PLC0415 - as above
 
     return make_learner(
-        federation.task,
+        federation.task if node is None else with_agreed(federation.task, node.state_dir),
         federation.training,
         seed=federation.seed,
         node_index=member.index,
@@ -279,6 +296,7 @@ def _as_row(mistake: UserError) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any]) -> None:
+    from p2pfl.cli.check_tables import print_tables  # noqa: PLC0415 - as above
     from p2pfl.cli.compressors import print_traffic  # noqa: PLC0415 - as above
     from p2pfl.cli.rules import print_rule  # noqa: PLC0415 - as above
 
@@ -290,6 +308,8 @@ def _print(report: dict[str, Any]) -> None:
             print_rule(report["rule"])
         if report["traffic"]:
             print_traffic(report["traffic"])
+        if report["tables"]:
+            print_tables(report["tables"])
     for warning in report["warnings"]:
         click.echo(f"\nwarning: {warning}")
     click.echo(f"\n{len(report['mistakes']) or 'no'} mistake{'s' * (len(report['mistakes']) != 1)}")

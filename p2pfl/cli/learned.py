@@ -6,6 +6,7 @@ torch `state_dict` in a safetensors file.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from contextlib import suppress
@@ -55,26 +56,51 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form:
 @click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT.")
 @click.option("--node", metavar="NAME", help="The node, if SNAPSHOT does not say.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-def export(*, snapshot: Path, output: Path, federation: Path | None, node: str | None, force: bool) -> None:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["safetensors", "onnx"]),
+    help="By default that of OUTPUT's name, else safetensors. onnx: of a csv task, with its preprocessing inside.",
+)
+def export(
+    *, snapshot: Path, output: Path, federation: Path | None, node: str | None, force: bool, form: str | None
+) -> None:
     """Write the model that a node has learned as a plain file.
 
     SNAPSHOT is a node's folder, or the federation's with --node, or a state folder; the node may be running. The file
     is readable by you alone (mode 600): a model tells of the data it learned from. Your own module reads it:
-    module.load_state_dict(safetensors.torch.load_file("model.safetensors")).
+    module.load_state_dict(safetensors.torch.load_file("model.safetensors")). Of a csv task it says how raw rows become
+    inputs, which `p2pfl predict` goes by, and a readable copy of that is written beside it, as OUTPUT.schema.json.
     """
     from p2pfl.cli.main import software_version  # noqa: PLC0415 - the commands are imported by it
     from p2pfl.runtime.learned import read_learned  # noqa: PLC0415 - `--help` stays instant
 
+    form = form or ("onnx" if output.suffix == ".onnx" else "safetensors")
+    beside = output.with_suffix(".schema.json") if output != STDOUT and form == "safetensors" else None
     if output != STDOUT:
         _check_free(output, force=force)
     learned = read_learned(snapshot, federation=federation, node=node)
     for warning in learned.warnings:
         click.echo(f"warning: {warning}", err=True)
-    content = learned.exported(software_version())
+    content = _onnx(learned, software_version()) if form == "onnx" else learned.exported(software_version())
+    if beside is not None and learned.preprocessing:
+        _check_free(beside, force=force)
+        _write(beside, json.dumps(learned.preprocessing, indent=2, ensure_ascii=False).encode() + b"\n")
     if output == STDOUT:
         sys.stdout.buffer.write(content)
     else:
         _write(output, content)
+
+
+def _onnx(learned: Learned, software: str) -> bytes:
+    from p2pfl.learn.table.onnx_graph import to_onnx  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table.scoring import TableModel  # noqa: PLC0415 - as above
+
+    if not learned.preprocessing:
+        text = "this format is for models of tables, the task csv"
+        raise UserError(text, key="--format", value="onnx", allowed="safetensors, for torch.onnx.export of your module")
+    model = TableModel.of(learned.preprocessing, learned.learner.state_dict(learned.vector))
+    return to_onnx(model, learned.metadata(software))
 
 
 def _facts(learned: Learned) -> dict[str, Any]:

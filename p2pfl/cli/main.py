@@ -77,6 +77,7 @@ COMMANDS: Mapping[str, str] = {
     "watch": "Watch a whole federation in the terminal; the page in a browser shows the same.",
     "evaluate": "Test the model that a node has learned.",
     "export": "Write the model that a node has learned as a plain file.",
+    "predict": "Score the rows of a table with the model that was learned.",
 }
 ROOMS: Mapping[str, str] = {
     "key": "new",
@@ -99,6 +100,7 @@ EXTRAS: Mapping[str, str] = {
     "distributed": "dask",
     "segno": "qr",
     "zeroconf": "lan",
+    "onnx": "onnx",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of a disk that accepts no more data, which is neither a mistake nor a bug."""

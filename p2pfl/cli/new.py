@@ -17,9 +17,11 @@ from p2pfl.config.writing import TASK_TEXT, federation_text
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
+    from p2pfl.cli.new_tables import LookedAt
     from p2pfl.crypto.identity import Identity
 
 MOST_NODES = 1_000
+THREE = ("node0", "node1", "node2")
 LAST_PORT = 65_535
 
 
@@ -44,18 +46,24 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
 
 
 @click.command(
-    epilog="\b\nExample:\n  p2pfl new ward-7 --nodes 5 --topology ring\n  p2pfl new ward-7 --nodes pi1,pi2,pi3 --admin"
+    epilog="\b\nExample:\n  p2pfl new ward-7 --nodes 5 --topology ring\n"
+    "  p2pfl new ward-7 --nodes pi1,pi2,pi3 --admin\n"
+    "  p2pfl new hospitals --task csv a.csv b.csv c.csv --target outcome"
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--nodes", type=NamesOrCount(), default="3", show_default=True, help="How many, or their names: pi1,pi2.")
+@click.argument("tables", metavar="[TABLE]...", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--nodes", type=NamesOrCount(), help="How many, or their names: pi1,pi2.  [default: 3; one per TABLE]")
 @click.option("--topology", help="A topology spec, or a graph file to copy.  [default: ring; with --admin keyed-rings]")
 @click.option(
     "--task",
-    type=click.Choice(["own", "digits"]),
+    type=click.Choice(["own", "digits", "csv"]),
     default="own",
     show_default=True,
-    help="own: a task.py to change, which learns digits until you do. digits: the built-in task, without a file.",
+    help="own: a task.py to change, which learns digits until you do. digits: the built-in task, without a file. "
+    "csv: the tables that are named, one for each node.",
 )
+@click.option("--target", metavar="COLUMN", help="With --task csv: the column to predict.")
+@click.option("--positive", metavar="VALUES", help="With --task csv: the target's values to tell from all others: 1,2.")
 @click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl rules`.")
 @click.option("--base-port", type=click.IntRange(1, LAST_PORT), default=8470, show_default=True, help="Of node0.")
 @click.option("--name", help="The federation's name; by default that of DIR.")
@@ -63,9 +71,12 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
 def new(
     *,
     directory: Path,
-    nodes: tuple[str, ...],
+    tables: tuple[Path, ...],
+    nodes: tuple[str, ...] | None,
     topology: str | None,
     task: str,
+    target: str | None,
+    positive: str | None,
     rule: str,
     base_port: int,
     name: str | None,
@@ -76,34 +87,62 @@ def new(
     It holds federation.toml, which is the same on every node, a folder for each node with its node.toml and its secret
     node.key, and task.py, which defines what is learned. With --admin also members.toml, the signed list of members,
     and admin.key, with which `p2pfl member` changes it.
+
+    With --task csv the TABLEs are looked at, on this machine only: DIR gets a schema.toml that says how their columns
+    are read, to be corrected, and each node the path of its table. The tables stay where they are.
     """
     from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.runtime.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - `--help` stays instant
 
-    target = directory.absolute()
-    name, rule = _checked_name(name, target), _checked_rule(rule)
+    place = directory.absolute()
+    name, rule = _checked_name(name, place), _checked_rule(rule)
+    looked = _look_at_tables(task, tables, target, positive, nodes)
+    nodes = (looked.names if looked else nodes) or THREE
     if base_port + len(nodes) - 1 > LAST_PORT:
         raise UserError(f"{len(nodes)} nodes need as many ports", key="--base-port", value=base_port)
     topology = topology or ("keyed-rings" if admin else "ring")
     check_graph(topology, len(nodes), names=nodes)
     signer = Identity.generate() if admin else None
-    with appearing(target) as folder:
-        members = [make_node(folder, called, base_port + index) for index, called in enumerate(nodes)]
+    with appearing(place) as folder:
+        data = looked.data if looked else {}
+        members = [make_node(folder, one, base_port + index, data=data.get(one)) for index, one in enumerate(nodes)]
         spec = own_graph(topology, folder)
         what = "task.py:task" if task == "own" else task
         public = None if signer is None else public_text(signer.public)
-        text = federation_text(name=name, topology=spec, task=what, members=members, rule=rule, admin=public)
+        keys = looked.task_keys if looked else ""
+        text = federation_text(
+            name=name, topology=spec, task=what, members=members, rule=rule, admin=public, task_keys=keys
+        )
         (folder / "federation.toml").write_text(text, encoding="utf-8")
         if task == "own":
             (folder / "task.py").write_text(TASK_TEXT, encoding="utf-8")
+        if looked is not None:
+            (folder / "schema.toml").write_text(looked.schema_text, encoding="utf-8")
         if signer is not None:
             _begin_charter(folder, signer)
         check_result(folder)
+    if looked is not None:
+        looked.show(directory)
     if signer is not None:
         secret = directory / "admin.key"
         text = f"made {secret}: it changes the members. Keep it off the nodes, and a copy of it elsewhere"
         click.echo(text, err=True)
     click.echo(f"made {directory}; next: p2pfl check {directory}", err=True)
+
+
+def _look_at_tables(
+    task: str, tables: tuple[Path, ...], target: str | None, positive: str | None, nodes: tuple[str, ...] | None
+) -> LookedAt | None:
+    """What --task csv needs; None for other tasks, to which tables mean nothing."""
+    if task == "csv":
+        from p2pfl.cli.new_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant
+
+        return look_at_tables(tables, target, positive, nodes)
+    given = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
+    for key, value in given.items():
+        if value:
+            raise UserError("this goes with --task csv alone", key=key, value=value, allowed="--task csv")
+    return None
 
 
 def _begin_charter(folder: Path, signer: Identity) -> None:

@@ -20,7 +20,7 @@ import click
 from p2pfl.cli.output import Form, cell, figure, format_option
 
 if TYPE_CHECKING:
-    from p2pfl.config.model import Member, NodeConfig
+    from p2pfl.config.model import FederationConfig, Member, NodeConfig
     from p2pfl.reporting.status import NodeLine
     from p2pfl.runtime.app import Application
 
@@ -87,6 +87,7 @@ def be_node(
         _warn_of_hiding(member, node)
     if not described.admin:
         _be_modest(node)
+    _agree_on_schema(described, node, launched=launched)
     from p2pfl.runtime.app import Application  # noqa: PLC0415 - after the thread limits are set
     from p2pfl.runtime.parts import read_setup  # noqa: PLC0415 - as above
     from p2pfl.runtime.process import run_node  # noqa: PLC0415 - as above
@@ -111,6 +112,19 @@ def _warn_of_hiding(member: Member, node: NodeConfig) -> None:
     if is_hidden(member.address, node.listen):
         text = "listens on %s, where no other machine reaches its address %s: set listen in its node.toml"
         logging.getLogger("p2pfl").warning(text, node.listen, member.address)
+
+
+def _agree_on_schema(federation: FederationConfig, node: NodeConfig, *, launched: bool) -> None:
+    """Where the nodes find the schema of their tables together, they do so before anything else, and once."""
+    from p2pfl.learn.table.agreed import agreed_file, is_to_agree  # noqa: PLC0415 - for `--help`
+
+    if not is_to_agree(federation.task) or agreed_file(node.state_dir).is_file():
+        return
+    from p2pfl.crypto.identity import Identity  # noqa: PLC0415 - as above
+    from p2pfl.runtime.agreeing import agree  # noqa: PLC0415 - as above
+
+    if not asyncio.run(agree(federation, node, Identity.load(node.key_file), launched=launched)):
+        _leave(STOPPED)
 
 
 def _leave(code: int) -> NoReturn:

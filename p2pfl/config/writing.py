@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from p2pfl.config.model import GossipConfig, TrainingConfig, usual_method
 from p2pfl.config.rule import liars_of
@@ -32,22 +34,43 @@ def federation_text(
     seed: int = 0,
     rule: str = _GOSSIP.rule,
     admin: str | None = None,
+    task_keys: str = "",
 ) -> str:
     """A federation file. Every text must already be valid: nothing but the rule, which may name a file, is escaped.
+    `task_keys` are further lines of `[task]`.
 
     `admin` is the public key of who may change the members while nodes run.
     """
     signs = "" if admin is None else _ADMIN.format(key=admin)
-    head = _HEAD.format(name=name, topology=topology, task=task, seed=seed, admin=signs)
+    head = _HEAD.format(name=name, topology=topology, task=task, seed=seed, admin=signs, keys=task_keys)
     return _aligned(head + _tuning(rule)) + _members(members)
 
 
-def node_text(member: NewMember, *, reachable: bool = False, told: Mapping[str, str] | None = None) -> str:
-    """The node file of one member; `reachable`: it listens to other machines. `told` may have device and precision."""
+def node_text(
+    member: NewMember,
+    *,
+    reachable: bool = False,
+    told: Mapping[str, str] | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> str:
+    """The node file of one member; `reachable`: it listens to other machines. `told` may have device and precision,
+    `data` is its `[data]` table.
+    """
     port = member.address.rpartition(":")[2]
     listen = (_REACHABLE if reachable else _LOCAL).format(port=port)
     lines = {key: f'{key} = "{value}"' if (value := (told or {}).get(key)) else off for key, off in _COMPUTE.items()}
-    return _aligned(_NODE.format(name=member.name, listen=listen, **lines))
+    keys = "".join(f"{key} = {toml_value(value)}\n" for key, value in (data or {}).items())
+    return _aligned(_NODE.format(name=member.name, listen=listen, **lines)) + (keys or _NO_DATA)
+
+
+def toml_value(value: Any) -> str:
+    """JSON's texts, numbers, truth values and lists are TOML's too; tables of tables stand in braces."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{toml_value(str(key))} = {toml_value(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_value(one) for one in value) + "]"
+    text = json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")
 
 
 def _aligned(text: str) -> str:
@@ -91,7 +114,7 @@ topology = "{topology}"  # the graph: see `p2pfl topology list`, or a graph file
 {admin}
 [task]
 name = "{task}"  # file.py:object, package.module:object, or built in: digits, mnist-idx, csv
-
+{keys}
 """
 
 _ADMIN = """\
@@ -175,8 +198,8 @@ _NODE = """\
 # checkpoint_dir = "checkpoints"
 
 [data]  # for the task, which finds these keys in `node.local`
-# path = "data.npz"
 """
+_NO_DATA = '# path = "data.npz"\n'
 
 TASK_TEXT = '''\
 """What this federation learns. Change the model and the data to your own; every node runs the same file."""

@@ -26,6 +26,8 @@ from p2pfl.core.messages import (
     Hello,
     LivesTold,
     Message,
+    ProposalPart,
+    ProposalsHeld,
     Ready,
     Resign,
     VitalsTold,
@@ -210,6 +212,8 @@ class Edge:
                 self.line.copies.told_to_resign |= message.process == self.start.name and is_later
                 return []
             case CharterTold() | CharterAsked() | CharterPart():  # the node reads them before its core would
+                return []
+            case ProposalsHeld() | ProposalPart():  # of a time before there was a model
                 return []
         return self.exchange.hear(message, now)
 

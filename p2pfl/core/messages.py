@@ -20,6 +20,8 @@ MOST_LIVES_TOLD = 256
 """Lives in one message."""
 MOST_PART_BYTES = 48 * 1024
 """Of a charter in one message."""
+MOST_HELD_BYTES = 1 << 11
+"""Of the bits that say whose proposals a node has."""
 MOST_ROWS = 16
 """Rows of vitals in one message."""
 MOST_ROW_BYTES = 384
@@ -199,8 +201,29 @@ class VitalsTold(Struct, frozen=True, kw_only=True, gc=False):
     rows: tuple[tuple[int, bytes], ...]
 
 
+class ProposalsHeld(Struct, frozen=True, kw_only=True, gc=False):
+    """Between nodes that agree on a schema of their tables before they learn: whose proposals the sender has, a bit for
+    each member, and the digest of the schema that it keeps, empty while it has none.
+    """
+
+    held: bytes
+    agreed: bytes
+
+
+class ProposalPart(Struct, frozen=True, kw_only=True, gc=False):
+    """A piece of the proposal of `member`, as that node has signed it: of `size` bytes, those from `offset` on."""
+
+    member: int
+    size: int
+    offset: int
+    part: bytes
+
+
+SchemaMessage = ProposalsHeld | ProposalPart
+"""What is said before there is a model, and ignored from then on."""
+
 Transaction = Request | Reply | Resync | Ask | Busy
-Message = Hello | Transaction | Ready | Done | LivesTold | Resign | CharterMessage | VitalsTold
+Message = Hello | Transaction | Ready | Done | LivesTold | Resign | CharterMessage | SchemaMessage | VitalsTold
 
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")
 _TERMS = [struct.Struct(f"<{count}d") for count in range(MOST_TERMS + 1)]

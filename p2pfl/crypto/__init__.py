@@ -14,6 +14,7 @@ from p2pfl.errors import PeerFault
 WHOLE_SECTIONS = {
     "node": "the names or keys of [[node]] tables",
     "edges": "edges (the graph, or [[edge]] tables)",
+    "schema": "the schema of the tables",
     "model": "the model's shape",
 }
 """What differs where no single key can be named."""

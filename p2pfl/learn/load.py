@@ -24,9 +24,11 @@ from p2pfl.learn.task import LearnerFactory, NodeContext, Task
 BUILT_IN = {
     "digits": ("p2pfl.learn.digits", "digits"),
     "mnist-idx": ("p2pfl.learn.digits", "mnist_idx"),
-    "csv": ("p2pfl.learn.csv_table", "csv_table"),
+    "csv": ("p2pfl.learn.table.task", "csv_table"),
     "quadratic": ("p2pfl.learn.quadratic", "QuadraticTask"),
 }
+FOLDER = "base_dir"
+"""A parameter of this name is no option: it gets the folder of the federation file."""
 ALLOWED = f"{', '.join(BUILT_IN)}, file.py:object or package.module:object"
 
 
@@ -37,7 +39,7 @@ def load_task(config: TaskConfig, base_dir: Path, *, file: Path | None = None) -
     """
     try:
         found = _find(config.name, base_dir) if config.given is None else config.given
-        task = _with_options(found, config)
+        task = _with_options(found, config, base_dir)
     except UserError as error:
         if error.file is None:
             error.file = None if file is None else str(file)
@@ -134,7 +136,7 @@ def _find(name: str, base_dir: Path) -> Any:
     return find_object(name, base_dir, what="task", key="task.name", allowed=ALLOWED)
 
 
-def _with_options(found: Any, config: TaskConfig) -> Task | LearnerFactory:
+def _with_options(found: Any, config: TaskConfig, base_dir: Path) -> Task | LearnerFactory:
     made = not isinstance(found, type) and isinstance(found, Task | LearnerFactory)
     if made and config.options:
         key, value = next(iter(config.options.items()))
@@ -144,7 +146,7 @@ def _with_options(found: Any, config: TaskConfig) -> Task | LearnerFactory:
             value=value,
             allowed="none; a function with keyword parameters that returns a Task takes some",
         )
-    task = found if made else _call(found, config)
+    task = found if made else _call(found, config, base_dir)
     if not isinstance(task, Task | LearnerFactory):
         raise UserError(
             f"{config.name} is no task",
@@ -155,10 +157,12 @@ def _with_options(found: Any, config: TaskConfig) -> Task | LearnerFactory:
     return task
 
 
-def _call(function: Any, config: TaskConfig) -> Any:
+def _call(function: Any, config: TaskConfig, base_dir: Path) -> Any:
     if not callable(function):
         return function
     arguments = bind_options(function, config.options)
+    if FOLDER in inspect.signature(function).parameters:
+        arguments[FOLDER] = base_dir
     try:
         return function(**arguments)
     except UserError:
@@ -180,9 +184,10 @@ def bind_options(function: Callable[..., Any], options: Mapping[str, Any]) -> di
 
 def _check_names(parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
     kinds = {parameter.kind for parameter in parameters.values()}
-    names = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
+    own = {name: parameter for name, parameter in parameters.items() if name != FOLDER}
+    names = [name for name, parameter in own.items() if parameter.kind is not parameter.VAR_KEYWORD]
     for key, value in options.items():
-        if key not in names and inspect.Parameter.VAR_KEYWORD not in kinds:
+        if key == FOLDER or (key not in names and inspect.Parameter.VAR_KEYWORD not in kinds):
             allowed = ", ".join(names) or "none"
             raise UserError("the task has no such option", key=f"task.{key}", value=value, allowed=allowed)
     for name in names:

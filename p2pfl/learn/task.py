@@ -7,7 +7,8 @@
     task = Task(model=lambda: torch.nn.Linear(8, 3), data=data)
 
 In `federation.toml`: `[task] name = "task.py:task"`. A function with keyword parameters that returns a Task takes the
-other keys of `[task]` as its arguments. Nothing here imports torch: a task may do without it (see `LearnerFactory`).
+other keys of `[task]` as its arguments, and the folder of that file if it has a parameter `base_dir`. Nothing here
+imports torch: a task may do without it (see `LearnerFactory`).
 """
 
 from __future__ import annotations
@@ -122,6 +123,11 @@ class Task:
     metrics: Mapping[str, Metric | Callable[[Any, Any], Any]] = field(default_factory=dict)
     metric: str | None = None
     name: str = ""
+    digest: bytes = b""
+    """What nodes must have in common beside the model's shapes and `[task]`, such as a schema in a file of its own."""
+
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    """How raw data become inputs, as JSON has it: exported files carry it."""
 
     def __post_init__(self) -> None:
         for key, value in (("model", self.model), ("data", self.data), ("loss", self.loss)):

@@ -55,6 +55,7 @@ class TorchLearner:
         self.task = task
         self.context = context
         self.training = training
+        self.digest = task.digest
         self.share = tuple(share)
         self._make_module()
         self.train_set, self.test_set = read_samples(task, context)

@@ -25,13 +25,19 @@ from p2pfl.net.sockets import TappedSocket, open_browserless
 from p2pfl.net.visits import ask, bring
 
 PATIENCE = Limits(connect_s=3.0)
-MODEL = "model"
-"""The section of a node's binding that a visitor has nothing to say of."""
+LEARNED = ("schema", "model")
+"""The sections of a node's binding that a visitor has nothing to say of."""
 Result = TypeVar("Result")
 
 
 class UnreachableError(P2PFLError):
     """The node does not answer, or not as one of this federation; the text says why."""
+
+
+def visitors_binding(federation: FederationConfig) -> FederationBinding:
+    """What somebody knows of a federation who has not loaded its task."""
+    sections = (*keys(federation), *((name, bytes(HASH_BYTES)) for name in LEARNED))
+    return FederationBinding(federation_id=federation_id(federation), sections=sections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +50,7 @@ class Errand:
 
     @classmethod
     def of(cls, federation: FederationConfig, identity: Identity) -> Errand:
-        sections = (*keys(federation), (MODEL, bytes(HASH_BYTES)))
-        return cls(
-            identity=identity, binding=FederationBinding(federation_id=federation_id(federation), sections=sections)
-        )
+        return cls(identity=identity, binding=visitors_binding(federation))
 
     async def bring(self, address: str, key: bytes, raw: bytes) -> int:
         """Hand over a charter; the version that the node at `address` with that public key has then.

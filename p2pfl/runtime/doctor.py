@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from p2pfl.config.model import HASH_BYTES, FederationConfig, Member, NodeConfig, federation_id, keys
+from p2pfl.config.model import FederationConfig, Member, NodeConfig, federation_id
 from p2pfl.core.messages import PROTOCOL
 from p2pfl.crypto import WHOLE_SECTIONS
-from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.beacon import FEDERATION_BYTES, About, member_of, prefix_of, software, unseal
 from p2pfl.net.discovery import INSTALL
+from p2pfl.net.errands import LEARNED, visitors_binding
 from p2pfl.net.interfaces import Interface, all_interfaces, covered, own_addresses
 from p2pfl.net.overhear import Announced, Overhearing, Tally
 from p2pfl.net.probe import Answer, Found, Prober
@@ -25,7 +25,7 @@ from p2pfl.runtime.whereabouts import find
 
 RESOLVE_S = 4.0
 CLOCK_OFF_S = 30.0
-UNKNOWN_SECTION = "model"
+UNKNOWN_SECTIONS = frozenset(LEARNED)
 """Only who has loaded the task knows the model's shape."""
 MOST_PLACES = 8
 """Addresses that are tried of one member."""
@@ -151,11 +151,8 @@ def _recognize(federation: FederationConfig, patient: Patient, overhearing: Over
 async def _visit(diagnosis: Diagnosis) -> None:
     """Ask at every place where a member may be."""
     federation = diagnosis.federation
-    binding = FederationBinding(
-        federation_id=federation_id(federation), sections=(*keys(federation), (UNKNOWN_SECTION, bytes(HASH_BYTES)))
-    )
     members = [member.key for member in federation.members]
-    async with Prober(members, binding, ignored=frozenset({UNKNOWN_SECTION})) as prober:
+    async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS) as prober:
 
         async def visit(patient: Patient, text: str, via: list[str]) -> None:
             answer = await prober.ask(parse_address(text, "address"), patient.member.index)

@@ -5,7 +5,6 @@ It appears as a whole or not at all. `save` writes what a Python program has des
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -17,7 +16,7 @@ from typing import Any
 
 from p2pfl.config.load import FILE_NAME, federation_mistakes
 from p2pfl.config.model import Compute, FederationConfig, GossipConfig, TrainingConfig
-from p2pfl.config.writing import NewMember, node_text
+from p2pfl.config.writing import NewMember, node_text, toml_value
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import StorageError, UserError
 from p2pfl.net.address import free_ports
@@ -83,16 +82,7 @@ def _own_code(key: str, spec: str, beside: Path, folder: Path) -> str:
 
 
 def _table(head: str, values: Mapping[str, Any]) -> str:
-    return "".join([f"{head}\n", *(f"{key} = {_toml(value)}\n" for key, value in values.items())])
-
-
-def _toml(value: Any) -> str:
-    """JSON's texts, numbers, truth values and lists are TOML's too; tables of tables stand in braces."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(str(key))} = {_toml(one)}" for key, one in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(one) for one in value) + "]"
-    return json.dumps(str(value) if isinstance(value, Path) else value)
+    return "".join([f"{head}\n", *(f"{key} = {toml_value(value)}\n" for key, value in values.items())])
 
 
 @contextmanager
@@ -114,8 +104,12 @@ def appearing(target: Path, *, replacing: bool = False) -> Iterator[Path]:
         raise StorageError(f"{target} could not be made: {error.strerror}") from error
 
 
-def make_node(folder: Path, name: str, port: int, compute: Compute | None = None) -> NewMember:
-    """`compute` says where it trains; None: nothing is said of that."""
+def make_node(
+    folder: Path, name: str, port: int, compute: Compute | None = None, data: Mapping[str, Any] | None = None
+) -> NewMember:
+    """A node's folder with its key and its node file. `compute` says where it trains (None: nothing is said of that),
+    `data` is the file's `[data]` table.
+    """
     (folder / name).mkdir(mode=0o700)
     identity = Identity.generate()
     identity.save(folder / name / KEY_FILE)
@@ -123,7 +117,7 @@ def make_node(folder: Path, name: str, port: int, compute: Compute | None = None
     usual = Compute()
     told = {key: getattr(compute or usual, key) for key in ("device", "precision")}
     own = {key: value for key, value in told.items() if value != getattr(usual, key)}
-    (folder / name / "node.toml").write_text(node_text(member, told=own), encoding="utf-8")
+    (folder / name / "node.toml").write_text(node_text(member, told=own, data=data), encoding="utf-8")
     return member
 
 

@@ -34,7 +34,8 @@ from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.runtime.charters import newest
-from p2pfl.runtime.parts import ORIGIN, load_learner, replay
+from p2pfl.runtime.exported import PREPROCESSING
+from p2pfl.runtime.parts import ORIGIN, digest_of, load_learner, replay
 from p2pfl.storage import Loaded, peek
 
 if TYPE_CHECKING:
@@ -57,8 +58,18 @@ class Learned:
     learner: Learner
     warnings: list[str]
 
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        """How raw data become inputs, where the task says so."""
+        learner = _of_torch(self.learner)
+        return {} if learner is None else learner.task.preprocessing
+
     def exported(self, software: str) -> bytes:
         """A safetensors file that says where it comes from."""
+        return to_safetensors(self.learner, self.vector, self.metadata(software))
+
+    def metadata(self, software: str) -> dict[str, str]:
+        """Where the model comes from, and how raw data become its inputs."""
         said = {
             "federation": self.federation,
             "node": self.node,
@@ -66,8 +77,8 @@ class Learned:
             "version": self.version,
             "software": software,
         }
-        metadata = {key: str(value) for key, value in said.items() if value is not None}
-        return to_safetensors(self.learner, self.vector, metadata)
+        told = {PREPROCESSING: json.dumps(self.preprocessing, ensure_ascii=False)} if self.preprocessing else {}
+        return {key: str(value) for key, value in said.items() if value is not None} | told
 
 
 def read_learned(path: Path, *, federation: Path | None = None, node: str | None = None) -> Learned:
@@ -151,6 +162,8 @@ def _restored(loaded: Loaded, federation: FederationConfig, folder: Path, path: 
     _check(path, "federation", header.get("federation"), federation.name)
     _check(path, "node", header.get("node"), name)
     learner = _learner(federation, folder, header["node"])
+    if header.get("schema", "") != digest_of(learner).hex():
+        raise _other(path, "schema", header.get("schema"), digest_of(learner).hex(), ORIGIN["schema"])
     if header.get("shape") != learner.shape_digest.hex():
         share, wanted = header.get("share", list(WHOLE)), list(federation.gossip.share)
         if share != wanted:

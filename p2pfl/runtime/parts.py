@@ -45,6 +45,7 @@ from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.stopping import Gauge, gauge_of
+from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.net.discovery import require_zeroconf
 from p2pfl.reporting.traffic import compressor_mistakes
 from p2pfl.storage import Durability, Loaded, Store
@@ -59,6 +60,7 @@ ORIGIN = {
     "node": "node",
     "share": "model, of which other tensors are shared",
     "shape": "model",
+    "schema": "schema of the tables",
 }
 """Entries of a snapshot's header that must be as they are now, and their names in errors. Other patterns may share the
 same tensors."""
@@ -156,7 +158,7 @@ def _keep_small_numbers() -> None:
 def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
     """The node's model and data. Raises UserError: the task, its options or the node's data are wrong."""
     return make_learner(
-        federation.task,
+        with_agreed(federation.task, node.state_dir),
         federation.training,
         seed=federation.seed,
         node_index=federation.member(node.name).index,
@@ -172,16 +174,29 @@ def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
 
 
 def binding(setup: Setup) -> FederationBinding:
-    """What both ends of a session must have in common; the model's shape is one more section."""
-    model = hashlib.blake2b(setup.learner.shape_digest, digest_size=HASH_BYTES, person=b"p2pfl-model").digest()
+    """What both ends of a session must have in common; what the learner adds are two more sections."""
     return FederationBinding(
-        federation_id=federation_id(setup.federation), sections=(*keys(setup.federation), ("model", model))
+        federation_id=federation_id(setup.federation),
+        sections=(*keys(setup.federation), *learned_sections(setup.learner.shape_digest, digest_of(setup.learner))),
     )
+
+
+def digest_of(learner: Learner) -> bytes:
+    """What a learner must have in common with others beside its model's shape; empty: nothing."""
+    digest: bytes = getattr(learner, "digest", b"")
+    return digest
+
+
+def learned_sections(shape: bytes, schema: bytes) -> tuple[tuple[str, bytes], ...]:
+    """The last sections of a binding."""
+    model = hashlib.blake2b(shape, digest_size=HASH_BYTES, person=b"p2pfl-model").digest()
+    return ("schema", schema or bytes(HASH_BYTES)), ("model", model)
 
 
 def snapshot_header(setup: Setup) -> dict[str, Any]:
     """What a snapshot says of where it belongs and how its log is to be read, beside the state itself."""
-    return {
+    digest = digest_of(setup.learner)
+    return ({"schema": digest.hex()} if digest else {}) | {
         "federation": setup.federation.name,
         "node": setup.member.name,
         "index": setup.member.index,
@@ -227,7 +242,7 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
 
 
 def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
-    wanted, found = snapshot_header(setup), {"share": list(WHOLE)} | header
+    wanted, found = {"schema": ""} | snapshot_header(setup), {"share": list(WHOLE), "schema": ""} | header
     same_model = found.get("shape") == wanted["shape"]
     same_key = setup.member.key.hex() in found.get("members", [])[setup.member.index : setup.member.index + 1]
     for key, what in ORIGIN.items():

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct, structs
 from p2pfl.core import messages
 from p2pfl.core.messages import (
     DIGEST_BYTES,
+    MOST_HELD_BYTES,
     MOST_LIVES_TOLD,
     MOST_PART_BYTES,
     MOST_ROW_BYTES,
@@ -150,6 +151,18 @@ class CharterPartHeader(Header, frozen=True):
     part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
 
 
+class ProposalsHeldHeader(Header, frozen=True):
+    held: Annotated[bytes, Meta(max_length=MOST_HELD_BYTES)]
+    agreed: Annotated[bytes, Meta(max_length=32)]
+
+
+class ProposalPartHeader(Header, frozen=True):
+    member: Counter
+    size: Counter
+    offset: Counter
+    part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
+
+
 class VitalsToldHeader(Header, frozen=True):
     rows: Annotated[tuple[tuple[Counter, Row], ...], Meta(max_length=MOST_ROWS)]
 
@@ -189,6 +202,8 @@ KINDS = (
     MessageKind(12, messages.CharterAsked, CharterAskedHeader),
     MessageKind(13, messages.CharterPart, CharterPartHeader),
     MessageKind(14, messages.VitalsTold, VitalsToldHeader),
+    MessageKind(15, messages.ProposalsHeld, ProposalsHeldHeader),
+    MessageKind(16, messages.ProposalPart, ProposalPartHeader),
 )
 BY_CODE = {kind.code: kind for kind in KINDS}
 BY_MESSAGE = {kind.message: kind for kind in KINDS}

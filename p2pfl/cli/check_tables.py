@@ -1,0 +1,109 @@
+"""What `p2pfl check` says of the tables of a federation whose task is `csv`: rows, gaps, classes, how different the
+sites are, and every mistake in every table at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.cli.output import write_rows
+
+if TYPE_CHECKING:
+    from p2pfl.config.model import FederationConfig, NodeConfig
+    from p2pfl.errors import UserError
+    from p2pfl.learn.table.differences import SiteFacts
+    from p2pfl.learn.table.task import TableTask
+
+
+@dataclass(slots=True)
+class TablesFound:
+    """`rows` are facts by node; `wrong` are the indices of members whose tables cannot be learned from."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    mistakes: list[UserError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    wrong: set[int] = field(default_factory=set)
+
+
+def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound | None:
+    """Read the tables of the nodes that are here. None: the task is another one, or cannot be looked at."""
+    if federation.task.name != "csv" or federation.task.given is not None:
+        return None
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table.agreed import with_agreed  # noqa: PLC0415 - as above
+
+    try:
+        from p2pfl.learn.table.task import table_task  # noqa: PLC0415 - imports torch
+
+        node = next(iter(here.values()), None)
+        task = federation.task if node is None else with_agreed(federation.task, node.state_dir)
+        given = table_task(task.options, federation.path.parent)
+        return _survey(here, given)
+    except (UserError, ModuleNotFoundError):
+        return None  # whoever loads the learners says why
+
+
+def _survey(here: Mapping[int, NodeConfig], given: TableTask) -> TablesFound:
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table.differences import survey  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.looking import read_tables  # noqa: PLC0415 - as above
+
+    found = TablesFound()
+    paths, tests, layouts = dict[str, Path](), dict[str, Path](), {}
+    members = {node.name: index for index, node in here.items()}
+    for node in here.values():
+        try:
+            layouts[node.name] = given.layout(node.data)
+        except UserError:
+            continue  # as above
+        for key, place in (("path", paths), ("test_path", tests)):
+            if isinstance(node.data.get(key), str):
+                place[node.name] = (node.path.parent / Path(node.data[key]).expanduser()).absolute()
+    trained, tested = (read_tables(given.schema, chosen, layouts) for chosen in (paths, tests))
+    found.mistakes = [*trained.mistakes, *tested.mistakes]
+    found.wrong = {members[name] for name in {*paths, *tests} if name not in trained.tables and name in paths}
+    found.wrong |= {members[name] for name in tests if name not in tested.tables}
+    facts, odd = survey(trained.tables, given.schema)
+    found.warnings = [*trained.warnings, *odd]
+    found.rows = [_row(one) for one in facts]
+    return found
+
+
+def _row(facts: SiteFacts) -> dict[str, Any]:
+    return {
+        "node": facts.node,
+        "rows": facts.rows,
+        "cells_missing": facts.cells_missing,
+        "columns_absent": list(facts.absent),
+        "classes": facts.classes,
+        "label_distance": facts.label_distance,
+        "column_distance": dict(facts.far_columns),
+    }
+
+
+def print_tables(rows: list[dict[str, Any]]) -> None:
+    """For people: a line for each node."""
+    shown = [
+        {
+            "node": row["node"],
+            "rows": row["rows"],
+            "cells missing": f"{row['cells_missing']:.1%}",
+            "columns absent": ", ".join(row["columns_absent"]) or None,
+            "classes": row["classes"] and ", ".join(f"{name}: {count}" for name, count in row["classes"].items()),
+            "labels differ": row["label_distance"],
+            "columns differ": ", ".join(f"{name} {value:.2f}" for name, value in row["column_distance"].items())
+            or None,
+        }
+        for row in rows
+    ]
+    click.echo()
+    write_rows(shown, "table")
+    click.echo(
+        "labels differ: total variation from all other nodes', 0 to 1 (of a regression the Wasserstein-1 distance);\n"
+        "columns differ: the most different ones, by Wasserstein-1 distance in standard deviations"
+    )

@@ -1,0 +1,159 @@
+"""`p2pfl new --task csv`: what is found in the tables, as the files of a federation and as lines for the user.
+
+The tables are read on this machine; nothing of them is written but what stands in the schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from p2pfl.config.tables import NAME
+from p2pfl.errors import UserError
+from p2pfl.learn.table.differences import SiteFacts, survey
+from p2pfl.learn.table.guessing import guess_layout
+from p2pfl.learn.table.layout import Layout, make_layout
+from p2pfl.learn.table.looking import read_tables
+from p2pfl.learn.table.merging import Merged, merge
+from p2pfl.learn.table.profile import look_at
+from p2pfl.learn.table.proposal import propose
+from p2pfl.learn.table.usual import usual_metrics
+from p2pfl.learn.table.writing import schema_text
+
+FEWEST = 2
+ODD_SIGNS = re.compile(r"[^A-Za-z0-9._-]+")
+TASK_KEYS = """\
+schema = "schema.toml"  # how the tables are read: correct it where the guess is wrong, then `p2pfl check`
+holdout = 0.2  # the share of its rows that each node keeps for its own test; or test_path in [data]
+# model = "linear"  # or "mlp"
+# hidden = [32]  # widths of the mlp's layers
+# class_weights = "balanced"  # or {{ class = weight }}
+# metrics = {metrics}
+# metric = {metric}  # the main one, for tables and pictures
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedAt:
+    """`data` are the `[data]` tables of the node files, by node."""
+
+    names: tuple[str, ...]
+    data: Mapping[str, Mapping[str, Any]]
+    merged: Merged
+    schema_text: str
+    task_keys: str
+    facts: list[SiteFacts]
+    warnings: list[str]
+
+    def show(self, directory: Path) -> None:
+        """Say on stderr what was guessed, and what is odd."""
+        contents, notes = self.merged.contents, self.merged.notes
+        target = contents["target"]
+        kind = "regression" if self.merged.schema.classes is None else "classes"
+        click.echo(f"target {target}: {kind}: {notes.get(target, '')}", err=True)
+        click.echo(f"numbers: {_listed(contents.get('numeric', ()))}", err=True)
+        for name, values in contents.get("categories", {}).items():
+            click.echo(f"category {name}: {_listed(values)}", err=True)
+        for name, codes in contents.get("missing", {}).items():
+            click.echo(f"taken for missing in {name}: {_listed(codes)}", err=True)
+        used = {target, *contents.get("numeric", ()), *contents.get("categories", ())}
+        for name, note in notes.items():
+            if name not in used:
+                click.echo(f"{name}: {note}", err=True)
+        for warning in (*self.merged.warnings, *self.warnings):
+            click.echo(f"odd: {warning}", err=True)
+        click.echo(f"these are guesses: correct them in {directory / 'schema.toml'}", err=True)
+
+
+def look_at_tables(
+    tables: tuple[Path, ...], target: str | None, positive: str | None, nodes: tuple[str, ...] | None
+) -> LookedAt:
+    """Raises UserError: a table cannot be read, the target is not there, or names do not fit the tables."""
+    if len(tables) < FEWEST:
+        allowed = "two or more TABLEs, one for each node"
+        raise UserError("--task csv makes a node of each table", key="TABLE", value=len(tables), allowed=allowed)
+    names = _names(tables, nodes)
+    paths = {name: path.absolute() for name, path in zip(names, tables, strict=True)}
+    layouts = {name: guess_layout(path) for name, path in paths.items()}
+    if not target:
+        header = look_at(paths[names[0]], layouts[names[0]]).columns
+        raise UserError("the column to predict is needed", key="--target", allowed=", ".join(header))
+    declared = {"target": target} | ({"positive": _values(positive)} if positive else {})
+    proposals = []
+    for name, path in paths.items():
+        profile = look_at(path, layouts[name])
+        if target not in profile.columns:
+            raise UserError(
+                "the table lacks this column", file=path, key="--target", value=target, allowed=_listed(profile.columns)
+            )
+        proposals.append(propose(profile, node=name, federation="", least_count=1))
+    merged = merge(proposals, declared)
+    _allow_gaps(merged, [proposal.columns[target].missing for proposal in proposals])
+    by_schema = {name: _with_codes(layout, merged.contents) for name, layout in layouts.items()}
+    looked = read_tables(merged.schema, paths, by_schema)
+    facts, odd = survey(looked.tables, merged.schema)
+    return LookedAt(
+        names=names,
+        data={name: {"path": str(path)} | _written(layouts[name]) for name, path in paths.items()},
+        merged=merged,
+        schema_text=schema_text(merged, origin="Guessed by `p2pfl new` from the tables of all nodes."),
+        task_keys=_task_keys(merged),
+        facts=facts,
+        warnings=[*looked.warnings, *map(str, looked.mistakes), *odd],
+    )
+
+
+def _allow_gaps(merged: Merged, missing: list[int]) -> None:
+    """Rows without a target are left out, where there are any."""
+    if any(missing):
+        merged.contents["missing_target"] = "drop"
+        merged.warnings.append(f"{merged.contents['target']}: {sum(missing)} rows have none, and are left out")
+
+
+def _with_codes(layout: Layout, contents: Mapping[str, Any]) -> Layout:
+    return make_layout({}, _written(layout), contents)
+
+
+def _written(layout: Layout) -> dict[str, str]:
+    """What is not as usual."""
+    usual = Layout()
+    keys = ("separator", "decimal", "encoding")
+    return {key: getattr(layout, key) for key in keys if getattr(layout, key) != getattr(usual, key)}
+
+
+def _values(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _names(tables: tuple[Path, ...], nodes: tuple[str, ...] | None) -> tuple[str, ...]:
+    if nodes is not None:
+        if len(nodes) != len(tables):
+            allowed = f"{len(tables)} names, one for each table, or nothing"
+            raise UserError("other than the number of tables", key="--nodes", value=len(nodes), allowed=allowed)
+        return nodes
+    names = tuple(ODD_SIGNS.sub("-", path.stem).strip("-.")[:64] for path in tables)
+    for name, path in zip(names, tables, strict=True):
+        if not NAME.fullmatch(name) or names.count(name) > 1:
+            text = "this file's name cannot be the name of a node" if names.count(name) == 1 else "named twice"
+            raise UserError(text, key="TABLE", value=str(path), allowed="--nodes with a name for each")
+    return names
+
+
+def _task_keys(merged: Merged) -> str:
+    metrics = usual_metrics(merged.schema)
+    listed = ", ".join(f'"{name}"' for name in metrics)
+    return TASK_KEYS.format(metrics=f"[{listed}]", metric=f'"{metrics[0]}"')
+
+
+MOST_LISTED = 12
+
+
+def _listed(names: Any) -> str:
+    found = [str(name) for name in names]
+    more = f" and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
+    return (", ".join(found[:MOST_LISTED]) + more) or "none"

@@ -1,0 +1,112 @@
+"""`p2pfl predict`: score the rows of a table with a model that a federation has learned."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.cli.output import Form, format_option, write_rows
+from p2pfl.errors import UserError
+
+if TYPE_CHECKING:
+    from p2pfl.learn.table.layout import Layout
+    from p2pfl.learn.table.scoring import TableModel
+
+ALLOWED = "a node whose task is csv, or a safetensors file that `p2pfl export` made of one"
+FORMS: tuple[Form, ...] = ("csv", "json", "table")
+
+
+@click.command(
+    epilog="\b\nExample:\n  p2pfl predict hospitals/site1 new.csv > scores.csv\n"
+    "  p2pfl predict model.safetensors new.csv --keep patient"
+)
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@click.argument("table", metavar="TABLE", type=click.Path(path_type=Path))
+@click.option("--keep", metavar="COLUMN", multiple=True, help="Repeat this column of TABLE in the result.")
+@click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above MODEL.")
+@click.option("--node", metavar="NAME", help="The node, if MODEL does not say.")
+@format_option(*FORMS)
+def predict(
+    *, model: Path, table: Path, keep: tuple[str, ...], federation: Path | None, node: str | None, form: Form
+) -> int:
+    """Score the rows of TABLE.
+
+    MODEL is the folder of a node whose task is csv, its state folder, or a file from `p2pfl export`, which needs
+    neither a federation nor torch. TABLE needs no target, and has one row for each row of the result, in its order:
+    the prediction, and for classes the probability of each. A column that it lacks, and a value that the model does
+    not know, count as missing.
+    """
+    from p2pfl.learn.table.reading import read_table, say_what_is_odd  # noqa: PLC0415 - `--help` stays instant
+
+    found, layout = _model(model, table, federation, node)
+    rows = read_table(table, found.schema, layout, scoring=True)
+    for text in say_what_is_odd(rows, "TABLE"):
+        click.echo(f"warning: {text.replace(' of node TABLE', '')}", err=True)
+    columns = _kept(table, layout, keep) | found.scores(rows)
+    write_rows(list(_by_row(columns)), form)
+    sys.stdout.flush()
+    return 0
+
+
+def _model(path: Path, table: Path, federation: Path | None, node: str | None) -> tuple[TableModel, Layout]:
+    """The model, and how the table is written: like the node's own where there is one, else by its looks."""
+    from p2pfl.learn.table.guessing import guess_layout  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.scoring import TableModel, read_preprocessing  # noqa: PLC0415 - as above
+    from p2pfl.runtime.exported import read_exported  # noqa: PLC0415 - as above
+
+    found = read_exported(path) if path.is_file() else None
+    if found is not None:
+        preprocessing: Mapping[str, Any] = read_preprocessing(found.preprocessing) or {}
+        state, local = found.state, dict[str, Any]()
+    else:
+        from p2pfl.runtime.learned import read_learned  # noqa: PLC0415 - as above, and it imports torch
+
+        learned = read_learned(path, federation=federation, node=node)
+        for warning in learned.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        preprocessing, state = learned.preprocessing, learned.learner.state_dict(learned.vector)
+        local = dict(getattr(getattr(learned.learner, "context", None), "local", {}))
+    if not preprocessing:
+        raise UserError("this model says nothing of tables", key="MODEL", value=str(path), allowed=ALLOWED)
+    try:
+        model = TableModel.of(preprocessing, state)
+    except UserError as error:
+        error.file = error.file or str(path)
+        raise
+    guessed = guess_layout(table)
+    looks = {key: getattr(guessed, key) for key in ("separator", "decimal", "encoding")}
+    return model, make_layout({"missing": preprocessing["missing"]}, looks | _of_layout(local))
+
+
+def _of_layout(local: Mapping[str, Any]) -> dict[str, Any]:
+    from p2pfl.learn.table.layout import KEYS  # noqa: PLC0415 - `--help` stays instant
+
+    return {key: value for key, value in local.items() if key in KEYS}
+
+
+def _kept(table: Path, layout: Layout, keep: Sequence[str]) -> dict[str, list[Any]]:
+    """The columns (n,) that are repeated."""
+    from p2pfl.learn.table import rows  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table.mistakes import TableMistakes  # noqa: PLC0415 - as above
+
+    if not keep:
+        return {}
+    header = rows.read_header(table, layout)
+    for column in keep:
+        if column not in header:
+            raise UserError("the table lacks this column", file=table, key="--keep", value=column)
+    found: dict[str, list[Any]] = {column: [] for column in keep}
+    for batch in rows.batches(table, layout, list(found), TableMistakes(table)):
+        for column, texts in batch.columns.items():
+            found[column] += texts
+    return found
+
+
+def _by_row(columns: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))

@@ -1,0 +1,33 @@
+"""`[task] schema = "agreed"`: what the nodes agreed on is beside a node's state, from its first start on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from p2pfl.config.model import TaskConfig
+from p2pfl.learn.table.files import AGREED, FILE_NAME
+from p2pfl.learn.table.schema import KEYS
+
+
+def is_to_agree(task: TaskConfig) -> bool:
+    """Whether the nodes find the schema together."""
+    return task.name == "csv" and task.given is None and task.options.get("schema") == AGREED
+
+
+def agreed_file(state_dir: Path) -> Path:
+    return state_dir / FILE_NAME
+
+
+def with_agreed(task: TaskConfig, state_dir: Path) -> TaskConfig:
+    """The task with the schema that the node keeps, where there is one."""
+    file = agreed_file(state_dir)
+    if not is_to_agree(task) or not file.is_file():
+        return task
+    return replace(task, options=task.options | {"schema": str(file)})
+
+
+def declared_by(task: TaskConfig) -> dict[str, Any]:
+    """What `[task]` says of the schema itself, which is taken as it is."""
+    return {key: task.options[key] for key in (*KEYS, "missing") if key in task.options}

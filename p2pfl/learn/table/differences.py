@@ -1,0 +1,175 @@
+"""How different the tables of several nodes are, where one machine has them all: labels, columns, and what is odd.
+
+Total variation of two distributions of labels p, q is half the sum of |p - q|, from 0 to 1. The Wasserstein-1 distance
+of a column, between one node and all others, is in standard deviations of the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.learn.table.encoding import encode_targets
+from p2pfl.learn.table.reading import Table
+from p2pfl.learn.table.schema import Schema
+
+OTHER_UNIT = 5.0
+"""A column that is further from the others than so many of the smaller of both standard deviations."""
+UNSCALED = 100.0
+"""How many times the spread of another input is too much."""
+NEARLY_EMPTY = 0.9
+LEAST_CELLS = 10
+"""Of fewer cells nothing is said."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteFacts:
+    """One node's table, by the schema."""
+
+    node: str
+    rows: int
+    cells_missing: float
+    """The share of the cells in columns other than the target."""
+    absent: tuple[str, ...]
+    classes: Mapping[str, int] | None
+    """Rows of each class; None for a regression."""
+    label_distance: float | None
+    """Total variation between its labels and those of all others; of a regression Wasserstein-1, in its unit."""
+    far_columns: tuple[tuple[str, float], ...]
+    """The columns that differ most from the others', with their Wasserstein-1 distances; the largest first."""
+
+
+def survey(tables: Mapping[str, Table], schema: Schema, most_columns: int = 3) -> tuple[list[SiteFacts], list[str]]:
+    """Facts by node, and warnings. Columns and distances need two tables."""
+    warnings = [text for node, table in tables.items() for text in _odd_here(node, table, schema)]
+    facts = []
+    for node, table in tables.items():
+        others = [other for name, other in tables.items() if name != node]
+        far = _distances(table, others, schema)
+        facts.append(
+            SiteFacts(
+                node=node,
+                rows=len(table),
+                cells_missing=_missing(table, schema),
+                absent=table.absent,
+                classes=_counts(table, schema),
+                label_distance=_label_distance(table, others, schema),
+                far_columns=tuple(sorted(far.items(), key=lambda one: -one[1])[:most_columns]),
+            )
+        )
+        warnings += _other_units(node, table, others, schema)
+    return facts, [*_unscaled(tables, schema), *warnings]
+
+
+def wasserstein(first: Floats, second: Floats) -> float:
+    """Between two samples (n,) and (m,): the area between their distribution functions."""
+    values = np.sort(np.concatenate([first, second]))
+    below_first = np.searchsorted(np.sort(first), values[:-1], side="right") / len(first)
+    below_second = np.searchsorted(np.sort(second), values[:-1], side="right") / len(second)
+    return float(np.sum(np.abs(below_first - below_second) * np.diff(values)))
+
+
+def total_variation(first: Mapping[str, float], second: Mapping[str, float]) -> float:
+    """Between two distributions, given as counts of the same values."""
+    one, other = max(1, sum(first.values())), max(1, sum(second.values()))
+    return 0.5 * sum(abs(first[name] / one - second[name] / other) for name in first)
+
+
+def _known(table: Table, column: str) -> Floats:
+    values = table.columns[column]
+    return values[~np.isnan(values)]
+
+
+def _counts(table: Table, schema: Schema) -> dict[str, int] | None:
+    if schema.classes is None:
+        return None
+    labels = np.bincount(encode_targets(table.columns, schema).astype(np.int64), minlength=len(schema.classes))
+    return dict(zip(schema.classes, labels.tolist(), strict=True))
+
+
+def _missing(table: Table, schema: Schema) -> float:
+    columns = [column for column in schema.columns if column != schema.target]
+    return float(np.mean([np.isnan(table.columns[column]).mean() for column in columns]))
+
+
+def _label_distance(table: Table, others: list[Table], schema: Schema) -> float | None:
+    if not others:
+        return None
+    if schema.classes is None:
+        rest = np.concatenate([_known(other, schema.target) for other in others])
+        return wasserstein(_known(table, schema.target), rest)
+    own, rest_counts = _counts(table, schema) or {}, dict.fromkeys(schema.classes, 0)
+    for other in others:
+        for name, count in (_counts(other, schema) or {}).items():
+            rest_counts[name] += count
+    return total_variation(own, rest_counts)
+
+
+def _distances(table: Table, others: list[Table], schema: Schema) -> dict[str, float]:
+    """By numeric column that both have."""
+    found = {}
+    for column in schema.numeric:
+        own, rest = _known(table, column), _rest(others, column)
+        if len(own) and len(rest):
+            found[column] = wasserstein(own, rest) / schema.scale(column)[1]
+    return found
+
+
+def _rest(others: list[Table], column: str) -> Floats:
+    return np.concatenate([np.zeros(0), *(_known(other, column) for other in others)])
+
+
+def _odd_here(node: str, table: Table, schema: Schema) -> list[str]:
+    """What is odd of one table alone."""
+    said = []
+    counts = _counts(table, schema)
+    if counts is not None and len(table) == max(counts.values()):
+        only = max(counts, key=lambda name: counts[name])
+        said.append(f"{table.path}: every row of node {node} has the class {only!r}")
+    for column in (*schema.numeric, *schema.categories):
+        if column in table.absent:
+            continue
+        known = _known(table, column)
+        if len(known) < (1 - NEARLY_EMPTY) * len(table):
+            share = 1 - len(known) / len(table)
+            said.append(f"{table.path}: column {column!r} of node {node} is nearly empty: {share:.0%} is missing")
+        elif len(known) >= LEAST_CELLS and np.ptp(known) == 0:
+            said.append(f"{table.path}: column {column!r} of node {node} has one value in all rows")
+    return said
+
+
+def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -> list[str]:
+    """Columns that are so far from the others' that they may be in another unit."""
+    said = []
+    numeric = (*schema.numeric, *(() if schema.classes is not None else (schema.target,)))
+    for column in numeric:
+        own, rest = _known(table, column), _rest(others, column)
+        if min(len(own), len(rest)) < LEAST_CELLS:
+            continue
+        spread = min(own.std(), rest.std())
+        if spread > 0 and wasserstein(own, rest) > OTHER_UNIT * spread:
+            text = f"{table.path}: column {column!r} of node {node} may be in another unit: its median is"
+            said.append(f"{text} {np.median(own):.4g}, that of the others {np.median(rest):.4g}")
+    return said
+
+
+def _unscaled(tables: Mapping[str, Table], schema: Schema) -> list[str]:
+    """Inputs of which one has a hundred times the spread of another: then only that one is learned from."""
+    spreads = {}
+    for column in schema.numeric:
+        values = _rest(list(tables.values()), column)
+        if len(values) >= LEAST_CELLS and values.std() > 0:
+            spreads[column] = float(values.std()) / schema.scale(column)[1]
+    if not spreads:
+        return []
+    most, least = (choose(spreads, key=lambda name: spreads[name]) for choose in (max, min))
+    usual = min(spreads[least], 1.0)  # a category's inputs are 0 or 1
+    if spreads[most] <= UNSCALED * usual:
+        return []
+    text = f"column {most!r} spreads over {spreads[most]:.4g} as the model sees it, others over {usual:.4g}"
+    return [f"{text}: give means and stds (`p2pfl schema propose` and `merge` find them), or nothing else is learned"]

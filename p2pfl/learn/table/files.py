@@ -1,0 +1,54 @@
+"""A schema as a file: TOML beside the federation file, or the one on which the nodes agreed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from p2pfl.config.tables import read_document
+from p2pfl.errors import UserError
+from p2pfl.learn.table.schema import KEYS, Schema, make_schema
+
+FILE_NAME = "schema.toml"
+AGREED = "agreed"
+"""In place of a file name: the nodes find the schema together, before they learn."""
+FILE_KEYS = (*KEYS, "missing", "agreement")
+"""The keys of a schema file: `missing` are codes, as in `[task]`, and `agreement` says how it came about."""
+
+
+def schema_of(options: Mapping[str, Any], base_dir: Path) -> tuple[Schema, Mapping[str, Any]]:
+    """The schema by `[task]` or by the file that it names, and the missing codes of that file (a layout's `missing`).
+
+    Raises UserError: it makes no sense, or file and `[task]` say different things.
+    """
+    name = options.get("schema")
+    if name is None:
+        return make_schema(options), {}
+    if not isinstance(name, str) or not name:
+        raise UserError("no file", key="task.schema", value=name, allowed='a file such as "schema.toml"')
+    if name == AGREED:
+        allowed = "`p2pfl run`, which asks the other nodes first; or a schema file: `p2pfl schema --help`"
+        raise UserError("the nodes have not agreed on a schema yet", key="task.schema", value=name, allowed=allowed)
+    return read_schema(base_dir / name, options)
+
+
+def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping[str, Any]]:
+    """The schema in a file, and its missing codes. What `[task]` says of it too must be the same.
+
+    Raises UserError: the file is wrong.
+    """
+    document = read_document(path)
+    for key, value in document.items():
+        if key not in FILE_KEYS:
+            raise UserError("unknown key", file=path, key=key, value=value, allowed=", ".join(FILE_KEYS))
+    try:
+        found = make_schema(document, prefix="")
+    except UserError as error:
+        error.file = str(path)
+        raise
+    for key in KEYS:
+        if options.get(key) is not None and make_schema({**document, key: options[key]}) != found:
+            text = f"{path.name} says something else"
+            raise UserError(text, key=f"task.{key}", value=options[key], allowed=f"what stands there, or no {key} here")
+    return found, {key: document[key] for key in ("missing",) if key in document}

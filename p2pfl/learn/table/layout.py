@@ -1,0 +1,137 @@
+"""How one node's file is written: what may differ from site to site, in a node's `[data]` or for all in `[task]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from p2pfl.errors import UserError
+from p2pfl.learn.table.cells import spelled
+
+Code = str | int | float
+EVERY = "*"
+"""Stands for every column in a table of missing codes."""
+LIMIT_MB = 1024.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """`missing` are texts, spelled, that mean a missing cell, by column; `*` is for every column."""
+
+    separator: str = ","
+    decimal: str = "."
+    encoding: str = "utf-8"
+    header: bool = True
+    """Whether the first line has the names of the columns."""
+    columns: tuple[str, ...] = ()
+    """The names of the columns where there is no header."""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """The names that columns have in this file, by their names in the schema."""
+    absent: tuple[str, ...] = ()
+    """Columns of the schema that this file lacks on purpose."""
+    missing: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    leave_out: tuple[str, ...] = ()
+    """Columns of which nothing is told when nodes agree on a schema."""
+    limit_mb: float = LIMIT_MB
+    """No larger file is read, in megabytes."""
+
+    def codes(self, column: str) -> frozenset[str]:
+        """What else means a missing cell of that column."""
+        return self.missing.get(EVERY, frozenset()) | self.missing.get(column, frozenset())
+
+    def name_in_file(self, column: str) -> str:
+        return self.rename.get(column, column)
+
+
+TYPES: Mapping[str, Any] = {
+    "separator": str,
+    "decimal": str,
+    "encoding": str,
+    "header": bool,
+    "columns": list[str],
+    "rename": dict[str, str],
+    "absent": list[str],
+    "leave_out": list[str],
+    "missing": list[Code] | dict[str, list[Code] | Code] | Code,
+    "limit_mb": float,
+}
+"""The keys of a layout, and their types."""
+KEYS = tuple(TYPES)
+IN_WORDS = {
+    "separator": 'one character, such as ";" or "\\t"',
+    "decimal": '"." or ","',
+    "encoding": "utf-8, latin-1, cp1252 or another of Python's",
+    "header": "true or false",
+    "columns": "a list of names, one for each column of the file",
+    "rename": '{ name = "name in the file" }',
+    "absent": "a list of columns",
+    "leave_out": "a list of columns",
+    "missing": "a list of codes, or { column = [codes] }",
+    "limit_mb": "a number above 0",
+}
+
+
+def make_layout(task: Mapping[str, Any], local: Mapping[str, Any], schema: Mapping[str, Any] | None = None) -> Layout:
+    """The layout by `[task]` and, above it, a node's `[data]`. Missing codes of all three add up.
+
+    Raises UserError: a wrong type or value.
+    """
+    values: dict[str, Any] = {}
+    missing: dict[str, frozenset[str]] = {}
+    for prefix, table in (("schema.", schema or {}), ("task.", task), ("data.", local)):
+        found = {key: _converted(prefix, key, table[key]) for key in KEYS if key in table}
+        for column, codes in _codes(found.pop("missing", {})).items():
+            missing[column] = missing.get(column, frozenset()) | codes
+        _check(found, prefix)
+        values |= found
+    for key in ("columns", "absent", "leave_out"):
+        if key in values:
+            values[key] = tuple(values[key])
+    if values.get("decimal", ".") == values.get("separator", ","):
+        text = "the decimal sign is the separator too"
+        raise UserError(text, key="data.decimal", value=values.get("decimal", "."), allowed='separator = ";", say')
+    if not values.get("header", True) and not values.get("columns"):
+        raise UserError("without a header this is needed", key="data.columns", allowed=IN_WORDS["columns"])
+    return Layout(**values, missing=missing)
+
+
+def _converted(prefix: str, key: str, value: Any) -> Any:
+    try:
+        return msgspec.convert(value, TYPES[key])
+    except msgspec.ValidationError as error:
+        raise UserError(str(error), key=prefix + key, value=value, allowed=IN_WORDS[key]) from None
+
+
+def _codes(given: Code | Sequence[Code] | Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    by_column = given if isinstance(given, Mapping) else {EVERY: given}
+    return {
+        column: frozenset(spelled(str(code)) for code in (codes if isinstance(codes, list) else [codes]))
+        for column, codes in by_column.items()
+    }
+
+
+def _is_encoding(name: str) -> bool:
+    """Of text: Python knows others, from bytes to bytes."""
+    try:
+        return isinstance(b"a".decode(name), str)
+    except (LookupError, ValueError):
+        return False
+
+
+FITS: Mapping[str, Callable[[Any], bool]] = {
+    "separator": lambda text: len(text) == 1 and text not in '\r\n"',
+    "decimal": lambda text: text in (".", ","),
+    "encoding": _is_encoding,
+    "columns": lambda names: len(set(names)) == len(names) and all(names),
+    "limit_mb": lambda number: number > 0,
+}
+"""Which values of the right type are allowed."""
+
+
+def _check(values: Mapping[str, Any], prefix: str) -> None:
+    for key, is_right in FITS.items():
+        if key in values and not is_right(values[key]):
+            raise UserError("wrong value", key=prefix + key, value=values[key], allowed=IN_WORDS[key])

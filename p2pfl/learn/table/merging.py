@@ -1,0 +1,256 @@
+"""One schema from what all nodes propose: the same on every node, whatever the order in which proposals came.
+
+Sums are exactly rounded, so their order does not count; columns and values are sorted, or in the order of the first
+node's table. What `[task]` declares is taken as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from p2pfl.errors import UserError
+from p2pfl.learn.table.cells import NUMBER, all_numbers
+from p2pfl.learn.table.layout import make_layout
+from p2pfl.learn.table.profile import MOST_CATEGORIES, MOST_LEVELS
+from p2pfl.learn.table.proposal import ColumnTold, Proposal
+from p2pfl.learn.table.schema import KEYS, Schema, make_schema
+
+DIGITS = 6
+"""Significant digits of means and standard deviations."""
+LEAST_LEVELS = 3
+"""Whole numbers of fewer values, 0 and 1 say, stay numbers: that takes one input less."""
+NEARLY_EMPTY = 0.9
+"""The share of missing cells that is worth a remark."""
+UNUSED = {
+    "text": "free text",
+    "date": "dates, which say nothing to a model: write the days since an event, or an age",
+    "identifier": "names the rows",
+    "empty": "empty",
+}
+
+
+@dataclass(slots=True)
+class Merged:
+    """`contents` are those of a schema file. `notes` say by column how it was taken, or why it was not."""
+
+    contents: dict[str, Any]
+    notes: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def schema(self) -> Schema:
+        return make_schema({key: value for key, value in self.contents.items() if key in KEYS}, prefix="")
+
+
+def merge(proposals: Iterable[Proposal], declared: Mapping[str, Any]) -> Merged:
+    """`declared` are the keys of a schema that `[task]` has: the target at least.
+
+    Raises UserError: no column is left, or there is no target.
+    """
+    told = sorted(proposals, key=lambda one: one.node)
+    target = declared.get("target")
+    merged = Merged({key: declared[key] for key in (*KEYS, "missing") if declared.get(key) is not None})
+    if not target:
+        raise UserError("the task needs this option", key="task.target", allowed="the name of a column")
+    _add_target(merged, str(target), _column(told, str(target)))
+    chosen = {*declared.get("numeric", ()), *declared.get("categories", {})}
+    for name in dict.fromkeys(column for one in told for column in one.columns):
+        if name != target and (not chosen or name in chosen):
+            _add_column(merged, name, _column(told, name), len(told), declared)
+    if not merged.contents.get("numeric") and not merged.contents.get("categories"):
+        left = "; ".join(f"{name}: {note}" for name, note in merged.notes.items())
+        raise UserError("no column is left to learn from", allowed=left or None)
+    _add_codes(merged, told)
+    merged.contents = {key: merged.contents[key] for key in (*KEYS, "missing") if key in merged.contents}
+    return merged
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """What all nodes say of one column, by node."""
+
+    told: Mapping[str, ColumnTold]
+
+    @property
+    def used(self) -> dict[str, ColumnTold]:
+        """Of the nodes that have any of it."""
+        return {node: one for node, one in self.told.items() if one.kind != "empty"}
+
+    @property
+    def kinds(self) -> set[str]:
+        return {one.kind for one in self.used.values()}
+
+    @property
+    def count(self) -> int:
+        return sum(one.count for one in self.told.values())
+
+    @property
+    def missing(self) -> int:
+        return sum(one.missing for one in self.told.values())
+
+    @property
+    def values(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for one in self.told.values():
+            found.update(one.values)
+        return found
+
+    @property
+    def are_levels(self) -> bool:
+        """Whether every node's cells are told by value."""
+        return all(one.values or one.rare for one in self.used.values())
+
+    @property
+    def mean_and_std(self) -> tuple[float, float]:
+        numbers = [one for one in self.used.values() if one.kind == "number"]
+        count = sum(one.count for one in numbers)
+        mean = math.fsum(one.total or 0.0 for one in numbers) / count
+        square = math.fsum(one.squares or 0.0 for one in numbers) / count
+        variance = square - mean * mean
+        spread = math.sqrt(variance) if variance > abs(square) * 1e-12 else 0.0
+        return _rounded(mean), _rounded(spread)
+
+
+def _column(told: Sequence[Proposal], name: str) -> _Column:
+    return _Column({one.node: one.columns[name] for one in told if name in one.columns})
+
+
+def _add_target(merged: Merged, target: str, column: _Column) -> None:
+    contents = merged.contents
+    if not column.used:
+        raise UserError("no table has this column", key="task.target", value=target)
+    if "positive" not in contents and "classes" not in contents:
+        levels = sorted_values(column.values)
+        few = column.are_levels and 2 <= len(levels) <= (MOST_LEVELS if all_numbers(levels) else MOST_CATEGORIES)
+        if few:
+            contents["classes"] = levels
+        elif column.kinds == {"number"}:
+            mean, std = column.mean_and_std
+            _scale(contents, target, mean, std)
+            merged.notes[target] = "a number: this is a regression"
+            return
+        else:
+            said = ", ".join(levels[:3]) if levels else " and ".join(sorted(column.kinds))
+            allowed = "classes with two values or more, or numbers"
+            raise UserError("this column is no target", key="task.target", value=f"{target}: {said}", allowed=allowed)
+    keys = ("classes", "positive", "negative", "ignore_case")
+    schema = make_schema({"target": target, "numeric": ["a column"]} | {key: contents.get(key) for key in keys})
+    counts = dict.fromkeys(schema.classes or (), 0)
+    for value, count in column.values.items():
+        place = schema.class_of(value)
+        if place is not None and schema.classes:
+            counts[schema.classes[place]] += count
+    contents.setdefault("class_counts", counts)
+    merged.notes[target] = ", ".join(f"{name}: {count} rows" for name, count in counts.items())
+
+
+def _add_column(merged: Merged, name: str, column: _Column, nodes: int, declared: Mapping[str, Any]) -> None:
+    unused = column.kinds & {"text", "date", "identifier"}
+    if name in declared.get("categories", {}):
+        merged.notes[name] = "as declared"
+    elif name in declared.get("numeric", ()):
+        _add_declared_number(merged, name, column)
+    elif unused or not column.used:
+        merged.notes[name] = f"left out: {UNUSED[min(unused or {'empty'})]}"
+        if len(column.kinds) > 1:
+            merged.warnings.append(f"{name}: left out, for {_who_says(column)}")
+    elif _is_category(column):
+        _add_category(merged, name, column)
+    elif column.kinds == {"number"}:
+        _add_number(merged, name, column)
+    else:
+        merged.notes[name] = "left out: not the same on all nodes"
+        merged.warnings.append(f"{name}: left out, for {_who_says(column)}: declare it in [task], or rename it")
+    _say_what_lacks(merged, name, column, nodes)
+
+
+def _say_what_lacks(merged: Merged, name: str, column: _Column, nodes: int) -> None:
+    lacking = nodes - len(column.told)
+    if lacking and name in (*merged.contents.get("numeric", ()), *merged.contents.get("categories", ())):
+        merged.notes[name] = f"{merged.notes.get(name, '')}; {lacking} of {nodes} nodes lack it"
+    empty = column.missing / max(1, column.count + column.missing)
+    if empty > NEARLY_EMPTY and column.count:
+        merged.warnings.append(f"{name}: nearly empty, {empty:.0%} of its cells are missing")
+
+
+def _is_category(column: _Column) -> bool:
+    values = column.values
+    if not column.are_levels or len(values) < 2:
+        return False
+    if column.kinds == {"number"}:
+        return LEAST_LEVELS <= len(values) <= MOST_LEVELS
+    return len(values) <= MOST_CATEGORIES
+
+
+def _add_category(merged: Merged, name: str, column: _Column) -> None:
+    values = sorted_values(column.values)
+    merged.contents.setdefault("categories", {})[name] = values
+    merged.notes[name] = f"{len(values)} values in {column.count} cells, {column.missing} missing"
+    if any(one.rare for one in column.used.values()):
+        merged.contents.setdefault("unseen", "missing")
+        merged.notes[name] += "; values of few rows count as missing"
+
+
+def _add_number(merged: Merged, name: str, column: _Column) -> None:
+    mean, std = column.mean_and_std
+    if not std:
+        merged.notes[name] = f"left out: constant, always {mean:g}"
+        merged.warnings.append(f"{name}: left out, for it is the same in every row")
+        return
+    merged.contents.setdefault("numeric", []).append(name)
+    _scale(merged.contents, name, mean, std)
+    merged.notes[name] = f"{column.count} numbers, {column.missing} missing"
+
+
+def _add_declared_number(merged: Merged, name: str, column: _Column) -> None:
+    if column.kinds == {"number"}:
+        _scale(merged.contents, name, *column.mean_and_std)
+        merged.notes[name] = f"{column.count} numbers, {column.missing} missing"
+    else:
+        merged.warnings.append(f"{name}: declared a number, and {_who_says(column)}")
+
+
+def _scale(contents: dict[str, Any], name: str, mean: float, std: float) -> None:
+    for key, value in (("means", mean), ("stds", std or 1.0)):
+        table = contents.setdefault(key, {})
+        table.setdefault(name, value)
+
+
+def _add_codes(merged: Merged, told: Sequence[Proposal]) -> None:
+    """What stands for a missing value at any node, beside what `[task]` says."""
+    used = (*merged.contents.get("numeric", ()), *merged.contents.get("categories", ()), merged.contents["target"])
+    found: dict[str, list[str]] = {}
+    for name in used:
+        codes = sorted({code for one in told if name in one.columns for code in one.columns[name].codes})
+        if codes:
+            found[name] = codes
+            merged.notes[name] = f"{merged.notes.get(name, '')}; {', '.join(codes)} taken for missing".lstrip("; ")
+    if found:
+        layout = make_layout({"missing": merged.contents.get("missing", {})}, {})
+        given = {column: sorted(codes) for column, codes in layout.missing.items()}
+        for name, codes in found.items():
+            given[name] = sorted({*given.get(name, ()), *codes})
+        merged.contents["missing"] = given
+
+
+def sorted_values(values: Iterable[str]) -> list[str]:
+    """Numbers by size, before texts."""
+    return sorted(values, key=lambda text: (0, float(text), text) if NUMBER.fullmatch(text) else (1, 0.0, text))
+
+
+def _who_says(column: _Column) -> str:
+    said = [f"{node} has {_in_words(one)}" for node, one in column.used.items()]
+    return ", ".join(said) or "no node has it"
+
+
+def _in_words(one: ColumnTold) -> str:
+    values = ", ".join(list(one.values)[:3])
+    return f"{one.kind} ({values})" if values and one.kind == "category" else f"{one.kind}s"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

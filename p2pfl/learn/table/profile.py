@@ -1,0 +1,201 @@
+"""A look at one table of which nothing is known: what each column seems to hold. Nothing of it leaves the machine."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from p2pfl.errors import UserError
+from p2pfl.learn.table import cells, rows
+from p2pfl.learn.table.layout import Layout
+from p2pfl.learn.table.mistakes import TableMistakes
+
+Kind = Literal["number", "category", "text", "date", "identifier", "empty"]
+
+MOST_COLUMNS = 1000
+MOST_VALUES = 1000
+"""Different values that are counted of one column."""
+MOST_CATEGORIES = 30
+"""A column of more different texts is free text."""
+MOST_LEVELS = 10
+"""A column of more different whole numbers is no category."""
+SENTINELS = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)
+"""Numbers that often stand for a missing one, where they are far from the others."""
+FAR = 2.0
+"""How many times as large as the next one a number must be, to be far from the others."""
+MOST_CODE_SHARE = 0.5
+"""A text in more of the cells than this is no code for missing among numbers."""
+MOST_CODES = 2
+IDENTIFIER = re.compile(r"(?:.*[_\s.-])?(?:id|ids|nr|no|index|key|uuid|mrn)", re.IGNORECASE)
+LEAST_ROWS = 20
+"""In a smaller table it is no surprise that all values differ."""
+
+
+@dataclass(slots=True)
+class Column:
+    """What was seen of one column. Sums leave out the sentinels, which are counted apart."""
+
+    name: str
+    rows: int = 0
+    missing: int = 0
+    numbers: int = 0
+    dates: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+    is_whole: bool = True
+    sentinels: Counter[float] = field(default_factory=Counter)
+    texts: Counter[str] = field(default_factory=Counter)
+    """Cells that hold no number, spelled."""
+    values: Counter[str] = field(default_factory=Counter)
+    """All cells that are not missing, spelled; of too many different ones the first that came."""
+    is_too_varied: bool = False
+
+    def see(self, text: str, count: int, layout: Layout, codes: frozenset[str], *, fold: bool) -> None:
+        """So many cells have this text."""
+        self.rows += count
+        if cells.is_missing(text, codes, layout.decimal):
+            self.missing += count
+            return
+        value = cells.spelled(text, decimal=layout.decimal, ignore_case=fold)
+        if value in self.values or len(self.values) < MOST_VALUES:
+            self.values[value] += count
+        else:
+            self.is_too_varied = True
+        number = cells.number(text, layout.decimal)
+        if number is None:
+            self._see_text(value, text, count)
+        elif number in SENTINELS:
+            self.sentinels[number] += count
+        else:
+            self._see_number(number, count)
+
+    def _see_text(self, value: str, text: str, count: int) -> None:
+        self.dates += count if cells.is_date(text) else 0
+        if value in self.texts or len(self.texts) < MOST_VALUES:
+            self.texts[value] += count
+
+    def _see_number(self, number: float, count: int) -> None:
+        self.numbers += count
+        self.total += number * count
+        self.squares += number * number * count
+        self.low, self.high = min(self.low, number), max(self.high, number)
+        self.is_whole = self.is_whole and number.is_integer()
+
+    @property
+    def known(self) -> int:
+        return self.rows - self.missing
+
+    def decide(self) -> None:
+        """Take sentinels that are far from the other numbers for missing, and count the others as what they are."""
+        for number in sorted(self.sentinels):
+            count = self.sentinels[number]
+            if not (self.numbers and self._is_far(number)):
+                del self.sentinels[number]
+                self._see_number(number, count)
+
+    def _is_far(self, number: float) -> bool:
+        """A negative code among numbers that are not, or one that is far above all of them."""
+        if number < 0:
+            return self.low >= 0
+        return self.low >= 0 and 0 < self.high * FAR <= number
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """What seems to stand for a missing value: a far number, or a rare text among numbers."""
+        found = [f"{number:g}" for number in sorted(self.sentinels)]
+        return (*found, *sorted(self._odd_texts()))
+
+    def _odd_texts(self) -> Iterable[str]:
+        words, count = len(self.texts), sum(self.texts.values())
+        few = words <= MOST_CODES and count <= MOST_CODE_SHARE * self.known
+        return self.texts if self.numbers and few and not self.dates else ()
+
+    @property
+    def kind(self) -> Kind:
+        odd = set(self._odd_texts())
+        texts = sum(count for text, count in self.texts.items() if text not in odd)
+        if not self.numbers and not texts:
+            return "empty"
+        if self.dates > MOST_CODE_SHARE * self.known:
+            return "date"
+        if self._counts_rows():
+            return "identifier"
+        if not texts:
+            return "number"
+        few = not self.is_too_varied and len(self.values) <= min(MOST_CATEGORIES, max(2, self.known // 2))
+        return "category" if few else "text"
+
+    def _counts_rows(self) -> bool:
+        """Whether it names the rows: all values differ, and they are numbered, or the column is called so."""
+        if self.known < LEAST_ROWS or (self.is_too_varied is False and len(self.values) < self.known):
+            return False
+        numbered = self.is_whole and self.high - self.low + 1 == self.numbers == self.known
+        named = IDENTIFIER.fullmatch(self.name) is not None
+        return numbered or (named and (self.is_whole or not self.numbers))
+
+    @property
+    def levels(self) -> dict[str, int]:
+        """The values and how many cells have each, where they are few enough to be a category's."""
+        missing = {*self.codes}
+        found = {value: count for value, count in self.values.items() if value not in missing}
+        if self.is_too_varied:
+            return {}
+        if self.kind == "number":
+            return found if self.is_whole and len(found) <= MOST_LEVELS else {}
+        return found if self.kind == "category" else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One table. `columns` are by their names in the schema, in the order of the file."""
+
+    path: Path
+    rows: int
+    columns: dict[str, Column]
+
+
+def look_at(path: Path, layout: Layout, *, fold: bool = False, only: Iterable[str] | None = None) -> Profile:
+    """Read a whole table, once. `fold`: case does not count; `only`: the columns to look at.
+
+    Raises UserError: it cannot be read, has no rows, or rows of unequal length.
+    """
+    header = rows.read_header(path, layout)
+    mistakes = TableMistakes(path)
+    _check_header(header, mistakes)
+    in_schema = {name: column for column, name in layout.rename.items()}
+    wanted = [name for name in header if only is None or in_schema.get(name, name) in set(only)]
+    found = {name: Column(in_schema.get(name, name)) for name in wanted}
+    count = 0
+    for batch in rows.batches(path, layout, wanted, mistakes):
+        count += len(batch.lines)
+        for name, texts in batch.columns.items():
+            codes = layout.codes(found[name].name)
+            for text, times in Counter(texts).items():
+                found[name].see(text, times, layout, codes, fold=fold)
+    mistakes.raise_any()
+    if not count:
+        raise UserError("the table has no rows", file=path)
+    for column in found.values():
+        column.decide()
+    return Profile(path=path, rows=count, columns={column.name: column for column in found.values()})
+
+
+def _check_header(header: list[str], mistakes: TableMistakes) -> None:
+    for name, times in Counter(header).items():
+        if times > 1:
+            mistakes.add("the table has this column twice", key="line 1", value=name)
+        if not name:
+            mistakes.add("a column has no name", key="line 1", allowed="a header, or header = false in [data]")
+    if len(header) > MOST_COLUMNS:
+        mistakes.add("too many columns", key="line 1", value=len(header), allowed=f"at most {MOST_COLUMNS}")
+    if len(header) == 1:
+        text = "the table has one column"
+        mistakes.add(text, key="line 1", value=header[0][:40], allowed='two or more; or another separator, such as ";"')
+    mistakes.raise_any()

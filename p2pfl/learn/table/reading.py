@@ -1,0 +1,241 @@
+"""A node's file by the schema: columns of numbers, and every mistake in it.
+
+With one of the extra `table`'s libraries the columns are read faster (`fast`); whatever that cannot read without doubt
+is read again by `rows`, which says what is wrong. The values are the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.errors import UserError
+from p2pfl.learn.table import cells, fast, rows
+from p2pfl.learn.table.layout import Layout
+from p2pfl.learn.table.mistakes import Cell, TableMistakes
+from p2pfl.learn.table.schema import Schema
+
+NOTHING = float("nan")
+UNSEEN = float("inf")
+"""What stands for a value that is not declared, until they are counted."""
+CLOSE = 0.75
+"""How much alike two names are, at least, for one to be a misspelling of the other."""
+MOST_NAMED = 12
+"""Values or columns that an error lists."""
+Parse = Callable[[str], "float | Cell"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """`columns` are those of the schema, (n,) float64 each: numbers or places of values, NaN where missing.
+
+    A column that the file lacks is missing in every row.
+    """
+
+    path: Path
+    columns: dict[str, NDArray[np.float64]]
+    absent: tuple[str, ...]
+    without_target: int
+    """Rows that were left out because their target is missing."""
+    unseen: int
+    """Cells with a value that is not declared, taken as missing."""
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = False) -> Table:
+    """Read a file. `scoring`: its rows need no target, and values that are not declared count as missing.
+
+    Raises UserError: it cannot be read; TableError: it lacks a column, or cells hold what the schema does not allow.
+    """
+    rows.check_size(path, layout)
+    header = rows.read_header(path, layout)
+    present = _present(path, header, schema, layout, scoring=scoring)
+    parsers = {name: _parser(column, name, schema, layout, scoring=scoring) for column, name in present.items()}
+    numbers = {name: layout.codes(column) for column, name in present.items() if column in schema.numeric}
+    found = fast.read_columns(path, layout, header, parsers, numbers)
+    by_name = _read_plainly(path, layout, parsers) if found is None else found
+    columns, unseen = {column: by_name[name] for column, name in present.items()}, 0
+    for values in columns.values():
+        is_unseen = np.isposinf(values)
+        unseen += int(is_unseen.sum())
+        values[is_unseen] = NOTHING
+    count = len(next(iter(columns.values())))
+    absent = tuple(column for column in schema.columns if column not in present)
+    columns |= {column: np.full(count, NOTHING) for column in absent}
+    dropped = 0
+    if not scoring and schema.missing_target == "drop":
+        known = ~np.isnan(columns[schema.target])
+        dropped = int(count - known.sum())
+        columns = {column: values[known] for column, values in columns.items()}
+    if count == dropped:
+        raise UserError("no row of the table has a target" if count else "the table has no rows", file=path)
+    return Table(path=path, columns=columns, absent=absent, without_target=dropped, unseen=unseen)
+
+
+def _present(path: Path, header: list[str], schema: Schema, layout: Layout, *, scoring: bool) -> dict[str, str]:
+    """The columns of the schema that the file has, and their names in it. Raises TableError: one is missing."""
+    mistakes = TableMistakes(path)
+    unused = set(header) - {layout.name_in_file(column) for column in schema.columns}
+    present = {}
+    for column in schema.columns:
+        name = layout.name_in_file(column)
+        if header.count(name) > 1:
+            mistakes.add("the table has this column twice", key="line 1", value=name, allowed=_listed(header))
+        elif name in header and column not in layout.absent:
+            present[column] = name
+        elif column == schema.target and not scoring:
+            mistakes.add("the table lacks this column", key="line 1", value=name, allowed=_listed(header))
+        elif column not in layout.absent and column != schema.target:
+            _look_for_another_name(mistakes, name, header, unused)
+    if not present or (not mistakes.whole and set(present) <= {schema.target}):
+        allowed = _listed(schema.columns)
+        mistakes.add("the table has no column of the schema", key="line 1", value=_listed(header), allowed=allowed)
+    mistakes.raise_any()
+    return present
+
+
+def _look_for_another_name(mistakes: TableMistakes, name: str, header: Sequence[str], unused: set[str]) -> None:
+    """A column that is there under a name that is much alike is no absent one."""
+    by_case = {other.casefold(): other for other in sorted(unused)}
+    meant = difflib.get_close_matches(name.casefold(), list(by_case), n=1, cutoff=CLOSE)
+    if meant:
+        other = by_case[meant[0]]
+        text = f"the table lacks this column, and has {other!r}"
+        advice = f'rename = {{ "{name}" = "{other}" }} in [data] if that is it, absent = ["{name}"] if it is not'
+        mistakes.add(text, key="line 1", value=name, allowed=f"{_listed(header)}; {advice}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return (", ".join(names[:MOST_NAMED]) + more) or "nothing"
+
+
+def _read_plainly(path: Path, layout: Layout, parsers: dict[str, Parse]) -> dict[str, NDArray[np.float64]]:
+    mistakes = TableMistakes(path)
+    parts: dict[str, list[NDArray[np.float64]]] = {name: [np.zeros(0)] for name in parsers}
+    for batch in rows.batches(path, layout, list(parsers), mistakes):
+        for name, texts in batch.columns.items():
+            parts[name].append(_parsed(texts, batch.lines, parsers[name], mistakes))
+    mistakes.raise_any()
+    return {name: np.concatenate(found) for name, found in parts.items()}
+
+
+def _parsed(texts: Sequence[str], lines: Sequence[int], parse: Parse, mistakes: TableMistakes) -> NDArray[np.float64]:
+    """Equal texts are parsed once."""
+    known: dict[str, float | Cell] = {}
+    found = np.empty(len(texts))
+    for place, text in enumerate(texts):
+        value = known.get(text)
+        if value is None:
+            value = known[text] = parse(text)
+        if isinstance(value, Cell):
+            mistakes.add_cell(lines[place], value)
+            value = NOTHING
+        found[place] = value
+    return found
+
+
+def _parser(column: str, name: str, schema: Schema, layout: Layout, *, scoring: bool) -> Parse:
+    """What makes a number of one column's cell, or says what is wrong with it."""
+    if column == schema.target:
+        return _target_parser(name, schema, layout, optional=scoring or schema.missing_target == "drop")
+    codes = layout.codes(column)
+    if column in schema.categories:
+        return _category_parser(column, name, schema, layout, lenient=scoring or schema.unseen == "missing")
+    return _number_parser(name, codes, layout.decimal)
+
+
+def _number_parser(name: str, codes: frozenset[str], decimal: str) -> Parse:
+    """Codes that are numbers are compared as such."""
+    words = cells.MISSING | {code.lower() for code in codes}
+    values = {float(code) for code in codes if cells.NUMBER.fullmatch(code)}
+
+    def parse(text: str) -> float | Cell:
+        if text.lower() in words:
+            return NOTHING
+        value = cells.number(text, decimal)
+        return _no_number(name, text) if value is None else NOTHING if value in values else value
+
+    return parse
+
+
+def _no_number(name: str, text: str) -> Cell:
+    if cells.is_date(text):
+        advice = "a number, such as the days since an event, or an age: a date says nothing to a model"
+        return Cell(name, "a date, not a number", text, f"{advice}; or leave the column out of numeric")
+    return Cell(name, "not a number", text, "a finite number, or empty if it is missing; or a code in `missing`")
+
+
+def _category_parser(column: str, name: str, schema: Schema, layout: Layout, *, lenient: bool) -> Parse:
+    values = {value: float(place) for place, value in enumerate(schema.categories[column])}
+    codes = layout.codes(column)
+    allowed = f'{_listed(schema.categories[column])}; or unseen = "missing"'
+
+    def parse(text: str) -> float | Cell:
+        place = values.get(schema.spell(text, layout.decimal))
+        if place is not None:
+            return place
+        if cells.is_missing(text, codes, layout.decimal):
+            return NOTHING
+        return UNSEEN if lenient else Cell(name, "this value is not declared in [task]", text, allowed)
+
+    return parse
+
+
+def _target_parser(name: str, schema: Schema, layout: Layout, *, optional: bool) -> Parse:
+    codes = layout.codes(schema.target)
+
+    def missing(text: str, wanted: str) -> float | Cell:
+        advice = 'or missing_target = "drop" to leave such rows out'
+        return NOTHING if optional else Cell(name, "the target is missing", text, f"{wanted}; {advice}")
+
+    number = _number_parser(name, codes, layout.decimal)
+    declared = schema.positive + schema.negative or schema.classes or ()
+
+    def parse_number(text: str) -> float | Cell:
+        value = number(text)
+        return missing(text, "a number") if not isinstance(value, Cell) and math.isnan(value) else value
+
+    def parse_class(text: str) -> float | Cell:
+        value = schema.spell(text, layout.decimal)
+        if value not in declared and cells.is_missing(text, codes, layout.decimal):
+            return missing(text, _listed(_targets(schema)))
+        place = schema.class_of(value)
+        if place is None or (schema.positive and not _fits(value, schema)):
+            return Cell(name, "this value is not declared in [task]", text, _listed(_targets(schema)))
+        return float(place)
+
+    return parse_number if schema.classes is None else parse_class
+
+
+def _fits(value: str, schema: Schema) -> bool:
+    """Where the positive values are numbers, another text is a mistake and not the other class."""
+    return value in schema.positive or bool(cells.NUMBER.fullmatch(value)) or not cells.all_numbers(schema.positive)
+
+
+def _targets(schema: Schema) -> tuple[str, ...]:
+    if not schema.positive:
+        return schema.classes or ()
+    others = schema.negative or (("another number",) if cells.all_numbers(schema.positive) else ("any other value",))
+    return (*schema.positive, *others)
+
+
+def say_what_is_odd(table: Table, node: str) -> list[str]:
+    """Warnings about what was read, for the node's log and for `check`."""
+    said = []
+    if table.absent:
+        text = f"{table.path}: no column {', '.join(map(repr, table.absent))}: missing in every row of node {node}"
+        said.append(text)
+    if table.without_target:
+        said.append(f"{table.path}: {table.without_target} rows without a target are left out")
+    if table.unseen:
+        said.append(f"{table.path}: {table.unseen} cells with values that the schema does not have count as missing")
+    return said

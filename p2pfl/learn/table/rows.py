@@ -1,0 +1,113 @@
+"""The rows of a table as texts, by Python's own reader, a batch at a time: memory does not grow with the file."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2pfl.errors import UserError
+from p2pfl.learn.table.layout import Layout
+from p2pfl.learn.table.mistakes import TableMistakes
+
+BATCH_ROWS = 8192
+MEGABYTE = 1_000_000
+MOST_CELL_CHARACTERS = 1 << 17
+"""What the csv module allows in one cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """`columns` are the texts (n,) of those that were asked for, by their names in the file."""
+
+    lines: list[int]
+    """The line (n,) of the file on which each row ends."""
+    columns: dict[str, list[str]]
+
+
+def check_size(path: Path, layout: Layout) -> None:
+    """Refuse a file that is too large. Raises UserError: also where it cannot be opened."""
+    try:
+        size_mb = path.stat().st_size / MEGABYTE
+    except OSError as error:
+        raise UserError(f"the table cannot be read: {error}", file=path) from error
+    if size_mb > layout.limit_mb:
+        text = f"the table has {size_mb:,.0f} MB; its rows stay in memory, as 4 bytes for each input"
+        allowed = f"at most {layout.limit_mb:,.0f} MB, or a larger limit_mb in [data]"
+        raise UserError(text, file=path, key="data.limit_mb", allowed=allowed)
+
+
+def read_header(path: Path, layout: Layout) -> list[str]:
+    """The names of the columns, as the file or its layout says. Raises UserError: it cannot be read."""
+    if not layout.header:
+        return list(layout.columns)
+    check_size(path, layout)
+    try:
+        with path.open(encoding=_encoding(layout), newline="") as file:
+            reader = csv.reader(file, delimiter=layout.separator, strict=True)
+            return [name.strip() for name in next(reader, [])]
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise _unreadable(path, layout, error) from error
+
+
+def batches(path: Path, layout: Layout, wanted: Sequence[str], mistakes: TableMistakes) -> Iterator[Batch]:
+    """The rows, without empty lines. A row with too few or too many cells goes to `mistakes`, and is left out.
+
+    Raises UserError: the file cannot be read.
+    """
+    check_size(path, layout)
+    header = read_header(path, layout)
+    places = [header.index(column) for column in wanted]
+    try:
+        with path.open(encoding=_encoding(layout), newline="") as file:
+            reader = csv.reader(file, delimiter=layout.separator, strict=True)
+            if layout.header:
+                next(reader, None)
+            lines, rows = list[int](), list[list[str]]()
+            for cells in reader:
+                if not cells:
+                    continue
+                if len(cells) != len(header):
+                    _refuse_length(mistakes, reader.line_num, len(cells), layout, header)
+                    continue
+                lines.append(reader.line_num)
+                rows.append(cells)
+                if len(rows) == BATCH_ROWS:
+                    yield _batch(lines, rows, wanted, places)
+                    lines, rows = [], []
+            if rows:
+                yield _batch(lines, rows, wanted, places)
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise _unreadable(path, layout, error) from error
+
+
+def _batch(lines: list[int], rows: list[list[str]], wanted: Sequence[str], places: Sequence[int]) -> Batch:
+    columns = {column: [row[place].strip() for row in rows] for column, place in zip(wanted, places, strict=True)}
+    return Batch(lines, columns)
+
+
+def _refuse_length(mistakes: TableMistakes, line: int, found: int, layout: Layout, header: list[str]) -> None:
+    what = "header" if layout.header else "columns"
+    mistakes.add(
+        f"the number of cells differs from the {what}'s",
+        key=f"line {line}",
+        value=found,
+        allowed=f"{len(header)} cells; or another separator than {layout.separator!r}, or decimal",
+    )
+
+
+def _encoding(layout: Layout) -> str:
+    """UTF-8 may begin with a mark that says so."""
+    plain = layout.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    return "utf-8-sig" if plain else layout.encoding
+
+
+def _unreadable(path: Path, layout: Layout, error: Exception) -> UserError:
+    if isinstance(error, UnicodeError):
+        allowed = f"text in {layout.encoding}, or another encoding in [data], such as latin-1 or cp1252"
+        return UserError(f"the table cannot be read: {error}", file=path, key="data.encoding", allowed=allowed)
+    text = f"the table cannot be read: {error}"
+    if isinstance(error, csv.Error):
+        return UserError(text, file=path, allowed=f'cells between {layout.separator!r}, quoted with " where need be')
+    return UserError(text, file=path)

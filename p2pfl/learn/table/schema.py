@@ -1,0 +1,214 @@
+"""What all nodes must agree on about their tables: which columns there are, what they mean, and how they are scaled.
+
+It is in `[task]`, or in a file beside it that `[task] schema` names. Values are compared by what they are, not by how
+they are spelled (`cells.spelled`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from p2pfl.errors import UserError
+from p2pfl.learn.table.cells import spelled
+
+Value = str | int | float
+Unseen = Literal["refuse", "missing"]
+Targetless = Literal["refuse", "drop"]
+DIGEST_BYTES = 32
+POSITIVE = ("negative", "positive")
+"""The classes where `positive` says which values of the target are the second one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """A numeric column takes an input, (value - mean) / std, and with `indicators` another, 1.0 where it is missing. A
+    category takes one per value, all 0 where it is missing. Regression targets are standardized too if a mean or std is
+    declared for them.
+    """
+
+    target: str
+    numeric: tuple[str, ...]
+    categories: Mapping[str, tuple[str, ...]]
+    """The values of each, spelled."""
+    classes: tuple[str, ...] | None
+    """None is regression."""
+    positive: tuple[str, ...] = ()
+    """Values of the target, spelled, that are the second class."""
+    negative: tuple[str, ...] = ()
+    """Those of the first; empty: all others."""
+    means: Mapping[str, float] = field(default_factory=dict)
+    stds: Mapping[str, float] = field(default_factory=dict)
+    indicators: bool = True
+    ignore_case: bool = False
+    unseen: Unseen = "refuse"
+    """Whether a value that is not declared is a mistake, or counts as missing."""
+    missing_target: Targetless = "refuse"
+    """Whether a row without a target is a mistake, or left out."""
+    class_counts: Mapping[str, int] = field(default_factory=dict)
+    """How many rows each class has on all nodes together, for balanced weights."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All that a file should have, the target last."""
+        return (*self.numeric, *self.categories, self.target)
+
+    @property
+    def width(self) -> int:
+        """How many inputs a row has."""
+        per_number = 2 if self.indicators else 1
+        return per_number * len(self.numeric) + sum(len(values) for values in self.categories.values())
+
+    @property
+    def outputs(self) -> int:
+        return 1 if self.classes is None else len(self.classes)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """A name for each input of a row, in order."""
+        return tuple(self._inputs())
+
+    def _inputs(self) -> Iterator[str]:
+        for column in self.numeric:
+            yield column
+            if self.indicators:
+                yield f"{column} is missing"
+        for column, values in self.categories.items():
+            yield from (f"{column} = {value}" for value in values)
+
+    def spell(self, text: str, decimal: str = ".") -> str:
+        return spelled(text, decimal=decimal, ignore_case=self.ignore_case)
+
+    def scale(self, column: str) -> tuple[float, float]:
+        """The mean and the std of a numeric column, as declared."""
+        return self.means.get(column, 0.0), self.stds.get(column, 1.0)
+
+    def class_of(self, value: str) -> int | None:
+        """The class of a target's spelled value; None: it has none."""
+        if self.positive:
+            if value in self.positive:
+                return 1
+            return 0 if not self.negative or value in self.negative else None
+        classes = self.classes or ()
+        return classes.index(value) if value in classes else None
+
+    def contents(self) -> dict[str, Any]:
+        """What a file says of it: `make_schema(contents)` is the same schema."""
+        found = asdict(self)
+        if self.positive:
+            del found["classes"]
+        usual = {"indicators": True, "ignore_case": False, "unseen": "refuse", "missing_target": "refuse"}
+        return {
+            key: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+            for key, value in found.items()
+            if value not in (None, (), {}) and value != usual.get(key)
+        }
+
+    def digest(self) -> bytes:
+        """32 bytes that differ when anything does."""
+        text = json.dumps(asdict(self), sort_keys=False, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES, person=b"p2pfl-schema").digest()
+
+
+TYPES: Mapping[str, Any] = {
+    "target": str,
+    "numeric": list[str],
+    "categories": dict[str, list[Value]],
+    "classes": list[Value] | None,
+    "positive": list[Value],
+    "negative": list[Value],
+    "means": dict[str, float],
+    "stds": dict[str, float],
+    "indicators": bool,
+    "ignore_case": bool,
+    "unseen": Unseen,
+    "missing_target": Targetless,
+    "class_counts": dict[str, int],
+}
+"""The keys of a schema, and their types."""
+KEYS = tuple(TYPES)
+
+
+def make_schema(given: Mapping[str, Any], prefix: str = "task.") -> Schema:
+    """Check that the declared columns make sense together. None stands for a key that is not there.
+
+    Raises UserError: a wrong type, a column is declared twice, there is none, or a list of values is too short.
+    """
+    found = {key: _converted(prefix + key, TYPES[key], given[key]) for key in KEYS if given.get(key) is not None}
+    if not found.get("target"):
+        raise UserError("the task needs this option", key=f"{prefix}target", allowed="the name of a column")
+    fold = bool(found.get("ignore_case", False))
+    for key in ("classes", "positive", "negative"):
+        if key in found:
+            found[key] = _spelled(found[key], fold=fold)
+    found["categories"] = {name: _spelled(values, fold=fold) for name, values in found.get("categories", {}).items()}
+    found["numeric"] = tuple(found.get("numeric", ()))
+    _check_columns(found, prefix)
+    _check_values(found, prefix)
+    _check_classes(found, prefix)
+    _check_scales(found, prefix)
+    return Schema(**({"classes": None} | found))
+
+
+def _converted(key: str, kind: Any, value: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        words = ", ".join(map(str, get_args(kind))) if kind in (Unseen, Targetless) else None
+        raise UserError(str(error), key=key, value=value, allowed=words) from None
+
+
+def _spelled(values: Sequence[Value], *, fold: bool) -> tuple[str, ...]:
+    return tuple(spelled(str(value), ignore_case=fold) for value in values)
+
+
+def _check_columns(found: Mapping[str, Any], prefix: str) -> None:
+    columns = [found["target"], *found["numeric"], *found["categories"]]
+    if len(columns) == 1:
+        raise UserError("there are no features", key=f"{prefix}numeric", allowed="columns in numeric or categories")
+    for column in columns:
+        if columns.count(column) > 1:
+            raise UserError("this column is declared twice", key=prefix.rstrip("."), value=column)
+
+
+def _check_values(found: Mapping[str, Any], prefix: str) -> None:
+    lists = {f"categories.{name}": values for name, values in found["categories"].items()}
+    if "classes" in found:
+        lists["classes"] = found["classes"]
+    for key, values in lists.items():
+        if len(values) < 2 or len(set(values)) < len(values):
+            raise UserError("wrong values", key=prefix + key, value=list(values), allowed="two or more different ones")
+
+
+def _check_classes(found: dict[str, Any], prefix: str) -> None:
+    positive, negative = found.get("positive", ()), found.get("negative", ())
+    if positive:
+        if "classes" in found:
+            raise UserError("stands beside positive", key=f"{prefix}classes", allowed="one of the two")
+        found["classes"] = POSITIVE
+    elif negative:
+        raise UserError("is of use beside positive only", key=f"{prefix}negative", allowed="positive = [...]")
+    if both := sorted(set(positive) & set(negative)):
+        raise UserError("is in positive too", key=f"{prefix}negative", value=both[0])
+    known = found.get("classes") or ()
+    for name, count in found.get("class_counts", {}).items():
+        if name not in known or count < 0:
+            allowed = f"a count for each of {', '.join(known)}" if known else "none for a regression"
+            raise UserError("no count of a class", key=f"{prefix}class_counts", value=name, allowed=allowed)
+
+
+def _check_scales(found: Mapping[str, Any], prefix: str) -> None:
+    numeric = [*found["numeric"], *([] if "classes" in found else [found["target"]])]
+    means, stds = found.get("means", {}), found.get("stds", {})
+    for key, table in (("means", means), ("stds", stds)):
+        for column in table:
+            if column not in numeric:
+                raise UserError("no numeric column", key=prefix + key, value=column, allowed=", ".join(numeric))
+    for column, std in stds.items():
+        if not std > 0:
+            raise UserError("no standard deviation", key=f"{prefix}stds.{column}", value=std, allowed="above 0")

@@ -1,0 +1,211 @@
+"""Built-in task `csv`: a table with a target column, a linear model or an MLP, classification or regression.
+
+All nodes must have the same schema, so `[task]` declares it, or names a file beside the federation file that does:
+
+    [task]
+    name = "csv"
+    target = "outcome"
+    numeric = ["age", "dose"]
+    categories = { ward = ["a", "b"] }
+    classes = ["ill", "well"]               # or positive = [1, 2]; without either: regression
+    means = { age = 61.0 }                  # optional, with `stds`: standardize
+    stds = { age = 17.5 }
+
+`path`, and `test_path` if there is a common test set, are in a node's `[data]` or, for all nodes, in `[task]`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from p2pfl.errors import UserError
+from p2pfl.learn.metrics import Metric, named
+from p2pfl.learn.partition import parse_partition
+from p2pfl.learn.table import layout, model, schema
+from p2pfl.learn.table.encoding import encode_inputs, encode_targets, held_out
+from p2pfl.learn.table.files import schema_of
+from p2pfl.learn.table.layout import Layout, make_layout
+from p2pfl.learn.table.reading import Table, read_table, say_what_is_odd
+from p2pfl.learn.table.schema import Schema
+from p2pfl.learn.table.scoring import preprocessing_of
+from p2pfl.learn.table.usual import ALWAYS, metrics_of, usual_metrics
+from p2pfl.learn.task import NodeContext, Pair, Task, at_least
+
+log = logging.getLogger("p2pfl")
+
+HIDDEN = 32
+TYPES: Mapping[str, Any] = {
+    "schema": str,
+    "model": Literal["linear", "mlp"],
+    "hidden": int | list[int],
+    "class_weights": model.Weights,
+    "metrics": list[str],
+    "metric": str,
+    "holdout": float,
+    "path": str,
+    "test_path": str,
+    "partition": str | None,
+}
+"""The keys of `[task]` beside those of a schema and of a layout."""
+KEYS = (*schema.KEYS, *TYPES, *layout.KEYS)
+LOCAL_KEYS = ("path", "test_path", *layout.KEYS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTask:
+    """What `[task]` says, checked: for the task, and for whoever looks at tables without one."""
+
+    schema: Schema
+    hidden: tuple[int, ...]
+    """The widths of the layers between; none for a linear model."""
+    options: Mapping[str, Any]
+    codes: Mapping[str, Any]
+    """The missing codes of a schema file."""
+    is_shared_file: bool
+    """Whether the schema is in a file of its own, which federation files do not cover."""
+    holdout: float
+    weights: model.Weights | None
+    metrics: Mapping[str, Metric]
+    metric: str
+
+    def layout(self, local: Mapping[str, Any]) -> Layout:
+        """How the file of a node with this `[data]` is written."""
+        return make_layout(self.options, local, self.codes)
+
+
+def table_task(options: Mapping[str, Any], base_dir: Path) -> TableTask:
+    """Read `[task]` without its `name`. Raises UserError: what it says, or its schema file, is wrong."""
+    for key, value in options.items():
+        if key not in KEYS:
+            raise UserError("the task has no such option", key=f"task.{key}", value=value, allowed=", ".join(KEYS))
+    own = {key: _converted(key, options[key]) for key in TYPES if options.get(key) is not None}
+    found, codes = schema_of(options, base_dir)
+    if own.get("partition") is not None:
+        parse_partition(own["partition"])
+    holdout = own.get("holdout", 0.0)
+    if not 0 <= holdout < 1:
+        raise UserError("no share of the rows", key="task.holdout", value=holdout, allowed="from 0 to less than 1")
+    if holdout and "test_path" in options:
+        raise UserError("stands beside test_path", key="task.holdout", value=holdout, allowed="one of the two")
+    metrics, metric = _metrics(found, own)
+    given = TableTask(
+        schema=found,
+        hidden=_hidden(own),
+        options=options,
+        codes=codes,
+        is_shared_file="schema" in own,
+        holdout=holdout,
+        weights=own.get("class_weights"),
+        metrics=metrics,
+        metric=metric,
+    )
+    given.layout({})
+    return given
+
+
+def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task:
+    """The task; `options` are the keys of `[task]`, whose files are relative to `base_dir`."""
+    given = table_task(options, base_dir)
+    return Task(
+        name="csv",
+        model=model.make_model(given.schema, given.hidden),
+        data=_data(given, options.get("partition")),
+        loss=model.make_loss(given.schema, given.weights),
+        metrics=given.metrics,
+        metric=given.metric,
+        preprocessing=preprocessing_of(given.schema, given.layout({}).missing, model.layer_names(given.hidden)),
+        digest=given.schema.digest() if given.is_shared_file else b"",
+    )
+
+
+def _converted(key: str, value: Any) -> Any:
+    try:
+        return msgspec.convert(value, TYPES[key])
+    except msgspec.ValidationError as error:
+        words = {"model": "linear, mlp", "class_weights": '"balanced", or { class = weight }'}
+        raise UserError(str(error), key=f"task.{key}", value=value, allowed=words.get(key)) from None
+
+
+def _hidden(own: Mapping[str, Any]) -> tuple[int, ...]:
+    given = own.get("hidden", HIDDEN)
+    sizes = tuple(given) if isinstance(given, list) else (given,)
+    for size in sizes or (0,):
+        at_least("hidden", size, 1)
+    return sizes if own.get("model", "linear") == "mlp" else ()
+
+
+def _metrics(found: Schema, own: Mapping[str, Any]) -> tuple[dict[str, Metric], str]:
+    """The task's metrics, in a regression in the unit of the target, and the main one."""
+    names = own.get("metrics") or usual_metrics(found)
+    main = own.get("metric") or names[0]
+    known = named([*names, *([main] if main not in (*names, *ALWAYS) else [])])
+    allowed = metrics_of(found)
+    for name in known:
+        if name not in allowed:
+            what = "classes" if found.classes is None else "numbers"
+            raise UserError(f"a metric of {what}", key="task.metrics", value=name, allowed=", ".join(allowed))
+    if found.classes is None:
+        known = {name: _in_unit(metric, *found.scale(found.target)) for name, metric in known.items()}
+    return known, main
+
+
+def _in_unit(metric: Metric, mean: float, std: float) -> Metric:
+    """The metric of outputs and targets that were standardized, as if they were not."""
+
+    def compute(outputs: Any, targets: Any) -> float:
+        return metric.compute(outputs * std + mean, targets * std + mean)
+
+    return replace(metric, compute=compute)
+
+
+def _data(given: TableTask, partition: str | None) -> Callable[[NodeContext], tuple[Pair, Pair | None]]:
+    def data(node: NodeContext) -> tuple[Pair, Pair | None]:
+        node.check_local(*LOCAL_KEYS)
+        table = read_own(given, node.path(), node.local)
+        for text in say_what_is_odd(table, node.name):
+            log.warning("%s", text)
+        inputs, targets = _pair(table, given.schema)
+        rows = node.own_rows(targets.reshape(len(targets)), partition)
+        train, test = split((inputs[rows], targets[rows]), given, seed=node.seed, node=node.node)
+        _look_at_classes(given.schema, train[1], table.path, node.name)
+        if node.has("test_path"):
+            if test is not None:
+                text = "stands beside data.test_path"
+                raise UserError(text, key="task.holdout", value=given.holdout, allowed="one of the two")
+            test = _pair(read_own(given, node.path("test_path"), node.local), given.schema)
+        return train, test
+
+    return data
+
+
+def read_own(given: TableTask, path: Path, local: Mapping[str, Any]) -> Table:
+    """One file of a node with this `[data]`. Raises UserError: something in it is wrong."""
+    return read_table(path, given.schema, given.layout(local))
+
+
+def split(pair: Pair, given: TableTask, *, seed: int, node: int) -> tuple[Pair, Pair | None]:
+    """Rows to learn from, and those that the node keeps for its own test."""
+    inputs, targets = pair
+    if not given.holdout:
+        return pair, None
+    kept = held_out(targets, given.holdout, seed=seed, node=node)
+    if not kept.any():
+        return pair, None
+    return (inputs[~kept], targets[~kept]), (inputs[kept], targets[kept])
+
+
+def _pair(table: Table, found: Schema) -> Pair:
+    return encode_inputs(table.columns, found), encode_targets(table.columns, found)
+
+
+def _look_at_classes(found: Schema, targets: Any, path: Path, node: str) -> None:
+    if found.classes is not None and len(targets) and len(np.unique(targets)) == 1:
+        only = found.classes[int(targets[0])]
+        log.warning("%s: every row of node %s has the class %r", path, node, only)

@@ -1,0 +1,26 @@
+"""By which metrics a table's model is judged unless `[task]` names others."""
+
+from __future__ import annotations
+
+from p2pfl.learn.table.schema import Schema
+
+OF_TWO = ("auc", "average_precision", "balanced_accuracy", "f1", "brier")
+OF_SEVERAL = ("balanced_accuracy", "auc", "f1", "log_loss")
+OF_NUMBERS = ("rmse", "mae", "r2")
+ALWAYS = ("accuracy", "loss")
+"""What every task has, where it makes sense."""
+PAIR = 2
+
+
+def usual_metrics(schema: Schema) -> tuple[str, ...]:
+    """The first one is the main one."""
+    if schema.classes is None:
+        return OF_NUMBERS
+    return OF_TWO if len(schema.classes) == PAIR else OF_SEVERAL
+
+
+def metrics_of(schema: Schema) -> tuple[str, ...]:
+    """All that such a target can have."""
+    if schema.classes is None:
+        return OF_NUMBERS
+    return tuple(dict.fromkeys(("accuracy", *OF_TWO, *OF_SEVERAL)))

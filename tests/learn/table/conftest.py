@@ -1,0 +1,39 @@
+"""Tables as text, and what is read of them, with and without the library for reading."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from p2pfl.learn.table.layout import make_layout
+from p2pfl.learn.table.reading import read_table
+from p2pfl.learn.table.schema import make_schema
+
+SCHEMA = {
+    "target": "num",
+    "numeric": ["age", "chol"],
+    "categories": {"cp": [1, 2, 3], "ward": ["North", "south"]},
+    "positive": [1, 2, 3, 4],
+}
+
+
+@pytest.fixture(params=["library", "plain"])
+def reader(request, monkeypatch):
+    """Both ways of reading; no test can tell which one it was."""
+    if request.param == "plain":
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+    else:
+        pytest.importorskip("pyarrow")
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read a table from its text: `schema` and `layout` change the usual ones."""
+
+    def act(text, *, layout=None, scoring=False, encoding="utf-8", **schema):
+        path = tmp_path / "site.csv"
+        path.write_bytes(text.encode(encoding))
+        return read_table(path, make_schema(SCHEMA | schema), make_layout({}, layout or {}), scoring=scoring)
+
+    return act

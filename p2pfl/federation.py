@@ -53,6 +53,8 @@ class Keywords(TypedDict, total=False):
     batch_size: int
     optimizer: str
     learning_rate: float
+    schedule: str
+    keep_optimizer: bool
     momentum: float
     weight_decay: float
     method: str | type

@@ -76,9 +76,9 @@ def export(
     from p2pfl.runtime.learned import read_learned  # noqa: PLC0415 - `--help` stays instant
 
     form = form or ("onnx" if output.suffix == ".onnx" else "safetensors")
-    beside = output.with_suffix(".schema.json") if output != STDOUT and form == "safetensors" else None
     if output != STDOUT:
         _check_free(output, force=force)
+    beside = output.with_suffix(".schema.json") if output != STDOUT and form == "safetensors" else None
     learned = read_learned(snapshot, federation=federation, node=node)
     for warning in learned.warnings:
         click.echo(f"warning: {warning}", err=True)

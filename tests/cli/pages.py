@@ -15,6 +15,7 @@ ROW = {
     "phase": "training",
     "rounds": 12,
     "accuracy": 0.875,
+    "main": 0.875,
     "loss": 0.5,
     "distance": 0.0125,
     "staleness": 0.5,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.config.model import Member, TaskConfig
+from p2pfl.config.model import Compute, Member, TaskConfig
 from p2pfl.errors import UserError
 from p2pfl.runtime.amended import check_amended, in_words, listed, without
 from p2pfl.runtime.parts import load_learner
@@ -96,6 +96,8 @@ def test_who_stays_keeps_its_part_of_what_a_task_deals_out_when_another_is_remov
     dealt = replace(federation, path=tmp_path / "federation.toml", task=TaskConfig(name="quadratic", options=options))
     counts = []
     for now in (dealt, without(dealt, {federation.members[1].key})):
-        node = SimpleNamespace(name=federation.members[3].name, path=tmp_path / "node.toml", data={})
+        node = SimpleNamespace(
+            name=federation.members[3].name, path=tmp_path / "node.toml", data={}, state_dir=tmp_path, compute=Compute()
+        )
         counts.append(load_learner(now, node).samples)
     assert counts == [40, 40]

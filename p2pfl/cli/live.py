@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from p2pfl.cli.output import figure, footnote, size
 from p2pfl.reporting.history import Point
+from p2pfl.reporting.logs import Logs
 from p2pfl.runtime.fleet import Child, Fleet
 from p2pfl.runtime.report import History
 
@@ -25,8 +27,11 @@ COLUMNS = ("node", "state", "round", "accuracy", "loss", "staleness", "sent", "p
 class LiveView:
     """Draws to stderr: stdout belongs to the result. `update` keeps the history too."""
 
-    def __init__(self, fleet: Fleet, *, quiet: bool = False) -> None:
+    def __init__(self, fleet: Fleet, *, quiet: bool = False, logs: Logs | None = None) -> None:
         self.fleet = fleet
+        self.logs = logs or Logs()
+        self.logged: Counter[str] = Counter()
+        """How many lines of each node were looked at for the logs."""
         self.quiet = quiet
         self.history = History()
         self.printed_at = time.monotonic()
@@ -47,6 +52,11 @@ class LiveView:
 
     def update(self) -> None:
         point = self.history.look(self.fleet)
+        for child in self.fleet.honest:
+            for line in child.lines[self.logged[child.name] :]:
+                self.logs.line(line)
+            self.logged[child.name] = len(child.lines)
+        self.logs.point(point)
         if self.live is not None:
             self.live.update(self._table(), refresh=True)
         elif point is not None and not self.quiet and time.monotonic() - self.printed_at >= LINE_EVERY_S:

@@ -99,6 +99,7 @@ EXTRAS: Mapping[str, str] = {
     "distributed": "dask",
     "segno": "qr",
     "zeroconf": "lan",
+    "tensorboardX": "tensorboard",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of a disk that accepts no more data, which is neither a mistake nor a bug."""

@@ -15,8 +15,10 @@ from rich.live import Live
 from rich.table import Table
 
 from p2pfl.cli.output import figure, footnote, size
+from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.logs import Logs
+from p2pfl.reporting.status import NodeLine
 from p2pfl.runtime.fleet import Child, Fleet
 from p2pfl.runtime.report import History
 
@@ -31,7 +33,9 @@ class LiveView:
         self.fleet = fleet
         self.logs = logs or Logs()
         self.logged: Counter[str] = Counter()
-        """How many lines of each node were looked at for the logs."""
+        """How many lines of each node were looked at."""
+        self.classes: dict[str, list[int]] = {}
+        """The classes in the data of each node that has told of them."""
         self.quiet = quiet
         self.history = History()
         self.printed_at = time.monotonic()
@@ -55,6 +59,7 @@ class LiveView:
         for child in self.fleet.honest:
             for line in child.lines[self.logged[child.name] :]:
                 self.logs.line(line)
+                self._compare(line)
             self.logged[child.name] = len(child.lines)
         self.logs.point(point)
         if self.live is not None:
@@ -62,6 +67,14 @@ class LiveView:
         elif point is not None and not self.quiet and time.monotonic() - self.printed_at >= LINE_EVERY_S:
             self.printed_at = time.monotonic()
             click.echo(_in_words(point), err=True)
+
+    def _compare(self, line: NodeLine) -> None:
+        """Once all have told which classes they have."""
+        if line.classes is not None:
+            self.classes[line.node] = line.classes
+            text = about_lone_classes(self.fleet.federation.gossip.rule, self.classes)
+            if text is not None and len(self.classes) == len(self.fleet.honest):
+                click.echo(f"warning: {text}", err=True)
 
     def _table(self) -> Table:
         title = f"{self.fleet.federation.name}: {self.fleet.federation.topology}, {self.fleet.elapsed_s:.0f} s"

@@ -154,6 +154,8 @@ def _simulated(options: Options, how: dict[str, bool], logs: Logs, *, quiet: boo
         click.echo("\n".join(["the last events:", *(f"  {line}" for line in error.events)]), err=True)
         click.echo(f"error: {error}", err=True)
         return None
+    for text in report.warnings:
+        click.echo(f"warning: {text}", err=True)
     logs.point(report.history[-1] if report.history else None)
     if how["check"] and report.cost is not None:
         click.echo(f"every invariant held after each of {report.cost.events:,} events", err=True)

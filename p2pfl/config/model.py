@@ -239,6 +239,11 @@ class FederationConfig:
         """The members that were not removed, by index."""
         return tuple(member for member in self.members if not member.retired)
 
+    @property
+    def charter_version(self) -> int:
+        """The version of its charter, 0 where it has none."""
+        return 0 if self.edition is None else self.edition.version
+
     def member(self, name: str) -> Member:
         """Who has that name now. Raises KeyError: nobody has."""
         for member in self.present:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.engine.codecs import codecs_of
-from p2pfl.errors import UserError
 from p2pfl.net.links import Links
 from p2pfl.reporting.liars import bearings
 from p2pfl.runtime import parts
@@ -47,6 +46,8 @@ class Changing:
     def begin(self, live: Live) -> None:
         self.live = live
         self._hand_over()
+        if live.driver.charters is not None:
+            self._amend_links(live)  # the doors were open already: somebody may have been removed
 
     def amend(self, federation: FederationConfig) -> None:
         """Go by a changed federation from the end of the round under way on. On the event loop, at any time; of several
@@ -65,11 +66,16 @@ class Changing:
             self._hand_over()
 
     def chartered(self, federation: FederationConfig) -> None:
-        """A newer charter was taken, and is on disk; the neighbors have been told."""
+        """A newer charter was taken, and is on disk; the neighbors have been told. Raises UserError as `amend` does."""
+        live = self.live
         try:
             self.amend(federation)
-        except UserError as error:
-            log.warning("%s; the newer charter takes effect when this node is started again", error)
+            charters = None if live is None else live.driver.charters
+            if live is not None and charters is not None and federation is charters.keeper.federation:
+                live.driver.feed.settle("charter-in-force", None)
+        finally:
+            if live is not None and not live.driver.finished.is_set():
+                self._amend_links(live)
 
     @property
     def in_force(self) -> bool:
@@ -109,11 +115,15 @@ class Changing:
 
     def _amend_links(self, live: Live) -> None:
         """Sessions are there for those who are neighbors, for those who will be, and for those who are about to go."""
-        setup = self.setup
+        setup, charters = self.setup, live.driver.charters
         members = setup.federation.members
-        neighbors = frozenset(live.status.core.edges).union(setup.peers) - setup.federation.retired
+        trusted = listed(setup.federation)
+        if charters is not None:  # the newest may wait for a restart: whoever it does not list is cut off all the same
+            keys = charters.keeper.keys
+            trusted = {key: index for key, index in trusted.items() if key in keys}
+        neighbors = frozenset(live.status.core.edges).union(setup.peers).intersection(trusted.values())
         live.links.amend(
-            members=listed(setup.federation),
+            members=trusted,
             dial={peer: members[peer].address for peer in neighbors},
             neighbors=neighbors,
             binding=parts.binding(setup),

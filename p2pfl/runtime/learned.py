@@ -79,7 +79,19 @@ def read_learned(path: Path, *, federation: Path | None = None, node: str | None
     if not path.exists():
         raise UserError("no such file or folder", key="SNAPSHOT", value=str(path), allowed=ALLOWED)
     path = path.absolute()
+    is_nodes = any((path / name).exists() for name in (NODE_FILE, DEFAULTS["state_dir"]))
+    if (path / FILE_NAME).is_file() and not is_nodes:
+        path = _folder_of(path, node)
     return _from_folder(path, federation, node) if path.is_dir() else _from_file(path, federation, node)
+
+
+def _folder_of(federation: Path, node: str | None) -> Path:
+    """The node's folder in that of a federation."""
+    if node is not None and (federation / node).is_dir():
+        return federation / node
+    here = sorted(file.parent.name for file in federation.glob(f"*/{NODE_FILE}"))
+    allowed = ", ".join(f"{federation.name}/{name}" for name in here) or ALLOWED
+    raise UserError("the folder of a federation, not of a node", key="SNAPSHOT", value=str(federation), allowed=allowed)
 
 
 def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]) -> bytes:

@@ -293,7 +293,7 @@ def test_what_it_raises_there_ends_the_run(untouched):
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
-    """One run with all that a program can ask of nodes: the report, what it has heard, the folder of checkpoints."""
+    """One run with all that a program can ask of its nodes: the report, what it has heard, the folder of models."""
     heard, folder = [], tmp_path_factory.mktemp("models") / "run1"
 
     def on_round(state):

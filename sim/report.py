@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from p2pfl.chance import stream
 from p2pfl.config.rule import liars_of
 from p2pfl.core.facts import Phase
+from p2pfl.learn.doubts import about_lone_classes, own_classes
 from p2pfl.learn.interface import Score
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
@@ -42,6 +43,8 @@ KIBI = 1024
 ROWS = 512
 """Models copied to float64 at a time."""
 
+MOST_COMPARED = 1000
+"""Most nodes whose data are compared for warnings."""
 MOST_EVALUATED = 256
 """Most nodes scored for a point of the history; the final figures are of all nodes."""
 
@@ -86,6 +89,7 @@ def final_report(stage: Stage, figures: Figures, *, references: bool, alone: boo
         held_against=held_against(node for node in nodes if not node.byzantine),
         died=[node.name for node in nodes if node.died],
         byzantine=[node.name for node in nodes if node.byzantine],
+        warnings=_warnings(stage, figures.honest),
         reached_limit=not world.over,
         history=figures.history,
         config=configuration(federation),
@@ -97,6 +101,17 @@ def final_report(stage: Stage, figures: Figures, *, references: bool, alone: boo
         reference=_references(stage, nodes, alone=alone) if references or alone else None,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
     )
+
+
+def _warnings(stage: Stage, honest: list[int]) -> list[str]:
+    """What speaks against the data of the honest nodes."""
+    federation, learners = stage.script.federation, stage.script.learners.learners
+    if not liars_of(federation.gossip.rule) or len(honest) > MOST_COMPARED:
+        return []
+    told = {federation.members[node].name: own_classes(learners[node]) for node in honest}
+    known = {name: classes for name, classes in told.items() if classes is not None}
+    text = about_lone_classes(federation.gossip.rule, known) if len(known) == len(told) else None
+    return [] if text is None else [text]
 
 
 def value_digest(models: NDArray[Any], given: NDArray[Any] | None, personal: Iterable[NDArray[Any]] = ()) -> str:

@@ -213,8 +213,23 @@ def _warn(federation: FederationConfig, findings: Findings) -> None:
         first, second = federation.members[i], federation.members[j]
         if first.address is None and second.address is None and not federation.discovery:
             findings.warnings.append(f"neither {first.name} nor {second.name} has an address for the other to dial")
+    _warn_of_data(federation, findings)
     if len({learner.shape_digest for learner in findings.learners.values()}) > 1:
         findings.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")
+
+
+def _warn_of_data(federation: FederationConfig, findings: Findings) -> None:
+    """Of the nodes whose folders are here; what concerns all of them, only if all are."""
+    from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled  # noqa: PLC0415 - `--help` stays instant
+
+    names = {member.index: member.name for member in federation.present}
+    here = {names[index]: one for index, one in findings.learners.items() if index in findings.here}
+    for name, learner in here.items():
+        if text := unscaled(learner):
+            findings.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
+    classes = {name: found for name, learner in here.items() if (found := own_classes(learner)) is not None}
+    text = about_lone_classes(federation.gossip.rule, classes) if len(classes) == len(names) else None
+    findings.warnings += [] if text is None else [text]
 
 
 def _look_for_room(federation: FederationConfig, findings: Findings) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from p2pfl.cli.launch import REFERENCES, REPORT_FILE, run_fleet
-from p2pfl.cli.output import Form, check_report, format_option, where
+from p2pfl.cli.output import Form, check_report, format_option, log_option, where
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
@@ -69,6 +69,7 @@ Examples:
 @click.option("--references", is_flag=True, help=REFERENCES)
 @click.option("--spawn", is_flag=True, help="Start each node separately: slower, but they share nothing.")
 @click.option("--quiet", is_flag=True, help="No live view.")
+@log_option
 @format_option("table", "json")
 def demo(
     *,
@@ -88,6 +89,7 @@ def demo(
     references: bool,
     spawn: bool,
     quiet: bool,
+    log: tuple[str, ...],
     form: Form,
 ) -> int:
     """Several nodes on this machine learn handwritten digits, without a server; a report at the end.
@@ -95,9 +97,11 @@ def demo(
     Every node is a separate process with a few of the ten digits (UCI's 1,797 real images, which come with p2pfl),
     and talks only to its neighbors in the graph. After Ctrl-C, `p2pfl launch DIR` continues the run.
     """
-    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.logs import check_logs  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
 
     report, form = where(report, form)
+    check_logs(log, coming=folder)
     if report is not None:
         check_report(report, coming=folder)
     if plot is not None:
@@ -115,7 +119,15 @@ def demo(
         click.echo(f"warning: {text}", err=True)
     report = report or folder / REPORT_FILE
     return run_fleet(
-        described, report=report, plot=plot, references=references, spawn=spawn, quiet=quiet, form=form, lies=lies
+        described,
+        report=report,
+        plot=plot,
+        references=references,
+        spawn=spawn,
+        quiet=quiet,
+        form=form,
+        lies=lies,
+        log=log,
     )
 
 

@@ -15,6 +15,7 @@ from p2pfl.cli.output import (
     footnote,
     format_option,
     learned_facts,
+    log_option,
     node_rows,
     reference_facts,
     size,
@@ -26,6 +27,7 @@ from p2pfl.cli.output import (
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
+    from p2pfl.reporting.logs import Logs
     from p2pfl.reporting.report import EdgeTraffic, NodeReport, Report
     from p2pfl.runtime.fleet import Fleet, Lies
 
@@ -50,6 +52,7 @@ MOST_ALONE = 0.1
 @click.option("--restart", is_flag=True, help="Start a node that dies again, up to five times in a row.")
 @click.option("--quiet", is_flag=True, help="No live view.")
 @click.option("-v", "--verbose", is_flag=True, help="Nodes log sessions and exchanges too.")
+@log_option
 @format_option("table", "json")
 def launch(
     *,
@@ -61,6 +64,7 @@ def launch(
     restart: bool,
     quiet: bool,
     verbose: bool,
+    log: tuple[str, ...],
     form: Form,
 ) -> int:
     """Run all nodes of a federation as processes on this machine.
@@ -89,6 +93,7 @@ def launch(
         quiet=quiet,
         verbose=verbose,
         form=form,
+        log=log,
     )
 
 
@@ -115,18 +120,25 @@ def run_fleet(
     restart: bool = False,
     verbose: bool = False,
     lies: Lies | None = None,
+    log: tuple[str, ...] = (),
 ) -> int:
     """Start the nodes, show them, write report and picture; returns the exit code."""
-    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.logs import check_logs, open_logs  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
     from p2pfl.runtime.claim import claimed  # noqa: PLC0415 - as above
     from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
 
     check_report(report)
+    check_logs(log)
     if plot is not None:
         check_picture(plot)
     fleet = Fleet(federation, lies, spawn=spawn, restart=restart, verbose=verbose)
     with claimed(federation, [child.node for child in fleet.children]):
-        written = asyncio.run(_watch(fleet, quiet=quiet))
+        logs = open_logs(log)
+        try:
+            written = asyncio.run(_watch(fleet, quiet=quiet, logs=logs))
+        finally:
+            logs.close()
         if references:
             _compare(written, fleet)
         _show(written, form)
@@ -175,14 +187,14 @@ def _left_alone(nodes: list[NodeReport]) -> int:
     return code
 
 
-async def _watch(fleet: Fleet, *, quiet: bool) -> Report:
+async def _watch(fleet: Fleet, *, quiet: bool, logs: Logs) -> Report:
     from p2pfl.cli.live import LiveView  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.runtime.report import final_report  # noqa: PLC0415 - as above
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, fleet.stop)
-    with LiveView(fleet, quiet=quiet) as view:
+    with LiveView(fleet, quiet=quiet, logs=logs) as view:
         await fleet.run(view.update)
     return final_report(fleet, view.history.points)
 

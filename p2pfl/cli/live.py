@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -15,9 +16,12 @@ from rich.live import Live
 from rich.table import Table
 
 from p2pfl.cli.output import figure, footnote, size
+from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.reporting.history import Point
+from p2pfl.reporting.logs import Logs
 from p2pfl.reporting.measures import in_words, measures_of, shown, value_of
+from p2pfl.reporting.status import NodeLine
 from p2pfl.runtime.fleet import Child, Fleet
 from p2pfl.runtime.report import History
 
@@ -29,8 +33,13 @@ BEFORE, AFTER = ("node", "state", "round"), ("staleness", "sent", "peers", "dist
 class LiveView:
     """Draws to stderr: stdout belongs to the result. `update` keeps the history too."""
 
-    def __init__(self, fleet: Fleet, *, quiet: bool = False) -> None:
+    def __init__(self, fleet: Fleet, *, quiet: bool = False, logs: Logs | None = None) -> None:
         self.fleet = fleet
+        self.logs = logs or Logs()
+        self.logged: Counter[str] = Counter()
+        """How many lines of each node were looked at."""
+        self.classes: dict[str, list[int]] = {}
+        """The classes in the data of each node that has told of them."""
         self.quiet = quiet
         self.history = History()
         self.printed_at = time.monotonic()
@@ -51,11 +60,25 @@ class LiveView:
 
     def update(self) -> None:
         point = self.history.look(self.fleet)
+        for child in self.fleet.honest:
+            for line in child.lines[self.logged[child.name] :]:
+                self.logs.line(line)
+                self._compare(line)
+            self.logged[child.name] = len(child.lines)
+        self.logs.point(point)
         if self.live is not None:
             self.live.update(self._table(), refresh=True)
         elif point is not None and not self.quiet and time.monotonic() - self.printed_at >= LINE_EVERY_S:
             self.printed_at = time.monotonic()
             click.echo(_in_words(point, self._measures()), err=True)
+
+    def _compare(self, line: NodeLine) -> None:
+        """Once all have told which classes they have."""
+        if line.classes is not None:
+            self.classes[line.node] = line.classes
+            text = about_lone_classes(self.fleet.federation.gossip.rule, self.classes)
+            if text is not None and len(self.classes) == len(self.fleet.honest):
+                click.echo(f"warning: {text}", err=True)
 
     def _table(self) -> Table:
         title = f"{self.fleet.federation.name}: {self.fleet.federation.topology}, {self.fleet.elapsed_s:.0f} s"

@@ -101,6 +101,7 @@ EXTRAS: Mapping[str, str] = {
     "segno": "qr",
     "zeroconf": "lan",
     "onnx": "onnx",
+    "tensorboardX": "tensorboard",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of a disk that accepts no more data, which is neither a mistake nor a bug."""

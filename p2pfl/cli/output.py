@@ -36,6 +36,12 @@ def format_option(*forms: Form) -> Callable[[Function], Function]:
     )
 
 
+def log_option(function: Function) -> Function:
+    """The option `--log`, as the argument `log`: texts for `reporting.logs`."""
+    text = "Also write figures as they come: csv:FILE or tensorboard:DIR. May be given more than once."
+    return click.option("--log", multiple=True, metavar="KIND:PATH", help=text)(function)
+
+
 def write_rows(rows: Sequence[Mapping[str, Any]], form: Form, *, title: str | None = None) -> None:
     """Rows with the same keys, which become the heads of the columns."""
     match form:

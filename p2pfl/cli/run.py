@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from p2pfl.cli.output import Form, cell, figure, format_option
+from p2pfl.cli.output import Form, cell, figure, format_option, log_option
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, Member, NodeConfig
@@ -40,8 +40,18 @@ LAST_PHASES = ("finished", "stopped")
 )
 @click.option("--launched", is_flag=True, hidden=True, help="Sketch the model in each line; stop when stdin ends.")
 @click.option("-v", "--verbose", is_flag=True, help="Log sessions and exchanges too.")
+@log_option
 @format_option("table", "json")
-def run(*, federation: Path, name: str, config: Path | None, launched: bool, verbose: bool, form: Form) -> None:
+def run(
+    *,
+    federation: Path,
+    name: str,
+    config: Path | None,
+    launched: bool,
+    verbose: bool,
+    log: tuple[str, ...],
+    form: Form,
+) -> None:
     """Run one node of a federation until its rounds are done. This is what each device runs.
 
     Started again after a stop, a crash or a power cut, it resumes after its last durable round. Progress goes to
@@ -50,7 +60,7 @@ def run(*, federation: Path, name: str, config: Path | None, launched: bool, ver
     waits and does not train. Exits with 0 when all is done, with 130 if it was stopped before, and with 1 if a full
     disk was given up on or another process has its key.
     """
-    be_node(federation, name, config=config, launched=launched, verbose=verbose, form=form)
+    be_node(federation, name, config=config, launched=launched, verbose=verbose, form=form, log=log)
 
 
 def be_node(
@@ -61,6 +71,7 @@ def be_node(
     launched: bool,
     verbose: bool,
     form: Form,
+    log: tuple[str, ...] = (),
     maker: Callable[[], Callable[..., Application]] | None = None,
 ) -> NoReturn:
     """Run the node and leave the process. `maker`, called once thread limits are set, gives another `Application`."""
@@ -72,7 +83,9 @@ def be_node(
         node_file,
     )
     from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
+    from p2pfl.reporting.logs import check_logs, open_logs  # noqa: PLC0415 - as above
 
+    check_logs(log)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node has handlers of its own
     _log_to_stderr(name, verbose=verbose)
     described = load_config(federation)
@@ -93,13 +106,21 @@ def be_node(
     from p2pfl.runtime.process import run_node  # noqa: PLC0415 - as above
 
     setup = read_setup(described, node)
+    logs = open_logs(log)
     write = _write_json if form == "json" else _Text()
+
+    def tell(line: NodeLine) -> None:
+        logs.line(line)
+        write(line)
+
     make = Application if maker is None else maker()
     try:
-        result = asyncio.run(run_node(setup, on_line=write, launched=launched, make=make))
+        result = asyncio.run(run_node(setup, on_line=tell, launched=launched, make=make))
     except StorageError as error:  # the disk was given up: not for the end of a long local round either
         click.echo(f"error: {error}", err=True)
         _leave(FAILED)
+    finally:
+        logs.close()
     if result is None:
         _leave(STOPPED)
     _leave(0 if result.finished else FAILED if result.resigned or result.removed else STOPPED)

@@ -123,6 +123,17 @@ ALARMS: Mapping[str, AlarmText] = {
         does="Drops that round and trains the next one from the model before it.",
         advice="Read the log. A learning rate that is too high is the usual cause; else a bug in the task or its data.",
     ),
+    "loss-grows": AlarmText(
+        means="The loss of this node's own rounds is clearly higher than it was at its best.",
+        does="Goes on training.",
+        advice="Lower learning_rate first. If one node alone has it, look at its data; if all do, at who may lie.",
+        ended_by="loss-back",
+    ),
+    "unscaled-inputs": AlarmText(
+        means="One of the inputs in this node's data spreads a hundred times as much as another.",
+        does="Trains on them as they are.",
+        advice="Scale the inputs alike on all nodes, to about -1 to 1: else the small ones hardly count.",
+    ),
     "mixing-failed": AlarmText(
         means="The rule for mixing raised, or gave no finite model.",
         does="Keeps its own model for that round.",

@@ -167,6 +167,8 @@ class Report(msgspec.Struct, kw_only=True):
     held_against: list[HeldAgainst] = []
     died: list[str] = []
     byzantine: list[str] = []
+    warnings: list[str] = []
+    """What speaks against the result, and was known on this machine alone."""
     stopped: bool = False
     """Whether somebody stopped the run before its end."""
     reached_limit: bool | None = None

@@ -66,6 +66,8 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Why the disk does not take the state; null while it does."""
     sketch: list[float] | None = None
     closed: ClosedRound | None = None
+    classes: list[int] | None = None
+    """The classes in the node's own data: once, for a launcher on the same machine."""
 
 
 class NeighborStatus(msgspec.Struct, kw_only=True):

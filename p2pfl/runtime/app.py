@@ -296,6 +296,8 @@ class Application:
         if driver.charters is not None:
             driver.charters.keeper.save()
         driver.start(links)
+        if self.setup.unscaled is not None:
+            driver.alarm("unscaled-inputs", None, self.setup.unscaled)
         self.changing.begin(Live(driver=driver, thread=self.thread, links=links, status=self.status))
         if self.stopped:
             driver.stop()

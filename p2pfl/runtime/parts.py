@@ -39,6 +39,7 @@ from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
+from p2pfl.learn.doubts import unscaled
 from p2pfl.learn.interface import Learner, device_of
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
@@ -77,6 +78,8 @@ class Setup:
     learner: Learner
     method: Method
     durability: Durability
+    unscaled: str | None = None
+    """Which of its inputs spread much more than others; None: none does, or nothing can be said."""
     gauge: Gauge | None = None
     """Reads what must improve for training to go on; None: nothing must."""
 
@@ -127,6 +130,7 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity)
         learner=learner,
         method=method,
         durability=durability_of(node, learner),
+        unscaled=unscaled(learner),
         gauge=_gauge(federation, learner),
     )
 

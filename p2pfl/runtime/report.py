@@ -15,6 +15,7 @@ import numpy as np
 from p2pfl.config.charter import compacted
 from p2pfl.config.model import FederationConfig
 from p2pfl.errors import StorageError
+from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.history import Point
@@ -102,11 +103,19 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         died=[node.name for node in nodes if node.died],
         byzantine=[node.name for node in nodes if node.byzantine],
         stopped=fleet.stopping,
+        warnings=_warnings(fleet),
         history=list(history),
         config=configuration(federation),
         seed=federation.seed,
         simulated=False,
     )
+
+
+def _warnings(fleet: Nodes) -> list[str]:
+    """What follows from the data of all honest nodes, of which only who launched them knows."""
+    told = {child.name: line.classes for child in fleet.honest for line in child.lines if line.classes is not None}
+    text = about_lone_classes(fleet.federation.gossip.rule, told) if len(told) == len(fleet.honest) else None
+    return [] if text is None else [text]
 
 
 def _sent(fleet: Nodes, nodes: Sequence[NodeReport]) -> dict[tuple[int, int], int]:

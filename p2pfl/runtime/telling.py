@@ -14,6 +14,7 @@ import msgspec
 from p2pfl.config.model import NodeConfig
 from p2pfl.core.facts import Phase
 from p2pfl.engine.engine import Engine
+from p2pfl.learn.doubts import own_classes
 from p2pfl.net.http import StatusPage
 from p2pfl.net.links import Links
 from p2pfl.reporting.status import ClosedRound, NodeLine
@@ -54,6 +55,8 @@ class Teller:
         self.thread = thread
         self.was_stopped = was_stopped
         self.sketched = sketched
+        self.untold = own_classes(status.workshop.learner) if sketched else None
+        """The classes in this node's data, for a launcher on this machine, which compares them."""
         self.last_line_at = self.look_again_at = float("-inf")
 
     def line(self) -> NodeLine:
@@ -62,6 +65,7 @@ class Teller:
             line.phase = "stopped"
         if self.sketched:
             line.sketch = self.status.workshop.sketched
+            line.classes, self.untold = self.untold, None
         return line
 
     def tell(self) -> None:
@@ -121,6 +125,7 @@ def make_display(
         software=software(),
         began_at=time.monotonic(),
         measures=lambda: driver.workshop.measures,
+        trend=driver.workshop.trend,
     )
     return Display(
         federation=lambda: setup().federation,

@@ -7,6 +7,7 @@ pickled, no signal is taken, and nothing is left behind: states stand in a folde
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
 import threading
 import time
@@ -28,6 +29,8 @@ from p2pfl.runtime.each_round import OnRound
 from p2pfl.runtime.fleet import STOPPED, Child, Lies
 from p2pfl.runtime.parts import Setup, setup_of
 from p2pfl.runtime.report import History, final_report
+
+log = logging.getLogger("p2pfl")
 
 LOOK_EVERY_S = 0.2
 LISTEN_EVERY_S = 0.1
@@ -181,6 +184,8 @@ class Together:
             await asyncio.to_thread(compute.shutdown, cancel_futures=True)
         history.look(self)
         report = final_report(self, history.points)
+        for text in report.warnings:
+            log.warning("%s", text)
         _refuse_failure(report)
         return report
 

@@ -11,6 +11,7 @@ from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import StorageError
+from p2pfl.learn.doubts import Trend
 from p2pfl.learn.metrics import Measure
 from p2pfl.net.spread import VitalsRow
 from p2pfl.reporting.vitals import Vitals, scores
@@ -42,6 +43,8 @@ class Lookout:
     began_at: float
     measures: Callable[[], Sequence[Measure]] = tuple
     """What the task is measured by, the main measure first; empty while that is not known."""
+    trend: Trend = field(default_factory=Trend)
+    """Where the losses of the own rounds are going."""
     rounds: int = 0
     alone: int = 0
     in_a_row: int = 0
@@ -56,6 +59,7 @@ class Lookout:
     def look(self, now: float) -> None:
         self.feed.expire()
         self._look_for_company(now)
+        self._look_at_loss()
         if now >= self.disk_at + DISK_EVERY_S:
             self.disk_at = now
             self._look_for_room()
@@ -78,6 +82,14 @@ class Lookout:
 
     def _is_accompanied(self) -> bool:
         return any(edge.is_open for edge in self.core.edges.values())
+
+    def _look_at_loss(self) -> None:
+        trend = self.trend
+        if not trend.has_grown:
+            self.feed.settle("loss-back", None)
+        elif not self.feed.stands("loss-grows", None):
+            text = f"the loss of the latest rounds is {trend.now:.4g}, after {trend.best:.4g} at its best"
+            self.raise_alarm("loss-grows", None, text)
 
     def _look_for_room(self) -> None:
         try:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from p2pfl.errors import LearningError, StorageError
+from p2pfl.learn.doubts import Trend
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.stopping import Gauge
@@ -75,6 +76,8 @@ class Workshop:
     after_round: EachRound | None = None
     gauge: Gauge | None = None
     """Reads what must improve for training to go on; None: nothing must."""
+    trend: Trend = field(default_factory=Trend)
+    """Where the losses of its rounds are going."""
     figure: float | None = None
     """What it has read after the latest local round."""
     tested: Tested | None = None
@@ -96,6 +99,7 @@ class Workshop:
         local = self.learner.train(start, index)
         self.cpu_s += time.thread_time() - began
         self.loss = local.loss
+        self.trend.note(local.loss)
         self.steps += local.steps
         tested = self.tested
         score = None if tested is None else tested.score

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.output import Form, format_option, write_rows
+from p2pfl.cli.output import Form, format_option, log_option, write_rows
 
 if TYPE_CHECKING:
+    from p2pfl.reporting.logs import Logs
     from p2pfl.reporting.report import Report
+    from sim.cli.display import RunView
     from sim.cli.scene import Options
+    from sim.simulation import RunProgress
 
 STOPPED = 130
 EPILOG = """\b
@@ -65,6 +69,7 @@ What a world file says: docs/worlds.md. What the figures mean: docs/simulator.md
 @click.option("--report", type=click.Path(path_type=Path), help="Write everything to this file, as JSON; - is stdout.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy, distance and bytes over time.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@log_option
 @format_option("table", "json")
 def command(
     *,
@@ -76,6 +81,7 @@ def command(
     report: Path | None,
     plot: Path | None,
     quiet: bool,
+    log: tuple[str, ...],
     form: Form,
     **asked: Any,
 ) -> int:
@@ -87,6 +93,7 @@ def command(
     """
     from p2pfl.cli.output import where  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.reporting.logs import open_logs  # noqa: PLC0415 - as above
     from sim.cli.scene import Options  # noqa: PLC0415 - as above
 
     report, form = where(report, form)
@@ -97,11 +104,14 @@ def command(
     how = {"batching": not no_batching, "check": replay is not None}
     how |= {"references": references is not False, "alone": bool(references)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    logs = open_logs(log)
     try:
-        found = _simulated(options, how, quiet=quiet)
+        found = _simulated(options, how, logs, quiet=quiet)
     except KeyboardInterrupt:
-        click.echo("stopped; nothing was written", err=True)
+        click.echo(f"stopped; {'no report' if log else 'nothing'} was written", err=True)
         return STOPPED
+    finally:
+        logs.close()
     if found is None:
         return 1
     _deliver(found, report, plot, form)
@@ -131,7 +141,7 @@ def _check_targets(report: Path | None, plot: Path | None) -> None:
         check_picture(plot)
 
 
-def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> Report | None:
+def _simulated(options: Options, how: dict[str, bool], logs: Logs, *, quiet: bool) -> Report | None:
     """The report; None where an invariant was broken, which has been told by then."""
     from sim.cli.display import RunView  # noqa: PLC0415 - `--help` stays instant
     from sim.cli.scene import build, without_file  # noqa: PLC0415 - as above
@@ -144,14 +154,22 @@ def _simulated(options: Options, how: dict[str, bool], *, quiet: bool) -> Report
         torch.set_num_threads(1)
     try:
         with RunView(quiet=quiet) as view, without_file(options):
-            report = simulate(federation, world=world, on_progress=view.update, **how)
+            report = simulate(federation, world=world, on_progress=partial(_tell, view, logs), **how)
     except InvariantError as error:
         click.echo("\n".join(["the last events:", *(f"  {line}" for line in error.events)]), err=True)
         click.echo(f"error: {error}", err=True)
         return None
+    for text in report.warnings:
+        click.echo(f"warning: {text}", err=True)
+    logs.point(report.history[-1] if report.history else None)
     if how["check"] and report.cost is not None:
         click.echo(f"every invariant held after each of {report.cost.events:,} events", err=True)
     return report
+
+
+def _tell(view: RunView, logs: Logs, progress: RunProgress) -> None:
+    logs.point(progress.point)
+    view.update(progress)
 
 
 def _deliver(found: Report, report: Path | None, plot: Path | None, form: Form) -> None:

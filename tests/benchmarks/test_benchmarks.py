@@ -15,6 +15,7 @@ BENCHMARKS = ROOT / "benchmarks"
 SMALLEST = {
     "codecs": "--size 10000 --rows 2 --repeats 1 --specs q4",
     "conformance": "--seeds 1 --rounds 2 --nodes 4",
+    "devices": "--parameters 20000 --steps 1 --rounds 1",
     "dear": "--parameters 1000 --compressors q4 --time-s 1",
     "doors": "--seconds 1",
     "digits": "--seeds 1 --nodes 2 --partition iid",

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from p2pfl.core.facts import Phase
+from p2pfl.learn.doubts import WINDOW
 from p2pfl.net.spread import VitalsRow
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.watch import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Lookout
@@ -35,6 +36,7 @@ class World:
             software="0.1.0",
             began_at=0.0,
         )
+        self.trend = self.watch.trend
 
     def alarm(self, kind, peer, text):
         self.raised.append((kind, peer))
@@ -156,3 +158,18 @@ def test_own_rows_are_no_news(world):
     row = world.hear(5)
     world.watch.hear(VitalsRow(vitals=row.vitals, raw=b"", said_at=0.0, source=None), None, 1000.0)
     assert world.kinds == []
+
+
+def test_a_loss_that_grows_is_an_alarm_until_it_is_back(world):
+    def train(*losses):
+        for loss in losses:
+            world.trend.note(loss)
+        world.watch.look(0.0)
+
+    train(*[1.0] * WINDOW, *[0.4] * WINDOW)
+    assert world.raised == []
+    train(*[0.6] * WINDOW)
+    train(*[0.6] * WINDOW)
+    assert world.raised == [("loss-grows", None)]
+    train(*[0.4] * WINDOW)
+    assert world.feed.kinds == []

@@ -1,0 +1,112 @@
+"""What a node's own data and losses say against a good result, before anybody wonders about it.
+
+Nothing here changes what is computed, and nothing leaves the node: what it finds becomes a line and an alarm.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from p2pfl.config.rule import liars_of
+from p2pfl.learn.interface import Learner
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+UNEVEN = 100.0
+"""A feature's spread this many times another's is worth a warning."""
+ROWS = 10_000
+"""Of a large table the first rows are looked at."""
+MOST_CLASSES = 1_000
+
+WINDOW = 10
+"""Rounds over which a loss is looked at: single ones say little."""
+GROWN = 1.25
+"""The loss has grown where it is so many times what it was at its best,"""
+SHARE = 0.1
+"""and the difference at least this share of what it was at first: close to zero nothing is meant by a factor."""
+
+
+def unscaled(learner: Learner) -> str | None:
+    """In words, which of the node's inputs spread most and least, if that is far apart. None also where nothing can be
+    said: of images, texts, and data that are not in memory.
+    """
+    inputs = getattr(getattr(learner, "train_set", None), "inputs", None)
+    if inputs is None or inputs.ndim != 2 or not inputs.is_floating_point():
+        return None
+    spread = _spreads(inputs[:ROWS].double())
+    known = [(value, column) for column, value in enumerate(spread.tolist(), start=1) if value > 0]
+    if not known:
+        return None
+    (least, narrow), (most, wide) = min(known), max(known)
+    if most < UNEVEN * least:
+        return None
+    return f"input {wide} of {len(spread)} spreads {most:.3g} around its median, input {narrow} only {least:.2g}"
+
+
+def _spreads(inputs: Tensor) -> Tensor:
+    """Of each column of (n, d) the root mean square distance to its median, over the rows that are not there: (d,).
+
+    So a rare indicator, or a pixel that is mostly empty, spreads as far as a frequent one. 0: the column is constant.
+    """
+    away = (inputs - inputs.median(dim=0).values) ** 2
+    moving = (away > 0).sum(dim=0)
+    return (away.sum(dim=0) / moving.clamp(min=1)).sqrt()
+
+
+def own_classes(learner: Learner) -> list[int] | None:
+    """The classes in the node's own data, ascending; None where there are none, or they are not known at once."""
+    targets: Any = getattr(getattr(learner, "train_set", None), "targets", None)
+    if targets is None or targets.ndim != 1 or targets.is_floating_point():
+        return None
+    found: list[int] = targets.unique().tolist()
+    return found if len(found) <= MOST_CLASSES else None
+
+
+def lone_classes(held: Mapping[str, Iterable[int]]) -> dict[int, str]:
+    """The classes that one node alone has, and which. `held` are the classes by node."""
+    holders: dict[int, list[str]] = {}
+    for node, classes in held.items():
+        for one in classes:
+            holders.setdefault(one, []).append(node)
+    return {one: nodes[0] for one, nodes in sorted(holders.items()) if len(nodes) == 1}
+
+
+def about_lone_classes(rule: str, held: Mapping[str, Iterable[int]]) -> str | None:
+    """A warning for who knows what all nodes hold; None: the `rule` is not robust, or no class is on one node alone."""
+    lone = lone_classes(held) if liars_of(rule) and len(held) > 1 else {}
+    if not lone:
+        return None
+    some = ", ".join(f"{one} ({node})" for one, node in list(lone.items())[:5])
+    more = f" and {len(lone) - 5} more" if len(lone) > 5 else ""
+    what = "a class is on one node alone" if len(lone) == 1 else "classes are on one node alone"
+    return f"{what}: {some}{more}; to {rule} such a node looks like a liar, and the others may never learn of them"
+
+
+@dataclass(slots=True)
+class Trend:
+    """The losses of the latest local rounds, against those at first and at best."""
+
+    latest: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    first: float | None = None
+    best: float = float("inf")
+
+    def note(self, loss: float) -> None:
+        self.latest.append(loss)
+        if len(self.latest) == WINDOW:
+            now = self.now
+            self.first = now if self.first is None else self.first
+            self.best = min(self.best, now)
+
+    @property
+    def now(self) -> float:
+        """The median of the latest rounds."""
+        return median(self.latest)
+
+    @property
+    def has_grown(self) -> bool:
+        return self.first is not None and self.now > GROWN * self.best and self.now - self.best > SHARE * self.first

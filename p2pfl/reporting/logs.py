@@ -1,0 +1,216 @@
+"""The figures of a run as it goes on, for other programs: `--log csv:FILE` and `--log tensorboard:DIR`.
+
+A row is about one node, or about all honest ones together (`mean`, `min` and `max`). A log that cannot be written any
+more is given up, with a line that says so, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from p2pfl.errors import UserError
+from p2pfl.reporting.history import Point, Statistic
+from p2pfl.reporting.status import MeanAndMax, NodeLine
+
+if TYPE_CHECKING:
+    from tensorboardX import SummaryWriter
+
+log = logging.getLogger("p2pfl")
+
+Row = Mapping[str, Any]
+"""By column; a figure that is not known is left out or None."""
+
+WHERE = ("time_s", "node", "rounds")
+"""Columns that say what a row is about: seconds, whose figures, after how many own rounds."""
+FIGURES = (
+    "accuracy",
+    "loss",
+    "train_loss",
+    "consensus_distance",
+    "neighbor_distance",
+    "staleness",
+    "bytes_sent",
+    "messages_sent",
+)
+"""As in a report's history: `loss` is of the common test set."""
+COLUMNS = (*WHERE, "phase", *FIGURES)
+OF_ALL = ("mean", "min", "max")
+KEY = "--log"
+
+
+class Sink(Protocol):
+    """Where rows go. Raises OSError where they cannot be written."""
+
+    def write(self, row: Row) -> None: ...
+    def close(self) -> None: ...
+
+
+class CsvLog:
+    """A table with a row for each row, to which a later run adds its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: IO[str] = path.open("a", newline="", encoding="utf-8")
+        self._writer = csv.DictWriter(self._file, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        if self._file.tell() == 0:
+            self._writer.writeheader()
+
+    def write(self, row: Row) -> None:
+        self._writer.writerow(row)
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    @staticmethod
+    def check(path: Path, folder: Path) -> None:
+        if path.is_dir():
+            raise UserError("is a folder", key=KEY, value=f"csv:{path}", allowed="a file")
+        _require_folder("csv", path, folder)
+        if path.is_file():
+            with path.open(encoding="utf-8", errors="replace") as file:
+                head = file.readline().rstrip("\n")
+            if head not in ("", ",".join(COLUMNS)):
+                raise UserError(
+                    "holds another table", key=KEY, value=f"csv:{path}", allowed="a new file, or such a log"
+                )
+
+
+class TensorBoardLog:
+    """A folder in the folder for each node, which TensorBoard shows as curves on top of each other, over own rounds."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = path
+        self._writers: dict[str, SummaryWriter] = {}
+
+    def write(self, row: Row) -> None:
+        from tensorboardX import SummaryWriter  # noqa: PLC0415 - an extra
+
+        node = str(row["node"])
+        if node not in self._writers:
+            self._writers[node] = SummaryWriter(str(self._folder / node), flush_secs=5)
+        for name in FIGURES:
+            if row.get(name) is not None:
+                self._writers[node].add_scalar(name, row[name], global_step=round(row["rounds"] or 0))
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    @staticmethod
+    def check(path: Path, folder: Path) -> None:
+        if path.is_file():
+            raise UserError("is a file", key=KEY, value=f"tensorboard:{path}", allowed="a folder")
+        _require_folder("tensorboard", path, folder)
+        import tensorboardX as _  # noqa: F401, PLC0415 - an extra: missing, it must show before the run
+
+
+KINDS: Mapping[str, type[CsvLog | TensorBoardLog]] = {"csv": CsvLog, "tensorboard": TensorBoardLog}
+ALLOWED = "csv:FILE or tensorboard:DIR"
+
+
+def check_logs(specs: Sequence[str], *, coming: Path | None = None) -> None:
+    """Before the run, so that a mistake does not show after it. `coming` is a folder that the run creates.
+
+    Raises UserError: no such kind of log, or its place cannot be one.
+    """
+    for kind, path in _places(specs):
+        KINDS[kind].check(path, (coming or path).absolute())
+
+
+def open_logs(specs: Sequence[str]) -> Logs:
+    """Raises UserError: as `check_logs`."""
+    check_logs(specs)
+    try:
+        return Logs([KINDS[kind](path) for kind, path in _places(specs)])
+    except OSError as error:
+        raise UserError(f"cannot be written: {error.strerror}", key=KEY, value=error.filename) from None
+
+
+def _places(specs: Sequence[str]) -> list[tuple[str, Path]]:
+    found = []
+    for spec in specs:
+        kind, colon, place = spec.partition(":")
+        if kind not in KINDS or not colon or not place:
+            raise UserError("no such log", key=KEY, value=spec, allowed=ALLOWED)
+        found.append((kind, Path(place)))
+    return found
+
+
+def _require_folder(kind: str, path: Path, coming: Path) -> None:
+    parent = path.absolute().parent
+    if parent != coming and not parent.is_dir():
+        raise UserError("no such folder", key=KEY, value=f"{kind}:{path}", allowed="a path in a folder that exists")
+
+
+class Logs:
+    """All logs of one run; without any, nothing happens. What has not changed is not written again."""
+
+    def __init__(self, sinks: Sequence[Sink] = ()) -> None:
+        self._sinks = list(sinks)
+        self._latest: dict[str, object] = {}
+
+    def line(self, line: NodeLine) -> None:
+        """A line of a node's progress, if its model has moved or was tested since the last one."""
+        if self._sinks and self._is_new(line.node, (line.rounds, line.version, line.tested_version, line.phase)):
+            self._write(row_of(line))
+
+    def point(self, point: Point | None) -> None:
+        """The figures of all nodes, if they are newer than the last ones."""
+        if self._sinks and point is not None and self._is_new(OF_ALL[0], point.time_s):
+            for row in rows_of(point):
+                self._write(row)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            self._try(sink.close, sink)
+
+    def _is_new(self, who: str, key: object) -> bool:
+        if self._latest.get(who) == key:
+            return False
+        self._latest[who] = key
+        return True
+
+    def _write(self, row: Row) -> None:
+        for sink in list(self._sinks):
+            self._try(lambda sink=sink: sink.write(row), sink)  # type: ignore[misc]
+
+    def _try(self, work: Callable[[], None], sink: Sink) -> None:
+        try:
+            work()
+        except OSError as error:
+            log.warning("%s: nothing more is written to it: %s", type(sink).__name__, error)
+            self._sinks = [one for one in self._sinks if one is not sink]
+
+
+def row_of(line: NodeLine) -> Row:
+    """Of one node; its time is that since its process began."""
+    return {
+        "time_s": line.uptime_s,
+        "node": line.node,
+        "rounds": line.rounds,
+        "phase": line.phase,
+        "accuracy": line.accuracy,
+        "loss": line.test_loss,
+        "train_loss": line.loss,
+        "neighbor_distance": line.neighbor_distance,
+        "staleness": line.staleness.mean,
+        "bytes_sent": line.bytes_sent,
+        "messages_sent": line.messages_sent,
+    }
+
+
+def rows_of(point: Point) -> list[Row]:
+    """Of all honest nodes: one row for each of `OF_ALL`. What there is once stands in the first."""
+    once = {name: getattr(point, name) for name in ("consensus_distance", "bytes_sent", "messages_sent")}
+    rows: list[Row] = []
+    for which in OF_ALL:
+        row: dict[str, Any] = {"time_s": point.time_s, "node": which, **(once if which == OF_ALL[0] else {})}
+        for name in ("rounds", "accuracy", "loss", "train_loss", "neighbor_distance", "staleness"):
+            found: Statistic | MeanAndMax | None = getattr(point, name)
+            row[name] = getattr(found, which, None)
+        rows.append(row)
+    return rows

@@ -1,0 +1,81 @@
+"""Warnings about data and losses: what deserves one, and what looks like it and does not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from p2pfl.learn.digits import load_digits
+from p2pfl.learn.doubts import WINDOW, Trend, about_lone_classes, lone_classes, own_classes, unscaled
+
+DRAWN = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
+
+
+def holding(inputs, targets=None):
+    return SimpleNamespace(train_set=SimpleNamespace(inputs=torch.as_tensor(inputs), targets=targets))
+
+
+def trend_of(*losses):
+    trend = Trend()
+    for loss in losses:
+        trend.note(loss)
+    return trend
+
+
+def test_inputs_that_spread_a_hundred_times_as_much_are_named():
+    text = unscaled(holding(DRAWN * torch.tensor([1.0, 300.0, 1.0]) + 7))
+    assert text.startswith("input 2 of 3 spreads 301 ")
+    assert "around its median, input " in text
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        DRAWN * torch.tensor([1.0, 50.0, 1.0]),
+        torch.cat([DRAWN, (torch.arange(400) == 7).float()[:, None]], dim=1),
+        torch.cat([DRAWN, torch.full((400, 1), 3.0)], dim=1),
+        load_digits()[0][0],
+        torch.zeros(5, 3),
+        torch.arange(10)[:, None],
+        torch.rand(4, 3, 8, 8),
+    ],
+    ids=["fifty times", "a rare indicator", "a constant", "pixels mostly empty", "nothing", "whole numbers", "images"],
+)
+def test_what_only_looks_uneven_is_not(inputs):
+    assert unscaled(holding(inputs)) is None
+
+
+def test_of_a_learner_without_tensors_nothing_is_said():
+    assert unscaled(SimpleNamespace()) is None
+    assert own_classes(SimpleNamespace()) is None
+    assert own_classes(holding(DRAWN, torch.rand(400))) is None
+    assert own_classes(holding(DRAWN, torch.tensor([3, 1, 3]))) == [1, 3]
+
+
+def test_a_class_on_one_node_alone_is_told_under_a_robust_rule():
+    held = {"pi1": [0, 1], "pi2": [1, 2], "pi3": [1]}
+    assert lone_classes(held) == {0: "pi1", 2: "pi2"}
+    assert about_lone_classes("hampel:b=1", held).startswith(
+        "classes are on one node alone: 0 (pi1), 2 (pi2); to hampel"
+    )
+    assert about_lone_classes("mean", held) is None
+    assert about_lone_classes("hampel:b=1", {"pi1": [0, 1], "pi2": [0, 1]}) is None
+    assert about_lone_classes("hampel:b=1", {"pi1": [0, 1]}) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "grown"),
+    [
+        ([1.0] * WINDOW + [0.5] * WINDOW, False),
+        ([1.0] * WINDOW + [0.5] * WINDOW + [0.9] * WINDOW, True),
+        ([1.0] * WINDOW + [0.5] * WINDOW + [9.0] * 4, False),
+        ([1.0] * WINDOW + [0.01] * WINDOW + [0.05] * WINDOW, False),
+        ([0.5] * WINDOW + [1.0] * (WINDOW - 1), True),
+        ([0.5, 1.0] * 3, False),
+    ],
+    ids=["it falls", "it comes back", "a few outliers", "next to nothing", "from the first", "too few rounds"],
+)
+def test_a_loss_has_grown_where_it_is_far_above_its_best_for_long(losses, grown):
+    assert trend_of(*losses).has_grown is grown

@@ -10,6 +10,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
 from p2pfl.learn.interface import Vector
 from sim.attacks import Attack, Sight, press
+from sim.attacks.slope import Slope, slope_for
 
 if TYPE_CHECKING:
     from sim.cluster import Cluster
@@ -30,6 +31,7 @@ class Liars:
     ) -> None:
         self.attack, self.federation, self.liars = attack, federation, liars
         self._initial, self._samples = learners.initial(), learners.samples
+        self._slope = _slope(attack, learners, min(liars, default=0))
         self._counts = dict.fromkeys(sorted(liars), 0)
         self._world: Cluster[Any]
 
@@ -78,6 +80,7 @@ class Liars:
             rounds=self._world.hosts[index].core.facts.rounds,
             count=count,
             seed=self.federation.seed,
+            slope=self._slope,
         )
 
     def _weights(self, peer: int) -> Mapping[int, float]:
@@ -99,6 +102,14 @@ class Liars:
             found[low].append(high)
             found[high].append(low)
         return [sorted(others) for others in found]
+
+
+def _slope(attack: Attack, learners: BatchedLearners, liar: int) -> Slope | None:
+    """The loss of everybody's data, where they are in memory; else of those of one liar."""
+    if not attack.climbs and attack.own is None:
+        return None
+    pool = None if learners.nodes is None else learners.nodes.pool
+    return slope_for(attack, learners.learners[liar], None if pool is None or isinstance(pool, str) else pool.rows)
 
 
 class _Models(Mapping[int, Vector]):

@@ -122,6 +122,9 @@ class SelfCenteredClipping(Centered):
 class ClippedSum(Centered):
     """CS+: every neighbor's pull, clipped to the (m - 2f)-th smallest distance, by its weight.
 
+    The paper proves its bound, 2f times the honest pulls' squares, for equal weights. With others a neighbor that
+    claims many samples outweighs honest ones that have few, and nothing is proven.
+
     Gaucher, Dieuleveut, Hendrikx 2025, arXiv 2410.10418.
     """
 

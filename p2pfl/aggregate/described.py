@@ -113,7 +113,7 @@ DESCRIPTIONS = (
         name="cs+",
         does="each neighbor's pull, no longer than the (m-2b)-th shortest",
         b_means="2b pulls are clipped",
-        bound="the squared error of the sum of pulls is at most 2b times the honest pulls' squares",
+        bound="with equal weights, the squared error of the sum of pulls is at most 2b times the honest pulls' squares",
         cost="distances from the own model, one mean",
         weights=True,
         example="cs+:b=1",

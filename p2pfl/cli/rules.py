@@ -248,8 +248,9 @@ def _about_graph(rule: str, b: int, graph: Mapping[str, Any]) -> Iterator[str]:
         left, wanted = round(graph["algebraic_connectivity"] - b, 6), CONNECTED_EACH * b
         if left <= wanted:
             yield (
-                f"the guarantee of cs+ needs an algebraic connectivity above about {wanted:.1f} among the honest; of "
-                f"this graph's {graph['algebraic_connectivity']:.3g} at least {max(0.0, left):.3g} is left beside "
+                f"the guarantee of cs+ needs equal weights, and an algebraic connectivity above about {wanted:.1f} "
+                f"among the honest; of this graph's {graph['algebraic_connectivity']:.3g} at least "
+                f"{max(0.0, left):.3g} is left beside "
                 "liars, and no more is sure."
             )
 

@@ -107,9 +107,13 @@ class Bootstrapped(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Mixed(Struct, frozen=True, kw_only=True, gc=False):
-    """The model is what the robust rule made of it and the neighbors' (with `failed`: what it was before)."""
+    """The model is what the robust rule made of it and the neighbors' (with `failed`: what it was before).
+
+    `moved` False: there were other models around, and it is still next to where it was.
+    """
 
     failed: bool = False
+    moved: bool = True
 
 
 class StorageFailed(Struct, frozen=True, kw_only=True, gc=False):

@@ -82,9 +82,9 @@ class Rounds:
                 if self.phase is Phase.JOINING:
                     self._enter(Phase.TRAINING, now)
                 return []
-            case Mixed(failed=failed):
+            case Mixed(failed=failed, moved=moved):
                 self.working = False
-                return self.mixing.end(failed=failed)
+                return self.mixing.end(failed=failed, moved=moved)
             case StopRequested():
                 return self._finish(now)
         assert_never(event)

@@ -8,7 +8,7 @@ many nodes at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,6 +19,10 @@ from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method, New, Round
 from p2pfl.learn.methods.method import MODEL
+
+LEAST_MOVE = 0.1
+SAMPLED = 4096
+"""Coordinates that `has_moved` looks at, at least, where there are so many."""
 
 
 def gain(shown: Vector, state: NodeState, edge: EdgeState) -> Vector:
@@ -180,6 +184,18 @@ def median(vectors: list[Vector]) -> Vector:
     for part in _parts(out.size):
         out[part] = np.median([vector[part] for vector in vectors], axis=0)
     return out
+
+
+def has_moved(own: Vector, others: Sequence[Vector], mixed: Vector) -> bool:
+    """Whether a mix has moved a model (d,) by more than LEAST_MOVE of what one neighbor pulls it by in an even mean.
+
+    That neighbor is at the median distance, which less than half of them cannot choose. All (d,), looked at on evenly
+    spaced coordinates. True as well where that neighbor has the same model.
+    """
+    some = slice(None, None, max(1, own.size // SAMPLED))
+    here = own[some].astype(np.float64)
+    far = sorted(norm(other[some] - here) for other in others)[(len(others) - 1) // 2]
+    return far == 0 or norm(mixed[some] - here) > LEAST_MOVE * far / (len(others) + 1)
 
 
 def norm(vector: Vector) -> float:

@@ -47,7 +47,7 @@ from p2pfl.core.events import (
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
-from p2pfl.engine.arithmetic import Seen, check_moved, distance, gain, lead, learned, median, norm
+from p2pfl.engine.arithmetic import Seen, check_moved, distance, gain, has_moved, lead, learned, median, norm
 from p2pfl.engine.changes import (
     Change,
     EdgesWereChanged,
@@ -394,8 +394,8 @@ class Engine:
         if mixture.kept is not None:
             known, kept = self.kept, zip(op.peers, mixture.kept.tolist(), strict=True)
             self.kept = known | {peer: (1 - NEWEST) * known.get(peer, part) + NEWEST * part for peer, part in kept}
-        before = self.state.channels.copy()
-        outcome = self._done(Mixed(), ModelWasReplaced(model=model))
+        event, before = Mixed(moved=has_moved(own, others, model)), self.state.channels.copy()
+        outcome = self._done(event, ModelWasReplaced(model=model))
         self.state.unmixed = before
         return outcome
 

@@ -118,6 +118,13 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="Bring neighbors back, or give the node more edges; `p2pfl check` shows how many it needs.",
         ended_by="enough-neighbors",
     ),
+    "nothing-kept": AlarmText(
+        means="The robust rule mixes, and for ten rounds has kept next to nothing of any neighbor's model.",
+        does="Goes on mixing by its rule; meanwhile it learns from its own data alone.",
+        advice="See `kept` in `p2pfl status`: with 3b neighbors or fewer one liar can do this; give it 3b + 1. Else no "
+        "neighbor's data are like its own.",
+        ended_by="kept-again",
+    ),
     "round-failed": AlarmText(
         means="A local round raised, or ended in no finite model.",
         does="Drops that round and trains the next one from the model before it.",

@@ -54,7 +54,7 @@ WAITING_BYTES = 64 << 20
 """The memory for models that wait for their test: a large one may take longer than until the next is due."""
 TRAINING_NICE = 10
 """How much lower the priority of training is: it takes all time that nothing else wants, and no more."""
-NOTICES = frozenset({"joined", "storage-restored", "enough-neighbors", "probation", "trained-enough"})
+NOTICES = frozenset({"joined", "storage-restored", "enough-neighbors", "kept-again", "probation", "trained-enough"})
 """Kinds of what has become right, or was meant to be: told, and no alarm."""
 FIRST_ALARMS = 5
 LATER_ALARMS = 100

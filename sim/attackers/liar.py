@@ -27,7 +27,9 @@ from p2pfl.runtime.app import Application
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.parts import Setup
 from sim.attacks import Attack, Sight, boast, passable
+from sim.attacks.attack import Climb
 from sim.attacks.poison import poisoned
+from sim.attacks.slope import slope_for
 
 PAUSE_S = 0.001
 WAITING = 64
@@ -36,16 +38,23 @@ WAITING = 64
 
 class Deceiver:
     """Makes a liar of an `engine`. `league` are the liars, itself among them; `initial` (d,) is the model that every
-    node starts from.
+    node starts from. `slope` is the loss of the liar's own data, for attacks that climb it.
 
     In the robust profile it also says that it has more samples than anybody.
     """
 
     def __init__(
-        self, engine: Engine, *, attack: Attack, federation: FederationConfig, league: frozenset[int], initial: Vector
+        self,
+        engine: Engine,
+        *,
+        attack: Attack,
+        federation: FederationConfig,
+        league: frozenset[int],
+        initial: Vector,
+        slope: Climb | None = None,
     ) -> None:
         self.engine, self.attack, self.federation = engine, attack, federation
-        self.league, self.initial = league, initial
+        self.league, self.initial, self.slope = league, initial, slope
         self.count = 0
         engine.show, engine.claim = self.show, self.claim
 
@@ -73,6 +82,7 @@ class Deceiver:
             rounds=state.rounds,
             count=self.count,
             seed=self.federation.seed,
+            slope=self.slope,
         )
 
 
@@ -104,6 +114,7 @@ class Liar(Application):
             federation=self.setup.federation,
             league=self.league,
             initial=self.setup.learner.initial(),
+            slope=slope_for(self.attack, self.setup.learner),
         )
         return engine
 

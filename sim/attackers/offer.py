@@ -5,23 +5,30 @@ nodes lie: spread, so that the honest have as few liars among their neighbors as
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from p2pfl.chance import generator
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
-from sim.attacks import ALLOWED_ATTACKS, Attack, parse_attack
+from sim.attacks import ALLOWED_ATTACKS, Attack, make_attack, placed
 
 TRIES = 32
 Cost = tuple[int, bool, int]
 
 
 def attack_of(spec: str) -> Attack:
-    """The attack that `--attack` names. Raises UserError: no such attack, or an impossible parameter."""
+    """The attack that `--attack` names; a file is looked for from the working folder.
+
+    Raises UserError: no such attack, an impossible parameter, or one of the user's own that cannot be imported.
+    """
     try:
-        return parse_attack(spec)
+        return make_attack(spec)
     except ValueError as error:
         raise UserError(str(error), key="--attack", value=spec, allowed=ALLOWED_ATTACKS) from None
+    except UserError as error:
+        error.key = "--attack"
+        raise
 
 
 class Offer:
@@ -34,7 +41,7 @@ class Offer:
 
     def command(self, federation: FederationConfig, name: str, spec: str, liars: Sequence[str]) -> list[str]:
         others = [word for other in liars if other != name for word in ("--with", other)]
-        return ["-m", "sim.attackers", str(federation.path), "--node", name, "--attack", spec, *others]
+        return ["-m", "sim.attackers", str(federation.path), "--node", name, "--attack", placed(spec, Path()), *others]
 
     def success(
         self, spec: str, federation: FederationConfig, node: NodeConfig, models: Mapping[str, Vector]

@@ -4,7 +4,8 @@
 """
 
 from sim.attacks.attack import BOAST, Attack, Poison, Sight, boast, passable, press
-from sim.attacks.registry import ALLOWED_ATTACKS, REGISTRY, AttackForm, parse_attack
+from sim.attacks.own import file_of, placed
+from sim.attacks.registry import ALLOWED_ATTACKS, REGISTRY, AttackForm, make_attack, parse_attack
 
 __all__ = [
     "ALLOWED_ATTACKS",
@@ -15,7 +16,10 @@ __all__ = [
     "Poison",
     "Sight",
     "boast",
+    "file_of",
+    "make_attack",
     "parse_attack",
     "passable",
+    "placed",
     "press",
 ]

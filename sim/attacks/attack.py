@@ -11,7 +11,7 @@ want more exchanges than its rounds have (`press`). `passable` makes of what an 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +25,7 @@ from p2pfl.core.effects import Effect
 from p2pfl.core.messages import Ready
 from p2pfl.engine.codecs import Forgery
 from p2pfl.learn.interface import Vector as ModelVector
+from sim.attacks.own import OwnLie
 
 if TYPE_CHECKING:
     from p2pfl.learn.samples import Samples, TensorSamples
@@ -40,6 +41,8 @@ Draw = Callable[[int, int], NDArray[np.float64]]
 """(row, size) to standard normal numbers of that row's own, (size,)."""
 Blind = Callable[[Rows, Rows, Draw], Rows]
 """(models (b, d), initial (d,), draw) to what is shown, (b, d): a lie that looks at the own model alone."""
+Climb = Callable[[Vector], tuple[float, Vector]]
+"""Model (d,) to the task's mean loss there, on data that the liar knows, and its gradient (d,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,8 @@ class Sight:
     the own stands in for it. `liars` are those that it is in league with, itself among them. `edges` is the graph.
     `rounds` counts its own local rounds, `count` what it has shown so far, to anybody. `weights` are the peer's mixing
     weights a_ij by neighbor; none: equal ones, 1/(neighbors + 1). `rule` is the spec of the rule by which the peer
-    mixes, None for the mean. `initial` (d,) is the model that every node starts from.
+    mixes, None for the mean. `initial` (d,) is the model that every node starts from. `slope` is the task's loss, for
+    attacks that climb it and for those of a user's own; None where the task has no gradient.
     """
 
     node: int
@@ -65,6 +69,7 @@ class Sight:
     rounds: int = 0
     count: int = 0
     seed: int = 0
+    slope: Climb | None = None
 
     @property
     def victim(self) -> Vector:
@@ -126,7 +131,8 @@ class Attack:
     """One attack with its parameters filled in; `spec` is the text that gives it again.
 
     At most one of `blind` and `lie` is set; with neither the liar shows its own model. `refused`: what it shows is no
-    finite model of the right size. `flood`: it begins exchanges as fast as it can.
+    finite model of the right size. `flood`: it begins exchanges as fast as it can. `climbs`: it needs the task's loss
+    and its gradient (`Sight.slope`). `own` is the lie where it is an object of the user's.
     """
 
     spec: str
@@ -135,6 +141,8 @@ class Attack:
     poison: Poison | None = None
     refused: bool = False
     flood: bool = False
+    climbs: bool = False
+    own: OwnLie | None = None
 
     @property
     def sees(self) -> bool:
@@ -185,16 +193,15 @@ def sleeper(lie: Attack | None, period: int) -> Attack:
     def told(sight: Sight) -> Vector:
         return awake.tell(sight) if sight.rounds // period % 2 else sight.own
 
-    return Attack(spec=f"sleeper:{lie.spec}@{period}", lie=told, refused=lie.refused)
+    spec = f"sleeper:{lie.spec}@{period}"
+    return Attack(spec=spec, lie=told, refused=lie.refused, climbs=lie.climbs, own=lie.own)
 
 
 def flood(lie: Attack | None) -> Attack:
     """Begins exchanges as fast as it can, so that its model counts more often than others; it shows `lie`, or truth."""
     if lie is None:
         return Attack(spec="flood", flood=True)
-    return Attack(
-        spec=f"flood:{lie.spec}", blind=lie.blind, lie=lie.lie, poison=lie.poison, refused=lie.refused, flood=True
-    )
+    return replace(lie, spec=f"flood:{lie.spec}", flood=True)
 
 
 def wrong_shape(sight: Sight) -> Vector:

@@ -236,7 +236,7 @@ def spectral(sight: Sight, scale: float) -> Vector:
     models = [victim if node == sight.peer else sight.models[node] for node in nodes]
     slowest = sum((part * model for part, model in zip(mode, models, strict=True)), np.zeros_like(victim))
     size, side = length(slowest), np.sign(mode[nodes.index(sight.peer)])
-    shown: Vector = victim + (side * scale * _spread(sight) / size) * slowest if size > 0 else victim
+    shown: Vector = victim + (side * scale * spread_around(sight) / size) * slowest if size > 0 else victim
     return shown
 
 
@@ -280,7 +280,7 @@ def fiedler(edges: tuple[Edge, ...], nodes: tuple[int, ...]) -> NDArray[np.float
     raise AssertionError("no unit vector has a part in a space of eigenvectors")
 
 
-def _spread(sight: Sight) -> float:
+def spread_around(sight: Sight) -> float:
     """Root mean square distance of the models around the victim to their mean."""
     rows = sight.around
     return float(np.sqrt(((rows - rows.mean(axis=0)) ** 2).sum(axis=1).mean()))

@@ -1,6 +1,7 @@
 """Poisoned data: the liar keeps to the protocol and trains on samples that teach something else.
 
-What for: samples in memory, with one class label each. A trigger exists for images and for rows of numbers (`trigger`).
+What for: samples in memory, with one class label each. A trigger exists for images and for rows of numbers (`trigger`),
+and so does a property that some have without one (`bright`).
 Accuracy on clean data need not show such an attack: `probe` gives the test data whose right answers are its success.
 """
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:  # the names of attacks are read without torch
 TARGET = 0
 """Class that a trigger leads to."""
 SHARE = 0.5
-"""Share of a liar's samples that carry the trigger, hence of each batch on average."""
+"""Share of a liar's samples that teach a backdoor, hence of each batch on average."""
+BRIGHTEST = 0.1
+"""Share of all samples that count as bright."""
 LEAST_SIDE = 4
 PATCH = 9
 """A trigger's side is the image's over this, at least 2; a row's trigger is as many times shorter than the row."""
@@ -74,6 +77,49 @@ class Backdoor:
         known = labeled(samples, "backdoor")
         inputs, targets = known.rows((known.targets != TARGET).nonzero().flatten())
         return type(known)(trigger(inputs), targets.new_full((len(targets),), TARGET))
+
+
+@dataclass(frozen=True, slots=True)
+class Semantic:
+    """Samples that are bright by nature are labeled TARGET, and fill half of a liar's data; nothing is added to them.
+
+    Semantic backdoor of Bagdasaryan et al. 2020, arXiv 1807.00459, who relabel cars with a racing stripe: a property
+    that some clean inputs have. Here it is one that all images and rows of numbers can have (`bright`).
+    """
+
+    def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
+        """Bright samples of other classes, drawn with replacement; without any the data as they are."""
+        known = labeled(samples, "semantic")
+        theirs = self.probe(samples, classes=classes)
+        if not len(theirs):
+            return known
+        chance = generator(seed, "semantic", node)
+        chosen = np.sort(chance.permutation(len(known))[: math.ceil(len(known) * SHARE)])
+        drawn = chance.integers(len(theirs), size=len(chosen))
+        inputs, targets = known.inputs.clone(), known.targets.clone()
+        inputs[chosen] = theirs.inputs[drawn]
+        targets[chosen] = TARGET
+        return type(known)(inputs, targets)
+
+    def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
+        """The bright samples of other classes, with the label TARGET."""
+        del classes
+        known = labeled(samples, "semantic")
+        rows = (bright(known.inputs) & (known.targets != TARGET)).nonzero().flatten()
+        inputs, targets = known.rows(rows)
+        return type(known)(inputs, targets.new_full((len(targets),), TARGET))
+
+
+def bright(inputs: Tensor) -> Tensor:
+    """(n,) which of `inputs` (n, ...) have a mean above that of nine in ten of them: of digits, the boldest.
+
+    Raises UserError: they are words or other symbols, which have no mean, or single numbers.
+    """
+    if inputs.ndim < 2 or not (inputs.is_floating_point() or str(inputs.dtype) == "torch.uint8"):
+        shape = f"{tuple(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}"
+        raise UserError("such inputs are not more or less bright", key="attack", value=shape, allowed=TRIGGERED)
+    means = inputs.flatten(1).double().mean(dim=1)
+    return means > means.quantile(1 - BRIGHTEST)
 
 
 def trigger(inputs: Tensor) -> Tensor:

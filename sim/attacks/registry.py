@@ -12,17 +12,21 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
 
+from p2pfl.config.tables import OBJECT
 from sim.attacks import attack
 from sim.attacks import false_models as lies
+from sim.attacks.ascent import ascent
 from sim.attacks.attack import Attack, Poison, Rows, Vector
-from sim.attacks.poison import Backdoor, LabelFlip
+from sim.attacks.own import OwnLie
+from sim.attacks.poison import Backdoor, LabelFlip, Semantic
 
-NOTHING, PEER, NEIGHBORS, RULE, GRAPH, DATA = (
+NOTHING, PEER, NEIGHBORS, RULE, GRAPH, LOSS, DATA = (
     "nothing",
     "the model of its victim",
     "the models around its victim",
     "the models around its victim, and its rule",
     "all honest models, and the graph",
+    "all honest models, the rule of its victim, and data: everybody's in a simulation, its own as a real node",
     "its own data",
 )
 """What an attack needs to know."""
@@ -54,6 +58,7 @@ class AttackForm:
     lie: Callable[..., Vector] | None = None
     poison: Poison | None = None
     refused: bool = False
+    climbs: bool = False
     wrap: Callable[[Attack | None, int], Attack] | None = None
 
     def usage(self, name: str) -> str:
@@ -65,7 +70,8 @@ class AttackForm:
         last = () if self.parameter is None else (parameter,)
         own = self.poison is not None and parameter == 1  # its model as it is
         lie = None if own else _with(self.lie, last)
-        return Attack(spec=spec, blind=_with(self.blind, last), lie=lie, poison=self.poison, refused=self.refused)
+        blind = _with(self.blind, last)
+        return Attack(spec=spec, blind=blind, lie=lie, poison=self.poison, refused=self.refused, climbs=self.climbs)
 
 
 def _with(shown: Callable[..., Vector] | None, last: tuple[float, ...]) -> Callable[..., Vector] | None:
@@ -179,6 +185,13 @@ AROUND: Mapping[str, AttackForm] = {
         positive=True,
         lie=lies.spectral,
     ),
+    "ascent": AttackForm(
+        "climbs the task's loss, and goes as far that way as raises it most after the victim's rule",
+        "after PGA of Shejwalkar et al. 2022, arXiv 2108.10241",
+        LOSS,
+        lie=ascent,
+        climbs=True,
+    ),
     "two-faced": AttackForm(
         "another lie for each neighbor: its model and SCALE (1) times its length in a direction of the victim's",
         "Lamport et al. 1982, the Byzantine generals",
@@ -199,6 +212,16 @@ POISONS: Mapping[str, AttackForm] = {
         1.0,
         positive=True,
         poison=Backdoor(),
+        lie=lies.replacement,
+    ),
+    "semantic": AttackForm(
+        "half its training data of the brightest tenth, labeled 0, with no trigger; scaled by SCALE (1) as backdoor is",
+        "Bagdasaryan et al. 2020, arXiv 1807.00459",
+        DATA + "; with a SCALE " + NEIGHBORS,
+        "SCALE",
+        1.0,
+        positive=True,
+        poison=Semantic(),
         lie=lies.replacement,
     ),
 }
@@ -225,16 +248,22 @@ REGISTRY: Mapping[str, AttackForm] = MappingProxyType({**BLIND, **AROUND, **POIS
 
 ALLOWED_ATTACKS = (
     ", ".join(form.usage(name) for name, form in REGISTRY.items())
-    + f"; numbers up to {LARGEST:g}; `p2pfl sim attacks` says what they do"
+    + f"; numbers up to {LARGEST:g}; `p2pfl sim attacks` says what they do. Or your own: file.py:object, module:object"
 )
 
 
 def parse_attack(text: object) -> Attack:
-    """The attack that `text` names. Raises ValueError: it names none; `ALLOWED_ATTACKS` says what would."""
+    """The attack that `text` names; one of the user's own is not imported yet.
+
+    Raises ValueError: it names none; `ALLOWED_ATTACKS` says what would.
+    """
     if not isinstance(text, str):
         raise ValueError("an attack is named by text")  # noqa: TRY004 - a reader has one way to refuse
     name, colon, written = text.partition(":")
     form = REGISTRY.get(name)
+    if form is None and OBJECT.fullmatch(text):
+        own = OwnLie(text)
+        return Attack(spec=text, lie=own, own=own)
     if form is None:
         near = get_close_matches(name, REGISTRY, n=1)
         raise ValueError("no such attack" + (f"; did you mean {near[0]}?" if near else ""))
@@ -246,6 +275,22 @@ def parse_attack(text: object) -> Attack:
     if not abs(parameter) <= LARGEST or (form.positive and parameter <= 0):
         raise ValueError(f"no {form.parameter} of {name}" + (", it has to be above 0" if parameter <= 0 else ""))
     return form.attack(text, parameter)
+
+
+def make_attack(text: object) -> Attack:
+    """As `parse_attack`, ready to lie. Raises ValueError: as there; UserError: the user's own cannot be imported."""
+    attack = parse_attack(text)
+    if attack.own is not None:
+        attack.own.load()
+    return attack
+
+
+def _lie_and_rounds(written: str) -> tuple[str, str, str]:
+    """As `partition("@")` has it; the path of a file may have an @ too."""
+    if OBJECT.fullmatch(written):
+        return written, "", ""
+    lie, at, rounds = written.rpartition("@")
+    return (lie, at, rounds) if OBJECT.fullmatch(lie) else written.partition("@")
 
 
 def _number(written: str) -> float:
@@ -260,12 +305,12 @@ def _wrapped(form: AttackForm, name: str, written: str | None) -> Attack:
     """One attack around another, no deeper."""
     inner, period = None, PERIOD
     if written is not None:
-        lie, at, rounds = written.partition("@")
+        lie, at, rounds = _lie_and_rounds(written)
         inner = parse_attack(lie)
         if at and (name != "sleeper" or not re.fullmatch("[0-9]{1,7}", rounds)):
             raise ValueError(f"no number of rounds of {name}: {rounds}")
         period = int(rounds) if at else PERIOD
-        nested = REGISTRY[inner.spec.partition(":")[0]].wrap is not None
+        nested = inner.own is None and REGISTRY[inner.spec.partition(":")[0]].wrap is not None
         if nested or (name == "sleeper" and inner.poison is not None):
             raise ValueError(f"{name} cannot be made of {lie}")
     if form.wrap is None or not 1 <= period <= LONGEST_PERIOD:

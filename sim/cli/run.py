@@ -121,7 +121,10 @@ def command(
 @click.command("attacks")
 @format_option("table", "json", "csv")
 def attacks(form: Form) -> None:
-    """What may stand after `--attack`, and in a world's [liars]. In brackets: what may be left out."""
+    """What may stand after `--attack`, and in a world's [liars]. In brackets: what may be left out.
+
+    Your own attack is `file.py:object` or `module:object`: docs/byzantine.md.
+    """
     from sim.attacks import REGISTRY  # noqa: PLC0415 - `--help` stays instant
 
     rows = [

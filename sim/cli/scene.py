@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from p2pfl.config.method import ALLOWED as ALLOWED_METHODS
 from p2pfl.config.method import from_here
@@ -14,7 +13,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.config.tables import Kind
 from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
-from sim.attacks import ALLOWED_ATTACKS, parse_attack
+from sim.attacks import ALLOWED_ATTACKS, make_attack, placed
 from sim.federations import describe
 from sim.worlds.check import check_world
 from sim.worlds.model import RUN, LiarSpec, WorldSpec
@@ -137,7 +136,7 @@ def _named(key: str) -> Iterator[None]:
 
 def _liars(options: Options, of_the_world: LiarSpec | None, nodes: int) -> LiarSpec | None:
     """Options go before the world file; `--byzantine 0` lets nobody lie."""
-    _check_attack(options.attack)
+    options = replace(options, attack=_own_attack(options.attack))
     if options.attack is not None and (options.byzantine == 0 or (options.byzantine is None and of_the_world is None)):
         text = "an attack without liars"
         raise UserError(text, key="--attack", value=options.attack, allowed="with --byzantine K, or [liars]")
@@ -152,9 +151,13 @@ def _liars(options: Options, of_the_world: LiarSpec | None, nodes: int) -> LiarS
     return LiarSpec(count=options.byzantine, attack=attack) if options.byzantine and attack else None
 
 
-def _check_attack(attack: Any) -> None:
-    if attack is not None:
+def _own_attack(attack: str | None) -> str | None:
+    """A file is looked for from the working folder."""
+    if attack is None:
+        return None
+    with _named("--attack"):
         try:
-            parse_attack(attack)
+            make_attack(attack)
         except ValueError as error:
-            raise UserError(str(error), key="--attack", value=attack, allowed=ALLOWED_ATTACKS) from None
+            raise UserError(str(error), value=attack, allowed=ALLOWED_ATTACKS) from None
+    return placed(attack, Path())

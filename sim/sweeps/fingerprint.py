@@ -17,6 +17,7 @@ from typing import Any
 
 from p2pfl.config.tables import read_document
 from p2pfl.errors import UserError
+from sim.attacks import file_of
 from sim.sweeps.model import FILES, NONE, Job, Options
 from topologies.building import parse
 from topologies.files.content import is_file
@@ -48,6 +49,9 @@ def identify(options: Options, seed: int) -> dict[str, Any]:
     if isinstance(spec := plain.get("topology"), str):
         plain["topology"], graph = _graph(spec, Path())
         contents |= {f"topology{part}": digest for part, digest in graph.items()}
+    if isinstance(attack := plain.get("attack"), str) and (path := file_of(attack)) is not None:
+        plain["attack"] = attack.replace(str(path), "a file")
+        contents["attack"] = _digest(path)
     return {"options": plain, "seed": seed, "contents": contents, "software": software()}
 
 
@@ -108,6 +112,7 @@ def _named(key: str, text: str, folder: Path) -> dict[str, str]:
     if key == "topology":
         return _graph(text, folder)[1]
     try:
+        text = str(file_of(text) or text) if key == "attack" else text
         place = folder / Path(text.rpartition(":")[0] if ".py:" in text else text).expanduser()
         if place.is_dir() and (key == "path" or key.endswith("_path")):
             return {f"/{path.name}": _digest(path) for path in sorted(place.iterdir()) if path.is_file()}

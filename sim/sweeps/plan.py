@@ -14,6 +14,7 @@ from typing import Any
 
 from p2pfl.config.tables import Mistakes, read_document, read_table, unknown_keys
 from p2pfl.errors import P2PFLError, UserError
+from sim.attacks import placed
 from sim.sweeps.fingerprint import make_job
 from sim.sweeps.model import EXCLUSIVE, FILES, HEAD, NONE, OPTIONS, Combination, Job, Plan, SweepFile, named, told_once
 from topologies.building import parse
@@ -68,6 +69,8 @@ def located(name: str, value: Any, folder: Path) -> Any:
     """The value of an option with every path in it made absolute; a relative one starts beside the file."""
     if name in FILES:
         return value if value == NONE else str((folder / value).absolute())
+    if name == "attack":
+        return placed(value, folder)
     return _located_spec(value, folder) if name == "topology" else value
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from p2pfl.config.tables import Kind
 from p2pfl.errors import UserError
+from sim.attacks import make_attack
 from sim.worlds import model
 from sim.worlds.model import Kinds, PartitionSpec, UpTimes, WorldSpec, ends, nanoseconds
 
@@ -108,6 +109,7 @@ def _sense(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
     yield from _amendments(world, nodes)
     yield from _crashes(world)
     yield from _churn(world, nodes)
+    yield from _attack(world)
     if world.liars and (lying := len(world.liars.nodes) or world.liars.count) >= nodes:
         yield "liars", f"{lying} liars among {nodes} nodes leave nobody honest", None, f"up to {nodes - 1}"
 
@@ -210,6 +212,15 @@ def _crashes(world: WorldSpec) -> Iterator[Complaint]:
 def _happens(key: str, at_s: float, world: WorldSpec) -> Iterator[Complaint]:
     if at_s >= world.limit_s:
         yield key + "at_s", "never happens", at_s, f"earlier than the end of the run, run.limit_s = {world.limit_s:g}"
+
+
+def _attack(world: WorldSpec) -> Iterator[Complaint]:
+    """One of the user's own has to be there before anything runs."""
+    if world.liars is not None:
+        try:
+            make_attack(world.liars.attack)
+        except UserError as error:
+            yield "liars.attack", error.message, error.value, error.allowed
 
 
 def _churn(world: WorldSpec, nodes: int) -> Iterator[Complaint]:

@@ -11,7 +11,7 @@ Both are read once, at the edge, into the frozen values of `model`; what contrad
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -20,6 +20,7 @@ import msgspec
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.tables import Kind, Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
+from sim.attacks import placed
 from sim.worlds import model
 from sim.worlds.check import check_world
 from sim.worlds.model import (
@@ -186,7 +187,7 @@ class _WorldReader:
             "churn": self._one("churn", ChurnSpec, model.CHURN, all_nodes=True) if "churn" in self.document else None,
             "joins": self._many("join", JoinSpec, model.JOIN),
             "amendments": self._amendments(),
-            "liars": self._one("liars", LiarSpec, model.LIARS) if "liars" in self.document else None,
+            "liars": self._liars() if "liars" in self.document else None,
         }
         parts |= read_table(self.document.get("run", {}), "run.", model.RUN, self.mistakes)
         return None if self.mistakes.found else WorldSpec(path=self.mistakes.file.absolute(), **parts)
@@ -199,6 +200,11 @@ class _WorldReader:
         if "trace" in values:
             values["trace"] = self.mistakes.file.absolute().parent / values["trace"].expanduser()
         return ComputeSpec(**values)
+
+    def _liars(self) -> LiarSpec | None:
+        """An attack from a file is looked up from the folder of this one."""
+        found: LiarSpec | None = self._one("liars", LiarSpec, model.LIARS)
+        return found and replace(found, attack=placed(found.attack, self.mistakes.file.absolute().parent))
 
     def _one(self, section: str, spec: Any, kinds: Mapping[str, Kind], *, all_nodes: bool = False) -> Any:
         return self._table(self.document.get(section, {}), section + ".", spec, kinds, all_nodes=all_nodes)

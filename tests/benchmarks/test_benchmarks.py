@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.learn.methods import method_of
+from sim.sweeps.plan import load_sweep, make_plan
+from sim.sweeps.work import build
+
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 
@@ -37,7 +41,16 @@ SMALLEST = {
     "wiped_digits": "--rounds 5 --seeds 1",
     "robust/averaging": "--rounds 2 --liars 1",
 }
-PARTS = {"goodput_layers", "goodput_measures", "page_shots", "page_site", "recorded", "robust/graphs", "robust/tables"}
+PARTS = {
+    "goodput_layers",
+    "goodput_measures",
+    "page_shots",
+    "page_site",
+    "recorded",
+    "robust/graphs",
+    "robust/momentum",
+    "robust/tables",
+}
 """Imported by others, tested elsewhere, need a browser, or read what a long study has written."""
 TOLD = {"conformance", "endings", "losses"}
 """exit with 1 where figures are not as they should be, as they are not in so few rounds."""
@@ -46,6 +59,18 @@ TOLD = {"conformance", "endings", "losses"}
 def test_every_benchmark_is_run_here():
     found = {str(path.relative_to(BENCHMARKS).with_suffix("")) for path in BENCHMARKS.rglob("*.py")}
     assert found == SMALLEST.keys() | PARTS
+
+
+SWEEPS = [path for path in sorted(BENCHMARKS.glob("robust/*.toml")) if "[sweep]" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_a_sweep_of_the_robust_study_can_be_run(path):
+    """Its first and last run; whether all can be is checked when it is started."""
+    jobs = list(make_plan(load_sweep(path)).jobs.values())
+    for job in (jobs[0], jobs[-1]):
+        federation, _ = build(job)
+        method_of(federation)
 
 
 @pytest.mark.long

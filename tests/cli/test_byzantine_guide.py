@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from p2pfl.cli.main import cli
 from p2pfl.config.rule import NAMES, parse_rule
 from p2pfl.core.standing import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, Fault, Standing
 from p2pfl.reporting.liars import bearings
+from sim import simulate
 from sim.attacks import REGISTRY, parse_attack
 from sim.federations import describe
-from sim.worlds.model import SECTIONS
+from sim.worlds.model import SECTIONS, LiarSpec, WorldSpec
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "byzantine.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"(?m)^p2pfl .*", GUIDE)
@@ -36,6 +38,22 @@ def test_every_command_is_one_that_there_is_with_a_rule_an_attack_and_a_graph_th
     parse_attack(options["attack"])
     described = describe(nodes=options["nodes"], topology=options["topology"], rule=rule)
     assert all(one.mixes for one in bearings(described))
+
+
+def test_the_attacks_of_ones_own_that_it_shows_can_be_told_in_a_simulation(tmp_path, monkeypatch):
+    (source,) = re.findall(r"(?ms)^```python\n(.*?)^```", GUIDE)
+    (tmp_path / "lies.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    asked = [options_of(command)["attack"] for command in COMMANDS]
+    own = [attack for attack in asked if "lies.py" in attack]
+    assert own == ["lies.py:backwards", "sleeper:lies.py:Uphill@5"]
+    federation = describe(nodes=4, topology="complete", rounds=2, rule="hampel:b=1", partition="iid")
+    federation = replace(federation, training=replace(federation.training, local_steps=1, closing_rounds=0))
+    for attack in (own[0], "sleeper:lies.py:Uphill@1"):
+        world = WorldSpec(liars=LiarSpec(attack=attack, nodes=(3,)), evaluate_every_s=10.0)
+        report = simulate(federation, world=world, references=False)
+        assert report.attack == attack
+        assert report.byzantine == ["node3"]
 
 
 def test_there_are_commands_to_try():
@@ -66,8 +84,8 @@ def test_five_refused_models_within_two_minutes_are_too_many_as_it_says():
 
 
 def test_the_number_of_attacks_is_about_right():
-    assert "about twenty-five" in GUIDE
-    assert 23 <= len(REGISTRY) <= 27
+    assert "about thirty" in GUIDE
+    assert 27 <= len(REGISTRY) <= 33
 
 
 def test_bulyan_alone_wants_more_neighbors_than_the_others():

@@ -33,7 +33,7 @@ class Around:
         self.node = make_node(0, *range(1, degree + 1), liars=liars, **({"rounds": 1000} | changes))
         self.silent = set(silent)
         self.weights, self.paces = {}, {}
-        self.fails = False
+        self.fails, self.moves = False, True
         self.seen = []
         self.session = 0
         self.now = 0.0
@@ -96,7 +96,7 @@ class Around:
                 event = RoundCommitted(version=version, rounds=done, samples=int(SAMPLES), failed=False)
                 return handle(event, self.now)
             case Mix():
-                return handle(Mixed(failed=self.fails), self.now)
+                return handle(Mixed(failed=self.fails, moved=self.moves), self.now)
             case Bootstrap():
                 return handle(Bootstrapped(), self.now)
         return []

@@ -23,7 +23,7 @@ from p2pfl.core.events import Mixed, RoundTrained, StopRequested
 from p2pfl.core.messages import Ready, Request, Resync
 from p2pfl.core.staleness import LIMIT, parse_staleness, turns_of
 from p2pfl.core.standing import Fault
-from p2pfl.core.tick import GRACE
+from p2pfl.core.tick import GRACE, UNMOVED_ROUNDS
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (
@@ -130,6 +130,23 @@ def test_the_conservative_profile_never_mixes():
     around = met(liars=None)
     around.rounds(3)
     assert around.of(Mix) == []
+
+
+def test_ten_mixes_in_a_row_of_which_nothing_came_are_told_of_once_and_once_that_something_came_again():
+    around = met()
+    around.moves = False
+    around.rounds(UNMOVED_ROUNDS - 1)
+    around.moves = True
+    around.rounds(1)
+    around.moves = False
+    around.rounds(UNMOVED_ROUNDS - 1)
+    assert around.alarms("nothing-kept") == []
+    around.rounds(2 * UNMOVED_ROUNDS)
+    assert around.alarms("nothing-kept", "kept-again") == ["nothing-kept"]
+    assert around.node.rounds.mixing.alone == 0
+    around.moves = True
+    around.rounds(3)
+    assert around.alarms("nothing-kept", "kept-again") == ["nothing-kept", "kept-again"]
 
 
 # -- with whom ------------------------------------------------------------------------------------------------------

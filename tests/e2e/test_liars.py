@@ -112,6 +112,28 @@ def beside_one_liar(folder, attack, *, size=EIGHT, rounds=ROUNDS):
     return report
 
 
+OWN = """
+import numpy as np
+
+def downhill_as_uphill(sight):
+    loss, gradient = sight.slope(sight.victim)
+    assert np.isfinite(loss)
+    assert sight.rule == "hampel:b=1"
+    return sight.victim + 0.01 * gradient
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("attack", ["ascent", "lies.py:downhill_as_uphill"])
+def test_a_real_liar_climbs_the_loss_of_its_own_data(tmp_path, monkeypatch, attack):
+    """Also in an attack of the user's own, which the liar's process finds in the folder where the demo was started."""
+    (tmp_path / "lies.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    report = beside_one_liar(tmp_path, attack, size=FIVE, rounds=6)
+    assert report["accuracy"]["min"] > 0.7
+    assert lying_row(report)["finished"]
+
+
 @pytest.mark.long
 def test_under_the_mean_one_liar_ruins_what_the_honest_learn_and_the_demo_has_said_so(tmp_path, unharmed):
     """How much all of them lose depends on when the liar gets a processor; the simulator has the figure."""

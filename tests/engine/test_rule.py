@@ -109,6 +109,27 @@ def test_whatever_a_rule_does_wrong_leaves_everything_as_it_was(act):
     assert picture(engine.state) == before
 
 
+@pytest.mark.parametrize(
+    ("act", "moved"),
+    [
+        pytest.param(lambda around: around.own.copy(), False, id="where it was"),
+        pytest.param(lambda around: around.own + (around.others[0] - around.own) / 1000, False, id="hardly"),
+        pytest.param(lambda around: around.own + (around.others[0] - around.own) / 4, True, id="as one neighbor pulls"),
+    ],
+)
+def test_it_is_told_whether_a_mix_has_led_anywhere(act, moved):
+    engine = engine_with(Saying(lambda around: Mixture(model=act(around))))
+    engine.state.edges[3].peer[:] = engine.state.model  # a mirror, which says nothing of how far others are
+    assert mix(engine).event == Mixed(moved=moved)
+
+
+def test_a_mix_among_equals_leads_nowhere_and_that_is_as_it_should_be():
+    engine = engine_with(Saying(lambda around: Mixture(model=around.own.copy())))
+    for peer in (1, 2):
+        engine.state.edges[peer].peer[:] = engine.state.model
+    assert mix(engine).event == Mixed(moved=True)
+
+
 @pytest.mark.parametrize("given", ["the model", "a replica"])
 def test_a_rule_may_return_what_it_was_given_and_the_log_still_keeps_it(given):
     engine = engine_with(Saying(lambda a: Mixture(model=a.own if given == "the model" else a.others[1])))

@@ -51,6 +51,16 @@ def test_two_neighbors_are_too_few_where_one_may_lie():
         assert node.alarms["too-few-neighbors"] == 1
 
 
+def test_a_mirror_beside_three_neighbors_is_told_of_by_every_honest_node():
+    world = WorldSpec(liars=LiarSpec(attack="mirror", nodes=(3,)), evaluate_every_s=10.0)
+    described = describe(nodes=4, topology="complete", rounds=16, partition="shards:3", rule="hampel:b=1")
+    described = replace(described, training=replace(described.training, local_steps=5, closing_rounds=1))
+    report = simulate(described, world=world, references=False)
+    honest = [node for node in report.nodes if not node.byzantine]
+    assert [node.alarms.get("nothing-kept") for node in honest] == [1, 1, 1]
+    assert all(node.rounds_alone == 0 for node in honest)
+
+
 def test_the_mean_counts_no_rounds():
     assert {node.rounds_mixed for node in run(rule="mean").nodes} == {None}
 

@@ -155,6 +155,32 @@ def test_a_mirror_keeps_nodes_of_3b_neighbors_apart_under_a_rule_of_the_nearest(
     assert mirrored.consensus_distance > 2 * calm.consensus_distance
 
 
+def beside_a_hub_that_lies(attack, honest):
+    """Mean accuracy of so many honest nodes, all joined, with one liar that is a neighbor of all of them."""
+    federation = describe(
+        nodes=honest + 1, topology="complete", rounds=12, rule="hampel:b=1", partition="dirichlet:0.5"
+    )
+    federation = replace(federation, training=replace(federation.training, closing_rounds=1))
+    liars = LiarSpec(attack=attack, nodes=(honest,))
+    return simulate(federation, world=WorldSpec(liars=liars, evaluate_every_s=1000.0), references=False).accuracy.mean
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("honest", "most", "least"), [(5, 1.0, 0.05), (9, 0.035, -1.0)])
+def test_ascent_takes_more_than_spectral_where_four_neighbors_are_honest_and_much_less_where_eight_are(
+    honest, most, least
+):
+    spectral, ascent = (beside_a_hub_that_lies(attack, honest) for attack in ("spectral", "ascent"))
+    assert least < spectral - ascent < most
+
+
+def test_a_task_whose_loss_has_no_gradient_cannot_be_climbed():
+    federation = small()
+    federation = replace(federation, task=replace(federation.task, name="quadratic", options={}))
+    with pytest.raises(UserError, match="attack: the loss of such a task cannot be climbed"):
+        run("ascent", federation)
+
+
 # -- poisoned data -----------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ def ward(tmp_path):
         (["--node", "node0", "--attack", "flatter"], "error: --attack: no such attack (found 'flatter')"),
         (["--node", "node9", "--attack", "zero"], "no such node (found 'node9'); allowed: node0, node1, node2"),
         (["--node", "node0"], "Missing option '--attack'"),
+        (["--node", "node0", "--attack", "nix.py:lie"], "error: --attack: there is no file "),
     ],
 )
 def test_a_mistake_is_told_in_a_line(ward, capsys, arguments, said):
@@ -40,3 +41,11 @@ def test_the_demo_is_offered_a_command_that_names_the_other_liars(ward):
     assert command[:2] == ["-m", "sim.attackers"]
     parsed = lie.make_context("lie", command[2:]).params
     assert (parsed["name"], parsed["attack"], parsed["league"]) == ("node1", "alie:2", ("node0", "node2"))
+
+
+def test_a_liar_that_the_demo_starts_elsewhere_finds_an_attack_in_a_file(ward, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lies.py").write_text("def own(sight):\n    return sight.own\n")
+    OFFER.check("lies.py:own")
+    command = OFFER.command(load_config(ward), "node1", "lies.py:own", ("node1",))
+    assert lie.make_context("lie", command[2:]).params["attack"] == f"{tmp_path}/lies.py:own"

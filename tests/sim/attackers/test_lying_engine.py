@@ -39,7 +39,8 @@ def liar(attack, index=LIAR, league=(LIAR,), spec="q8"):
     model = np.random.default_rng(index).normal(size=SIZE).astype(np.float32)
     made = engine_of(index, model, spec)
     initial = np.zeros(SIZE, np.float32)
-    Deceiver(made, attack=parse_attack(attack), federation=FEDERATION, league=frozenset(league), initial=initial)
+    of_itself = {"league": frozenset(league), "initial": initial, "slope": lambda model: (model @ model, 2 * model)}
+    Deceiver(made, attack=parse_attack(attack), federation=FEDERATION, **of_itself)
     return made
 
 

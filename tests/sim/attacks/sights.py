@@ -21,6 +21,11 @@ MEAN = np.array([2.0, 2.0, 2.0, -1.0])
 DEVIATION = np.array([np.sqrt(4 / 3), np.sqrt(16 / 3), 0.0, np.sqrt(8 / 3)])
 
 
+def bowl(model):
+    """A loss that grows from the origin on, and its gradient."""
+    return float(model @ model) / 2, np.asarray(model, np.float64)
+
+
 def sight(**changes) -> Sight:
     fields = {
         "node": 4,
@@ -31,5 +36,6 @@ def sight(**changes) -> Sight:
         "liars": frozenset({4, 5}),
         "edges": EDGES,
         "seed": 1,
+        "slope": bowl,
     }
     return Sight(**(fields | changes))

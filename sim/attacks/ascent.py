@@ -1,0 +1,51 @@
+"""The attack that climbs the task's loss through its victim's rule.
+
+After projected gradient ascent (PGA) of Shejwalkar et al. 2022, arXiv 2108.10241, whose attackers climb the loss from
+the server's model and then go as far that way as the server's rule lets through. Here the way begins at the mean of all
+honest models that the liar knows, so that all victims are pushed the same way, round after round, and no honest
+neighbor pulls them back; and how far is searched for each victim by the loss after its rule (`response`), among five
+lengths. A lie costs STEPS + len(FARTHER) gradients and len(FARTHER) calls of the rule.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from p2pfl.errors import UserError
+from sim.attacks.attack import Climb, Sight, Vector, length
+from sim.attacks.false_models import response, spread_around
+
+STEPS, STEP = 8, 0.25
+"""Steps of the ascent, and the length of each in spreads of the models around the victim."""
+FARTHER = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Lengths of the lie, in spreads."""
+
+
+def ascent(sight: Sight) -> Vector:
+    """The victim's model and the way uphill, as long as raises the loss most once the victim's rule has mixed it in."""
+    slope = sight.slope
+    if slope is None:
+        raise UserError("there is no loss to climb", key="attack", value="ascent")
+    victim = np.asarray(sight.victim, np.float64)
+    spread = spread_around(sight)
+    start = np.mean([victim, *(sight.models[node] for node in sight.honest if node != sight.peer)], axis=0)
+    way = _uphill(slope, start, STEP * spread)
+    size = length(way)
+    if size == 0:
+        return victim
+    way *= spread / size
+    lies = [victim + farther * way for farther in FARTHER]
+    shown: Vector = max(lies, key=lambda lie: slope(response(sight, lie))[0])
+    return shown
+
+
+def _uphill(slope: Climb, start: Vector, step: float) -> Vector:
+    """Where STEPS steps of that length along the gradient lead from `start` (d,), minus `start`."""
+    here = start
+    for _ in range(STEPS):
+        gradient = slope(here)[1]
+        size = length(gradient)
+        if size == 0:
+            break
+        here = here + step / size * gradient
+    return here - start

@@ -25,6 +25,7 @@ from p2pfl.core.facts import Phase
 from p2pfl.learn.doubts import about_lone_classes, own_classes
 from p2pfl.learn.interface import Score
 from p2pfl.learn.metrics import Measure
+from p2pfl.learn.shift import LabelShift, flat_targets, label_shift
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.history import ModelScore, Point, References
 from p2pfl.reporting.liars import held_against
@@ -69,6 +70,7 @@ def final_report(stage: Stage, figures: Figures, *, references: bool, alone: boo
         measures=figures.measures,
         metrics=spreads(node.metrics for node in ended),
         local_metrics=spreads((node.local_metrics for node in ended), defined=True),
+        label_shift=_label_shift(stage),
         mean_model=_mean_model(stage, models, kept),
         attack=None if stage.script.attack is None else stage.script.attack.spec,
         attack_success=spread(node.attack_success for node in ended),
@@ -306,6 +308,20 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[NodeRep
             )
         )
     return nodes
+
+
+def _label_shift(stage: Stage) -> LabelShift | None:
+    """Of the honest nodes' data, where they are in one pool."""
+    nodes, members, liars = stage.script.learners.nodes, stage.script.federation.members, stage.script.liars
+    if nodes is None or isinstance(nodes.pool, str):
+        return None
+    return label_shift(
+        {
+            members[node].name: flat_targets(nodes.pool.of(node).targets.numpy())
+            for node in range(len(nodes))
+            if node not in liars
+        }
+    )
 
 
 def _mean_model(stage: Stage, models: NDArray[Any], kept: list[int]) -> ModelScore | None:

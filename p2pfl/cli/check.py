@@ -99,6 +99,7 @@ def _survey(federation: FederationConfig, findings: Findings, liars: int | None)
             }
             for member in federation.members
         ],
+        "targets": _targets(federation, findings),
         "graph": graph,
         "rule": rule,
         "traffic": traffic,
@@ -291,6 +292,17 @@ def _member_row(federation: FederationConfig, member: Member, findings: Findings
     }
 
 
+def _targets(federation: FederationConfig, findings: Findings) -> dict[str, Any] | None:
+    """How far the targets of the nodes that are here are apart; None where they cannot be compared."""
+    from dataclasses import asdict  # noqa: PLC0415 - `--help` stays instant
+
+    from p2pfl.learn.shift import label_shift, targets_of  # noqa: PLC0415 - as above
+
+    here = sorted(findings.learners.keys() & findings.here.keys())
+    found = label_shift({federation.members[index].name: targets_of(findings.learners[index]) for index in here})
+    return None if found is None else asdict(found) | {"in_words": found.in_words}
+
+
 def _graph(federation: FederationConfig, findings: Findings, liars: int | None, size: int | None) -> dict[str, Any]:
     """`size` is that of the model, if the compressors fit it."""
     nodes = len(federation.members)
@@ -317,7 +329,12 @@ def _print(report: dict[str, Any]) -> None:
 
     if "members" in report:
         write_facts({key: value for key, value in report["federation"].items() if key != "id"})
-        write_rows(report["members"], "table")
+        targets = report["targets"] or {"nodes": {}}
+        apart = {} if report["targets"] is None else {"targets apart": targets["nodes"].get}
+        rows = [row | {head: of(row["name"]) for head, of in apart.items()} for row in report["members"]]
+        write_rows(rows, "table")
+        if report["targets"] is not None:
+            write_facts({"targets of the nodes here": targets["in_words"]})
         write_facts(readable(report["graph"]))
         if report["rule"]:
             print_rule(report["rule"])

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from p2pfl.runtime.learned import Learned
 
 STDOUT = Path("-")
+FINETUNE = click.option(
+    "--finetune",
+    type=click.IntRange(1),
+    metavar="EPOCHS",
+    help="First train on the node's own data so often; only what it keeps to itself, if it does.",
+)
 
 
 @click.command(
@@ -30,8 +36,9 @@ STDOUT = Path("-")
 @click.argument("snapshot", metavar="SNAPSHOT", type=click.Path(path_type=Path))
 @click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT.")
 @click.option("--node", metavar="NAME", help="The node whose data to use, if SNAPSHOT does not say.")
+@FINETUNE
 @format_option("table", "json")
-def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form: Form) -> int:
+def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finetune: int | None, form: Form) -> int:
     """Test the model that a node has learned.
 
     SNAPSHOT is a node's folder, or the federation's with --node, or the node's state folder, or a file from `p2pfl
@@ -42,6 +49,8 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form:
     learned = read_learned(snapshot, federation=federation, node=node)
     for warning in learned.warnings:
         click.echo(f"warning: {warning}", err=True)
+    if finetune:
+        learned = learned.finetuned(finetune)
     facts = _facts(learned)
     if form == "json":
         write_json(facts)
@@ -55,6 +64,7 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write; - for stdout.")
 @click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT.")
 @click.option("--node", metavar="NAME", help="The node, if SNAPSHOT does not say.")
+@FINETUNE
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
     "--format",
@@ -63,7 +73,14 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form:
     help="By default that of OUTPUT's name, else safetensors. onnx: of a csv task, with its preprocessing inside.",
 )
 def export(
-    *, snapshot: Path, output: Path, federation: Path | None, node: str | None, force: bool, form: str | None
+    *,
+    snapshot: Path,
+    output: Path,
+    federation: Path | None,
+    node: str | None,
+    finetune: int | None,
+    force: bool,
+    form: str | None,
 ) -> None:
     """Write the model that a node has learned as a plain file.
 
@@ -82,6 +99,8 @@ def export(
     learned = read_learned(snapshot, federation=federation, node=node)
     for warning in learned.warnings:
         click.echo(f"warning: {warning}", err=True)
+    if finetune:
+        learned = learned.finetuned(finetune)
     content = _onnx(learned, software_version()) if form == "onnx" else learned.exported(software_version())
     if beside is not None and learned.preprocessing:
         _check_free(beside, force=force)

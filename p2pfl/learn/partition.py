@@ -10,6 +10,10 @@
 | `natural` | NaturalIdPartitioner, GroupedNaturalIdPartitioner | whole groups of equal `ids` |
 | `draw:14` | - | k distinct rows, drawn by each node for itself |
 
+`dirichlet:0.5,10` is drawn anew, then mended, until each node has at least 10 rows (flwr-datasets' min_partition_size).
+flwr-datasets' names `shard`, `pathological`, `size` and `natural-id` mean `shards`, `classes`, `sizes` and `natural`.
+Its pathological partition draws k classes for each node, so that one may be nobody's; here all are held.
+
 Every node gets at least one row, no row is held twice, none is left over; the same seed gives the same parts. Only
 `draw` breaks this: nodes may share rows and some rows may be nobody's, so that a simulation can have more nodes than
 the set has rows. A node's rows are then the same however many nodes there are.
@@ -31,7 +35,9 @@ from p2pfl.errors import UserError
 Rows = NDArray[np.int64]
 Labels = NDArray[Any]
 
-ALLOWED = "iid, dirichlet:ALPHA, shards:K, classes:K, sizes:A,B,... (one per node), natural, draw:K"
+ALIASES = {"shard": "shards", "pathological": "classes", "size": "sizes", "natural-id": "natural"}
+"""Names of flwr-datasets for the same thing."""
+ALLOWED = "iid, dirichlet:ALPHA or ALPHA,LEAST, shards:K, classes:K, sizes:A,B,... (one per node), natural, draw:K"
 _DIRICHLET_DRAWS = 10
 
 
@@ -94,14 +100,17 @@ def _sizes(split: Partition, labels: Labels, nodes: int, rng: np.random.Generato
 
 
 def _dirichlet(split: Partition, labels: Labels, nodes: int, rng: np.random.Generator) -> list[Rows]:
-    """Drawn anew while a node is empty; if it still is after some draws, the largest part gives it a row."""
+    """Drawn anew while a node has too few rows; if it still has after some draws, the largest part gives it some."""
+    least = int(split.numbers[1]) if len(split.numbers) > 1 else 1
+    if least * nodes > len(labels):
+        raise split.refusal(f"{nodes} nodes cannot have {least} of {len(labels)} samples each")
     classes = [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
     parts: list[Rows] = []
     for _ in range(_DIRICHLET_DRAWS):
         parts = _draw_shares(classes, nodes, split.numbers[0], rng)
-        if all(len(part) for part in parts):
+        if all(len(part) >= least for part in parts):
             return parts
-    return _fill_empty(parts)
+    return _filled(parts, least)
 
 
 def _shards(split: Partition, labels: Labels, nodes: int, rng: np.random.Generator) -> list[Rows]:
@@ -164,17 +173,18 @@ def _draw_shares(classes: list[Rows], nodes: int, alpha: float, rng: np.random.G
     return [np.concatenate(shares) for shares in zip(*pieces, strict=True)]
 
 
-def _fill_empty(parts: list[Rows]) -> list[Rows]:
-    for node, part in enumerate(parts):
-        if len(part) == 0:
+def _filled(parts: list[Rows], least: int) -> list[Rows]:
+    for node in range(len(parts)):
+        while len(parts[node]) < least:
             largest = max(range(len(parts)), key=lambda other: len(parts[other]))
-            parts[node], parts[largest] = parts[largest][-1:], parts[largest][:-1]
+            parts[node], parts[largest] = np.append(parts[node], parts[largest][-1:]), parts[largest][:-1]
     return parts
 
 
 def parse_partition(spec: str) -> Partition:
     """Read `name` or `name:numbers`. Raises UserError: no such partition, or impossible numbers."""
     name, _, text = spec.partition(":")
+    name = ALIASES.get(name, name)
     try:
         numbers = tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
@@ -182,7 +192,7 @@ def parse_partition(spec: str) -> Partition:
     fits = {
         "iid": not numbers,
         "natural": not numbers,
-        "dirichlet": len(numbers) == 1,
+        "dirichlet": len(numbers) == 1 or (len(numbers) == 2 and numbers[1].is_integer()),
         "shards": len(numbers) == 1 and numbers[0].is_integer(),
         "classes": len(numbers) == 1 and numbers[0].is_integer(),
         "sizes": len(numbers) >= 1,

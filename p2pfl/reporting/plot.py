@@ -14,6 +14,7 @@ import msgspec
 
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
+from p2pfl.learn.shift import LabelShift
 from p2pfl.reporting.history import Point, ReferencePoint, References, Statistic
 from p2pfl.reporting.measures import measures_of, value_of
 from topologies.plots import DARK, counted, new_figure, plain, save, shown
@@ -53,6 +54,7 @@ class Drawable(Protocol):
     simulated: bool
     reference: References | None
     measures: list[Measure]
+    label_shift: LabelShift | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,4 +331,5 @@ def _title(runs: Sequence[Run]) -> str:
     report = runs[0].report
     kind = "simulated" if report.simulated else "real nodes"
     name, nodes = report.config.get("federation", ""), counted(len(report.nodes), "node")
-    return shown(f"{name}: {nodes}, {report.topology}, seed {report.seed}, {kind}", 100)
+    title = shown(f"{name}: {nodes}, {report.topology}, seed {report.seed}, {kind}", 100)
+    return title if report.label_shift is None else f"{title}\ntargets of the nodes: {report.label_shift.in_words}"

@@ -14,6 +14,7 @@ import msgspec
 
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
+from p2pfl.learn.shift import LabelShift
 from p2pfl.reporting.history import ModelScore, Point, References, Statistic
 from p2pfl.reporting.measures import measures_of, value_of
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus
@@ -150,6 +151,8 @@ class Report(msgspec.Struct, kw_only=True):
     metrics: dict[str, Statistic] = {}
     """The task's own metrics on the common test set, by name."""
     local_metrics: dict[str, Statistic] = {}
+    label_shift: LabelShift | None = None
+    """How far the targets of the honest nodes' data are apart; null where no machine has looked at all of them."""
     mean_model: ModelScore | None = None
     """How the mean of the honest models scores, which no node has. Simulated runs only."""
     attack: str | None = None

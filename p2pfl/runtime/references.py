@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from p2pfl.config.charter import compacted
 from p2pfl.config.model import FederationConfig
+from p2pfl.learn.shift import label_shift, targets_of
 from p2pfl.reporting.history import References
 from p2pfl.reporting.report import Report
 from p2pfl.runtime.fleet import Child
@@ -16,7 +17,8 @@ from p2pfl.runtime.parts import load_learner
 
 
 def add_references(report: Report, federation: FederationConfig, children: Sequence[Child]) -> None:
-    """Into `report`: each honest node alone, and all their data in one place, with as many rounds as a node has taken.
+    """Into `report`: each honest node alone, all their data in one place, with as many rounds as a node has taken; and
+    how far their targets are apart.
 
     Raises LearningError: the task failed.
     """
@@ -27,6 +29,8 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
     honest = [child for child in children if not child.byzantine]
     learners = [load_learner(whole, child.node) for child in honest]
     rounds = whole.training.rounds or round(sum(node.rounds or 0 for node in report.nodes) / len(report.nodes))
+    targets = {child.name: targets_of(learner) for child, learner in zip(honest, learners, strict=True)}
+    report.label_shift = label_shift(targets)
     by_name = {node.name: node for node in report.nodes}
     for child, learner in zip(honest, learners, strict=True):
         by_name[child.name].alone = alone(learner, rounds)

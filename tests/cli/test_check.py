@@ -43,6 +43,8 @@ def test_the_graph_and_the_contraction_are_those_of_the_library(p2pfl, ward):
     samples = [member["samples"] for member in report["members"]]
     assert report["graph"]["algebraic_connectivity"] == pytest.approx(2.0)
     assert report["graph"]["contraction"] == pytest.approx(contraction(build("ring", 4), samples))
+    assert report["targets"]["kind"] == "total variation"
+    assert 0 < report["targets"]["mean"] <= report["targets"]["max"] == max(report["targets"]["nodes"].values()) < 1
 
 
 def test_a_round_sends_one_compressed_model_to_each_neighbor(p2pfl, ward, change):

@@ -139,3 +139,32 @@ def test_a_spec_that_means_nothing_is_refused_and_the_allowed_ones_are_named(spe
 def test_a_split_that_cannot_be_is_the_users_mistake(spec, labels, nodes):
     with pytest.raises(UserError):
         parse_partition(spec).split(labels, nodes, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("pathological:2", "classes:2"),
+        ("shard:2", "shards:2"),
+        ("size:1,2,3", "sizes:1,2,3"),
+        ("natural-id", "natural"),
+    ],
+)
+def test_names_of_flwr_datasets_mean_the_same(theirs, ours):
+    labels = np.arange(60) % 3
+    one, other = (parse_partition(spec).split(labels, 3, seed=1, ids=labels) for spec in (theirs, ours))
+    for first, second in zip(one, other, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+@given(alpha=st.sampled_from([0.01, 0.1, 1]), least=st.integers(1, 15), seed=st.integers(0, 100))
+def test_a_dirichlet_partition_may_have_a_least_number_of_rows(alpha, least, seed):
+    labels = np.random.default_rng(seed).integers(0, 4, 200)
+    parts = parse_partition(f"dirichlet:{alpha},{least}").split(labels, 10, seed=seed)
+    assert min(map(len, parts)) >= least
+    assert sorted(np.concatenate(parts).tolist()) == list(range(200))
+
+
+def test_more_rows_than_there_are_cannot_be_the_least():
+    with pytest.raises(UserError, match="cannot have 30 of 200"):
+        parse_partition("dirichlet:1,30").split(np.zeros(200, int), 10, seed=0)

@@ -1,0 +1,90 @@
+"""How unequal the nodes' data are: how far the targets of each are, in distribution, from those of all together.
+
+Of class labels it is the total variation, half the sum of |p_k(class) - p(class)|, from 0 to 1: the share of a node's
+rows that would have to change their class. Of numbers it is Wasserstein's distance of order one, the integral of
+|F_k - F|, in the targets' own unit: how far they would have to be moved, on average.
+
+This looks at all data at once, so it is for one machine that has them: no node tells another of its labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.learn.interface import Learner
+
+MOST_COMPARED = 200_000_000
+"""Nodes times rows up to which numbers are compared: about two seconds."""
+
+Kind = Literal["total variation", "Wasserstein-1"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelShift:
+    """`nodes` has each node's distance by name; `mean` weighs them by their samples, `max` is the largest."""
+
+    kind: Kind
+    mean: float
+    max: float
+    nodes: dict[str, float]
+
+    @property
+    def in_words(self) -> str:
+        return f"{self.kind} {self.mean:.3g} from those of all, at most {self.max:.3g}"
+
+
+def targets_of(learner: Learner) -> NDArray[Any] | None:
+    """The targets (n,) that a node learns from; None where they are no labels or numbers in memory, one to a row."""
+    targets = getattr(getattr(learner, "train_set", None), "targets", None)
+    return None if targets is None else flat_targets(targets.numpy())
+
+
+def flat_targets(targets: NDArray[Any]) -> NDArray[Any] | None:
+    """Integers of any shape are labels; numbers must be one to a row."""
+    if targets.dtype.kind in "iu" or targets.size == len(targets):
+        return targets.reshape(-1)
+    return None
+
+
+def label_shift(targets: Mapping[str, NDArray[Any] | None]) -> LabelShift | None:
+    """From each node's targets (n_k,) by name; None for fewer than two nodes, or where they cannot be compared."""
+    known = {name: values for name, values in targets.items() if values is not None and len(values)}
+    kinds = {values.dtype.kind in "iu" for values in known.values()}
+    if len(known) < 2 or len(known) < len(targets) or len(kinds) > 1:
+        return None
+    parts = list(known.values())
+    counts = np.array([len(part) for part in parts], dtype=np.float64)
+    if kinds == {False} and counts.sum() * len(parts) > MOST_COMPARED:
+        return None
+    found = total_variation(parts) if kinds == {True} else wasserstein(parts)
+    return LabelShift(
+        kind="total variation" if kinds == {True} else "Wasserstein-1",
+        mean=float(counts @ found / counts.sum()),
+        max=float(found.max()),
+        nodes=dict(zip(known, found.tolist(), strict=True)),
+    )
+
+
+def total_variation(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
+    """Of integer labels (n_k,) of each node from those of all: (nodes,)."""
+    values, places = np.unique(np.concatenate(parts), return_inverse=True)
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    counted = np.array([np.bincount(part, minlength=len(values)) for part in np.split(places, ends)], dtype=np.float64)
+    shares = counted / counted.sum(axis=1, keepdims=True)
+    return np.asarray(np.abs(shares - counted.sum(axis=0) / counted.sum()).sum(axis=1) / 2, dtype=np.float64)
+
+
+def wasserstein(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
+    """Of numbers (n_k,) of each node from those of all: (nodes,)."""
+    together = np.sort(np.concatenate(parts).astype(np.float64))
+    widths, heights = np.diff(together), np.arange(1, len(together)) / len(together)
+    found = []
+    for part in parts:
+        below = np.searchsorted(np.sort(part.astype(np.float64)), together[:-1], side="right") / len(part)
+        found.append(float(widths @ np.abs(below - heights)))
+    return np.array(found)

@@ -102,6 +102,31 @@ def test_a_sum_over_edges_has_the_part_that_is_asked_for():
     np.testing.assert_array_equal(np.concatenate(sums), pair.engines[0].state.edges[1].kept["passed"][size:])
 
 
+def test_a_rounds_outcome_is_judged_by_what_the_round_was_given_not_by_what_mixing_brought_since():
+    """And a round that was trained alone was given nothing."""
+    seen = []
+
+    class Noting(Users):
+        needs_company = True
+
+        def trained(self, change, node, round):  # noqa: A002 - the base's
+            seen.append(node.given["seen"].copy())
+            return super().trained(change, node, round)
+
+    pair = Pair(method=Noting())
+    for index in (0, 1):
+        pair.train(index, pair.engines[index].state.model + np.float32(index + 1))
+    engine = pair.engines[0]
+    given = engine.begin_round(accompanied=True).given["seen"].copy()
+    pair.exchange()
+    pair.train(0, engine.state.model)
+    np.testing.assert_array_equal(seen[-1], given)
+    assert given.any()
+    engine.begin_round(accompanied=False)
+    pair.train(0, engine.state.model)
+    assert not seen[-1].any()
+
+
 def told(pair, terms):
     from msgspec.structs import replace  # noqa: PLC0415 - here alone
 

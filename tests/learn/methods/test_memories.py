@@ -108,7 +108,7 @@ def test_with_a_higher_loss_a_round_counts_for_more_over_one_scale_for_all():
     assert high == pytest.approx(9 / 40)
     clock, collected, used, own = method.terms(replace(about, loss=3.0))
     assert (clock, collected, used) == (13.0, 50.0, 40.0)
-    assert own == pytest.approx(9 * (1 + 2 * 0.01 / (0.1 * 3)))
+    assert own == pytest.approx(9 * (1 + 2 * 0.01 / (0.5 * 3)))
 
 
 def test_no_node_moves_further_than_plain():

@@ -83,6 +83,7 @@ def test_a_dropped_round_leaves_nothing_in_a_kept_optimizer(learner):
     assert trained(mine, (1, 2), model).tobytes() == trained(other, (1, 2), model).tobytes()
 
 
+@pytest.mark.long
 def test_a_kept_adam_goes_on_as_torchs_own(learner):
     training = TrainingConfig(optimizer="adam", learning_rate=0.01, local_steps=4, batch_size=50, keep_optimizer=True)
     mine = learner(training=training)

@@ -83,6 +83,7 @@ def test_tracking_ends_at_the_weighted_optimum_whatever_the_data_and_the_speeds(
     assert distance(spec, tenfold=tenfold, rounds=70) < 0.01 * distance("plain", tenfold=tenfold, rounds=70)
 
 
+@pytest.mark.long
 def test_quasi_global_momentum_gets_further_in_as_many_rounds():
     """QG-DSGDm, arXiv 2102.04761: faster than plain where data differ."""
     slow = {"rate": 0.004, "rounds": 40}

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from p2pfl.config.model import TrainingConfig
 from p2pfl.core.events import ReplyApplied, RequestApplied, RequestRefused
 from p2pfl.engine.state import TILE
 from p2pfl.errors import LearningError
-from p2pfl.learn.methods import Method, New
+from p2pfl.learn.methods import Method, New, make_method
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair, picture
@@ -125,6 +126,17 @@ def test_a_rounds_outcome_is_judged_by_what_the_round_was_given_not_by_what_mixi
     engine.begin_round(accompanied=False)
     pair.train(0, engine.state.model)
     assert not seen[-1].any()
+
+
+def test_what_an_exchange_agrees_on_stays_with_both_ends_until_their_next_round():
+    pair = Pair(method=make_method("fair:q=1", TrainingConfig()))
+    for index, loss in ((0, 2.0), (1, 8.0)):
+        pair.train(index, pair.engines[index].state.model, loss=loss)
+    pair.exchange()
+    largest = [engine.state.terms[1] for engine in pair.engines]
+    assert largest == [pytest.approx(8.0), pytest.approx(8.0)]
+    pair.train(0, pair.engines[0].state.model, loss=4.0)
+    assert pair.engines[0].state.terms[1:] == (pytest.approx(8.0), 0.0, pytest.approx(4.0))
 
 
 def told(pair, terms):

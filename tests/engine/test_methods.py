@@ -139,6 +139,16 @@ def test_what_an_exchange_agrees_on_stays_with_both_ends_until_their_next_round(
     assert pair.engines[0].state.terms[1:] == (pytest.approx(8.0), 0.0, pytest.approx(4.0))
 
 
+def test_the_first_round_of_a_node_is_no_way_from_nothing_to_its_model():
+    pair = Pair(method=make_method("outer:momentum=0.5,rate=1", TrainingConfig()))
+    state = pair.engines[0].state
+    before = state.model.copy()
+    pair.train(0, before + np.float32(1))
+    np.testing.assert_allclose(state.model, before + 1, rtol=1e-6)
+    pair.train(0, state.model + np.float32(1))
+    np.testing.assert_allclose(state.model, before + 2.5, rtol=1e-5)
+
+
 def told(pair, terms):
     from msgspec.structs import replace  # noqa: PLC0415 - here alone
 

@@ -42,6 +42,7 @@ METHODS = (
     "plain",
     "variate",
     "tracking",
+    "tracking:gain=1",
     "prox:mu=0.1",
     "normalized:steps=5",
     "momentum",

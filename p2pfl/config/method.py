@@ -21,14 +21,14 @@ _PARAMETERS: Mapping[str, ParameterKinds] = {
     "variate": {"beta": (number(0, 1e30, above=True), 0.1)},
     "prox": {"mu": (number(0, 1e30), 0.01)},
     "normalized": {"steps": (number(0, 1e30, above=True), 20.0)},
-    "tracking": {"gain": (number(0, 1, above=True), 1.0)},
+    "tracking": {"gain": (number(0, 1, above=True), 0.5)},
     "momentum": {"mu": (number(0, 1, below=True), 0.9)},
     "outer": {"momentum": (number(0, 1, below=True), 0.5), "rate": (number(0, 1e30, above=True), 0.7)},
     "fair": {"q": (number(0, 100), 1.0)},
 }
 NAMES = tuple(_PARAMETERS)
 ALLOWED = (
-    "plain, variate:beta=0.1, prox:mu=0.01, normalized:steps=20, tracking, momentum:mu=0.9, "
+    "plain, variate:beta=0.1, prox:mu=0.01, normalized:steps=20, tracking:gain=0.5, momentum:mu=0.9, "
     "outer:momentum=0.5,rate=0.7, fair:q=1; or your own: module:object,key=1 or file.py:object,key=1"
 )
 _KNOWN_AS = {

@@ -389,8 +389,14 @@ OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}
 """What a node file says of the network."""
 
 
-_LATER_TRAINING: Mapping[str, Any] = {"schedule": "constant", "keep_optimizer": False, "stop": None}
-"""Keys that older versions do not know, and their defaults, which they act by: at these nothing is bound."""
+_LATER_TRAINING: Mapping[str, tuple[str, Any]] = {
+    "schedule": ("learning_rate", "constant"),
+    "keep_optimizer": ("optimizer", False),
+    "stop": ("when_through", None),
+}
+"""Keys that older versions do not know: beside which key they are bound where they differ from the default, by which
+the older ones act. So a binding has as many keys as ever.
+"""
 
 
 def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
@@ -435,9 +441,10 @@ def federation_id(federation: FederationConfig) -> bytes:
 
 def _training(federation: FederationConfig) -> dict[str, Any]:
     found = dataclasses.asdict(federation.training) | {"method": federation.method}
-    for key, usual in _LATER_TRAINING.items():
-        if found[key] == usual:
-            del found[key]
+    for key, (beside, usual) in _LATER_TRAINING.items():
+        value = found.pop(key)
+        if value != usual:
+            found[beside] = [found[beside], value]
     return {key: value for key, value in found.items() if key != "rounds"} if federation.admin else found
 
 

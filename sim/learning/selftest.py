@@ -127,13 +127,18 @@ def _trial(grouped: Grouped, nodes: Integers, rng: np.random.Generator, *, by_me
     noise = rng.standard_normal((1 + len(method.given), len(nodes), len(initial)), dtype=np.float32)
     return _Trial(
         nodes=nodes,
-        rounds=np.arange(len(nodes), dtype=np.int64),
+        rounds=np.arange(len(nodes), dtype=np.int64) if _same_rate(grouped) else np.zeros(len(nodes), np.int64),
         starts=RoundStarts(
             initial + np.float32(spread) * noise[0],
             np.full(len(nodes), by_method and overrides(method, "gradient")),
             {name: np.float32(0.1 * spread) * one for name, one in zip(method.given, noise[1:], strict=True)},
         ),
     )
+
+
+def _same_rate(grouped: Grouped) -> bool:
+    """Whether rounds of different number may be in one group: those of unequal rates may not."""
+    return grouped.nodes.prototype.training.schedule == "constant"
 
 
 def _compare(grouped: Grouped, learners: Sequence[Learner], trial: _Trial, verdict: Verdict) -> NDArray[np.float32]:

@@ -70,7 +70,7 @@ class Pair:
     def total(self):
         return sum(e.state.samples * e.state.model.astype(np.float64) for e in self.engines)
 
-    def train(self, index, vector, *, samples=None, rho=1.0, least=0.0, steps=5, rate=0.1, local=None):
+    def train(self, index, vector, *, samples=None, rho=1.0, least=0.0, steps=5, rate=0.1, local=None, loss=0.0):
         """One local round that ended at `vector`; None: training failed."""
         engine = self.engines[index]
         state = engine.state
@@ -81,7 +81,7 @@ class Pair:
                 steps=steps,
                 learning_rate=rate,
                 samples=samples or state.samples,
-                loss=0.0,
+                loss=loss,
                 local=local or {},
             )
         engine.outcomes.put(None if outcome is None else (state.model.copy(), outcome))

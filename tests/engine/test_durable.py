@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
+from p2pfl.config.model import TrainingConfig
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, ResetEdge
 from p2pfl.core.events import RequestApplied
 from p2pfl.core.patience import Best
@@ -20,6 +21,7 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, entry, image, restore
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
+from p2pfl.learn.methods import make_method
 from p2pfl.learn.methods.plain import Plain
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -28,7 +30,7 @@ from pair import Pair, picture
 
 def eventful(**options):
     """A pair that has seen every kind of change, with one transaction under way."""
-    pair = Pair(beta=0.1, **options)
+    pair = Pair(**{"beta": 0.1} | options)
     for step in range(6):
         pair.exchange(factor=float(step))
         model = pair.engines[step % 2].state.model
@@ -54,6 +56,31 @@ def test_the_log_alone_gives_back_the_state_bit_for_bit(spec, dtype):
             again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(dtype))
             redo(state, again, codecs=pair.codecs, method=pair.method)
         assert picture(state) == picture(engine.state)
+
+
+@pytest.mark.parametrize("spec", ["tracking", "momentum", "outer", "fair:q=1"])
+def test_what_a_method_keeps_and_has_heard_comes_back_from_log_and_image(spec):
+    method = make_method(spec, TrainingConfig())
+    pair = eventful(method=method)
+    for index, engine in enumerate(pair.engines):
+        state = copy.deepcopy(pair.start[index])
+        for done in pair.changes[index]:
+            kind, header, blobs = entry(done)
+            again = change(kind, header, [bytes(blob) for blob in blobs], np.dtype(np.float32))
+            redo(state, again, codecs=pair.codecs, method=method)
+        taken = image(state, with_replicas=True)
+        back = restore(json.loads(json.dumps(taken.header)), taken.arrays, taken.blobs)
+        for found in (state, back):
+            assert found.channels.tobytes() == engine.state.channels.tobytes()
+            assert found.terms == engine.state.terms
+            assert found.kept.keys() == engine.state.kept.keys() == set(method.kept)
+            for name, vector in found.kept.items():
+                assert vector.tobytes() == engine.state.kept[name].tobytes()
+            for peer, edge in found.edges.items():
+                assert edge.kept.keys() == engine.state.edges[peer].kept.keys()
+                assert all(
+                    kept.tobytes() == engine.state.edges[peer].kept[name].tobytes() for name, kept in edge.kept.items()
+                )
 
 
 def test_whatever_leaves_the_node_must_be_on_disk_before_and_nothing_else_hurries():

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from p2pfl.config.model import TrainingConfig
 from p2pfl.core.events import ReplyApplied, RequestApplied, RequestRefused
 from p2pfl.engine.state import TILE
 from p2pfl.errors import LearningError
-from p2pfl.learn.methods import Method, New
+from p2pfl.learn.methods import Method, New, make_method
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair, picture
@@ -100,6 +101,52 @@ def test_a_sum_over_edges_has_the_part_that_is_asked_for():
     sums.clear()
     pair.train(0, pair.engines[0].state.model.copy())
     np.testing.assert_array_equal(np.concatenate(sums), pair.engines[0].state.edges[1].kept["passed"][size:])
+
+
+def test_a_rounds_outcome_is_judged_by_what_the_round_was_given_not_by_what_mixing_brought_since():
+    """And a round that was trained alone was given nothing."""
+    seen = []
+
+    class Noting(Users):
+        needs_company = True
+
+        def trained(self, change, node, round):  # noqa: A002 - the base's
+            seen.append(node.given["seen"].copy())
+            return super().trained(change, node, round)
+
+    pair = Pair(method=Noting())
+    for index in (0, 1):
+        pair.train(index, pair.engines[index].state.model + np.float32(index + 1))
+    engine = pair.engines[0]
+    given = engine.begin_round(accompanied=True).given["seen"].copy()
+    pair.exchange()
+    pair.train(0, engine.state.model)
+    np.testing.assert_array_equal(seen[-1], given)
+    assert given.any()
+    engine.begin_round(accompanied=False)
+    pair.train(0, engine.state.model)
+    assert not seen[-1].any()
+
+
+def test_what_an_exchange_agrees_on_stays_with_both_ends_until_their_next_round():
+    pair = Pair(method=make_method("fair:q=1", TrainingConfig()))
+    for index, loss in ((0, 2.0), (1, 8.0)):
+        pair.train(index, pair.engines[index].state.model, loss=loss)
+    pair.exchange()
+    largest = [engine.state.terms[1] for engine in pair.engines]
+    assert largest == [pytest.approx(8.0), pytest.approx(8.0)]
+    pair.train(0, pair.engines[0].state.model, loss=4.0)
+    assert pair.engines[0].state.terms[1:] == (pytest.approx(8.0), 0.0, pytest.approx(4.0))
+
+
+def test_the_first_round_of_a_node_is_no_way_from_nothing_to_its_model():
+    pair = Pair(method=make_method("outer:momentum=0.5,rate=1", TrainingConfig()))
+    state = pair.engines[0].state
+    before = state.model.copy()
+    pair.train(0, before + np.float32(1))
+    np.testing.assert_allclose(state.model, before + 1, rtol=1e-6)
+    pair.train(0, state.model + np.float32(1))
+    np.testing.assert_allclose(state.model, before + 2.5, rtol=1e-5)
 
 
 def told(pair, terms):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,67 @@ def test_a_round_is_a_function_of_seed_node_and_round(learner):
     np.testing.assert_array_equal(outcome(), first)
     for other in ({"seed": 1}, {"node": 1}, {"round_index": 1}):
         assert not np.array_equal(outcome(**other), first)
+
+
+def trained(mine, rounds, start=None):
+    vector = mine.initial() if start is None else start
+    for index in rounds:
+        vector = mine.train(RoundStart(vector), index).vector
+    return vector
+
+
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}, {"optimizer": "adamw"}])
+def test_what_a_kept_optimizer_remembers_is_in_the_next_round_and_survives_a_restart(learner, optimizer):
+    training = TrainingConfig(learning_rate=0.01, local_steps=3, keep_optimizer=True, **optimizer)
+    whole, used = learner(training=training), learner(training=training)
+    expected = trained(whole, range(4))
+    half = trained(used, range(2))
+    after = learner(training=training)
+    assert trained(after, range(2, 4), half).tobytes() != expected.tobytes()
+    after.load_local_state(used.local_state())
+    assert trained(after, range(2, 4), half).tobytes() == expected.tobytes()
+    forgetful = learner(training=replace(training, keep_optimizer=False))
+    assert trained(forgetful, range(4)).tobytes() != expected.tobytes()
+    assert forgetful.local_state() == {}
+
+
+def test_a_dropped_round_leaves_nothing_in_a_kept_optimizer(learner):
+    training = TrainingConfig(learning_rate=0.01, momentum=0.9, keep_optimizer=True)
+    mine, other = (learner(training=training) for _ in range(2))
+    model = trained(mine, range(1))
+    trained(other, range(1))
+    assert not np.isfinite(mine.train(RoundStart(np.full_like(model, np.nan)), 1).vector).all()
+    assert trained(mine, (1, 2), model).tobytes() == trained(other, (1, 2), model).tobytes()
+
+
+@pytest.mark.long
+def test_a_kept_adam_goes_on_as_torchs_own(learner):
+    training = TrainingConfig(optimizer="adam", learning_rate=0.01, local_steps=4, batch_size=50, keep_optimizer=True)
+    mine = learner(training=training)
+    plain = nn.Linear(4, 3)
+    mine.state_dict(mine.initial())
+    plain.load_state_dict(mine.module.state_dict())
+    optimizer = torch.optim.Adam(plain.parameters(), lr=0.01)
+    inputs, targets = mine.train_set.inputs, mine.train_set.targets
+    for _ in range(8):
+        optimizer.zero_grad()
+        functional.cross_entropy(plain(inputs), targets).backward()
+        optimizer.step()
+    vector = trained(mine, range(2))
+    expected = torch.cat([parameter.detach().reshape(-1) for parameter in plain.parameters()]).numpy()
+    np.testing.assert_allclose(np.sort(vector), np.sort(expected), rtol=1e-4, atol=1e-6)
+
+
+def test_a_round_takes_the_rate_of_its_schedule_and_says_so(learner):
+    training = TrainingConfig(learning_rate=0.2, schedule="step:rounds=5,by=0.5")
+    mine, half = learner(training=training), learner(training=TrainingConfig(learning_rate=0.1))
+    start = mine.initial()
+    assert mine.train(RoundStart(start), 4).learning_rate == 0.2
+    outcome, expected = (one.train(RoundStart(start), 5) for one in (mine, half))
+    assert outcome.learning_rate == expected.learning_rate == 0.1
+    assert outcome.vector.tobytes() == expected.vector.tobytes()
+    timed = learner(training=replace(training, schedule="step:time_s=5,by=0.5"))
+    assert timed.train(RoundStart(start, elapsed_s=6.0), 5).vector.tobytes() == expected.vector.tobytes()
 
 
 def test_a_round_does_not_depend_on_the_rounds_before_it(learner):

@@ -1,9 +1,10 @@
 """`fair:q=1`: nodes with a higher loss count for more. q-FFL, Li, Sanjabi, Beirami and Smith, arXiv 1905.10497.
 
 The goal is sum (n_k/N) F_k^(q+1)/(q+1). q-FedAvg (Algorithm 2) moves by sum F_k^q (w_k - w) / sum h_k, where
-h_k = F_k^q + q F_k^(q-1) |w_k - w|^2/eta keeps the step as short as the new goal's curvature asks for. Here each node
-adds F_k^q/h times its change, with one h for all: the largest h_k. So no node moves further than by `plain`. A common
-factor does not move the optimum; one that differed from node to node would.
+h_k = F_k^q + q F_k^(q-1) |w_k - w|^2/eta keeps the step as short as the new goal's curvature asks for. (A round counts
+as one step here, so eta is the learning rate times the steps.) Here each node adds F_k^q/h times its change, with one h
+for all: the largest h_k. So no node moves further than by `plain`. A common factor does not move the optimum; one that
+differed from node to node would.
 
 The largest h_k falls as all learn, so it is collected anew again and again. The terms are a clock that every round
 advances, the largest h of this epoch of the clock so far, that of the one before, which is in use, and the own h.
@@ -44,7 +45,8 @@ class Fair(Method):
 
     def terms(self, round: Round) -> tuple[float, ...]:
         clock, collected, used, _ = round.terms
-        own = self._weight(round) + math.log1p(self.q * round.moved**2 / (round.learning_rate * _loss(round)))
+        rate = round.learning_rate * round.steps
+        own = self._weight(round) + math.log1p(self.q * round.moved**2 / (rate * _loss(round)))
         own = math.exp(min(max(own, -BOUND), BOUND))
         if _epoch(clock + 1.0) > _epoch(clock):
             return clock + 1.0, own, max(collected, own), own

@@ -30,7 +30,13 @@ BUILT_IN = {
     "variate:beta=0.3": "variate:beta=0.3",
     "prox": "prox:mu=0.01",
     "normalized:steps=7": "normalized:steps=7.0",
+    "tracking": "tracking:gain=0.5",
+    "momentum:mu=0.5": "momentum:mu=0.5",
+    "outer": "outer:momentum=0.5,rate=0.7",
+    "fair:q=2": "fair:q=2.0",
 }
+BY_ROWS = tuple(BUILT_IN)[:5]
+"""Those of which the simulator computes many nodes at once."""
 
 
 @pytest.mark.parametrize(("spec", "canonical"), BUILT_IN.items())
@@ -70,6 +76,8 @@ def test_another_layout_is_another_method(tmp_path):
 WRONG = {
     "unknown": ("proxy", "did you mean prox"),
     "another's name": ("fednova", "did you mean normalized"),
+    "another's name, with signs": ("K-GT", "did you mean tracking"),
+    "a parameter out of its range": ("momentum:mu=1", "below 1"),
     "no such parameter": ("prox:nu=1", "mu"),
     "not a number": ("prox:mu=much", "a number from 0"),
     "twice": ("prox:mu=1,mu=2", "twice"),
@@ -103,6 +111,20 @@ def test_a_variate_is_refused_under_a_robust_rule_with_the_reason():
     assert make_method("prox", TrainingConfig(), profile=ROBUST).spec == "prox:mu=0.01"
 
 
+@pytest.mark.parametrize(("spec", "why"), [("tracking", "exchanges that move models"), ("fair", "a liar could claim")])
+def test_what_a_robust_rule_cannot_carry_is_refused_with_the_reason_and_what_to_use(spec, why):
+    with pytest.raises(UserError, match=why) as caught:
+        make_method(spec, TrainingConfig(), profile=ROBUST)
+    assert "momentum, outer" in str(caught.value)
+    assert all(make_method(other, TrainingConfig(), profile=ROBUST) for other in ("momentum", "outer"))
+
+
+@pytest.mark.parametrize("training", [{"momentum": 0.9}, {"optimizer": "adam"}])
+def test_tracking_is_refused_where_a_round_does_not_tell_its_gradient(training):
+    with pytest.raises(UserError, match="tracking"):
+        make_method("tracking", TrainingConfig(**training))
+
+
 @pytest.mark.parametrize("training", [{"speed_correction": 2.0}, {"momentum": 0.9}, {"optimizer": "adam"}])
 def test_steps_are_normalized_once_and_only_where_they_are_those_of_plain_descent(training):
     with pytest.raises(UserError, match="normalized"):
@@ -117,7 +139,7 @@ def test_a_normalized_round_moves_by_the_change_of_a_step_times_the_common_numbe
     np.testing.assert_array_equal(change, [5.0, -10.0])
 
 
-@pytest.mark.parametrize("spec", BUILT_IN)
+@pytest.mark.parametrize("spec", BY_ROWS)
 def test_rows_get_the_bits_of_each_vector_alone(spec):
     """The simulator computes many nodes at once with the same lines."""
     made = make_method(spec, TrainingConfig())

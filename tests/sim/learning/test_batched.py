@@ -184,6 +184,19 @@ def test_what_the_method_gives_counts_only_in_the_rows_that_it_is_for():
     assert (other != bare).any(axis=1).all()
 
 
+def test_rounds_at_different_rates_of_a_schedule_have_the_bits_of_each_alone():
+    training = TrainingConfig(local_steps=2, batch_size=8, schedule="step:rounds=1,by=0.5")
+    batched = BatchedLearners(learners(deep, training=training), METHOD)
+    assert batched.how == "batched"
+    assert max(verdict.group for verdict in batched.verdicts.values()) > 1
+    nodes, rounds, starts = round_of_all(batched)
+    out = np.empty_like(starts.models)
+    batched.train(nodes, rounds, starts, out)
+    for row in (0, 5, 11):
+        alone = batched.learners[int(nodes[row])].train(starts.alone(row, METHOD), int(rounds[row]))
+        np.testing.assert_array_equal(alone.vector, out[row])
+
+
 @pytest.mark.long
 def test_steps_samples_and_rate_are_those_of_the_learners():
     training = TrainingConfig(local_steps=None, local_epochs=2, batch_size=4, learning_rate=0.125)

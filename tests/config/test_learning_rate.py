@@ -1,0 +1,69 @@
+"""Schedules of the learning rate: what they say of a round, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from p2pfl.config.learning_rate import LEAST, parse_schedule
+from p2pfl.config.model import TrainingConfig
+
+CANONICAL = {
+    "constant": "constant",
+    "warmup:rounds=4": "warmup:rounds=4",
+    "warmup:time_s=60": "warmup:time_s=60.0",
+    "cosine:rounds=40": "cosine:rounds=40,to=0.01",
+    "cosine:rounds=40,warmup=5,to=0.1": "cosine:rounds=40,warmup=5.0,to=0.1",
+    "cosine:to=0.5,time_s=10": "cosine:time_s=10.0,to=0.5",
+    "step:rounds=20": "step:rounds=20,by=0.1",
+}
+
+
+@pytest.mark.parametrize(("spec", "canonical"), CANONICAL.items())
+def test_a_schedule_has_one_canonical_spelling(spec, canonical):
+    assert str(parse_schedule(spec)) == canonical
+    assert parse_schedule(canonical) == parse_schedule(spec)
+
+
+FACTORS = {
+    "constant": {0: 1.0, 999: 1.0},
+    "warmup:rounds=4": {0: 0.25, 1: 0.5, 3: 1.0, 4: 1.0, 99: 1.0},
+    "cosine:rounds=40,to=0.2": {0: 1.0, 20: 0.6, 40: 0.2, 41: 0.2, 9999: 0.2},
+    "cosine:rounds=24,warmup=4,to=0.2": {0: 0.25, 3: 1.0, 4: 1.0, 14: 0.6, 24: 0.2},
+    "step:rounds=10,by=0.5": {0: 1.0, 9: 1.0, 10: 0.5, 25: 0.25, 10**6: LEAST},
+}
+
+
+@pytest.mark.parametrize("spec", FACTORS)
+def test_the_learning_rate_follows_the_own_rounds(spec):
+    training = TrainingConfig(learning_rate=0.4, schedule=spec)
+    for rounds, factor in FACTORS[spec].items():
+        assert math.isclose(training.rate(rounds, 1e9), 0.4 * factor)
+        assert training.rate(rounds, 0.0) >= training.least_rate
+
+
+def test_by_time_the_rounds_do_not_count():
+    schedule = parse_schedule("cosine:time_s=100,warmup=20,to=0.1")
+    assert math.isclose(schedule.factor(7, 10.0), 0.5)
+    assert math.isclose(schedule.factor(0, 60.0), 0.55)
+    assert schedule.factor(10**6, 0.0) == LEAST == schedule.least
+
+
+WRONG = {
+    "cosin:rounds=4": "did you mean cosine",
+    "cosine": "either rounds or time_s",
+    "cosine:rounds=4,time_s=4": "either rounds or time_s",
+    "cosine:rounds=0": "a whole number from 1",
+    "cosine:rounds=4,warmup=4": "leaves nothing",
+    "step:rounds=4,by=2": "up to 1",
+    "step:rounds=4,to=0.5": "rounds, time_s, by",
+    "constant:rounds=4": "takes none",
+    "warmup:rounds=4,rounds=5": "twice",
+}
+
+
+@pytest.mark.parametrize("spec", WRONG)
+def test_a_wrong_schedule_is_told_with_what_would_be_right(spec):
+    with pytest.raises(ValueError, match=WRONG[spec]):
+        parse_schedule(spec)

@@ -1,0 +1,123 @@
+"""What the papers of the learning methods claim, on quadratics whose optimum is known.
+
+Four nodes on a ring, each with its own optimum and curvatures, with unequal n; where said, node 3 (which has few
+samples) is ten times as fast as node 1 (which has most).
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2pfl.compress import make_compressor
+from p2pfl.config.model import TrainingConfig
+from p2pfl.core.settings import Settings
+from p2pfl.core.staleness import parse_staleness
+from p2pfl.learn.methods import make_method
+from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
+from p2pfl.learn.task import NodeContext
+from p2pfl.reporting.sketch import consensus_distance
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from open_world import OpenPlan, OpenWorld
+
+RING = ((0, 1), (0, 3), (1, 2), (2, 3))
+SAMPLES = [50, 200, 100, 30]
+TENFOLD = {0: 0.1, 1: 0.3, 2: 0.2, 3: 0.03}
+
+
+def learners_of(training):
+    task = QuadraticTask(size=4, condition=10.0, samples=SAMPLES)
+    contexts = [NodeContext(node=k, nodes=4, name=str(k), seed=3, base_dir=Path()) for k in range(4)]
+    return tuple(QuadraticLearner(task, context, training) for context in contexts)
+
+
+@cache
+def ended(spec, *, rounds=60, rate=0.1, tenfold=False, epochs=None):
+    """Models (4, d) after the last round, the mean one, and the true weighted optimum."""
+    steps = {"local_steps": None, "local_epochs": epochs} if epochs else {"local_steps": 5}
+    training = TrainingConfig(rounds=rounds, learning_rate=rate, batch_size=10, **steps)
+    settings = Settings(
+        rounds=rounds,
+        time_s=None,
+        closing_rounds=10,
+        staleness=parse_staleness("hinge-polynomial:4,0.5"),
+        speed_limit=1.0,
+        start_wait_s=2.0,
+        linger_s=5.0,
+        max_wait_s=5.0,
+        exchanges_per_s=200.0,
+        audit_every=64,
+    )
+    learners = learners_of(training)
+    world = OpenWorld(
+        OpenPlan(
+            edges=RING,
+            learners=learners,
+            settings=settings,
+            compressor=make_compressor("none"),
+            dtype=np.float64,
+            method=make_method(spec, training),
+            round_s=TENFOLD if tenfold else {},
+        )
+    )
+    world.go(until_s=500.0)
+    assert all(host.finished for host in world.hosts)
+    return np.array([host.engine.state.model for host in world.hosts]), world.oracle.mean(), learners
+
+
+def distance(spec, **options):
+    _, mean, learners = ended(spec, **options)
+    return float(np.linalg.norm(mean - learners[0].optimum()))
+
+
+@pytest.mark.parametrize(
+    ("spec", "tenfold"), [("tracking:gain=1", False), pytest.param("tracking", True, marks=pytest.mark.long)]
+)
+def test_tracking_ends_at_the_weighted_optimum_whatever_the_data_and_the_speeds(spec, tenfold):
+    """K-GT, arXiv 2301.01313: convergence does not depend on how much the nodes' data differ."""
+    assert distance(spec, tenfold=tenfold, rounds=70) < 0.01 * distance("plain", tenfold=tenfold, rounds=70)
+
+
+@pytest.mark.long
+def test_quasi_global_momentum_gets_further_in_as_many_rounds():
+    """QG-DSGDm, arXiv 2102.04761: faster than plain where data differ."""
+    slow = {"rate": 0.004, "rounds": 40}
+    assert distance("momentum:mu=0.7", **slow) < 0.7 * distance("plain", **slow)
+
+
+@pytest.mark.long
+def test_outer_momentum_gets_further_and_does_not_carry_nodes_apart():
+    """NoLoCo, arXiv 2506.10911: with the term for divergence nodes stay as close as without momentum."""
+    slow = {"rate": 0.004, "rounds": 40}
+    assert distance("outer:momentum=0.7,rate=1", **slow) < 0.7 * distance("plain", **slow)
+    outer, plain = (ended(spec, **slow)[0] for spec in ("outer:momentum=0.7,rate=1", "plain"))
+    assert consensus_distance(outer) < 4 * consensus_distance(plain)
+
+
+@pytest.mark.long
+def test_the_fairer_the_less_the_nodes_losses_differ():
+    """Q-FFL, arXiv 1905.10497: a larger q gives more even losses, and the largest is smaller."""
+    worst, spread = {}, {}
+    for q in (0, 4):
+        _, mean, learners = ended(f"fair:q={q}", rounds=100, rate=0.05)
+        losses = [learner.evaluate(mean, "local").loss for learner in learners]
+        worst[q], spread[q] = max(losses), float(np.std(losses))
+    assert worst[4] < 0.95 * worst[0]
+    assert spread[4] < 0.9 * spread[0]
+
+
+@pytest.mark.long
+def test_without_q_a_fair_round_ends_where_plain_does():
+    np.testing.assert_allclose(ended("fair:q=0")[1], ended("plain")[1], atol=1e-12)
+
+
+@pytest.mark.long
+def test_normalized_steps_take_out_the_bias_of_nodes_that_take_more_of_them():
+    """FedNova, arXiv 2007.07481: with passes over data of unequal size, plain goes to another optimum."""
+    passes = {"epochs": 1, "rate": 0.01, "rounds": 120}
+    assert distance("normalized:steps=10", **passes) < 0.5 * distance("plain", **passes)

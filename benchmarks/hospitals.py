@@ -17,7 +17,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from sklearn.metrics import roc_auc_score
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.samples import TensorSamples
-from p2pfl.learn.table.guessing import guess_layout
 from p2pfl.learn.table.layout import make_layout
 from p2pfl.learn.table.reading import read_table
 from p2pfl.learn.table.scoring import TableModel
@@ -45,10 +43,7 @@ def write_tables(folder: Path, seed: int = 0) -> tuple[dict[str, Path], Path]:
     """The sites' tables, and the one to score, which has a column of its own for the truth."""
     data, rng = load_breast_cancer(), np.random.default_rng(seed)
     malignant = data.target == 0
-    rows = {
-        True: list(rng.permutation(np.flatnonzero(malignant))),
-        False: list(rng.permutation(np.flatnonzero(~malignant))),
-    }
+    rows = {ill: list(rng.permutation(np.flatnonzero(malignant == ill))) for ill in (True, False)}
     paths = {}
     for site, counts in SITES.items():
         own = [rows[ill].pop() for ill, count in zip((True, False), counts, strict=True) for _ in range(count)]
@@ -122,10 +117,7 @@ def _alone(learner: Any, test: Path, rounds: int) -> float:
         vector = learner.train(RoundStart(vector), number).vector
     model = TableModel.of(learner.task.preprocessing, learner.state_dict(vector))
     layout = make_layout({"missing": learner.task.preprocessing["missing"]}, {})
-    scores = model.scores(
-        read_table(test, model.schema, replace(layout, separator=guess_layout(test).separator), scoring=True)
-    )
-    return _auc(test, scores["p(1)"])
+    return _auc(test, model.scores(read_table(test, model.schema, layout, scoring=True))["p(1)"])
 
 
 def federated(place: Path, test: Path) -> dict[str, float]:

@@ -105,7 +105,7 @@ def new(
     signer = Identity.generate() if admin else None
     with appearing(place) as folder:
         data = looked.data if looked else {}
-        members = [make_node(folder, one, base_port + index, data.get(one)) for index, one in enumerate(nodes)]
+        members = [make_node(folder, one, base_port + index, data=data.get(one)) for index, one in enumerate(nodes)]
         spec = own_graph(topology, folder)
         what = "task.py:task" if task == "own" else task
         public = None if signer is None else public_text(signer.public)

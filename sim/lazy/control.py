@@ -46,6 +46,9 @@ class LazyEngine:
     `drawing` are the neighbors whose payloads are encoded with chance.
     """
 
+    figure: float | None = None
+    """Where a figure must improve, operations are not put off."""
+
     def __init__(
         self,
         plane: Plane,

@@ -172,7 +172,8 @@ def _load_learners(federation: FederationConfig, findings: Findings) -> None:
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
 
     wrong = findings.tables.wrong if findings.tables else set()
-    indices = [index for index in sorted(findings.here) or [0] if index not in wrong]
+    alone = [0] if findings.tables is None or findings.tables.has_schema else []
+    indices = [index for index in sorted(findings.here) or alone if index not in wrong]
     for index in indices:
         try:
             findings.learners[index] = _learner(federation, federation.members[index], findings.here.get(index))

@@ -28,6 +28,8 @@ class TablesFound:
     mistakes: list[UserError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     wrong: set[int] = field(default_factory=set)
+    has_schema: bool = True
+    """Without one there is no model yet."""
 
 
 def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound | None:
@@ -35,8 +37,10 @@ def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig])
     if federation.task.name != "csv" or federation.task.given is not None:
         return None
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.learn.table.agreed import with_agreed  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.agreed import agreed_file, is_to_agree, with_agreed  # noqa: PLC0415 - as above
 
+    if is_to_agree(federation.task) and not all(agreed_file(node.state_dir).is_file() for node in here.values()):
+        return _before_agreement(federation, here)
     try:
         from p2pfl.learn.table.task import table_task  # noqa: PLC0415 - imports torch
 
@@ -46,6 +50,31 @@ def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig])
         return _survey(here, given)
     except (UserError, ModuleNotFoundError):
         return None  # whoever loads the learners says why
+
+
+def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound:
+    """What the nodes here would propose, and what they would agree on if they were all."""
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table.agreed import declared_by  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.merging import merge  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.mistakes import mistakes_of  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.proposing import own_proposal  # noqa: PLC0415 - as above
+
+    found, proposals = TablesFound(wrong=set(here), has_schema=False), []
+    for node in here.values():
+        try:
+            proposals.append(own_proposal(federation, node)[0])
+        except UserError as error:
+            found.mistakes += mistakes_of(error)
+    try:
+        merged = merge(proposals, declared_by(federation.task)) if proposals else None
+    except UserError as error:
+        found.mistakes.append(error)
+    else:
+        found.warnings += merged.warnings if merged else []
+        text = "the nodes have not agreed on a schema yet: they do so when they run, and the model is not known before"
+        found.warnings.append(text)
+    return found
 
 
 def _survey(here: Mapping[int, NodeConfig], given: TableTask) -> TablesFound:

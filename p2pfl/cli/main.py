@@ -67,6 +67,7 @@ COMMANDS: Mapping[str, str] = {
     "join": "Make a new machine's key and folder, by an invite.",
     "member": "Add, remove and replace members, also while nodes run.",
     "check": "Show what a federation would do, and every mistake in it.",
+    "schema": "Find one schema for tables that nobody may see together.",
     "compressors": "List compressors, and what they cost.",
     "methods": "List learning methods.",
     "rules": "List the rules for mixing with neighbors, some of which may be malicious.",

@@ -53,7 +53,7 @@ def predict(
 
 
 def _model(path: Path, table: Path, federation: Path | None, node: str | None) -> tuple[TableModel, Layout]:
-    """The model, and how the table is written: like the node's own where there is one, else by its looks."""
+    """The model, and how the table is written: by its looks, with the names and codes of the node's own."""
     from p2pfl.learn.table.guessing import guess_layout  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
     from p2pfl.learn.table.scoring import TableModel, read_preprocessing  # noqa: PLC0415 - as above
@@ -80,7 +80,7 @@ def _model(path: Path, table: Path, federation: Path | None, node: str | None) -
         raise
     guessed = guess_layout(table)
     looks = {key: getattr(guessed, key) for key in ("separator", "decimal", "encoding")}
-    return model, make_layout({"missing": preprocessing["missing"]}, looks | _of_layout(local))
+    return model, make_layout({"missing": preprocessing["missing"]}, _of_layout(local) | looks)
 
 
 def _of_layout(local: Mapping[str, Any]) -> dict[str, Any]:

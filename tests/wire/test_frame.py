@@ -23,6 +23,8 @@ from p2pfl.core.messages import (
     Hello,
     LivesTold,
     Message,
+    ProposalPart,
+    ProposalsHeld,
     Ready,
     Reply,
     Request,
@@ -135,6 +137,13 @@ GOLDEN = [
     (CharterTold(version=3, fingerprint=D1), "7032 07 0b 0000 14000000 0000000000000000", f"9203c410{'01' * 16}", ""),
     (CharterAsked(version=2), "7032 07 0c 0000 02000000 0000000000000000", "9102", ""),
     (CharterPart(size=9, offset=4, part=b"ab"), "7032 07 0d 0000 07000000 0000000000000000", "930904c4026162", ""),
+    (ProposalsHeld(held=b"\x05", agreed=b""), "7032 07 0f 0000 06000000 0000000000000000", "92c40105c400", ""),
+    (
+        ProposalPart(member=2, size=9, offset=4, part=b"ab"),
+        "7032 07 10 0000 08000000 0000000000000000",
+        "94020904c4026162",
+        "",
+    ),
     (VitalsTold(rows=((3, b"row"),)), "7032 07 0e 0000 09000000 0000000000000000", "91919203c403726f77", ""),
 ]
 
@@ -215,6 +224,8 @@ MESSAGES = st.one_of(
     st.builds(Done, version=counters),
     st.builds(CharterTold, version=counters, fingerprint=st.binary(max_size=32)),
     st.builds(CharterAsked, version=counters),
+    st.builds(ProposalsHeld, held=bitmaps, agreed=digests_or_empty),
+    st.builds(ProposalPart, member=counters, size=counters, offset=counters, part=st.binary(min_size=1, max_size=100)),
     st.builds(CharterPart, size=counters, offset=counters, part=st.binary(min_size=1, max_size=100)),
 )
 

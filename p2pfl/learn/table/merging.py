@@ -128,7 +128,7 @@ def _add_target(merged: Merged, target: str, column: _Column) -> None:
         few = column.are_levels and 2 <= len(levels) <= (MOST_LEVELS if all_numbers(levels) else MOST_CATEGORIES)
         if few:
             contents["classes"] = levels
-        elif column.kinds == {"number"}:
+        elif column.kinds == {"number"} and column.mean_and_std[1] > 0:
             mean, std = column.mean_and_std
             _scale(contents, target, mean, std)
             merged.notes[target] = "a number: this is a regression"

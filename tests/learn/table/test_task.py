@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
@@ -152,3 +153,117 @@ def test_a_schema_that_makes_no_sense_is_refused(changes, key):
     with pytest.raises(UserError) as caught:
         csv_table(**{**OPTIONS, **changes})
     assert caught.value.key == key
+
+
+SCHEMA_FILE = """
+target = "state"
+numeric = ["age", "dose"]
+classes = ["ill", "well"]
+[categories]
+ward = ["a", "b"]
+[means]
+age = 60.0
+[stds]
+age = 10.0
+[missing]
+dose = [-2]
+"""
+
+
+@pytest.fixture
+def by_file(tmp_path, context):
+    """The learner of a node whose schema is in a file."""
+
+    def make(text=SCHEMA_FILE, **options):
+        (tmp_path / "schema.toml").write_text(text, encoding="utf-8")
+        (tmp_path / "mine.csv").write_text(TABLE)
+        config = TaskConfig(name="csv", options={"schema": "schema.toml"} | options)
+        task = load_task(config, tmp_path, file=tmp_path / "federation.toml")
+        return learner_for(task, context(local={"path": tmp_path / "mine.csv"}), TrainingConfig())
+
+    return make
+
+
+def test_a_schema_in_a_file_says_the_same_and_nodes_compare_its_digest(by_file, table):
+    learner = by_file()
+    np.testing.assert_array_equal(learner.train_set.inputs[0], table(TABLE).train_set.inputs[0])
+    assert learner.train_set.inputs[1].tolist() == [0, 1, 0, 1, 0, 1]
+    assert table(TABLE).digest == b""
+    assert len(learner.digest) == 32
+    assert learner.digest == by_file(SCHEMA_FILE + "# a comment\n").digest
+    assert learner.digest != by_file(SCHEMA_FILE.replace("60.0", "61.0")).digest
+
+
+def test_the_rows_that_are_held_out_are_the_nodes_own_test(by_file):
+    learner = by_file(holdout=0.5)
+    assert len(learner.train_set) + len(learner.test_set) == 3
+    assert by_file().test_set is None
+
+
+def test_balanced_weights_count_a_rare_class_as_much_as_a_common_one(by_file):
+    counts = SCHEMA_FILE + "[class_counts]\nill = 10\nwell = 90\n"
+    loss = by_file(counts, class_weights="balanced").task.loss
+    outputs = torch.zeros(1, 2)
+    ill, well = (float(loss(outputs, torch.tensor([place]))) for place in (0, 1))
+    assert ill == pytest.approx(9 * well)
+    told = by_file(class_weights={"ill": 3.0}).task.loss
+    assert float(told(outputs, torch.tensor([0]))) == pytest.approx(3 * np.log(2))
+
+
+def test_a_tables_metrics_are_those_of_its_target(by_file, table):
+    assert by_file().task.metric == "auc"
+    assert by_file(metrics=["f1"], metric="brier").task.metrics.keys() == {"f1", "brier"}
+    several = table(TABLE, classes=["ill", "well", "dead"]).task
+    assert several.metric == "balanced_accuracy"
+
+
+def test_a_regressions_metrics_are_in_the_targets_unit(table):
+    text = "age,dose,ward,state\n60,1,a,120\n61,2,b,80\n"
+    learner = table(text, classes=None, means={"state": 100.0}, stds={"state": 10.0})
+    vector = np.zeros(learner.size, dtype=np.float32)
+    assert learner.task.metric == "rmse"
+    assert learner.evaluate(vector, "local").metrics["mae"] == pytest.approx(20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"target": "other"}, "task.target"),
+        ({"schema": "none.toml"}, None),
+        ({"schema": "agreed"}, "task.schema"),
+        ({"holdout": 1.0}, "task.holdout"),
+        ({"holdout": 0.2, "test_path": "t.csv"}, "task.holdout"),
+        ({"class_weights": "balanced"}, "task.class_weights"),
+        ({"class_weights": {"dead": 2.0}}, "task.class_weights.dead"),
+        ({"metrics": ["rmse"]}, "task.metrics"),
+        ({"metrics": ["auk"]}, "task.metrics"),
+        ({"metric": "r2"}, "task.metrics"),
+        ({"hidden": [4, 0]}, "task.hidden"),
+        ({"hiden": 4}, "task.hiden"),
+        ({"model": "tree"}, "task.model"),
+        ({"base_dir": "x"}, "task.base_dir"),
+        ({"positive": ["ill"]}, "task.classes"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(by_file, changes, key):
+    with pytest.raises(UserError) as caught:
+        by_file(**changes)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("numeric", "numerics", "numerics"),
+        ('["ill", "well"]', '["ill"]', "classes"),
+        ('["ill", "well"]', '["1", "1.0"]', "classes"),
+        ("age = 10.0", "age = 0", "stds.age"),
+        ('"dose"]', '"dose", "ward"]', ""),
+        ("target", "# target", "target"),
+    ],
+)
+def test_a_schema_file_that_makes_no_sense_is_named(by_file, old, new, key):
+    with pytest.raises(UserError) as caught:
+        by_file(SCHEMA_FILE.replace(old, new))
+    assert caught.value.file.endswith("schema.toml")
+    assert (caught.value.key or "") == key

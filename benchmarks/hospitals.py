@@ -1,0 +1,172 @@
+"""Three hospitals and no code: scikit-learn's breast cancer data as three tables that do not look alike, from
+`p2pfl new --task csv` to `p2pfl predict`. Prints the AUC on rows that nobody has: of models that each site learns
+alone, of one learned from all rows together, and of the federation's.
+
+The sites differ in size, in the share of malignant rows and in how they write: one has `1.0` where others have `1`, one
+separates by semicolons and writes decimal commas, one lacks a column, all have holes, one of them as -9. Inputs are
+not scaled. `--agreed`: nobody looks at two tables; the nodes agree on the schema themselves.
+
+    python benchmarks/hospitals.py [FOLDER] [--agreed] [--rounds 30]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import roc_auc_score
+
+from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.learn.interface import RoundStart
+from p2pfl.learn.samples import TensorSamples
+from p2pfl.learn.table.layout import make_layout
+from p2pfl.learn.table.reading import read_table
+from p2pfl.learn.table.scoring import TableModel
+from p2pfl.runtime.parts import load_learner
+
+SITES = {"north": (95, 45), "south": (18, 122), "west": (20, 20)}
+"""Malignant and benign rows of each; all others are for the test."""
+LACKING = {"west": "mean texture"}
+HOLES = 0.06
+TARGET = "diagnosis"
+
+
+def write_tables(folder: Path, seed: int = 0) -> tuple[dict[str, Path], Path]:
+    """The sites' tables, and the one to score, which has a column of its own for the truth."""
+    data, rng = load_breast_cancer(), np.random.default_rng(seed)
+    malignant = data.target == 0
+    rows = {ill: list(rng.permutation(np.flatnonzero(malignant == ill))) for ill in (True, False)}
+    paths = {}
+    for site, counts in SITES.items():
+        own = [rows[ill].pop() for ill, count in zip((True, False), counts, strict=True) for _ in range(count)]
+        paths[site] = folder / f"{site}.csv"
+        _write(paths[site], site, data, rng.permutation(own), rng)
+    test = folder / "test.csv"
+    _write(test, "test", data, np.concatenate([rows[True], rows[False]]).astype(int), rng)
+    return paths, test
+
+
+def _write(path: Path, site: str, data: Any, rows: Any, rng: np.random.Generator) -> None:
+    names = [str(name) for name in data.feature_names if name != LACKING.get(site)]
+    columns = [list(data.feature_names).index(name) for name in names]
+    missing = {"south": "-9", "north": "?"}.get(site, "")
+    lines = []
+    for number, row in enumerate(rows):
+        cells = [missing if rng.random() < HOLES else f"{data.data[row, column]:.6g}" for column in columns]
+        size = 1 + int(data.data[row, 3] > 500) + int(data.data[row, 3] > 900)
+        ward = str(rng.choice(["surgery", "oncology"]))
+        grade = f"{size}.0" if site == "north" else str(size)
+        lines.append([f"{site}-{number}", *cells, grade, ward, str(1 - int(data.target[row]))])
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=";" if site == "south" else ",")
+        writer.writerow(["patient", *names, "size class", "ward", TARGET])
+        writer.writerows([[cell.replace(".", ",") if site == "south" else cell for cell in line] for line in lines])
+
+
+def p2pfl(*arguments: str | Path) -> str:
+    """Run the command; its stdout."""
+    command = [sys.executable, "-m", "p2pfl.cli.main", *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, arguments))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def learn(paths: dict[str, Path], folder: Path, rounds: int, *, agreed: bool) -> Path:
+    """Make the federation and run it; its folder."""
+    place = folder / "hospitals"
+    p2pfl("new", place, "--task", "csv", *paths.values(), "--target", TARGET, "--base-port", "18470")
+    file = place / "federation.toml"
+    text = file.read_text(encoding="utf-8").replace("rounds = 40", f"rounds = {rounds}")
+    if agreed:
+        text = text.replace('schema = "schema.toml"', f'schema = "agreed"\ntarget = "{TARGET}"')
+        (place / "schema.toml").unlink()
+    file.write_text(text, encoding="utf-8")
+    p2pfl("check", place)
+    p2pfl("launch", place, "--quiet", "--report", folder / "report.json")
+    return place
+
+
+def references(place: Path, test: Path, rounds: int) -> dict[str, float]:
+    """The AUC of each site alone, with as many steps, and of all rows together, with those of all sites."""
+    federation = load_config(place)
+    learners = {
+        member.name: load_learner(federation, load_node(node_file(federation, member.name), federation))
+        for member in federation.members
+    }
+    found = {name: _alone(learner, test, rounds) for name, learner in learners.items()}
+    one = next(iter(learners.values()))
+    sets = [learner.train_set for learner in learners.values()]
+    inputs, targets = (np.concatenate([getattr(part, key).numpy() for part in sets]) for key in ("inputs", "targets"))
+    torch = sys.modules["torch"]
+    pooled = one.at_node(one.context, TensorSamples(torch.from_numpy(inputs), torch.from_numpy(targets)), None)
+    return found | {"pooled": _alone(pooled, test, rounds * len(learners))}
+
+
+def _alone(learner: Any, test: Path, rounds: int) -> float:
+    vector = learner.initial()
+    for number in range(rounds):
+        vector = learner.train(RoundStart(vector), number).vector
+    model = TableModel.of(learner.task.preprocessing, learner.state_dict(vector))
+    layout = make_layout({"missing": learner.task.preprocessing["missing"]}, {})
+    return _auc(test, model.scores(read_table(test, model.schema, layout, scoring=True))["p(1)"])
+
+
+def federated(place: Path, test: Path) -> dict[str, float]:
+    """The AUC of each node's model, by `p2pfl predict`."""
+    found = {}
+    for site in SITES:
+        rows = json.loads(p2pfl("predict", place / site, test, "--format", "json", "--keep", "patient"))
+        found[site] = _auc(test, [row["p(1)"] for row in rows])
+    return found
+
+
+def _auc(test: Path, scores: list[float]) -> float:
+    with test.open(encoding="utf-8") as file:
+        truth = [row[TARGET] == "1" for row in csv.DictReader(file)]
+    return float(roc_auc_score(truth, scores))
+
+
+def run(folder: Path, *, rounds: int, agreed: bool) -> dict[str, dict[str, float]]:
+    """By kind of learning, by site."""
+    paths, test = write_tables(folder)
+    place = learn(paths, folder, rounds, agreed=agreed)
+    exported = folder / "model.safetensors"
+    p2pfl("export", place / "north", "-o", exported)
+    outside = json.loads(p2pfl("predict", exported, test, "--format", "json"))
+    alone = references(place, test, rounds)
+    pooled = alone.pop("pooled")
+    together = federated(place, test)
+    return {
+        "alone": alone,
+        "federated": together,
+        "federated, exported": {"north": _auc(test, [row["p(1)"] for row in outside])},
+        "pooled": {"all": pooled},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, help="a new or empty folder to keep everything in")
+    parser.add_argument("--agreed", action="store_true", help="the nodes agree on the schema")
+    parser.add_argument("--rounds", type=int, default=30)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        found = run(folder, rounds=given.rounds, agreed=given.agreed)
+    for kind, by_site in found.items():
+        for site, value in by_site.items():
+            print(f"AUC {kind:20} {site:6} {value:.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""`p2pfl schema`: find one schema for tables that nobody may see together.
+
+Each site says what its table would tell the others, to be looked through; then the nodes agree by themselves
+(`[task] schema = "agreed"`), or somebody carries the files and merges them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from p2pfl.cli.main import Named
+from p2pfl.cli.output import Form, format_option, write_json, write_rows
+from p2pfl.errors import UserError
+
+LINES = {
+    "propose": "Show which statistics of a node's table would leave it, and write them to a file.",
+    "merge": "Make the schema for all nodes of the files that they proposed.",
+}
+STDOUT = Path("-")
+LEAST_COUNT = 5
+
+
+class SchemaCommands(Named):
+    def lines(self) -> Mapping[str, str]:
+        return LINES
+
+    def find(self, name: str) -> Any:
+        return {"propose": propose, "merge": merge}[name]
+
+
+@click.group(cls=SchemaCommands)
+def schema() -> None:
+    """How the tables of the task csv are read, agreed on without anybody seeing two of them."""
+
+
+_federation = click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl schema propose hospitals --node site1")
+@_federation
+@click.option("--node", "name", required=True, metavar="NAME", help="The node whose table to look at.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="By default NAME/proposal.json; - is stdout.")
+@click.option(
+    "--least-count",
+    type=click.IntRange(1),
+    default=LEAST_COUNT,
+    show_default=True,
+    help="Statistics of fewer rows than this stay at home.",
+)
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@format_option("table", "json")
+def propose(*, federation: Path, name: str, output: Path | None, least_count: int, force: bool, form: Form) -> None:
+    """Show which statistics of a node's table would leave it, and write them to a file.
+
+    They are counts, sums, sums of squares, and those values of categories that enough rows have: all that another node
+    is told, and nothing else. Nothing is sent by this command. Where `[task] schema = "agreed"`, the node tells what
+    stands in NAME/proposal.json: columns may be taken out of it, or named in `leave_out` in [data].
+    """
+    from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table.proposal import rows_of, text_of  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.proposing import FILE_NAME, proposal_of  # noqa: PLC0415 - as above
+
+    described = load_config(federation)
+    _require_csv(described.task.name, described.path)
+    node = load_node(node_file(described, name), described, name)
+    file = node.path.parent / FILE_NAME if output is None else output
+    made = proposal_of(described, node, least_count)
+    text = text_of(made)
+    if file == STDOUT:
+        click.echo(text, nl=False)
+        return
+    _write(file, text, force=force)
+    if form == "json":
+        write_json({"node": made.node, "rows": made.rows, "columns": rows_of(made)})
+    else:
+        write_rows(rows_of(made), "table", title=f"what node {made.node} would tell of its {made.rows} rows")
+    click.echo(f"wrote {file}", err=True)
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl schema merge hospitals */proposal.json")
+@_federation
+@click.argument("proposals", metavar="PROPOSAL...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="By default schema.toml beside FEDERATION; - is stdout."
+)
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+def merge(*, federation: Path, proposals: tuple[Path, ...], output: Path | None, force: bool) -> None:
+    """Make the schema for all nodes of the files that they proposed.
+
+    The order of the files does not matter. Copy the result to every node, beside the federation file, and name it in
+    `[task] schema`: nodes with different schemas refuse each other.
+    """
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table import merging  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.agreed import declared_by  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.files import FILE_NAME  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.proposal import read_proposal  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.writing import schema_text  # noqa: PLC0415 - as above
+
+    described = load_config(federation)
+    _require_csv(described.task.name, described.path)
+    file = described.path.parent / FILE_NAME if output is None else output
+    told = {}
+    for path in proposals:
+        one = read_proposal(path)
+        if one.federation != described.name or one.node in told:
+            text = "a second proposal of this node" if one.node in told else "of another federation"
+            raise UserError(text, file=path, value=f"{one.node} of {one.federation}", allowed=described.name)
+        told[one.node] = one
+    names = [member.name for member in described.present]
+    for name in told:
+        if name not in names:
+            raise UserError("of no member", file=described.path, value=name, allowed=", ".join(names))
+    merged = merging.merge(told.values(), declared_by(described.task))
+    for warning in merged.warnings:
+        click.echo(f"odd: {warning}", err=True)
+    if missing := [name for name in names if name not in told]:
+        click.echo(f"odd: nothing is known of {', '.join(missing)}", err=True)
+    text = schema_text(merged, origin=f"Merged from the proposals of {', '.join(sorted(told))}.")
+    if file == STDOUT:
+        click.echo(text, nl=False)
+        sys.stdout.flush()
+        return
+    _write(file, text, force=force)
+    click.echo(f'wrote {file}; name it: [task] schema = "{file.name}"', err=True)
+
+
+def _require_csv(task: str, file: Path) -> None:
+    if task != "csv":
+        raise UserError("this is about tables", file=file, key="task.name", value=task, allowed="csv")
+
+
+def _write(file: Path, text: str, *, force: bool) -> None:
+    from p2pfl.storage.disk import replace_file  # noqa: PLC0415 - `--help` stays instant
+
+    if file.exists() and not force:
+        raise UserError("already exists", file=file, allowed="--force to replace it, or another --output")
+    if not file.parent.is_dir():
+        raise UserError("no such folder", file=file.parent, key="--output", allowed="a folder that exists")
+    replace_file(file, [text.encode()])

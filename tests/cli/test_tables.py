@@ -1,0 +1,191 @@
+"""Tables from `new` to `predict`, without code: what is made, what is said, and every mistake at once."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tomllib
+
+import numpy as np
+import pytest
+
+from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.runtime.learned import to_safetensors
+from p2pfl.runtime.parts import load_learner
+
+SITES = ("north", "south", "west")
+
+
+def rows(site, count=40):
+    """`south` writes semicolons, decimal commas and 1.0; `west` lacks a column and has codes for missing."""
+    rng = np.random.default_rng(SITES.index(site))
+    for n in range(count):
+        ill = int(rng.random() < 0.5)
+        age = f"{rng.normal(50 + 10 * ill, 5):.2f}"
+        cells = {
+            "patient": f"{site}{n}",
+            "age": age,
+            "dose": f"{rng.normal():.3f}",
+            "cp": 1 + n % 3,
+            "num": ill * (1 + n % 4),
+        }
+        if site == "west":
+            del cells["dose"]
+            cells["age"] = "-9" if n % 7 == 0 else age
+        if site == "south":
+            cells = {name: f"{cell}.0" if name == "cp" else cell for name, cell in cells.items()}
+        yield cells
+
+
+@pytest.fixture
+def sites(tmp_path):
+    for site in SITES:
+        found = list(rows(site))
+        separator = ";" if site == "south" else ","
+        lines = [separator.join(found[0]), *(separator.join(map(str, row.values())) for row in found)]
+        text = "\n".join(lines)
+        (tmp_path / f"{site}.csv").write_text(text.replace(".", ",") if site == "south" else text, encoding="utf-8")
+    return [f"{site}.csv" for site in SITES]
+
+
+@pytest.fixture
+def hospitals(p2pfl, sites, tmp_path):
+    outcome = p2pfl("new", "h", "--task", "csv", *sites, "--target", "num", "--positive", "1,2,3,4")
+    assert outcome.code == 0, outcome.err
+    return tmp_path / "h"
+
+
+def trained(folder, site):
+    """The file of a model, as `p2pfl export` writes it."""
+    federation = load_config(folder)
+    learner = load_learner(federation, load_node(node_file(federation, site), federation))
+    vector = learner.initial()
+    said = {"federation": "h", "node": site, "preprocessing": json.dumps(dict(learner.task.preprocessing))}
+    file = folder.parent / "model.safetensors"
+    file.write_bytes(to_safetensors(learner, vector, said))
+    return file, learner, vector
+
+
+def test_new_writes_what_it_guessed_and_says_what_is_odd(p2pfl, sites, tmp_path):
+    outcome = p2pfl("new", "h", "--task", "csv", *sites, "--target", "num", "--positive", "1,2,3,4")
+    for said in (
+        "category cp: 1, 2, 3",
+        "numbers: age, dose",
+        "patient: left out",
+        "-9",
+        "no column 'dose'",
+        "guesses",
+    ):
+        assert said in outcome.err
+    schema = tomllib.loads((tmp_path / "h" / "schema.toml").read_text(encoding="utf-8"))
+    assert schema["missing"] == {"age": ["-9"]}
+    assert sum(schema["class_counts"].values()) == 120
+    federation = load_config(tmp_path / "h")
+    assert [member.name for member in federation.members] == list(SITES)
+    south = load_node(node_file(federation, "south"), federation)
+    assert south.data == {"path": str(tmp_path / "south.csv"), "separator": ";", "decimal": ","}
+
+
+def test_check_tells_rows_gaps_classes_and_differences_of_every_site(p2pfl, hospitals):
+    outcome = p2pfl("check", "h", "--format", "json")
+    report = json.loads(outcome.out)
+    assert (outcome.code, report["mistakes"]) == (0, [])
+    by_node = {row["node"]: row for row in report["tables"]}
+    assert by_node["west"]["columns_absent"] == ["dose"]
+    assert all(sum(row["classes"].values()) == row["rows"] == 40 for row in by_node.values())
+    assert all(0 <= row["label_distance"] <= 1 for row in by_node.values())
+    assert "labels differ" in p2pfl("check", "h").out
+
+
+def test_check_lists_the_mistakes_of_all_tables_at_once(p2pfl, hospitals, tmp_path):
+    for site, old, new in (("north", "north3,", "north3,old"), ("south", "1,0;", "9,0;"), ("west", "west5", "west5,x")):
+        file = tmp_path / f"{site}.csv"
+        file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    outcome = p2pfl("check", "h", "--format", "json")
+    found = json.loads(outcome.out)["mistakes"]
+    assert outcome.code == 2
+    assert len(found) == 3
+    for site, mistake in zip(SITES, found, strict=True):
+        assert f"(node {site})" in mistake["message"]
+        assert mistake["file"].endswith(f"{site}.csv")
+        assert "line" in mistake["key"]
+
+
+def test_an_exported_model_scores_raw_rows_without_the_federation(p2pfl, hospitals, tmp_path):
+    model, learner, vector = trained(hospitals, "north")
+    outcome = p2pfl("predict", model, "west.csv", "--keep", "patient")
+    found = list(csv.DictReader(io.StringIO(outcome.out)))
+    assert outcome.code == 0
+    assert [row["patient"] for row in found] == [f"west{n}" for n in range(40)]
+    assert all(float(row["p(negative)"]) + float(row["p(positive)"]) == pytest.approx(1) for row in found)
+    assert "no column 'dose'" in outcome.err
+    scores = json.loads(p2pfl("predict", model, "north.csv", "--format", "json").out)
+    right = np.mean(
+        [
+            row["prediction"] == ("positive" if line["num"] else "negative")
+            for row, line in zip(scores, rows("north"), strict=True)
+        ]
+    )
+    sets = [learner.evaluate(vector, part) for part in ("local", "test")]
+    assert right == pytest.approx(sum(one.accuracy * one.samples for one in sets) / 40)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["h2", "--task", "csv", "north.csv", "--target", "num"], "two or more TABLEs"),
+        (["h2", "--task", "csv", "north.csv", "south.csv"], "patient, age, dose, cp, num"),
+        (["h2", "--task", "csv", "north.csv", "south.csv", "--target", "nun"], "lacks this column"),
+        (["h2", "--task", "csv", "north.csv", "none.csv", "--target", "num"], "cannot be read"),
+        (["h2", "--task", "csv", "north.csv", "north.csv", "--target", "num"], "named twice"),
+        (["h2", "--task", "csv", "north.csv", "west.csv", "--target", "num", "--nodes", "a,b,c"], "2 names"),
+        (["h2", "--task", "csv", "north.csv", "empty.csv", "--target", "num"], "empty.csv"),
+        (["h2", "--task", "csv", "north.csv", "junk.csv", "--target", "num"], "no text"),
+        (["h2", "north.csv", "south.csv"], "--task csv"),
+        (["h2", "--target", "num"], "--task csv"),
+    ],
+)
+def test_what_new_cannot_make_a_federation_of_is_one_error_and_leaves_nothing(p2pfl, sites, tmp_path, arguments, said):
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "junk.csv").write_bytes(bytes(range(256)))
+    outcome = p2pfl("new", *arguments)
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert not (tmp_path / "h2").exists()
+
+
+def test_proposals_that_are_carried_by_hand_make_the_schema(p2pfl, hospitals, tmp_path):
+    guessed = tomllib.loads((hospitals / "schema.toml").read_text(encoding="utf-8"))
+    (hospitals / "schema.toml").unlink()
+    file = hospitals / "federation.toml"
+    text = file.read_text(encoding="utf-8").replace(
+        'schema = "schema.toml"', 'schema = "agreed"\ntarget = "num"\npositive = [1, 2, 3, 4]'
+    )
+    file.write_text(text, encoding="utf-8")
+    assert "have not agreed on a schema yet" in p2pfl("check", "h").out
+    for site in SITES:
+        outcome = p2pfl("schema", "propose", "h", "--node", site)
+        assert outcome.code == 0, outcome.err
+        assert "sum of squares" in outcome.out
+        assert f"{site}3" not in (hospitals / site / "proposal.json").read_text(encoding="utf-8")
+    assert p2pfl("schema", "propose", "h", "--node", "north").code == 2  # the file is there
+    outcome = p2pfl("schema", "merge", "h", *(hospitals / site / "proposal.json" for site in SITES))
+    assert outcome.code == 0, outcome.err
+    merged = tomllib.loads((hospitals / "schema.toml").read_text(encoding="utf-8"))
+    for key in ("numeric", "categories", "means", "stds", "missing"):
+        assert merged[key] == guessed[key]
+
+
+@pytest.mark.parametrize("wrong", ["{}", "[]", "junk", '{"node": 1}'])
+def test_a_file_that_is_no_proposal_is_named(p2pfl, hospitals, tmp_path, wrong):
+    (tmp_path / "p.json").write_text(wrong)
+    outcome = p2pfl("schema", "merge", "h", "p.json", "-o", "-")
+    assert outcome.code == 2
+    assert "p.json: this is no proposal" in outcome.err
+
+
+def test_a_model_of_another_task_scores_no_table(p2pfl, sites, learned):
+    outcome = p2pfl("predict", learned / "node0", "north.csv")
+    assert outcome.code == 2
+    assert "says nothing of tables" in outcome.err

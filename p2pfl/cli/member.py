@@ -28,6 +28,7 @@ LINES = {
     "remove": "Remove a member: within a round nobody talks to it any more.",
     "replace": "Put a new machine, with a key of its own, in the place of one that is gone.",
     "set": "Change the number of rounds, the graph or addresses while nodes run.",
+    "hand": "Hand the newest list of members to the nodes once more.",
 }
 
 
@@ -36,7 +37,7 @@ class MemberCommands(Named):
         return LINES
 
     def find(self, name: str) -> Any:
-        return {"list": show, "add": add, "remove": remove, "replace": replace, "set": change}[name]
+        return {"list": show, "add": add, "remove": remove, "replace": replace, "set": change, "hand": hand_again}[name]
 
 
 @click.group(cls=MemberCommands)
@@ -161,6 +162,32 @@ def change(
     _sign(found, with_settings(found, rounds=rounds, topology=topology, addresses=told), admin, offline=offline)
 
 
+@click.command("hand", epilog="\b\nExample:\n  p2pfl member hand ward")
+@_federation
+@_key
+@click.pass_context
+def hand_again(context: click.Context, *, federation: Path, key_file: Path | None) -> None:
+    """Hand the newest list of members to the nodes once more, where a change has reached nobody.
+
+    Nothing is signed: it is the one in members.toml, or a newer one that a node has, which is written there too. Exit
+    code 1: no node could be reached.
+    """
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.handing import hand, newest_from  # noqa: PLC0415 - as above
+    from p2pfl.runtime.membership import charter_of, keep, load_admin  # noqa: PLC0415 - as above
+
+    here = load_config(federation)
+    admin = load_admin(here, key_file)
+    found, _ = asyncio.run(newest_from(here, admin))
+    charter = charter_of(found)
+    if found.edition != here.edition:
+        click.echo(f"the nodes have version {charter.version} already: wrote {keep(found, charter)}", err=True)
+    handed = asyncio.run(hand(found, charter, admin))
+    _tell(handed)
+    if not handed.to:
+        context.exit(1)
+
+
 def _address(text: str) -> tuple[str, str]:
     from p2pfl.config.model import MEMBER  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
@@ -220,6 +247,9 @@ def _tell(handed: Handed) -> None:
     elif handed.to:
         click.echo(f"handed to {', '.join(handed.to)}, who pass it on", err=True)
     else:
-        click.echo("no node could be reached: each takes it from members.toml at its start, or from another", err=True)
+        click.echo(
+            "no node could be reached: `p2pfl member hand` tries again; or copy members.toml to one before its start",
+            err=True,
+        )
     for name, why in sorted(handed.failed.items()):
         click.echo(f"  {name}: {why}", err=True)

@@ -61,8 +61,15 @@ class Errand:
 
     async def ask(self, address: str, key: bytes, version: int) -> bytes | None:
         """The node's charter if it is newer than `version`. Raises UnreachableError: also where it does not tell us."""
-        _, raw = await self._go(address, key, lambda channel, session: ask(channel, session, version))
-        return raw
+
+        async def act(channel: Channel, session: Session) -> bytes | None:
+            try:
+                _, raw = await ask(channel, session, version)
+            except GoneError:  # it has proven who it is by now
+                raise GoneError("it answers, and does not list this key") from None
+            return raw
+
+        return await self._go(address, key, act)
 
     async def _go(self, address: str, key: bytes, act: Callable[[Channel, Session], Awaitable[Result]]) -> Result:
         try:

@@ -24,7 +24,11 @@ notice = logging.getLogger("p2pfl.notice")
 PAUSE_S = 2.0, 3.0
 """Between two rounds of asking: members answer one address about as often for long."""
 SAY_AGAIN_S = 600.0
+SAY_NEWS_S = 60.0
+"""The least time between two lines about what the newcomer waits for, where the reason has changed."""
+MOST_SHOWN = 6
 MOST_ASKED = 8
+"""Members by the files here, beside those whom the invite names."""
 
 
 def arrive(federation: FederationConfig, name: str, config: Path | None = None) -> FederationConfig:
@@ -52,36 +56,45 @@ async def wait_for_charter(
     federation: FederationConfig, identity: Identity, invite: Invite, folder: Path
 ) -> FederationConfig:
     """Returns when some member has a charter that lists this node, which is kept in `folder`."""
-    said_at = float("-inf")
+    said, said_at = "", float("-inf")
     while True:
+        found: list[str] = []
         for contact in _contacts(federation, invite, identity.public):
-            federation = await _ask(federation, identity, contact, folder)
+            try:
+                federation = await _ask(federation, identity, contact, folder)
+            except (UnreachableError, CharterError) as error:
+                found.append(f"{_name_of(federation, contact)} at {contact.address}: {error}")
+                continue
             if any(member.key == identity.public for member in federation.members):
                 return federation
-        if time.monotonic() - said_at >= SAY_AGAIN_S:
-            said_at = time.monotonic()
-            text = "not a member yet, or no member can be reached: waits until `p2pfl member add` takes in the key %s"
-            notice.info(text, public_text(identity.public))
+            found.append(f"{_name_of(federation, contact)} at {contact.address} has no newer list of members")
+        reasons = "; ".join(found[:MOST_SHOWN]) or "no member has an address, here or in the invite"
+        if time.monotonic() - said_at >= (SAY_AGAIN_S if reasons == said else SAY_NEWS_S):
+            said, said_at = reasons, time.monotonic()
+            text = "not a member yet: waits until `p2pfl member add` takes in the key %s. Asked: %s"
+            notice.info(text, public_text(identity.public), reasons)
         await asyncio.sleep(random.uniform(*PAUSE_S))
 
 
 def _contacts(federation: FederationConfig, invite: Invite, own: bytes) -> Iterator[Contact]:
-    found = {contact.key: contact for contact in invite.contacts}
-    for member in federation.present:
-        if member.address is not None:
-            found[member.key] = Contact(member.key, member.address)
-    found.pop(own, None)
-    yield from list(found.values())[:MOST_ASKED]
+    """Both addresses of a member where they differ: those of the invite, which is the newer one as a rule, first."""
+    listed = [Contact(one.key, one.address) for one in federation.present if one.address is not None]
+    found = dict.fromkeys([*invite.contacts, *listed])
+    yield from [contact for contact in found if contact.key != own][: len(invite.contacts) + MOST_ASKED]
+
+
+def _name_of(federation: FederationConfig, contact: Contact) -> str:
+    return next((member.name for member in federation.members if member.key == contact.key), "a member of the invite")
 
 
 async def _ask(federation: FederationConfig, identity: Identity, contact: Contact, folder: Path) -> FederationConfig:
-    """The federation by what this member has, if that is newer; then it is on disk too."""
+    """The federation by what this member has, if that is newer; then it is on disk too.
+
+    Raises UnreachableError; CharterError: what it has is none.
+    """
     version = 0 if federation.edition is None else federation.edition.version
-    try:
-        raw = await Errand.of(federation, identity).ask(contact.address, contact.key, version)
-        charter = None if raw is None else checked(raw, federation)
-    except (UnreachableError, CharterError):
-        return federation
+    raw = await Errand.of(federation, identity).ask(contact.address, contact.key, version)
+    charter = None if raw is None else checked(raw, federation)
     if charter is None or charter.edition.version <= version:
         return federation
     _keep(folder, charter)

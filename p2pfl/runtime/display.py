@@ -98,6 +98,7 @@ class Display:
     def _publish(self, now: float) -> None:
         """Regularly, and soon after something notable."""
         own = self._own()
+        self.overview.note_own(own, now)
         urgent = (own.phase, own.standing, own.live)
         is_due = now >= self._published_at + period_s(len(self.federation().members))
         hurries = urgent != self._urgent or self.spread.is_behind
@@ -144,6 +145,7 @@ class Display:
             self.watch.forget(member)
 
     def _note_row(self, row: VitalsRow, before: VitalsRow | None) -> None:
-        self.overview.note_row(row, before)
+        if row.source is not None:
+            self.overview.note_row(row, before)
         starting_s = max(STARTING_S, self.overview.quiet_after_s)
         self.watch.hear(row, before, time.monotonic(), starting_s=starting_s)

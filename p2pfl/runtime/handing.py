@@ -54,7 +54,10 @@ async def newest_from(federation: FederationConfig, admin: Identity) -> tuple[Fe
 
 
 async def hand(before: FederationConfig, charter: Charter, admin: Identity) -> Handed:
-    """Bring the charter to a few members, and to those that it removes."""
+    """Bring the charter to a few members, and to those that it removes.
+
+    `before` may be the federation by this very charter: then who was removed is not told once more.
+    """
     errand, raw, handed = Errand.of(before, admin), charter.packed(), Handed()
 
     async def bring(address: str, key: bytes) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from p2pfl.config.charter import Charter, amended, signed
+from p2pfl.config.charter import Charter, amended, checked, signed
 from p2pfl.config.graph import read_graph
 from p2pfl.config.invites import TOKEN_BYTES, Invite, Request, invite_of
 from p2pfl.config.members_file import members_file, members_text
@@ -54,11 +54,26 @@ def load_admin(federation: FederationConfig, path: Path | None) -> Identity:
 def publish(federation: FederationConfig, charter: Charter, admin: Identity) -> Charter:
     """Sign, and write `members.toml`, whole or not at all. Raises UserError: it is too large."""
     made = signed(charter, admin.public, admin.sign)
-    text = members_text(made, federation.name)
-    path = members_file(federation)
-    replace_file(path, [text.encode()])
-    path.chmod(READABLE)  # no secret, unlike what else is written so: nodes run as another user
+    keep(federation, made)
     return made
+
+
+def keep(federation: FederationConfig, charter: Charter) -> Path:
+    """Write a charter that is signed to `members.toml`, whole or not at all; its path."""
+    path = members_file(federation)
+    replace_file(path, [members_text(charter, federation.name).encode()])
+    path.chmod(READABLE)  # no secret, unlike what else is written so: nodes run as another user
+    return path
+
+
+def charter_of(federation: FederationConfig) -> Charter:
+    """The charter that a federation goes by. Raises UserError: there is none yet."""
+    if not federation.charter:
+        allowed = "a first change, which makes one: `p2pfl member add`, `remove`, `replace` or `set`"
+        raise UserError(
+            "there is no such file, so nothing to hand over", file=members_file(federation), allowed=allowed
+        )
+    return checked(federation.charter, federation)
 
 
 def require_bearable(federation: FederationConfig, charter: Charter) -> None:

@@ -15,10 +15,10 @@ import msgspec
 
 from p2pfl.config.model import FederationConfig, Member
 from p2pfl.learn.metrics import Measure
-from p2pfl.net.spread import VitalsRow, period_s
+from p2pfl.net.spread import LEAST_PERIOD_S, VitalsRow, period_s
 from p2pfl.reporting.curves import FIGURES, Curves
 from p2pfl.reporting.overview import FederationStatus, FederationStep, MemberRow
-from p2pfl.reporting.vitals import members_of, scores, word
+from p2pfl.reporting.vitals import Vitals, members_of, scores, word
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.watch import OVER
 
@@ -38,7 +38,8 @@ def software() -> str:
 class Overview:
     """`federation` gives the one that the node holds now, `rows` are the latest of each member, by index.
 
-    `measures` are those of the node's own task, the main one first; empty while they are not known.
+    `measures` are those of the node's own task, the main one first; empty while they are not known. The own row is not
+    the one that the others have: with many members that is old.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Overview:
         self._rates: dict[int, float] = {}
         self._shown: dict[int, tuple[object, MemberRow]] = {}
         """Of each member its latest row for readers, and what that was made of."""
+        self._own: VitalsRow | None = None
         self._told: dict[int, MemberRow] = {}
         """The rows of the latest step."""
         self._shape: object = None
@@ -68,6 +70,12 @@ class Overview:
         if before is not None and row.said_at > before.said_at:
             sent = row.vitals.bytes_sent - before.vitals.bytes_sent
             self._rates[row.vitals.member] = max(0.0, sent / (row.said_at - before.said_at))
+
+    def note_own(self, vitals: Vitals, now: float) -> None:
+        """How this node is now; no more often than members of a small federation tell of themselves."""
+        if self._own is None or now >= self._own.said_at + LEAST_PERIOD_S:
+            before, self._own = self._own, VitalsRow(vitals=vitals, raw=b"", said_at=now, source=None)
+            self.note_row(self._own, before)
 
     def keep_point(self, now: float) -> None:
         """One more point of the curves, if it is time for one. Of a quiet member nothing is known any more."""
@@ -85,8 +93,8 @@ class Overview:
 
     def _row(self, member: Member, now: float) -> MemberRow:
         """The same object for as long as nothing has changed."""
-        row = self.rows.get(member.index)
-        made_of = (member, row and row.raw, row is not None and self.is_quiet(row, now), *self.measures())
+        row = self._own if member.index == self.own else self.rows.get(member.index)
+        made_of = (member, row, row is not None and self.is_quiet(row, now), *self.measures())
         shown = self._shown.get(member.index)
         if shown is None or shown[0] != made_of:
             shown = self._shown[member.index] = made_of, self._made(member, row, now)

@@ -13,6 +13,7 @@ import pytest
 from p2pfl import Federation
 from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity
+from p2pfl.net.errands import UnreachableError
 
 
 @pytest.fixture
@@ -127,6 +128,64 @@ def test_a_change_of_an_edge_with_its_own_compressor_waits_for_the_next_start(wa
     assert "at their next start" not in member("set", "--rounds", "50").err
     assert "at their next start" in member("remove", "pi2").err
     assert load_config(ward).edge_compressors == {}
+
+
+def test_a_change_that_reached_nobody_is_handed_over_later_and_nothing_new_is_signed(ward, member, p2pfl, monkeypatch):
+    there = {}
+
+    async def ask(_self, address, _key, _version):
+        if address not in there:
+            raise UnreachableError("Connection refused")
+
+    async def bring(_self, address, _key, raw):
+        await ask(_self, address, _key, 0)
+        there[address] = raw
+        return 2
+
+    monkeypatch.setattr("p2pfl.net.errands.Errand.ask", ask)
+    monkeypatch.setattr("p2pfl.net.errands.Errand.bring", bring)
+    member("set", "--rounds", "77")
+    before = contents(ward)
+    outcome = p2pfl("member", "hand", "ward")
+    assert outcome.code == 1
+    assert "no node could be reached" in outcome.err
+    assert "pi1: Connection refused" in outcome.err
+    there["127.0.0.1:8471"] = None
+    outcome = p2pfl("member", "hand", "ward")
+    assert (outcome.code, outcome.err.split("\n")[0]) == (0, "handed to pi2, who pass it on")
+    assert there["127.0.0.1:8471"] == load_config(ward).charter
+    assert contents(ward) == before
+
+
+def test_what_nodes_have_already_is_written_down_and_handed_on(ward, member, p2pfl, monkeypatch):
+    """The laptop's copy is an old one."""
+    old = (ward / "members.toml").read_bytes()
+    member("set", "--rounds", "77")
+    newer = load_config(ward).charter
+    (ward / "members.toml").write_bytes(old)
+    handed = []
+
+    async def ask(_self, _address, _key, _version):
+        return newer
+
+    async def bring(_self, _address, _key, raw):
+        handed.append(raw)
+        return 2
+
+    monkeypatch.setattr("p2pfl.net.errands.Errand.ask", ask)
+    monkeypatch.setattr("p2pfl.net.errands.Errand.bring", bring)
+    outcome = p2pfl("member", "hand", "ward")
+    assert outcome.code == 0, outcome.err
+    assert "the nodes have version 2 already" in outcome.err
+    assert set(handed) == {newer}
+    assert load_config(ward).training.rounds == 77
+
+
+def test_there_is_nothing_to_hand_over_without_a_list(ward, p2pfl):
+    (ward / "members.toml").unlink()
+    outcome = p2pfl("member", "hand", "ward")
+    assert outcome.code == 2
+    assert "nothing to hand over" in outcome.err
 
 
 def test_an_invite_is_one_line_on_stdout_and_says_so_where_there_is_no_qr_code(ward, p2pfl, monkeypatch):

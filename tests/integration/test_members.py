@@ -112,8 +112,11 @@ async def test_a_removed_node_stops_and_keeps_what_it_has_learned(chartered, sta
         load_node(field.folder / "node1", on_disk(nodes[1]))
 
 
-async def test_a_newcomer_waits_until_it_is_taken_in_and_then_has_the_charter(chartered, start, tmp_path, monkeypatch):
+async def test_a_newcomer_waits_until_it_is_taken_in_and_then_has_the_charter(
+    chartered, start, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(arrival, "PAUSE_S", (0.05, 0.05))
+    caplog.set_level("INFO", "p2pfl.notice")
     field = chartered(2)
     nodes = start(field)
     await under_way(nodes)
@@ -123,6 +126,7 @@ async def test_a_newcomer_waits_until_it_is_taken_in_and_then_has_the_charter(ch
     waiting = asyncio.create_task(arrival.wait_for_charter(federation, identity, invite, state))
     await asyncio.sleep(0.2)
     assert not waiting.done()
+    assert "it answers, and does not list this key" in caplog.text
     charter = sign(with_member(federation, name="node9", key=identity.public, address=None))
     await hand(federation, charter, ADMIN)
     async with asyncio.timeout(20):

@@ -19,7 +19,9 @@ from p2pfl.config.successors import with_member
 from p2pfl.config.writing import NewMember, federation_text
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import UserError
-from p2pfl.runtime.arrival import _ask, arrive
+from p2pfl.net.errands import UnreachableError
+from p2pfl.runtime import arrival
+from p2pfl.runtime.arrival import _ask, arrive, wait_for_charter
 
 NEWCOMER = key_of(40)
 
@@ -102,6 +104,30 @@ def test_what_a_member_answers_is_taken_only_if_it_is_newer(known, answer, expec
     assert found == expected
     assert asked == [(there.address, there.key, known.edition.version)]
     assert (tmp_path / "state").exists() == (found is not known)
+
+
+def test_both_addresses_of_a_member_are_asked_and_the_log_says_why_neither_helps(tmp_path, monkeypatch, caplog):
+    """The file here may be the one of a trial on one machine, with everybody on loopback; the invite is newer."""
+    monkeypatch.setattr(arrival, "PAUSE_S", (0.0, 0.0))
+    caplog.set_level("INFO", "p2pfl.notice")
+    member, asked = THREE.members[0], []
+    invite = invite_of(THREE, "pi9", bytes(16))
+    stale = replace(THREE, members=tuple(replace(one, address=f"127.0.0.1:{one.index + 1}") for one in THREE.members))
+
+    async def ask(_self, address, key, _version):
+        asked.append(address)
+        if len(asked) > 6 and (address, key) == (member.address, member.key):
+            return SECOND.packed()
+        raise UnreachableError("No route to host")
+
+    monkeypatch.setattr("p2pfl.net.errands.Errand.ask", ask)
+    found = asyncio.run(asyncio.wait_for(wait_for_charter(stale, NEWCOMER, invite, tmp_path / "state"), 10.0))
+    assert found.edition == SECOND.edition
+    assert asked[:6] == [f"10.0.0.{k}:8470" for k in range(3)] + [f"127.0.0.1:{k + 1}" for k in range(3)]
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "p2pfl.notice"]
+    assert public_text(NEWCOMER.public) in said
+    assert "pi0 at 10.0.0.0:8470: No route to host" in said
+    assert "pi2 at 127.0.0.1:3: No route to host" in said
 
 
 def test_a_damaged_invite_is_one_clear_error(folder):

@@ -163,6 +163,17 @@ def test_something_notable_is_said_soon_and_nothing_twice_a_second(clock):
     assert made.display.spread.rows[0].vitals.standing == ("storage",)
 
 
+def test_the_own_row_is_fresh_however_seldom_it_is_said_to_the_others(clock):
+    made = Made(200)
+    run(made, clock, 30)
+    found = whole(made)
+    assert made.display.spread.rows[0].said_at < found.now - 20, "80 s are a period"
+    own = found.members[0]
+    assert found.now - own.at <= 2
+    assert own.rounds >= int(made.rounds[0]) - 3 > made.display.spread.rows[0].vitals.rounds
+    assert own.bytes_per_s is not None
+
+
 def test_where_rows_are_rare_who_was_there_all_along_has_not_joined(clock):
     """With 200 members each says something every 80 s, so that many are heard of after the first minute."""
     made = Made(200)

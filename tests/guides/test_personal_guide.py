@@ -57,7 +57,7 @@ def test_where_everything_is_shared_the_whole_model_is_fine_tuned(learner):
 
 
 def test_of_a_large_frozen_model_only_adapters_are_learned_and_sent(learner):
-    made = learner("adapters.py", "*.lora_*")
+    made = learner("adapters.py", "*.lora_*", optimizer="adam", learning_rate=0.01)
     assert f"{made.size:,} values of {made.size + made.personal:,}" in TEXT
     model = trained(made, 5)
     assert made.local_state() == {}, "the frozen layers are the task's, and are not kept again"

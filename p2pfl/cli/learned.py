@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from p2pfl.runtime.learned import Learned
 
 STDOUT = Path("-")
+FINETUNE = click.option(
+    "--finetune",
+    type=click.IntRange(1),
+    metavar="EPOCHS",
+    help="First train on the node's own data so often; only what it keeps to itself, if it does.",
+)
 
 
 @click.command(
@@ -29,8 +35,9 @@ STDOUT = Path("-")
 @click.argument("snapshot", metavar="SNAPSHOT", type=click.Path(path_type=Path))
 @click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT.")
 @click.option("--node", metavar="NAME", help="The node whose data to use, if SNAPSHOT does not say.")
+@FINETUNE
 @format_option("table", "json")
-def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form: Form) -> int:
+def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finetune: int | None, form: Form) -> int:
     """Test the model that a node has learned.
 
     SNAPSHOT is a node's folder, its state folder, or a file from `p2pfl export`. The node may be running: its folder
@@ -41,6 +48,8 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form:
     learned = read_learned(snapshot, federation=federation, node=node)
     for warning in learned.warnings:
         click.echo(f"warning: {warning}", err=True)
+    if finetune:
+        learned = learned.finetuned(finetune)
     facts = _facts(learned)
     if form == "json":
         write_json(facts)
@@ -54,8 +63,11 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write; - for stdout.")
 @click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT.")
 @click.option("--node", metavar="NAME", help="The node, if SNAPSHOT does not say.")
+@FINETUNE
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-def export(*, snapshot: Path, output: Path, federation: Path | None, node: str | None, force: bool) -> None:
+def export(
+    *, snapshot: Path, output: Path, federation: Path | None, node: str | None, finetune: int | None, force: bool
+) -> None:
     """Write the model that a node has learned as a plain file.
 
     SNAPSHOT is a node's folder or its state folder; the node may be running. The file is readable by you alone (mode
@@ -70,6 +82,8 @@ def export(*, snapshot: Path, output: Path, federation: Path | None, node: str |
     learned = read_learned(snapshot, federation=federation, node=node)
     for warning in learned.warnings:
         click.echo(f"warning: {warning}", err=True)
+    if finetune:
+        learned = learned.finetuned(finetune)
     content = learned.exported(software_version())
     if output == STDOUT:
         sys.stdout.buffer.write(content)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,35 @@ class TorchLearner:
             samples=self.samples,
             loss=loss,
         )
+
+    def finetune(self, vector: Vector, epochs: int) -> Vector:
+        """The model (d,) after `epochs` passes over the node's own data, from `vector`.
+
+        Where the node trains a part of the model for itself, that alone is trained, and `vector` is returned as it is.
+        Raises LearningError: the user's code failed, or what is learned is not finite.
+        """
+        self._flat.load(vector)
+        training = replace(self.training, local_steps=None, local_epochs=epochs)
+        place = (self.context.seed, "finetune", self.context.node)
+        batches = draw_batches(training, self.samples, generator(*place))
+        shared = [parameter for parameter, _ in self._flat.parts({})]
+        keeps = len(shared) < len(self._parameters)
+
+        def leave_shared() -> None:
+            for parameter in shared if keeps else ():
+                parameter.grad = None
+
+        try:
+            with seeded(torch_seed(*place)):
+                self._descend(batches, leave_shared)
+            tuned = self._flat.vector()
+            self._settle(tuned)
+        except BaseException:
+            self._flat.load_local_state(self._settled)
+            raise
+        if not np.isfinite(tuned).all():
+            raise LearningError(f"{self.task.name}: fine-tuning ended in no finite model (learning_rate too high?)")
+        return vector if keeps else tuned
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
         sets = {"test": self.test_set, "local": self.train_set}

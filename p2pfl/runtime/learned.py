@@ -57,6 +57,19 @@ class Learned:
     learner: Learner
     warnings: list[str]
 
+    def finetuned(self, epochs: int) -> Learned:
+        """The same after `epochs` passes over the node's own data; nothing in its folder changes.
+
+        Where the node trains a part of the model for itself, that part alone is trained. Raises UserError: the task has
+        no torch model; LearningError: training failed.
+        """
+        learner = _of_torch(self.learner)
+        if learner is None:
+            raise UserError(
+                "only a torch model can be fine-tuned", key="--finetune", value=epochs, allowed="without it"
+            )
+        return replace(self, vector=learner.finetune(self.vector, epochs))
+
     def exported(self, software: str) -> bytes:
         """A safetensors file that says where it comes from."""
         said = {

@@ -1,7 +1,7 @@
 """Where a node trains: what is moved and what is not, precision, memory that is short, devices that are not there.
 
 For an accelerator that this machine lacks, torch's `meta` device stands in one thing alone: that a step leaves no
-tensor on the processor, for an operation on tensors of two devices raises.
+tensor on the processor, for a product of tensors on two devices raises.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ def test_a_step_leaves_nothing_on_the_processor(learner, optimizer):
     flat = FlatModule(model(), "task")
     flat._trained = [(parameter, place) for parameter, (_, place) in zip(mine._parameters, flat._trained, strict=True)]
     mine._flat = flat
+    parts = [part for _, named in flat.parts({"anchor": start}) for part in named.values()]
+    assert {part.device.type for part in parts} == {"meta"}
     put = mine._gradients(RoundStart(start, {"correction": np.ones_like(start)}, Variate()))
     (loss,) = mine._steps([torch.arange(3)], put)
     assert loss.device.type == "meta"

@@ -20,6 +20,7 @@ from p2pfl.learn.devices import Device, there
 from p2pfl.learn.interface import RoundStart, device_of
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods.variate import Variate
+from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import FlatModule
 from p2pfl.learn.trainer import BATCH, SMALLER, TorchLearner
 
@@ -78,6 +79,8 @@ def test_a_step_leaves_nothing_on_the_processor(learner, optimizer):
     mine = learner(model=model, training=TrainingConfig(optimizer=optimizer, learning_rate=0.01))
     mine.device, start = on_meta(), mine.initial()
     mine.module.to("meta")
+    mine._parameters = list(mine.module.parameters())
+    mine._optimizer = make_optimizer(mine._parameters, mine.training, "task")
     flat = FlatModule(model(), "task")
     flat._trained = [(parameter, place) for parameter, (_, place) in zip(mine._parameters, flat._trained, strict=True)]
     mine._flat = flat

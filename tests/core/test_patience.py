@@ -44,9 +44,18 @@ def node_of(figures, *, best=None, rounds_done=0, **changes):
         ([3.0, 2.0, 1.95, 1.95], True),
         ([3.0, 2.0, 1.95, 1.8], False),
         ([3.0, float("nan"), float("nan")], True),
+        ([float("nan"), float("inf"), 3.0, 2.0], False),
         ([None, None, None, None], False),
     ],
-    ids=["it gets better", "it does not", "by too little", "by enough in two steps", "no number", "nothing is known"],
+    ids=[
+        "it gets better",
+        "it does not",
+        "by too little",
+        "by enough in two steps",
+        "no number",
+        "none at first",
+        "nothing is known",
+    ],
 )
 def test_a_node_is_through_when_its_patience_has_run_out(figures, through):
     node, _ = node_of(figures)

@@ -1,7 +1,7 @@
 """Where a node trains: what is moved and what is not, precision, memory that is short, devices that are not there.
 
 For an accelerator that this machine lacks, torch's `meta` device stands in one thing alone: that a step leaves no
-tensor on the processor, for an operation on tensors of two devices raises.
+tensor on the processor, for a product of tensors on two devices raises.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from p2pfl.learn.devices import Device, there
 from p2pfl.learn.interface import RoundStart, device_of
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods.variate import Variate
+from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import FlatModule
 from p2pfl.learn.trainer import BATCH, SMALLER, TorchLearner
 
@@ -78,9 +79,13 @@ def test_a_step_leaves_nothing_on_the_processor(learner, optimizer):
     mine = learner(model=model, training=TrainingConfig(optimizer=optimizer, learning_rate=0.01))
     mine.device, start = on_meta(), mine.initial()
     mine.module.to("meta")
+    mine._parameters = list(mine.module.parameters())
+    mine._optimizer = make_optimizer(mine._parameters, mine.training, "task")
     flat = FlatModule(model(), "task")
     flat._trained = [(parameter, place) for parameter, (_, place) in zip(mine._parameters, flat._trained, strict=True)]
     mine._flat = flat
+    parts = [part for _, named in flat.parts({"anchor": start}) for part in named.values()]
+    assert {part.device.type for part in parts} == {"meta"}
     put = mine._gradients(RoundStart(start, {"correction": np.ones_like(start)}, Variate()))
     (loss,) = mine._steps([torch.arange(3)], put, 0.01)
     assert loss.device.type == "meta"

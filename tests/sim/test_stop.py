@@ -6,10 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from p2pfl.compress import make_compressor
 from p2pfl.config.model import TaskConfig
+from p2pfl.core.effects import CommitRound
 from p2pfl.core.ending import Reason
+from p2pfl.core.patience import Best
+from p2pfl.engine.codecs import Codecs
 from sim import simulate
+from sim.exact import ExactEngine, ExactPlan
 from sim.federations import describe
+from sim.learning.batched import make_learners
 from sim.worlds.model import CrashSpec, WorldSpec
 
 ROUNDS = 60
@@ -51,3 +57,14 @@ def test_a_time_needs_no_look_at_values_and_stays_batched():
     assert max(report.rounds.values()) < ROUNDS
     assert all(node.finished for node in report.nodes)
     assert {node.through_by for node in report.nodes} == {"it has trained for 0.2 s"}
+
+
+def test_a_simulated_disk_keeps_the_best_figure():
+    learner = make_learners(federation("no improvement in 3 rounds")).learners[0]
+    engine = ExactEngine(ExactPlan(index=0, neighbors=(1,), learner=learner, codecs=Codecs(make_compressor("none"))))
+    engine.boot(1)
+    commit = CommitRound(version=1, trained=False, rho=0.0, elapsed_s=0.0, least_samples=0.0, best=Best(0.5, 1))
+    engine.run(commit)
+    engine.store.flush()
+    engine.crash()
+    assert engine.boot(2).best == Best(0.5, 1)

@@ -7,6 +7,7 @@ more is given up, with a line that says so, and the run goes on.
 from __future__ import annotations
 
 import csv
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -37,7 +38,8 @@ FIGURES = (
     "messages_sent",
 )
 """As in a report's history: `loss` is of the common test set."""
-COLUMNS = (*WHERE, "phase", *FIGURES)
+COLUMNS = (*WHERE, "phase", *FIGURES, "metrics")
+"""`metrics` are the task's own on the common test set, by name: as a JSON object in a table, as curves of their own."""
 OF_ALL = ("mean", "min", "max")
 KEY = "--log"
 
@@ -59,7 +61,7 @@ class CsvLog:
             self._writer.writeheader()
 
     def write(self, row: Row) -> None:
-        self._writer.writerow(row)
+        self._writer.writerow({**row, "metrics": json.dumps(row["metrics"]) if row.get("metrics") else None})
         self._file.flush()
 
     def close(self) -> None:
@@ -92,9 +94,9 @@ class TensorBoardLog:
         node = str(row["node"])
         if node not in self._writers:
             self._writers[node] = SummaryWriter(str(self._folder / node), flush_secs=5)
-        for name in FIGURES:
-            if row.get(name) is not None:
-                self._writers[node].add_scalar(name, row[name], global_step=round(row["rounds"] or 0))
+        for name, value in {**{name: row.get(name) for name in FIGURES}, **row.get("metrics", {})}.items():
+            if value is not None:
+                self._writers[node].add_scalar(name, value, global_step=round(row["rounds"] or 0))
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -200,6 +202,7 @@ def row_of(line: NodeLine) -> Row:
         "staleness": line.staleness.mean,
         "bytes_sent": line.bytes_sent,
         "messages_sent": line.messages_sent,
+        "metrics": _others(line.metrics),
     }
 
 
@@ -212,5 +215,11 @@ def rows_of(point: Point) -> list[Row]:
         for name in ("rounds", "accuracy", "loss", "train_loss", "neighbor_distance", "staleness"):
             found: Statistic | MeanAndMax | None = getattr(point, name)
             row[name] = getattr(found, which, None)
+        row["metrics"] = _others({name: getattr(found, which) for name, found in point.metrics.items()})
         rows.append(row)
     return rows
+
+
+def _others(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Those that have no column of their own, and are known."""
+    return {name: value for name, value in metrics.items() if value is not None and name not in FIGURES}

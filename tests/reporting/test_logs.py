@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import logging
 import struct
 from types import SimpleNamespace
@@ -91,6 +92,18 @@ def test_a_table_has_a_row_for_each_step_of_a_node_and_three_for_all(tmp_path):
     ]
     assert [row["consensus_distance"] for row in rows[3:]] == ["0.125", "", ""]
     assert [row["staleness"] for row in rows[3:]] == ["0.5", "", "2"]
+
+
+def test_the_metrics_of_a_task_are_a_column_and_curves_of_their_own(tmp_path):
+    logs = open_logs([f"csv:{tmp_path / 'a.csv'}", f"tensorboard:{tmp_path / 'runs'}"])
+    judged = line(3, accuracy=0.5, tested=3)
+    judged.metrics = {"auc": 0.75, "accuracy": 0.5, "f1": None}
+    logs.line(judged)
+    logs.point(Point(time_s=1.0, rounds=Statistic(3.0, 3, 3), metrics={"auc": Statistic(0.7, 0.6, 0.8)}))
+    logs.close()
+    found = [json.loads(row["metrics"]) for row in table(tmp_path / "a.csv")]
+    assert found == [{"auc": 0.75}, {"auc": 0.7}, {"auc": 0.6}, {"auc": 0.8}]
+    assert (3, "auc", 0.75) in scalars(tmp_path / "runs" / "pi1")
 
 
 def test_a_later_run_adds_its_rows_and_leaves_other_tables_alone(tmp_path):

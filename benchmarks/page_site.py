@@ -71,9 +71,9 @@ class Made:
         self.began = time.monotonic()
         self.feed = Feed(lambda index: self.federation.members[index].name)
         neighbors = self.federation.neighbors(0)
-        edges = {peer: SimpleNamespace(is_open=peer not in self.silent) for peer in neighbors}
+        self.edges = {peer: SimpleNamespace(is_open=peer not in self.silent) for peer in neighbors}
         core: Any = SimpleNamespace(
-            edges=edges,
+            edges=self.edges,
             facts=SimpleNamespace(rounds=0, alone=0),
             rounds=SimpleNamespace(phase=Phase.TRAINING),
             lives=SimpleNamespace(own=SimpleNamespace(name=7)),
@@ -102,6 +102,11 @@ class Made:
         self.source = neighbors[0]
         self.making_s = 0.0
         """CPU-seconds that went into what other nodes would do."""
+
+    def lose(self, peer: int) -> None:
+        """The session with a neighbor has ended."""
+        self.edges[peer].is_open = False
+        self.display.closed(peer)
 
     def alarm(self, kind: str, peer: int | None, text: str) -> None:
         self.feed.stand(kind, peer, text)

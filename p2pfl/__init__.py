@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from p2pfl.learn.methods.method import Method
     from p2pfl.learn.task import Task
     from p2pfl.reporting.report import Report
-    from p2pfl.runtime.app import Node
+    from p2pfl.runtime.each_round import RoundState
+    from p2pfl.runtime.process import Node
 
 __all__ = [
     "Compressor",
@@ -28,6 +29,7 @@ __all__ = [
     "Method",
     "Node",
     "Report",
+    "RoundState",
     "Rule",
     "Task",
     "UserError",
@@ -40,8 +42,9 @@ _HOME = {
     "Learner": "p2pfl.learn.interface",
     "LocalRound": "p2pfl.learn.interface",
     "Method": "p2pfl.learn.methods.method",
-    "Node": "p2pfl.runtime.app",
+    "Node": "p2pfl.runtime.process",
     "Report": "p2pfl.reporting.report",
+    "RoundState": "p2pfl.runtime.each_round",
     "Rule": "p2pfl.aggregate.interface",
     "Task": "p2pfl.learn.task",
     "UserError": "p2pfl.errors",

@@ -23,8 +23,8 @@ import numpy as np
 
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import federation_from, load_config
-from p2pfl.config.model import GOSSIP, TRAINING, FederationConfig
-from p2pfl.config.tables import Mistakes, unknown_keys
+from p2pfl.config.model import GOSSIP, NODE, TRAINING, Compute, FederationConfig
+from p2pfl.config.tables import Mistakes, unknown_keys, whole
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.learn.task import LearnerFactory, Task
@@ -32,10 +32,13 @@ from p2pfl.learn.task import LearnerFactory, Task
 if TYPE_CHECKING:
     from p2pfl.reporting.history import Point
     from p2pfl.reporting.report import Report
+    from p2pfl.runtime.each_round import RoundState
 
 WHERE = "Federation"
 """The name that errors give instead of a file."""
 MOST_NODES = 64
+OF_NODES = {"node.device": "device", "node.precision": "precision"}
+"""Keys of node files that are keywords here."""
 OF_A_TASK = "task"
 """The name of a task object without one."""
 
@@ -56,6 +59,7 @@ class Keywords(TypedDict, total=False):
     speed_correction: float
     closing_rounds: int
     when_through: str
+    stop: str
     evaluate_every: int
     compressor: str
     share: str | Sequence[str]
@@ -76,7 +80,8 @@ class Federation:
     `task` is a `Task`, or the name of a task as a federation file has it, with `options` for its other keys. `nodes` is
     their number, or a list of names. `topology` is the graph (`p2pfl topology list`), `edge` holds settings of single
     edges: dictionaries with `between` and `compressor`. `method` and `rule` may be a class or a function of your
-    program. All other keywords are those of `[training]` and `[gossip]`.
+    program. `device` and `precision` say where nodes train and how exactly, as in a node file: one for all, or a
+    dictionary by node. All other keywords are those of `[training]` and `[gossip]`.
 
     Raises UserError: a keyword is unknown or has an impossible value, or the graph is not connected.
     """
@@ -91,6 +96,8 @@ class Federation:
         seed: int = 0,
         options: Mapping[str, Any] | None = None,
         edge: Sequence[Mapping[str, Any]] = (),
+        device: str | Mapping[str, str] = "cpu",
+        precision: str | Mapping[str, str] = "float32",
         **settings: Unpack[Keywords],
     ) -> None:
         _check_shapes(task, options, edge)
@@ -103,6 +110,9 @@ class Federation:
         document["node"] = _members(_plain(nodes))
         document["edge"] = [dict(one) for one in edge]
         self._config = _checked(document, given)
+        names = [member.name for member in self._config.members]
+        devices, exactness = _by_node("device", device, names), _by_node("precision", precision, names)
+        self._compute = {name: Compute(device=devices[name], precision=exactness[name]) for name in names}
         self._objects = {key: settings[key] for key in ("method", "rule") if settings.get(key) is not None}
 
     @classmethod
@@ -111,6 +121,7 @@ class Federation:
         federation = cls.__new__(cls)
         found = replace(compacted(load_config(path)), admin=(), signed=None)  # keys are made anew: no charter fits them
         federation._config, federation._objects = found, {}  # noqa: SLF001 - of the same class
+        federation._compute = {}  # noqa: SLF001 - node files say it
         return federation
 
     @property
@@ -134,22 +145,42 @@ class Federation:
         config = self.config
         return f"Federation({config.name!r}: {len(config.members)} nodes, {config.topology}, task {config.task.name})"
 
-    def run(self, *, on_progress: Callable[[Point], None] | None = None) -> Report:
+    def run(
+        self,
+        *,
+        on_progress: Callable[[Point], None] | None = None,
+        on_round: Callable[[RoundState], Any] | None = None,
+        checkpoints: Path | str | None = None,
+        checkpoint_every: int = 10,
+        checkpoints_kept: int = 3,
+    ) -> Report:
         """Run all nodes in this process, with real sockets, and return the report; works in a notebook too.
 
         All nodes train in turn in one thread. `on_progress` is called with the current figures, at most five times a
-        second, from another thread. Ctrl-C cancels once the local round under way is over. Nothing is left on disk.
+        second, from another thread; `on_round` with a node's state after each local round, in the thread that trains.
+        In the folder `checkpoints` each node has one for files with its model, every `checkpoint_every` rounds and at
+        its end, of which the newest `checkpoints_kept` stay. Ctrl-C cancels once the local round under way is over.
+        Nothing else is left on disk.
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
         LearningError: the task failed, or every round of a node ended in no finite model.
         """
-        from p2pfl.runtime.together import run_together  # noqa: PLC0415 - who simulates needs no network
+        from p2pfl.runtime.together import Wishes, run_together  # noqa: PLC0415 - who simulates needs no network
 
+        wishes = Wishes(
+            compute=self._compute,
+            on_round=on_round,
+            checkpoints=None if checkpoints is None else Path(checkpoints),
+            checkpoint_every=_read("checkpoint_every", checkpoint_every, least=1),
+            checkpoints_kept=_read("checkpoints_kept", checkpoints_kept, least=1),
+        )
         if len(self.config.members) > MOST_NODES:
             text = "too many nodes for one process: simulate them (sim.simulate)"
             raise UserError(text, file=WHERE, key="nodes", value=len(self.config.members), allowed=f"2 to {MOST_NODES}")
         try:
-            return run_together(self.config, on_progress)
+            return run_together(self.config, on_progress, wishes=wishes)
         except UserError as error:
+            if self._compute and (error.key or "") in OF_NODES:
+                error.file, error.key = WHERE, OF_NODES[error.key or ""]
             raise self.in_keywords(error) from error.__cause__
 
     def save(self, folder: Path | str) -> Path:
@@ -162,7 +193,7 @@ class Federation:
         from p2pfl.runtime.folders import save  # noqa: PLC0415 - as above
 
         try:
-            return save(self.config, Path(folder))
+            return save(self.config, Path(folder), compute=self._compute)
         except UserError as error:
             raise self.in_keywords(error) from error.__cause__
 
@@ -202,6 +233,28 @@ def _check_shapes(task: Any, options: Any, edge: Any) -> None:
     if not isinstance(edge, list | tuple) or not all(isinstance(one, Mapping) for one in edge):
         allowed = "a list of dictionaries with between and compressor"
         raise UserError("impossible value", file=WHERE, key="edge", value=edge, allowed=allowed)
+
+
+def _read(key: str, value: Any, *, least: int) -> int:
+    """A keyword of `run`."""
+    kind = whole(least)
+    try:
+        return int(kind.read(_plain(value)))
+    except ValueError:
+        raise UserError("impossible value", file=WHERE, key=key, value=value, allowed=kind.allowed) from None
+
+
+def _by_node(key: str, told: Any, names: Sequence[str]) -> dict[str, str]:
+    """What `told` says for each node: one value for all, or a dictionary, in which who is missing has the default."""
+    given = dict(told) if isinstance(told, Mapping) else dict.fromkeys(names, told)
+    for name, value in given.items():
+        if name not in names:
+            raise UserError("no such node", file=WHERE, key=key, value=name, allowed=", ".join(names))
+        try:
+            NODE[key].read(value)
+        except ValueError:
+            raise UserError("impossible value", file=WHERE, key=key, value=value, allowed=NODE[key].allowed) from None
+    return dict.fromkeys(names, getattr(Compute(), key)) | given
 
 
 def _plain(value: Any) -> Any:

@@ -21,9 +21,10 @@ from p2pfl.engine.durable import Entry, Image, change, entry, image, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError
-from p2pfl.learn.interface import Learner, RoundStart, Vector
+from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
 from p2pfl.learn.methods import Method
 from p2pfl.learn.methods.plain import Plain
+from p2pfl.learn.stopping import Gauge
 from sim.attacks import boast, passable
 from sim.host import Boot
 from sim.learning.batched import Ahead
@@ -50,6 +51,9 @@ class ExactPlan:
     show: ShowLie | None = None
     ahead: Ahead | None = None
     sketch: Callable[[Vector], NDArray[np.float64]] | None = None
+    gauge: Gauge | None = None
+    evaluate_every: int = 1
+    """Rounds between two tests, where the gauge reads these."""
 
 
 class MemoryStore:
@@ -105,6 +109,8 @@ class ExactEngine:
         self.on_fault = on_fault
         self.store = MemoryStore()
         self.loss: float | None = None
+        self.figure: float | None = None
+        self._score: Score | None = None
         self.sketches: dict[int, NDArray[np.float64]] = {}
         self._unlearned = plan.learner.local_state()
         """State that the learner keeps outside the model, before the first round."""
@@ -139,6 +145,7 @@ class ExactEngine:
             rounds=state.rounds,
             elapsed_s=state.elapsed_s,
             alone=state.alone,
+            best=state.best,
             start=Start(state.life, name),
             lives=dict(state.lives),
             records=records,
@@ -163,13 +170,17 @@ class ExactEngine:
     def begin_round(self, index: int, *, accompanied: bool) -> None:
         self._round = (self._engine.begin_round(accompanied=accompanied), index)
         self.begun = self._round[0].model.copy()  # the engine turns the other one into what was learned
-        if self.plan.ahead is not None:
-            self.plan.ahead.begin(self.plan.index, *self._round)
+        plan = self.plan
+        if plan.gauge is not None and plan.gauge.is_tested and index % plan.evaluate_every == 0:
+            self._score = plan.learner.evaluate(self.begun, "test")
+        if plan.ahead is not None:
+            plan.ahead.begin(plan.index, *self._round)
 
     def end_round(self) -> tuple[int, int]:
         if self._round is None:
             raise AssertionError("a round ends that has not begun")
         (start, index), self._round = self._round, None
+        self.figure = None
         try:
             if self.plan.ahead is not None:
                 local = self.plan.ahead.end(self.plan.index)
@@ -180,6 +191,8 @@ class ExactEngine:
             self._engine.outcomes.put(None)
             return 0, self.state.samples
         self.loss = local.loss
+        if self.plan.gauge is not None:
+            self.figure = self.plan.gauge.read(local.loss, self._score)
         self._engine.outcomes.put((start.model, replace(local, local=self.plan.learner.local_state())))
         return local.steps, local.samples
 

@@ -40,6 +40,7 @@ from p2pfl.core.events import Amended, Event, ReplyRefused, RequestRefused, Roun
 from p2pfl.core.facts import Phase
 from p2pfl.core.lives import Life, Start
 from p2pfl.core.messages import Message
+from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
@@ -221,6 +222,7 @@ class Host(Generic[E_co]):
             rounds=boot.rounds,
             elapsed_s=boot.elapsed_s,
             alone=boot.alone,
+            best=boot.best,
             start=boot.start,
             lives=boot.lives,
             records=boot.records,
@@ -311,7 +313,7 @@ class Host(Generic[E_co]):
         if life == self.life:
             steps, samples = self.engine.end_round()
             self._note(TraceKind.ROUND_TRAINED, steps)
-            self.take(RoundTrained(steps=steps, samples=samples))
+            self.take(RoundTrained(steps=steps, samples=samples, figure=self.engine.figure))
 
     def _wake_at(self, deadline: float) -> None:
         """One timer in the heap is enough."""
@@ -359,10 +361,15 @@ class Boot:
     start: Start
     lives: dict[int, Life]
     records: Mapping[int, EdgeRecord]
+    best: Best | None = None
 
 
 class NodeEngine(Protocol):
-    """One node's data plane as its host sees it."""
+    """One node's data plane as its host sees it. `figure` is what must improve for training to go on, as of the round
+    that ended last; None: nothing must, or it is not known.
+    """
+
+    figure: float | None
 
     def boot(self, name: int) -> Boot:
         """Start, from the disk or from nothing; `name` is a random one for the process, and for a life that begins."""

@@ -222,7 +222,8 @@ def _references(stage: Stage) -> References:
     if attack is not None and attack.poison is not None:
         learners = make_learners(federation)
     taken = [host.core.facts.rounds for host in stage.world.hosts if host.life] or [0]
-    rounds = round(fmean(taken)) if federation.training.rounds is None else None
+    bounded = federation.training.rounds is not None and federation.training.stop is None
+    rounds = None if bounded else round(fmean(taken))
     return References(
         centralized=centralized(federation, learners, rounds=rounds), fedavg=fedavg(federation, learners, rounds=rounds)
     )
@@ -232,6 +233,7 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[NodeRep
     world, members = stage.world, stage.script.federation.members
     robust = liars_of(stage.script.federation.gossip.rule) > 0
     everybody = list(range(stage.nodes))
+    now = world.kernel.now
     scored = {part: figures.scores(models, part, everybody) for part in ("test", "local")}
     succeeded = _success(stage, models)
     nodes = []
@@ -250,6 +252,7 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[NodeRep
                 rounds=0 if core is None else core.facts.rounds,
                 rounds_without_neighbor=0 if core is None else core.facts.alone,
                 ended_by=None if core is None else core.ending.ended_by,
+                through_by=core.rounds.training.enough(now) if core is not None and core.ending.is_through else None,
                 accuracy=None if test is None else test.accuracy,
                 test_loss=None if test is None else test.loss,
                 local_accuracy=None if local is None else local.accuracy,

@@ -16,6 +16,7 @@ import torch
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
+from p2pfl.config.stop import parse_stop
 from p2pfl.core.core import check_invariants
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.reporting.history import Point
@@ -128,7 +129,7 @@ def simulate(
     uses = Counter(federation.compressor_of(*edge) for edge in federation.edges)
     codecs = {make_compressor(spec): count for spec, count in uses.items()}
     one_by_one = check or not batching
-    reason = None if one_by_one else _why_one_at_a_time(attack, learners, codecs, federation.gossip.rule, spec)
+    reason = None if one_by_one else _why_one_at_a_time(attack, learners, codecs, federation, spec)
     exact = one_by_one or reason is not None
     check_memory(
         nodes=len(federation.members),
@@ -153,7 +154,11 @@ def simulate(
 
 
 def _why_one_at_a_time(
-    attack: Attack | None, learners: BatchedLearners, codecs: Iterable[Compressor], rule: str, world: WorldSpec
+    attack: Attack | None,
+    learners: BatchedLearners,
+    codecs: Iterable[Compressor],
+    federation: FederationConfig,
+    world: WorldSpec,
 ) -> str | None:
     """Why the arithmetic cannot be put off; None: it can."""
     if world.amendments:
@@ -164,7 +169,9 @@ def _why_one_at_a_time(
         return "liars look at others' models"
     if attack is not None and attack.flood:
         return "liars exchange out of turn"
-    if liars_of(rule):
+    if _patience(federation) is not None:
+        return "training stops by what comes of each round"
+    if liars_of(federation.gossip.rule):
         return "robust rules look at values"
     if learners.personal:
         return "each node keeps a part of the model to itself"
@@ -173,6 +180,12 @@ def _why_one_at_a_time(
         return "the learning method keeps vectors of each node, exchanges more than the model, or looks at losses"
     varying = next((codec.spec for codec in codecs if not codec.fixed), None)
     return None if varying is None else f"the size of a {varying} payload depends on its values"
+
+
+def _patience(federation: FederationConfig) -> int | None:
+    """For how many rounds nodes train on without an improvement; None: nothing must improve."""
+    stop = federation.training.stop
+    return None if stop is None else parse_stop(stop).patience
 
 
 def _perform(
@@ -250,7 +263,9 @@ def evaluation_interval_ns(given: Script, stage: Stage) -> int:
     if training.rounds is None:
         return max(1, round((training.time_s or 1.0) * NS) // POINTS)
     lasts = fmean(host.plan.pace.estimate_ns(host.plan.steps) for host in stage.world.hosts)
-    return max(1, int(lasts * training.rounds) // POINTS)
+    patience = _patience(given.federation)
+    rounds = training.rounds if patience is None else min(training.rounds, 2 * patience)
+    return max(1, int(lasts * rounds) // POINTS)
 
 
 def _checked(stage: Stage) -> Callable[[], bool]:

@@ -16,6 +16,7 @@ from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import Seen
 from p2pfl.engine.codecs import codecs_of
+from p2pfl.learn.stopping import gauge_of
 from p2pfl.reporting.sketch import Sketch
 from sim.attacks import Attack, parse_attack
 from sim.cluster import Cluster, Surroundings, all_neighbors, all_turns
@@ -202,6 +203,8 @@ class Stage:
                     show=liars.show(index) if liars and index in given.liars else None,
                     ahead=ahead,
                     sketch=self.sketch.of,
+                    gauge=gauge_of(federation.training, given.learners.learners[index]),
+                    evaluate_every=federation.training.evaluate_every or 1,
                 )
             )
             for index in range(self.nodes)

@@ -200,7 +200,7 @@ class Lan:
 
     def multicast(self, *, on: bool) -> None:
         """Whether the switch passes multicast on. Broadcast, and so ARP, always passes; the search of IPv6 for a
-        neighbor is multicast.
+        neighbor is multicast. It concerns the hosts that are there, not those that come later.
         """
         for host in self.hosts.values():
             _call(

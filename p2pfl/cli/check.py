@@ -116,6 +116,7 @@ def _look_into_folder(federation: FederationConfig, member: Member, findings: Fi
     from p2pfl.config.load import load_node, node_file, node_mistakes  # noqa: PLC0415 - as above
     from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.net.address import is_hidden  # noqa: PLC0415 - as above
     from p2pfl.net.discovery import require_zeroconf  # noqa: PLC0415 - as above
     from p2pfl.storage.disk import refuse_shared  # noqa: PLC0415 - as above
 
@@ -132,7 +133,7 @@ def _look_into_folder(federation: FederationConfig, member: Member, findings: Fi
             require_zeroconf(file if file.exists() else federation.path)
         except UserError as error:
             findings.mistakes.append(error)
-    if member.address and not _is_loopback(member.address) and _is_loopback(node.listen):
+    if is_hidden(member.address, node.listen):
         text = f"{member.name} listens on {node.listen}, where nobody reaches its address {member.address}"
         findings.warnings.append(f"{text}: set listen in {file}")
     try:
@@ -148,10 +149,6 @@ def _look_into_folder(federation: FederationConfig, member: Member, findings: Fi
         findings.mistakes.append(
             UserError(text, file=node.key_file, key="public key", value=public_text(public), allowed=wanted)
         )
-
-
-def _is_loopback(address: str) -> bool:
-    return address.rpartition(":")[0].strip("[]") in ("127.0.0.1", "localhost", "::1")
 
 
 def _load_learners(federation: FederationConfig, findings: Findings) -> None:
@@ -190,6 +187,7 @@ def _learner(federation: FederationConfig, member: Member, node: NodeConfig | No
         local_dir=node.path.parent if node else federation.path.parent,
         share=federation.gossip.share,
         file=federation.path,
+        compute=node.compute if node else None,
     )
 
 
@@ -247,6 +245,7 @@ def _head(federation: FederationConfig) -> dict[str, Any]:
 
 def _member_row(federation: FederationConfig, member: Member, findings: Findings) -> dict[str, Any]:
     from p2pfl.crypto.identity import public_text  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.interface import device_of  # noqa: PLC0415 - as above
 
     learner = findings.learners.get(member.index) if member.index in findings.here else None
     return {
@@ -256,6 +255,7 @@ def _member_row(federation: FederationConfig, member: Member, findings: Findings
         "neighbors": len(federation.neighbors(member.index)),
         "here": member.index in findings.here,
         "samples": learner.samples if learner else None,
+        "device": device_of(learner) if learner else None,
     }
 
 

@@ -23,15 +23,23 @@ def invite(*, federation: Path, name: str, replacing: bool, no_qr: bool) -> None
     p2pfl join 'LINE'.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.net.address import is_loopback, parse_address  # noqa: PLC0415 - as above
     from p2pfl.runtime.membership import issue, require_admin  # noqa: PLC0415 - as above
 
     found = load_config(federation)
     require_admin(found)
-    line = issue(found, name, replacing=replacing).line()
+    made = issue(found, name, replacing=replacing)
+    line = made.line()
     click.echo(line)
     if not no_qr:
         _show_code(line)
-    click.echo(f"on {name}: p2pfl join 'LINE'; its answer goes to p2pfl member add {federation} 'ANSWER'", err=True)
+    command = "replace" if replacing else "add"
+    click.echo(
+        f"on {name}: p2pfl join 'LINE'; its answer goes to p2pfl member {command} {federation} 'ANSWER'", err=True
+    )
+    if made.contacts and all(is_loopback(parse_address(one.address, "address").host) for one in made.contacts):
+        text = "the members' addresses are for this machine alone: from another one nobody reaches them; first"
+        click.echo(f"{text} p2pfl member set {federation} --address NAME=HOST:PORT, and invite again", err=True)
 
 
 def _show_code(line: str) -> None:

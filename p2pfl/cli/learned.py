@@ -33,8 +33,8 @@ STDOUT = Path("-")
 def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form: Form) -> int:
     """Test the model that a node has learned.
 
-    SNAPSHOT is a node's folder, its state folder, or a file from `p2pfl export`. The node may be running: its folder
-    is only read, up to the last round on disk.
+    SNAPSHOT is a node's folder, or the federation's with --node, or the node's state folder, or a file from `p2pfl
+    export`. The node may be running: its folder is only read, up to the last round on disk.
     """
     from p2pfl.runtime.learned import read_learned  # noqa: PLC0415 - `--help` stays instant
 
@@ -58,8 +58,8 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form:
 def export(*, snapshot: Path, output: Path, federation: Path | None, node: str | None, force: bool) -> None:
     """Write the model that a node has learned as a plain file.
 
-    SNAPSHOT is a node's folder or its state folder; the node may be running. The file is readable by you alone (mode
-    600): a model tells of the data it learned from. Your own module reads it:
+    SNAPSHOT is a node's folder, or the federation's with --node, or a state folder; the node may be running. The file
+    is readable by you alone (mode 600): a model tells of the data it learned from. Your own module reads it:
     module.load_state_dict(safetensors.torch.load_file("model.safetensors")).
     """
     from p2pfl.cli.main import software_version  # noqa: PLC0415 - the commands are imported by it

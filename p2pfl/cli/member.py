@@ -72,8 +72,7 @@ def show(*, federation: Path, form: Form) -> None:
         }
         for one in found.members
     ]
-    version = 0 if found.edition is None else found.edition.version
-    write_rows(rows, form, title=f"{found.name}, version {version} of its members, {found.topology}")
+    write_rows(rows, form, title=f"{found.name}, version {found.charter_version} of its members, {found.topology}")
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl member add ward 'p2pfl-request:...'")
@@ -157,8 +156,8 @@ def change(
 
     if rounds is None and topology is None and not addresses:
         raise UserError("nothing to change", key="member set", allowed="--rounds, --topology or --address")
-    found, admin = _open(federation, key_file, offline=offline)
     told = [_address(text) for text in addresses]
+    found, admin = _open(federation, key_file, offline=offline)
     _sign(found, with_settings(found, rounds=rounds, topology=topology, addresses=told), admin, offline=offline)
 
 
@@ -170,7 +169,7 @@ def _address(text: str) -> tuple[str, str]:
     try:
         return name, MEMBER["address"].read(address)
     except ValueError:
-        allowed = f"NAME={MEMBER['address'].allowed}"
+        allowed = "NAME=HOST:PORT with the name of a member and a port from 1 to 65535"
         raise UserError("not an address", key="--address", value=text, allowed=allowed) from None
 
 
@@ -216,10 +215,8 @@ def _sign(federation: FederationConfig, charter: Charter, admin: Identity, *, of
 
 def _tell(handed: Handed) -> None:
     if handed.newer:
-        text = (
-            f"a node has version {handed.newer} already, signed elsewhere: look at `p2pfl member list` and do it again"
-        )
-        click.echo(text, err=True)
+        held = ", ".join(f"{name} says that it has version {version}" for name, version in sorted(handed.newer.items()))
+        click.echo(f"{held} already, signed elsewhere: look at `p2pfl member list` and do it again", err=True)
     elif handed.to:
         click.echo(f"handed to {', '.join(handed.to)}, who pass it on", err=True)
     else:

@@ -20,7 +20,7 @@ import click
 from p2pfl.cli.output import Form, cell, figure, format_option
 
 if TYPE_CHECKING:
-    from p2pfl.config.model import NodeConfig
+    from p2pfl.config.model import Member, NodeConfig
     from p2pfl.reporting.status import NodeLine
     from p2pfl.runtime.app import Application
 
@@ -81,12 +81,15 @@ def be_node(
         from p2pfl.runtime.arrival import arrive  # noqa: PLC0415 - as above, and after the thread limits are set
 
         described = arrive(described, name, config)
-    find_member(described, name)
+    member = find_member(described, name)
     node = load_node(config or node_file(described, name), described, name)
+    if not launched:
+        _warn_of_hiding(member, node)
     if not described.admin:
         _be_modest(node)
-    from p2pfl.runtime.app import Application, run_node  # noqa: PLC0415 - after the thread limits are set
+    from p2pfl.runtime.app import Application  # noqa: PLC0415 - after the thread limits are set
     from p2pfl.runtime.parts import read_setup  # noqa: PLC0415 - as above
+    from p2pfl.runtime.process import run_node  # noqa: PLC0415 - as above
 
     setup = read_setup(described, node)
     write = _write_json if form == "json" else _Text()
@@ -99,6 +102,15 @@ def be_node(
     if result is None:
         _leave(STOPPED)
     _leave(0 if result.finished else FAILED if result.resigned or result.removed else STOPPED)
+
+
+def _warn_of_hiding(member: Member, node: NodeConfig) -> None:
+    """What `p2pfl new` writes is for a trial on one machine: forgotten, it looks as if the network were at fault."""
+    from p2pfl.net.address import is_hidden  # noqa: PLC0415 - `--help` stays instant
+
+    if is_hidden(member.address, node.listen):
+        text = "listens on %s, where no other machine reaches its address %s: set listen in its node.toml"
+        logging.getLogger("p2pfl").warning(text, node.listen, member.address)
 
 
 def _leave(code: int) -> NoReturn:

@@ -11,9 +11,9 @@ from p2pfl.cli.asking import DIED, LocalFederation, ask_federation, ask_status, 
 from p2pfl.cli.output import Form, age, figure, footnote, format_option, write_rows
 
 AT_ONCE = 32
-SELDOM = ("rule", "liars_borne", "rounds_alone", "held_against", "kept", "pace_set_by", "second_hand")
-"""Columns of robust rules, of who sets the pace, and of who tells: a table leaves out those in which nobody says
-anything."""
+SELDOM = ("rule", "liars_borne", "rounds_alone", "held_against", "kept", "pace_set_by", "device", "second_hand")
+"""Columns of robust rules, of who sets the pace, of devices, and of who tells: a table leaves out those in which nobody
+says anything that is not usual."""
 TOLD_BELOW = ("tested_round", "test_is_stale", "disk_refuses")
 OTHER_NODE = "another node answers there"
 
@@ -142,6 +142,7 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "distance": said.get("neighbor_distance"),
         "alarms": said.get("alarms"),
         "disk_refuses": said.get("disk_refuses"),
+        "device": said.get("device"),
         "second_hand": None,
         "well": not isinstance(answer, str),
     }
@@ -183,7 +184,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
     """A table leaves out the columns of `SELDOM` in which no node says anything, and has stars for old tests."""
-    quiet = (None, "mean", 0)
+    quiet = (None, "mean", "cpu", 0)
     if form != "table":
         return rows
     empty = {key for key in SELDOM if all(row[key] in quiet for row in rows)} | set(TOLD_BELOW)

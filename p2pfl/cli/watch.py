@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 EVENTS = 6
 LEAST_ROWS = 4
+NARROW = 72
+"""Columns of a terminal, below which there is no room for all figures."""
 OVER = ("finished", "lingering")
 COLORS = {"training": "blue", "finished": "green", "lingering": "green", "closing": "cyan", "quiet": "bright_black"}
 
@@ -79,9 +81,9 @@ def _follow(console: Console, target: str, every_s: float, found: dict[str, Any]
     lost_at: float | None = None
     with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         while True:
-            rows = max(LEAST_ROWS, console.size.height - 6 - 3 * len(found["alarms"]) - EVENTS)
+            rows = max(LEAST_ROWS, console.size.height - 7 - 3 * len(found["alarms"]) - EVENTS)
             note = "" if lost_at is None else f"no answer for {age(time.monotonic() - lost_at)}"
-            live.update(view(found, rows=rows, note=note), refresh=True)
+            live.update(view(found, rows=rows, note=note, narrow=console.size.width < NARROW), refresh=True)
             time.sleep(every_s)
             answer = _ask(target)
             if isinstance(answer, str):
@@ -90,8 +92,8 @@ def _follow(console: Console, target: str, every_s: float, found: dict[str, Any]
                 found, lost_at = answer, None
 
 
-def view(found: dict[str, Any], *, rows: int, note: str = "") -> RenderableType:
-    """For 80 columns: a headline, so many members at most, the alarms that stand, the latest events."""
+def view(found: dict[str, Any], *, rows: int, note: str = "", narrow: bool = False) -> RenderableType:
+    """For 80 columns, or less with fewer figures: a headline, so many members at most, the alarms, the events."""
     from rich.console import Group  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
 
@@ -99,7 +101,7 @@ def view(found: dict[str, Any], *, rows: int, note: str = "") -> RenderableType:
     if note:
         parts.append(Text(note, style="bold red"))
     members = sorted(found["members"], key=lambda row: (-_trouble(row), row["index"]))
-    parts.append(_table(members[:rows], found["now"]))
+    parts.append(_table(members[:rows], found["now"], narrow=narrow))
     if len(members) > rows:
         parts.append(Text(f"and {len(members) - rows} more, in which nothing is wrong that is not above", style="dim"))
     parts += _alarms(found)
@@ -117,22 +119,20 @@ def _headline(found: dict[str, Any]) -> RenderableType:
     told = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: -item[1]))
     there = [row for row in members if not row.get("quiet")]
     rounds, accuracy = _known(there, "rounds"), _known(there, "accuracy")
-    parts = [told]
     if rounds:
+        low, high = str(min(rounds)), str(max(rounds))
         of = f" of {found['rounds_to_do']}" if found.get("rounds_to_do") else ""
-        parts.append(f"round {_range(min(rounds), max(rounds), 'd')}{of}")
+        told += f"; round {low if low == high else f'{low} to {high}'}{of}"
+    figures = f"sent {size(sum(_known(members, 'bytes_sent')))}, {size(sum(_known(there, 'bytes_per_s')))}/s"
     if accuracy:
-        parts.append(f"accuracy {sum(accuracy) / len(accuracy):.3f} ({_range(min(accuracy), max(accuracy), '.3f')})")
-    parts.append(f"sent {size(sum(_known(members, 'bytes_sent')))}, {size(sum(_known(there, 'bytes_per_s')))}/s")
+        low, high = f"{min(accuracy):.3f}", f"{max(accuracy):.3f}"
+        spread = "" if low == high else f" ({low} to {high})"
+        figures = f"accuracy {sum(accuracy) / len(accuracy):.3f}{spread}; {figures}"
     text = Text()
     text.append(f"{found['federation']}", style="bold")
     text.append(f"  {len(members)} members of {found.get('topology', '')}, seen by {found['node']}\n", style="dim")
-    text.append("; ".join(parts))
+    text.append(f"{told}\n{figures}")
     return text
-
-
-def _range(low: float, high: float, form: str) -> str:
-    return format(low, form) if low == high else f"{low:{form}} to {high:{form}}"
 
 
 def _known(members: list[dict[str, Any]], key: str) -> list[Any]:
@@ -149,7 +149,7 @@ def _trouble(row: dict[str, Any]) -> int:
     return 4 * bool(row.get("standing")) + 2 * bool(row.get("quiet")) + (row.get("phase") is None)
 
 
-def _table(members: list[dict[str, Any]], now: float) -> Table:
+def _table(members: list[dict[str, Any]], now: float, *, narrow: bool) -> Table:
     from rich import box  # noqa: PLC0415 - as above
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
@@ -157,22 +157,22 @@ def _table(members: list[dict[str, Any]], now: float) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("member", overflow="ellipsis", no_wrap=True, max_width=16)
     table.add_column("state", overflow="fold", max_width=26)
-    for name in ("round", "accuracy", "distance", "sent", "heard"):
+    figures = ("round", "accuracy", "heard") if narrow else ("round", "accuracy", "distance", "sent", "heard")
+    for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
     for row in members:
         state = Text(state_of(row), style=COLORS.get(state_of(row), "yellow"))
         for kind in row.get("standing") or ():
             state.append(f" {kind}", style="bold red")
         by = "*" if row.get("source") else ""
-        table.add_row(
-            Text(str(row["name"])),
-            state,
-            _cell(row.get("rounds"), "d"),
-            _cell(row.get("accuracy"), ".3f"),
-            _cell(row.get("distance"), ".1e"),
-            size(row["bytes_sent"]) if isinstance(row.get("bytes_sent"), int) else "-",
-            f"{age(max(0.0, now - row['at']))}{by}" if isinstance(row.get("at"), int | float) else "-",
-        )
+        cells = {
+            "round": _cell(row.get("rounds"), "d"),
+            "accuracy": _cell(row.get("accuracy"), ".3f"),
+            "distance": _cell(row.get("distance"), ".1e"),
+            "sent": size(row["bytes_sent"]) if isinstance(row.get("bytes_sent"), int) else "-",
+            "heard": f"{age(max(0.0, now - row['at']))}{by}" if isinstance(row.get("at"), int | float) else "-",
+        }
+        table.add_row(Text(str(row["name"])), state, *(cells[name] for name in figures))
     if any(row.get("source") for row in members):
         table.caption, table.caption_justify = "* heard by way of others", "left"
     return table

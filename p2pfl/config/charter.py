@@ -24,6 +24,8 @@ MOST_BYTES = 1 << 20
 """Of a charter as it travels."""
 MOST_MEMBERS = 10_000
 """Rows, removed members included."""
+VERSIONS = 2**53
+"""All versions are below it."""
 FEWEST = 2
 FORM = 1
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
@@ -48,7 +50,7 @@ class _Statement(Struct, array_like=True, forbid_unknown_fields=True, frozen=Tru
 
     form: int
     realm: Annotated[bytes, Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
-    version: Annotated[int, Meta(ge=1, lt=2**53)]
+    version: Annotated[int, Meta(ge=1, lt=VERSIONS)]
     previous: _HashOrEmpty
     topology: Annotated[str, Meta(min_length=1, max_length=1000)]
     rounds: Annotated[int, Meta(ge=1, lt=2**53)] | None

@@ -8,6 +8,7 @@ import numpy as np
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.rule import liars_of
+from p2pfl.config.stop import parse_stop
 from p2pfl.core.profiles import Conservative, Robust
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import parse_staleness
@@ -34,6 +35,7 @@ def settings_of(
         profile=Robust(liars=liars, least=least) if liars else Conservative(gamma=gossip.gamma, gammas=gammas or {}),
         staleness=parse_staleness(gossip.staleness),
         speed_limit=training.speed_correction,
+        stop=None if training.stop is None else parse_stop(training.stop),
         overtime=training.when_through == "train",
         start_wait_s=gossip.start_wait_s,
         linger_s=gossip.linger_s,

@@ -34,6 +34,7 @@ from p2pfl.config.model import (
     TaskConfig,
     TrainingConfig,
 )
+from p2pfl.config.stop import MOST_ROUNDS, parse_stop
 from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
 
@@ -165,7 +166,20 @@ def _training(table: Any, mistakes: Mistakes) -> dict[str, Any]:
         if other in values:
             values.setdefault(usual, None)
     exclusive(table, "training.", "method", OLD_VARIATE, mistakes)
+    if "stop" in values:
+        _bound_by_stop(values, mistakes)
     return values
+
+
+def _bound_by_stop(values: dict[str, Any], mistakes: Mistakes) -> None:
+    """Without `rounds` a time that `stop` names bounds training like `time_s`, and a patience needs some bound."""
+    stop = parse_stop(values["stop"])
+    if values.get("rounds") is None and stop.after_s is not None:
+        values |= {"rounds": None, "time_s": min(stop.after_s, values.get("time_s", stop.after_s))}
+    values.setdefault("rounds", MOST_ROUNDS)
+    if stop.patience is not None and stop.of != "loss" and values.get("evaluate_every") == 0:
+        allowed = "evaluate_every from 1, or the loss of local rounds: no improvement in K rounds"
+        mistakes.add("nothing is tested before the end", "training.stop", values["stop"], allowed)
 
 
 def _modernize(training: dict[str, Any], gossip: GossipConfig, file: Path) -> tuple[str, ...]:
@@ -229,6 +243,7 @@ NODE_FILE_NAME = "node.toml"
 DEFAULTS: dict[str, Any] = {
     "key_file": "node.key",
     "state_dir": "state",
+    "checkpoint_dir": "checkpoints",
     "status_listen": "127.0.0.1:0",
     "status_names": (),
     "durability": "auto",
@@ -310,7 +325,7 @@ def _node(document: dict[str, Any], member: Member, mistakes: Mistakes, *, disco
     values.setdefault("listen", _default_listen(member))
     values |= {"discovery": discovery} | read_table(document.get("network", {}), "network.", OWN_NETWORK, mistakes)
     folder = mistakes.file.parent
-    for key in ("key_file", "state_dir"):
+    for key in ("key_file", "state_dir", "checkpoint_dir"):
         values[key] = folder / Path(values[key]).expanduser()
     return NodeConfig(path=mistakes.file, name=member.name, data=data, **values)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,12 +26,14 @@ from p2pfl.config.compressor import compressor
 from p2pfl.config.learning_rate import parse_schedule, schedule
 from p2pfl.config.method import method
 from p2pfl.config.rule import rule, staleness
+from p2pfl.config.stop import stop
 from p2pfl.config.tables import (
     Kind,
     address,
     choice,
     flag,
     hosts,
+    matching,
     name,
     number,
     or_none,
@@ -98,6 +101,8 @@ class TrainingConfig:
     """Mixing rounds without training after the node's last round."""
     when_through: str = "train"
     """A node whose rounds are done while others still train either keeps training (`train`) or only mixes (`mix`)."""
+    stop: str | None = None
+    """What may end a node's training before its rounds are done, or its time is over: `config.stop`."""
     evaluate_every: int = 1
     """Rounds between two evaluations on the common test set; 0 evaluates only at the end."""
 
@@ -248,12 +253,28 @@ class FederationConfig:
         """The members that were not removed, by index."""
         return tuple(member for member in self.members if not member.retired)
 
+    @property
+    def charter_version(self) -> int:
+        """The version of its charter, 0 where it has none."""
+        return 0 if self.edition is None else self.edition.version
+
     def member(self, name: str) -> Member:
         """Who has that name now. Raises KeyError: nobody has."""
         for member in self.present:
             if member.name == name:
                 return member
         raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Where a node trains and tests, and how exactly. `file` is what errors name."""
+
+    device: str = "cpu"
+    """"cpu", "cuda", "cuda:N", "mps", or "auto" for the best that there is."""
+    precision: str = "float32"
+    """"float32", or "bf16" for mixed precision: parameters stay float32."""
+    file: Path | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +302,18 @@ class NodeConfig:
     """Whether the node announces itself on the LAN and looks for the others."""
     interfaces: tuple[str, ...] = ()
     """The network interfaces to announce on; empty for all that `listen` covers but bridges and tunnels."""
+    device: str = "cpu"
+    precision: str = "float32"
+    """As in `Compute`."""
+    checkpoint_dir: Path = Path("checkpoints")
+    checkpoint_every: int = 0
+    """Rounds between two files with the model; 0: none is written."""
+    checkpoints_kept: int = 3
+    """How many of these files there are at most."""
+
+    @property
+    def compute(self) -> Compute:
+        return Compute(device=self.device, precision=self.precision, file=self.path)
 
 
 Kinds = Mapping[str, Kind]
@@ -307,6 +340,7 @@ TRAINING: Kinds = {
     "speed_correction": number(1),
     "closing_rounds": whole(0),
     "when_through": choice("train", "mix"),
+    "stop": stop(),
     "evaluate_every": whole(0),
 }
 
@@ -344,6 +378,11 @@ NODE: Kinds = {
     "snapshot_s": number(0, above=True),
     "threads": whole(1, 1024),
     "nice": whole(0, 19),
+    "device": matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps'),
+    "precision": choice("float32", "bf16"),
+    "checkpoint_dir": text(),
+    "checkpoint_every": whole(0),
+    "checkpoints_kept": whole(1),
 }
 
 OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}
@@ -400,12 +439,14 @@ def federation_id(federation: FederationConfig) -> bytes:
 
 
 def _training(federation: FederationConfig) -> dict[str, Any]:
+    """A key that came later counts where it is used: who does not use it is of one federation with older software."""
     found = dataclasses.asdict(federation.training) | {"method": federation.method}
     for key, (beside, usual) in _LATER_TRAINING.items():
         value = found.pop(key)
         if value != usual:
             found[beside] = [found[beside], value]
-    return {key: value for key, value in found.items() if key != "rounds"} if federation.admin else found
+    left_out = {key for key in ("stop",) if found[key] is None} | ({"rounds"} if federation.admin else set())
+    return {key: value for key, value in found.items() if key not in left_out}
 
 
 def _admin(federation: FederationConfig) -> list[str]:

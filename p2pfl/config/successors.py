@@ -36,6 +36,7 @@ def successor(federation: FederationConfig) -> Charter:
 def with_member(federation: FederationConfig, *, name: str, key: bytes, address: str | None) -> Charter:
     """Raises UserError: the name or the key is taken, or there is no such graph of one member more."""
     _require_new(federation, name=name, key=key)
+    _require_free(federation.present, name, address)
     newcomer = Member(index=len(federation.members), name=name, key=key, address=address)
     return _resolved(federation, (*federation.members, newcomer), federation.topology)
 
@@ -56,6 +57,7 @@ def with_replacement(federation: FederationConfig, *, name: str, key: bytes, add
     """
     leaving = find_member(federation, name)
     _require_new(federation, key=key)
+    _require_free([one for one in federation.present if one is not leaving], name, address)
     index = len(federation.members)
     newcomer = Member(index=index, name=name, key=key, address=address or leaving.address)
 
@@ -83,6 +85,9 @@ def with_settings(
         raise UserError("time bounds training, and rounds do not", file=federation.path, key="training.time_s")
     new = {find_member(federation, name).index: address for name, address in addresses}
     members = tuple(replace(one, address=new.get(one.index, one.address)) for one in federation.members)
+    for index, address in new.items():
+        others = [one for one in members if one.index != index and not one.retired]
+        _require_free(others, members[index].name, address)
     charter = replace(successor(federation), members=members)
     if topology is not None:
         charter = _resolved(federation, members, topology)
@@ -100,6 +105,14 @@ def _require_new(federation: FederationConfig, *, key: bytes, name: str | None =
             raise UserError("the name is taken", key="REQUEST", value=name, allowed=allowed)
     if len(federation.members) >= MOST_MEMBERS:
         raise UserError("too many members, those that were removed included", allowed=f"at most {MOST_MEMBERS}")
+
+
+def _require_free(others: Sequence[Member], name: str, address: str | None) -> None:
+    """Raises UserError: one of the `others` is at that address."""
+    for other in others:
+        if address is not None and other.address == address:
+            text = f"{other.name} is at the address that {name} would have"
+            raise UserError(text, key="address", value=address, allowed="a different one for each member")
 
 
 def _retired(members: Sequence[Member], leaving: Member) -> tuple[Member, ...]:

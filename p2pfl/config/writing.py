@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from p2pfl.config.model import GossipConfig, TrainingConfig, usual_method
@@ -42,11 +42,12 @@ def federation_text(
     return _aligned(head + _tuning(rule)) + _members(members)
 
 
-def node_text(member: NewMember, *, reachable: bool = False) -> str:
-    """The node file of one member; `reachable`: it listens to other machines."""
+def node_text(member: NewMember, *, reachable: bool = False, told: Mapping[str, str] | None = None) -> str:
+    """The node file of one member; `reachable`: it listens to other machines. `told` may have device and precision."""
     port = member.address.rpartition(":")[2]
     listen = (_REACHABLE if reachable else _LOCAL).format(port=port)
-    return _aligned(_NODE.format(name=member.name, listen=listen))
+    lines = {key: f'{key} = "{value}"' if (value := (told or {}).get(key)) else off for key, off in _COMPUTE.items()}
+    return _aligned(_NODE.format(name=member.name, listen=listen, **lines))
 
 
 def _aligned(text: str) -> str:
@@ -101,7 +102,7 @@ admin = ["{key}"]
 
 _TUNING = """\
 [training]
-rounds = {rounds}  # rounds of each node; or time_s = 3600.0
+rounds = {rounds}  # rounds of each node; or time_s = 3600.0, or stop = "no improvement in 20 rounds"
 local_steps = {local_steps}  # steps of the optimizer in one round; or local_epochs = 1
 batch_size = {batch_size}
 optimizer = "{optimizer}"  # sgd, adam or adamw
@@ -148,6 +149,11 @@ _MEMBERS = """\
 _LOCAL = 'listen = "127.0.0.1:{port}"  # this machine only; "0.0.0.0:{port}" if others must reach it'
 _REACHABLE = 'listen = "0.0.0.0:{port}"  # "127.0.0.1:{port}" for this machine only'
 
+_COMPUTE = {
+    "device": '# device = "cpu"  # where it trains: auto, cpu, cuda, cuda:1, mps',
+    "precision": '# precision = "float32"  # bf16: mixed precision in training',
+}
+
 _NODE = """\
 # What only {name} knows. This folder stays on {name}: node.key is its secret identity.
 # A line that starts with '#' and a key shows the default. Paths are relative to this file.
@@ -162,6 +168,11 @@ _NODE = """\
 # snapshot_s = 60.0
 # threads = 1
 # nice = 0  # 19 yields to everything else
+{device}
+{precision}
+# checkpoint_every = 0  # rounds between two files with the model, as `p2pfl export` writes them; 0: none
+# checkpoints_kept = 3
+# checkpoint_dir = "checkpoints"
 
 [data]  # for the task, which finds these keys in `node.local`
 # path = "data.npz"

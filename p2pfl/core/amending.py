@@ -1,8 +1,10 @@
 """A change of the federation, from when a node hears of it until it takes effect: between two of its rounds.
 
 Edges that stay keep all that they have. On those that go nothing new begins, and what is on its way is waited for as
-long as a round waits for a late exchange: so both ends have carried out the same transactions when they drop the edge,
-and `sum n_i x_i` stays what it was. With a member that was removed nothing is exchanged from the first moment on.
+long as a round waits for a late exchange, and at least as long as a session that was cut off takes to come back. If
+both ends have carried out the same transactions by then, `sum n_i x_i` stays what it was. Otherwise one end may keep
+its half of one exchange on that edge: two ends that do not hear each other cannot agree on whether it happened. With a
+member that was removed nothing is exchanged from the first moment on.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from p2pfl.core.edge import Edge
 from p2pfl.core.effects import ChangeEdges, CloseSession, Effect
 from p2pfl.core.events import Amended, SessionClosed, SessionOpened
 from p2pfl.core.facts import NEVER, Phase
+from p2pfl.core.limits import FIRST_PATIENCE_S
 from p2pfl.core.neighbors import Neighbors
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.staleness import ALWAYS
@@ -51,11 +54,11 @@ class Amending:
         leaving = [edge for edge in self.neighbors.edges.values() if edge.exchange.leaves]
         if any(edge.exchange.busy for edge in leaving):
             return NEVER  # what the engine answers is an event
-        late = [edge for edge in leaving if edge.is_open and not edge.exchange.is_settled]
+        late = [edge for edge in leaving if not (edge.exchange.is_settled or edge.line.barred)]
         if not late:
             return now
         if self._until is None:
-            self._until = now + max(edge.service.patience.wait_s() for edge in late)
+            self._until = now + max(_patience_s(edge) for edge in late)
         return self._until
 
     def take_effect(self, phase: Phase, now: float) -> list[Effect]:
@@ -103,6 +106,12 @@ class Amending:
         if self.early.get(event.peer) == event.session:
             del self.early[event.peer]
         return []
+
+
+def _patience_s(edge: Edge) -> float:
+    """Without a session it takes a new one first, which no exchange so far tells the time of."""
+    patience = edge.service.patience
+    return patience.wait_s() if edge.is_open else max(patience.wait_s(), min(FIRST_PATIENCE_S, patience.longest_s))
 
 
 def _refusal(peer: int, session: int) -> CloseSession:

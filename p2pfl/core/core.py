@@ -30,6 +30,7 @@ from p2pfl.core.line import INBOX, Line
 from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.messages import LivesTold, Resign
 from p2pfl.core.neighbors import Neighbors
+from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.settings import Settings
@@ -58,6 +59,7 @@ class Core:
         rounds: int = 0,
         elapsed_s: float = 0.0,
         alone: int = 0,
+        best: Best | None = None,
         ended: bool = False,
         durable: bool = True,
         records: Mapping[int, EdgeRecord] | None = None,
@@ -108,6 +110,7 @@ class Core:
             fresh=fresh,
             elapsed_before_s=elapsed_s,
         )
+        self.rounds.training.best = best
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; `now` is monotonic, in seconds. Also runs whatever timers are due."""

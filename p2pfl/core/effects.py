@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from p2pfl.core.lives import Life
 from p2pfl.core.messages import Message, Reply, Request
+from p2pfl.core.patience import Best
 
 
 class Send(Struct, frozen=True, kw_only=True, gc=False):
@@ -82,7 +83,7 @@ class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
 
     `elapsed_s` is the training time used so far, for a run bounded by time. `least_samples` is the smallest n that
     the engine may adopt while requests frozen with a larger one are unanswered. `alone` counts the rounds trained
-    without a neighbor, this one included.
+    without a neighbor, this one included. `best` is the best figure so far, where one must improve.
     """
 
     version: int
@@ -91,6 +92,7 @@ class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
     elapsed_s: float
     least_samples: float
     alone: int = 0
+    best: Best | None = None
 
 
 class Bootstrap(Struct, frozen=True, kw_only=True, gc=False):

@@ -89,6 +89,8 @@ class RoundTrained(Struct, frozen=True, kw_only=True, gc=False):
     samples: int
     waited_s: float = 0.0
     """How long the round waited for its turn where nodes of one process learn one after the other."""
+    figure: float | None = None
+    """What must improve for training to go on, lower is better; None: nobody asks, or it is not known yet."""
 
 
 class RoundCommitted(Struct, frozen=True, kw_only=True, gc=False):

@@ -69,8 +69,8 @@ class Rounds:
 
     def take(self, event: RoundEvent, now: float) -> list[Effect]:
         match event:
-            case RoundTrained(steps=steps, waited_s=waited_s):
-                return self._trained(steps, waited_s, now)
+            case RoundTrained():
+                return self._trained(event, now)
             case RoundCommitted():
                 return self._committed(event, now)
             case Started():
@@ -105,13 +105,14 @@ class Rounds:
             self.ending.remember(known, now)
         return []
 
-    def _trained(self, steps: int, waited_s: float, now: float) -> list[Effect]:
+    def _trained(self, event: RoundTrained, now: float) -> list[Effect]:
         if self.phase is Phase.FINISHED:
             return []
-        training = self.training
+        training, waited_s = self.training, event.waited_s
         self.tick.training_s = now - training.round_from - waited_s
+        training.look_at(event.figure)
         self.facts.alone += bool(self.edges) and not training.accompanied
-        return [self._commit(trained=True, rho=training.pace.correction(steps, waited_s, now), now=now)]
+        return [self._commit(trained=True, rho=training.pace.correction(event.steps, waited_s, now), now=now)]
 
     def _committed(self, event: RoundCommitted, now: float) -> list[Effect]:
         self.working = False
@@ -237,16 +238,27 @@ class Rounds:
         training, ending = self.training, self.ending
         if training.begin(now):
             ending.begin(now)
-        if training.is_enough(now):
-            ending.complete(now)
+        effects = self._look_whether_enough(now)
         reason = self._reason_to_end(now)
         if reason is not None:
-            return self._start_closing(reason, now)
+            return effects + self._start_closing(reason, now)
         if ending.is_through and not self.settings.overtime:
-            return []
+            return effects
         self.working = True
         training.begin_round(now, accompanied=is_accompanied(self.edges))
-        return [StartRound(index=self.facts.rounds, accompanied=training.accompanied)]
+        return [*effects, StartRound(index=self.facts.rounds, accompanied=training.accompanied)]
+
+    def _look_whether_enough(self, now: float) -> list[Effect]:
+        """Where `stop` has decided that, the user hears of it once."""
+        enough = self.training.enough(now)
+        if enough is None:
+            return []
+        was_through = self.ending.is_through
+        self.ending.complete(now)
+        if was_through or self.settings.stop is None:
+            return []
+        text = f"this node has trained enough after round {self.facts.rounds}: {enough}"
+        return [Alarm(kind="trained-enough", peer=None, text=text, notice=True)]
 
     def _reason_to_end(self, now: float) -> Reason | None:
         edges, settings = self.edges.values(), self.settings
@@ -327,4 +339,5 @@ class Rounds:
             elapsed_s=self.training.elapsed_s(now),
             least_samples=min(least, self.facts.samples),
             alone=self.facts.alone,
+            best=self.training.best,
         )

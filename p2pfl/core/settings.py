@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from p2pfl.core.patience import Stop
 from p2pfl.core.profiles import Conservative, Profile
 from p2pfl.core.staleness import Staleness
 
@@ -36,6 +37,8 @@ class Settings:
     """How far away the farthest node is: before the first round all of them should be there."""
     audit_every: int
     """One exchange in so many compares the replicas of both ends."""
+    stop: Stop | None = None
+    """What may end the own training before that."""
     overtime: bool = True
     """Whether a node that is through trains on until the federation ends; else it only mixes."""
 

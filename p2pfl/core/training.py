@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from p2pfl.core.edge import Edge
 from p2pfl.core.facts import Facts
+from p2pfl.core.patience import Best
 from p2pfl.core.settings import Settings
 
 NEWEST = 0.2
@@ -68,6 +69,8 @@ class Training:
     accompanied: bool = True
     """Whether a neighbor was there when the round under way began."""
     failed_rounds: int = 0
+    best: Best | None = None
+    """The best figure of its rounds, where one must improve."""
 
     def begin(self, now: float) -> bool:
         """True the first time."""
@@ -83,16 +86,30 @@ class Training:
 
     def take_over(self, rounds: int | None, elapsed_s: float | None) -> None:
         """The model is the neighbors' now, and where they are this node goes on counting; None: where it was."""
+        self.best = None
         if rounds is not None:
             self.taken_over = rounds - self.facts.rounds
             self.facts.rounds = self.facts.trained = rounds
         if elapsed_s is not None:
             self.elapsed_before_s, self.facts.trained = elapsed_s, int(elapsed_s)
 
-    def is_enough(self, now: float) -> bool:
-        if self.settings.rounds is not None:
-            return self.facts.rounds >= self.settings.rounds
-        return self.elapsed_s(now) >= (self.settings.time_s or 0.0)
+    def look_at(self, figure: float | None) -> None:
+        """The figure of the round that has just been trained. What comes after the patience ran out changes nothing."""
+        stop, rounds = self.settings.stop, self.facts.rounds
+        if stop is None or figure is None or stop.is_out(self.best, rounds):
+            return
+        if stop.is_better(figure, self.best):
+            self.best = Best(figure, rounds + 1)
+
+    def enough(self, now: float) -> str | None:
+        """Why this node has trained all that it had to; None: it has not."""
+        settings = self.settings
+        if settings.rounds is not None and self.facts.rounds >= settings.rounds:
+            return f"{settings.rounds} rounds are done"
+        if settings.rounds is None and self.elapsed_s(now) >= (settings.time_s or 0.0):
+            return f"it has trained for {settings.time_s or 0.0:g} s"
+        stop = settings.stop
+        return None if stop is None else stop.why(self.best, self.facts.rounds, self.elapsed_s(now))
 
     def elapsed_s(self, now: float) -> float:
         """The time trained; where rounds were taken over, they are taken to have been as long as the own ones."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
+from p2pfl.core.patience import Best
 from p2pfl.engine import arithmetic
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.state import NodeState
@@ -54,7 +55,8 @@ class EdgesWereChanged(Struct, frozen=True, kw_only=True, gc=False):
 
 class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
     """`delta` (c d,) is what training adds to the channels, None for a mixing round or a failed one. `alone` counts the
-    rounds trained without a neighbor, `terms` and `kept` are what the learning method keeps of the node from now on.
+    rounds trained without a neighbor, `terms` and `kept` are what the learning method keeps of the node from now on,
+    `best` is the best figure of its rounds.
 
     `local` is what the learner keeps outside the model from this round on, None where that has not changed.
     """
@@ -68,6 +70,7 @@ class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
     delta: Vector | None
     local: dict[str, NDArray[np.generic]] | None = None
     kept: dict[str, Vector] | None = None
+    best: Best | None = None
 
 
 class ModelWasReplaced(Struct, frozen=True, kw_only=True, gc=False):
@@ -116,7 +119,7 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) ->
             state.channels[:] = model
             state.rounds = state.rounds if rounds is None else rounds
             state.elapsed_s = state.elapsed_s if elapsed_s is None else elapsed_s
-            state.unmixed = None
+            state.unmixed = state.best = None
         case LifeWasHeard(member=member, life=life):
             state.hear_life(member, life)
         case _:
@@ -154,6 +157,7 @@ def _commit(state: NodeState, change: RoundWasCommitted) -> None:
     state.elapsed_s = change.elapsed_s
     state.unmixed = None
     state.terms, state.alone, state.samples = change.terms, change.alone, change.samples
+    state.best = change.best
     if change.delta is not None:
         state.channels += change.delta
     if change.local is not None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from p2pfl.compress import Payload
 from p2pfl.core.lives import FIRST_LIFE, Life
 from p2pfl.core.messages import Reply, Request
+from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine import changes as ch
 from p2pfl.engine.state import EdgeState, NodeState, as_bytes, zeros
@@ -65,6 +66,7 @@ def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Imag
         "terms": list(state.terms),
         "elapsed_s": state.elapsed_s,
         "alone": state.alone,
+        "best": state.best,
         "ended": state.ended,
         "whole": with_replicas,
         "life": list(state.life),
@@ -92,6 +94,7 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
         terms=_terms(header),
         elapsed_s=header["elapsed_s"],
         alone=header.get("alone", 0),
+        best=_best(header),
         ended=header.get("ended"),
         life=Life(*header.get("life", FIRST_LIFE)),
         lives={int(member): Life(*life) for member, life in header.get("lives", {}).items()},
@@ -113,6 +116,11 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
 def _terms(header: Mapping[str, Any]) -> tuple[float, ...]:
     """What used to be one number, `drift`, is the term of `variate`."""
     return tuple(header["terms"]) if "terms" in header else (header["drift"],)
+
+
+def _best(header: Mapping[str, Any]) -> Best | None:
+    found = header.get("best")
+    return None if found is None else Best(*found)
 
 
 def entry(change: ch.Change) -> Entry:
@@ -138,7 +146,7 @@ def entry(change: ch.Change) -> Entry:
 
 
 def _round_entry(change: ch.RoundWasCommitted) -> Entry:
-    names = ("version", "rounds", "samples", "terms", "elapsed_s", "alone")
+    names = ("version", "rounds", "samples", "terms", "elapsed_s", "alone", "best")
     header = {name: getattr(change, name) for name in names}
     blobs: list[Payload] = [] if change.delta is None else [as_bytes(change.delta)]
     if change.kept:
@@ -183,8 +191,9 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
 
 def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.RoundWasCommitted:
     """The blobs are the delta, if there is one, then the vectors that the header names: `kept`, then `local`."""
-    plain: dict[str, Any] = {"alone": 0, "terms": _terms(header)}
-    plain |= {key: value for key, value in header.items() if key not in {"local", "kept", "terms", "drift"}}
+    apart = {"local", "kept", "terms", "drift", "best"}
+    plain: dict[str, Any] = {"alone": 0, "terms": _terms(header), "best": _best(header)}
+    plain |= {key: value for key, value in header.items() if key not in apart}
     named, kept = header.get("local"), header.get("kept", ())
     rest = list(blobs)[len(blobs) - len(named or ()) :]
     own = list(blobs)[len(blobs) - len(rest) - len(kept) : len(blobs) - len(rest)]

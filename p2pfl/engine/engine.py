@@ -320,6 +320,7 @@ class Engine:
             elapsed_s=op.elapsed_s,
             alone=op.alone,
             delta=None,
+            best=op.best,
         )
         failed = False
         if op.trained:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from p2pfl.core.lives import FIRST_LIFE, Life
 from p2pfl.core.messages import DIGEST_BYTES
+from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
@@ -84,7 +85,7 @@ class EdgeState:
 @dataclass(slots=True)
 class NodeState:
     """`channels` (c d,) is what neighbors exchange: the model x (d,), then what else the learning method has. `samples`
-    is n; `version`, `rounds` and `alone` are as the core counts them.
+    is n; `version`, `rounds`, `alone` and `best` are as the core counts them.
 
     `terms` are the method's numbers since the last local round, and `kept` its vectors (d,) of this node: replaced,
     never written to. So are the arrays of `local`, what the learner kept outside the model in the round that counted
@@ -106,6 +107,7 @@ class NodeState:
     version: int = 0
     rounds: int = 0
     alone: int = 0
+    best: Best | None = None
     terms: tuple[float, ...] = ()
     elapsed_s: float = 0.0
     ended: str | None = None

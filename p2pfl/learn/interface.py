@@ -107,3 +107,8 @@ class Learner(Protocol):
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
         """The plain model: tensors by name as torch's `state_dict` would name them, local ones included."""
         ...
+
+
+def device_of(learner: Learner) -> str:
+    """Where it computes, in words; one that does not say is on the processor."""
+    return str(getattr(learner, "device", "cpu"))

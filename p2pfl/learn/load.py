@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from p2pfl.config.model import TaskConfig, TrainingConfig
+from p2pfl.config.model import Compute, TaskConfig, TrainingConfig
 from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
@@ -58,8 +58,10 @@ def make_learner(
     local_dir: Path,
     share: Sequence[str] = WHOLE,
     file: Path | None = None,
+    compute: Compute | None = None,
 ) -> Learner:
-    """One node's learner. `local` is its `[data]` table, whose paths are relative to `local_dir`.
+    """One node's learner, on the processor unless `compute` says otherwise. `local` is its `[data]` table, with paths
+    relative to `local_dir`.
 
     Raises UserError: the task, its options or the node's data are wrong, or `share` does not fit the model.
     """
@@ -74,7 +76,7 @@ def make_learner(
         local={key: _resolved(key, value, local_dir) for key, value in local.items()},
     )
     try:
-        return learner_for(task, context, training, share)
+        return learner_for(task, context, training, share, compute)
     except UserError as error:
         if error.file is None:
             in_node_file = (error.key or "").startswith("data.")
@@ -83,16 +85,22 @@ def make_learner(
 
 
 def learner_for(
-    task: Task | LearnerFactory, context: NodeContext, training: TrainingConfig, share: Sequence[str] = WHOLE
+    task: Task | LearnerFactory,
+    context: NodeContext,
+    training: TrainingConfig,
+    share: Sequence[str] = WHOLE,
+    compute: Compute | None = None,
 ) -> Learner:
     """The learner of one node, from a task that is already loaded.
 
-    Raises UserError: the node's data are wrong, or `share` does not fit the model.
+    Raises UserError: the node's data are wrong, `share` does not fit the model, or there is no such device.
     """
+    compute = compute or Compute()
     if isinstance(task, Task):
         from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - a task without torch must not import it
 
-        return TorchLearner(task, context, training, share)
+        return TorchLearner(task, context, training, share, compute)
+    _refuse_device(compute)
     if tuple(share) != WHOLE:
         text = "this task has its own learner, whose tensors have no names to select"
         raise UserError(text, key=KEY, value=", ".join(share), allowed="*")
@@ -102,6 +110,15 @@ def learner_for(
         raise
     except FAILURES as error:
         raise UserError(f"the task's learner failed: {describe_failure(error)}", key="task.name") from error
+
+
+def _refuse_device(compute: Compute) -> None:
+    """A task that makes its own learner says itself where that computes."""
+    for key, usual in (("device", ("cpu", "auto")), ("precision", ("float32",))):
+        value = getattr(compute, key)
+        if value not in usual:
+            text = "this task has its own learner, which does without torch"
+            raise UserError(text, file=compute.file, key=f"node.{key}", value=value, allowed=" or ".join(usual))
 
 
 def _resolved(key: str, value: Any, folder: Path) -> Any:

@@ -141,7 +141,7 @@ def remembered(optimizer: Optimizer) -> dict[str, NDArray[np.generic]]:
     """Copies of what an optimizer remembers, by kind and the number of the parameter, such as `momentum.0`."""
     numbers = {id(parameter): number for number, parameter in enumerate(optimizer.parameters)}
     return {
-        f"{kind}.{numbers[id(parameter)]}": tensor.detach().float().numpy().copy()
+        f"{kind}.{numbers[id(parameter)]}": tensor.detach().float().cpu().numpy().copy()
         for kind, tensors in optimizer.memory.items()
         for parameter, tensor in tensors.items()
     }
@@ -155,7 +155,7 @@ def remember(optimizer: Optimizer, state: Mapping[str, NDArray[np.generic]]) -> 
         parameter = optimizer.parameters[int(number)] if int(number) < len(optimizer.parameters) else None
         if parameter is not None and array.shape in {(), tuple(parameter.shape)}:
             like = torch.from_numpy(np.array(array))
-            memory.setdefault(kind, {})[parameter] = like if kind == "taken" else like.to(parameter.dtype)
+            memory.setdefault(kind, {})[parameter] = like if kind == "taken" else like.to(parameter)
     optimizer.memory = memory
 
 

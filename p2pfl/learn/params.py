@@ -91,7 +91,10 @@ class FlatModule:
         """
         flat = {name: self._checked(vector) for name, vector in vectors.items()}
         return [
-            (cast("nn.Parameter", parameter), {name: _part(one, place).to(place.dtype) for name, one in flat.items()})
+            (
+                cast("nn.Parameter", parameter),
+                {name: _part(one, place).to(parameter.device, place.dtype) for name, one in flat.items()},
+            )
             for parameter, place in self._trained
         ]
 

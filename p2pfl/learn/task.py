@@ -36,6 +36,7 @@ class NodeContext:
     node: int
     """The node's index in the federation, from 0."""
     nodes: int
+    """Rows of the list of members, removed ones too: so the index is below it, and a removal moves nobody's data."""
     name: str
     seed: int
     """The federation's seed, equal on every node."""

@@ -2,8 +2,9 @@
 
 Each round starts with an empty optimizer state, because the model that it belongs to is mixed in between, unless
 `training.keep_optimizer` wants it kept: then it is part of what is not shared. Batch order and dropout depend on (seed,
-node, round) alone. Dropout draws from torch's default generator, which is one per process: it is seeded for the round
-and put back afterwards, so two learners must not train in two threads of one process at the same time.
+node, round) alone. Dropout draws from torch's default generator, which is one per process and device: it is seeded for
+the round and put back afterwards, so two learners must not train in two threads of one process at the same time. What
+is on which device, and in which precision, is for `devices`.
 
 Between calls the module is scratch space for what is shared, and the home of what is not: of the personal tensors and
 the integer ones. `_settled` is a copy of these as the last round left them that ended well. A round that does not end
@@ -13,7 +14,6 @@ well puts it back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
@@ -24,9 +24,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from p2pfl.chance import generator, torch_seed
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config.model import Compute, TrainingConfig
 from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import LearningError, UserError
+from p2pfl.learn.devices import Device, is_shortage, seeded
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.optimizers import make_optimizer, remember, remembered
 from p2pfl.learn.params import FlatModule, Place
@@ -38,34 +39,45 @@ from p2pfl.learn.task import NodeContext, Task
 class TorchLearner:
     """The `Learner` of a `Task`. Building it reads the node's data and tries the model on two samples.
 
-    `share` are the patterns of what is shared.
+    `share` are the patterns of what is shared, `compute` says on which device.
     """
 
     def __init__(
-        self, task: Task, context: NodeContext, training: TrainingConfig, share: Sequence[str] = WHOLE
+        self,
+        task: Task,
+        context: NodeContext,
+        training: TrainingConfig,
+        share: Sequence[str] = WHOLE,
+        compute: Compute | None = None,
     ) -> None:
+        self.device = Device(compute)
         self.task = task
         self.context = context
         self.training = training
         self.share = tuple(share)
         self._make_module()
-        self._loss = loss_of(task)
         self.train_set, self.test_set = read_samples(task, context)
         self.size = self._flat.size
         self.personal = self._flat.personal
         self.shape_digest = self._flat.digest
         self.samples = len(self.train_set)
-        with seeded(0):
-            try_out(self.module, self.train_set, task)
+        with self.device.seeded(0):
+            try_out(self.module, self.train_set, task, self.device)
 
     def _make_module(self) -> None:
         """The task's initial model, as drawn from the federation's seed, and what belongs to it."""
         with seeded(torch_seed(self.context.seed, "model")):
-            self.module = _build(self.task)
-        self._flat = FlatModule(self.module, self.task.name, self.share)
+            built = _build(self.task)
+        on_host = FlatModule(built, self.task.name, self.share)
+        self.module = self.device.place(built)
+        self._flat = on_host if self.device.is_host else FlatModule(self.module, self.task.name, self.share)
+        if self._flat.digest != on_host.digest:
+            text = "tensors of the model that share memory on the processor do not share it there"
+            raise self.device.mistake(text, "cpu")
         self._parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         self._optimizer = make_optimizer(self._parameters, self.training, self.task.name)
         self._settled = self._local()
+        self._loss_of_batch = self.device.loss(self.module, loss_of(self.task))
 
     @property
     def places(self) -> list[Place]:
@@ -104,7 +116,7 @@ class TorchLearner:
         place, rate = (self.context.node, round_index), self.training.rate(round_index, start.elapsed_s)
         batches = draw_batches(self.training, self.samples, generator(self.context.seed, "batches", *place))
         try:
-            with seeded(torch_seed(self.context.seed, "dropout", *place)):
+            with self.device.seeded(torch_seed(self.context.seed, "dropout", *place)):
                 loss = self._descend(batches, gradient, rate)
             vector = self._flat.vector()
             self._settle(vector)
@@ -125,10 +137,16 @@ class TorchLearner:
         if samples is None:
             return None
         self._flat.load(vector)
-        try:
-            return score(self.module, samples, self.task)
-        except FAILURES as error:
-            raise LearningError(f"{self.task.name}: evaluation failed: {describe_failure(error)}") from error
+        for batch in (BATCH, *SMALLER):
+            try:
+                return score(self.module, samples, self.task, self.device, batch)
+            except FAILURES as error:
+                if is_shortage(error) and batch != SMALLER[-1]:
+                    self.device.free()
+                    continue
+                self.device.refuse_shortage(error)
+                raise LearningError(f"{self.task.name}: evaluation failed: {describe_failure(error)}") from error
+        raise AssertionError("no batch was tried")
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         """The very arrays that the learner keeps: a round replaces them, nobody writes to them."""
@@ -203,23 +221,24 @@ class TorchLearner:
         try:
             losses = self._steps(batches, put_gradients, rate)
         except FAILURES as error:
+            self.device.refuse_shortage(error)
             raise LearningError(f"{self.task.name}: training failed: {describe_failure(error)}") from error
         finally:
             for parameter in self._parameters:
                 parameter.grad = None
             if not self.training.keep_optimizer:
                 self._optimizer.memory = {}
-        return float(torch.stack(losses).mean())
+        return float(torch.stack(losses).float().mean())
 
     def _steps(self, batches: list[Tensor], put_gradients: Callable[[], None], rate: float) -> list[Tensor]:
         """The inner loop. What a step looks up stands in local names: a step of a small model takes 0.1 ms."""
-        module, loss_of_batch, read, step = self.module, self._loss, self.train_set.rows, self._optimizer.begin(rate)
-        parameters, backward, losses = self._parameters, torch.autograd.backward, []
+        read, step, losses = self.device.rows(self.train_set.rows), self._optimizer.begin(rate), []
+        parameters, backward, loss_of_batch = self._parameters, torch.autograd.backward, self._loss_of_batch
         for rows in batches:
             for parameter in parameters:
                 parameter.grad = None
             inputs, targets = read(rows)
-            loss = loss_of_batch(module(inputs), targets)
+            loss = loss_of_batch(inputs, targets)
             backward(loss)
             put_gradients()
             step()
@@ -233,17 +252,6 @@ OPTIMIZER = "optimizer:"
 
 def _of_optimizer(state: Mapping[str, NDArray[np.generic]]) -> set[str]:
     return {name for name in state if name.startswith(OPTIMIZER)}
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Torch's default CPU generator starts at `seed` inside and is put back afterwards."""
-    before = torch.default_generator.get_state()
-    torch.default_generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(before)
 
 
 def _build(task: Task) -> nn.Module:
@@ -260,18 +268,20 @@ def _build(task: Task) -> nn.Module:
     return module
 
 
-def try_out(module: nn.Module, samples: Samples, task: Task) -> None:
+def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | None = None) -> None:
     """Refuse at the start what would fail in the first round: outputs, targets and loss that do not match."""
+    device = device or Device()
     module.eval()
     try:
         with torch.no_grad():
-            inputs, targets = samples.rows(torch.arange(min(2, len(samples))))
+            inputs, targets = device.rows(samples.rows)(torch.arange(min(2, len(samples))))
             outputs = module(inputs)
             _check_labels(task, outputs, samples)
             loss = loss_of(task)(outputs, targets)
     except UserError:
         raise
     except FAILURES as error:
+        device.refuse_shortage(error)
         text = f"model and loss fail on the first samples: {describe_failure(error)}"
         raise UserError(text, file=task.name, key="data") from error
     if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point()):
@@ -296,6 +306,9 @@ def _check_labels(task: Task, outputs: Any, samples: Samples) -> None:
 
 
 BATCH = 1024
+"""How many samples are tested at a time."""
+SMALLER = (128, 16)
+"""The same where the memory is too small for more."""
 
 
 def loss_of(task: Task) -> Callable[[Any, Any], Tensor]:
@@ -312,8 +325,10 @@ def are_labels(outputs: Any, targets: Any) -> bool:
     )
 
 
-def score(module: nn.Module, samples: Samples, task: Task) -> Score:
-    """Evaluate without gradients, in evaluation mode; the module's mode is as before afterwards.
+def score(
+    module: nn.Module, samples: Samples, task: Task, device: Device | None = None, batch: int | None = None
+) -> Score:
+    """Evaluate without gradients, in evaluation mode and full precision; the module's mode is as before afterwards.
 
     The loss is the mean over samples of what the task's loss says of each batch.
     """
@@ -321,33 +336,34 @@ def score(module: nn.Module, samples: Samples, task: Task) -> Score:
     module.eval()
     try:
         with torch.no_grad():
-            return _score(module, samples, task)
+            return _score(module, _batches(samples, device or Device(), batch or BATCH), len(samples), task)
     finally:
         module.train(was_training)
 
 
-def _score(module: nn.Module, samples: Samples, task: Task) -> Score:
+def _score(module: nn.Module, batches: Iterator[tuple[Any, Any, int]], samples: int, task: Task) -> Score:
     loss, hits, judged = 0.0, 0, 0
     kept: list[tuple[Any, Any]] = []
-    for inputs, targets, count in _batches(samples):
+    for inputs, targets, count in batches:
         outputs = module(inputs)
         loss += float(loss_of(task)(outputs, targets)) * count
         if are_labels(outputs, targets):
             hits += int((outputs.argmax(dim=1) == targets).sum())
             judged += targets.numel()
         if task.metrics:
-            kept.append((outputs, targets))
+            kept.append((outputs.cpu(), targets.cpu()))
     return Score(
         accuracy=hits / judged if judged else None,
-        loss=loss / len(samples),
-        samples=len(samples),
+        loss=loss / samples,
+        samples=samples,
         metrics=_metrics(task, kept),
     )
 
 
-def _batches(samples: Samples) -> Iterator[tuple[Any, Any, int]]:
-    for numbers in torch.split(torch.arange(len(samples)), BATCH):
-        inputs, targets = samples.rows(numbers)
+def _batches(samples: Samples, device: Device, batch: int) -> Iterator[tuple[Any, Any, int]]:
+    read = device.rows(samples.rows)
+    for numbers in torch.split(torch.arange(len(samples)), batch):
+        inputs, targets = read(numbers)
         yield inputs, targets, len(numbers)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import random
 import socket
 from contextlib import ExitStack, suppress
@@ -35,10 +37,27 @@ def parse_address(text: str, key: str) -> Address:
     return Address(bare, int(port))
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine is meant by it."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def is_hidden(address: str | None, listen: str) -> bool:
+    """Whether a node that listens at `listen` is for its own machine alone, though others look for it at `address`."""
+    if address is None or is_loopback(parse_address(address, "address").host):
+        return False
+    return is_loopback(parse_address(listen, "listen").host)
+
+
 def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
     """The user's mistake behind a socket that could not be bound."""
     return UserError(
-        f"cannot listen on {address}: {error.strerror or error}",
+        f"cannot listen on {address}: {os.strerror(error.errno) if error.errno else error.strerror or error}",
         key=key,
         allowed="an address of this machine and a port that is free",
     )

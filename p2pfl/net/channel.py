@@ -7,13 +7,14 @@ connection is there or gone. Counted bytes are sealed payload bytes, without TCP
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from aiohttp import ClientWebSocketResponse, WSMsgType, web
+from aiohttp import ClientConnectorError, ClientWebSocketResponse, WSMsgType, web
 from aiohttp.http import WebSocketError
 
 from p2pfl.core.limits import TokenBucket
@@ -74,6 +75,18 @@ class Counters:
         for traffic in (*self.peers.values(), self.unknown):
             total.add(traffic)
         return total
+
+
+def reason_of(error: Exception) -> str:
+    """Why an attempt to reach a node has failed, in a few words. (What aiohttp says names TLS, which is not used.)"""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if not isinstance(error, ClientConnectorError):
+        return str(error) or type(error).__name__
+    cause = error.os_error
+    if isinstance(cause, socket.gaierror):
+        return "the name is unknown"
+    return os.strerror(cause.errno) if cause.errno else str(cause)
 
 
 class GoneError(Exception):

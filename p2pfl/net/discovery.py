@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
@@ -23,13 +24,15 @@ from p2pfl.net.interfaces import Interface, all_interfaces, covered
 
 if TYPE_CHECKING:
     from zeroconf import IPVersion, Zeroconf
-    from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
+    from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 log = logging.getLogger("p2pfl.net")
 
 LOOK_S = 2.0
 ASK_AGAIN_S = 30.0
 RESOLVE_S = 3.0
+MOST_LOOKUPS = 8
+"""Names of one member that are asked for at one time."""
 GOODBYE_S = 1.0
 MOST_ADDRESSES = 4
 QUERY, POINTER, INTERNET = 0, 12, 1
@@ -207,11 +210,13 @@ class _Mdns:
             question = DNSOutgoing(QUERY)
             question.add_question(DNSQuestion(SERVICE, POINTER, INTERNET))
             zeroconf.async_send(question)
-            for record in zeroconf.cache.get_all_by_details(SERVICE, POINTER, INTERNET):
+            records = list(zeroconf.cache.get_all_by_details(SERVICE, POINTER, INTERNET))
+            random.shuffle(records)
+            for record in records:
                 self._consider(zeroconf, getattr(record, "alias", ""))
 
     async def close(self) -> None:
-        for task in self._resolving.values():
+        for task in [*self._resolving.values()]:
             task.cancel()
         if self._zeroconf is None:
             return
@@ -232,19 +237,24 @@ class _Mdns:
             self._consider(zeroconf, name)
 
     def _consider(self, zeroconf: Zeroconf, name: str) -> None:
-        """Listed members alone, and one look at a time for each: made-up names cost little and hold up nobody else."""
+        """Listed members alone. What was announced whole is known at once; for the rest it asks, for few at a time of
+        each member: made-up names hold nobody up for longer than they are asked for.
+        """
+        from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415 - an extra
+
         prefix = self._wanted(name)
         if prefix is None:
             return
-        if (before := self._resolving.pop(prefix, None)) is not None:
-            before.cancel()
-        task = self._resolving[prefix] = asyncio.create_task(self._resolve(zeroconf, name, prefix))
-        task.add_done_callback(lambda done: self._resolving.get(prefix) is done and self._resolving.pop(prefix))
-
-    async def _resolve(self, zeroconf: Zeroconf, name: str, prefix: str) -> None:
-        from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415 - an extra
-
         info = AsyncServiceInfo(SERVICE, name)
+        if info.load_from_cache(zeroconf):
+            self._on_found(prefix, info.parsed_addresses(), info.port or 0)
+            return
+        others = [other for other in self._resolving if other.startswith(prefix)]
+        if name.lower() not in others and len(others) < MOST_LOOKUPS:
+            task = self._resolving[name.lower()] = asyncio.create_task(self._resolve(zeroconf, info, prefix))
+            task.add_done_callback(lambda _: self._resolving.pop(name.lower()))
+
+    async def _resolve(self, zeroconf: Zeroconf, info: AsyncServiceInfo, prefix: str) -> None:
         if await info.async_request(zeroconf, 1000 * RESOLVE_S):
             self._on_found(prefix, info.parsed_addresses(), info.port or 0)
 

@@ -27,7 +27,8 @@ MOST_GROUPS = 1024
 MOST_VISITS = 8
 """Strangers who speak of the charter at one time: each may bring a MiB."""
 VISITS_PER_S, VISIT_BURST = 0.5, 16.0
-"""Such strangers of one group of addresses: who was just taken in dials its neighbors once in a few seconds."""
+"""Such strangers of one group of addresses, and visits of one member that wants no session or may not have one: who was
+just taken in, or has an older graph, dials its neighbors once in a few seconds."""
 NEIGHBOR_HANDSHAKES = 2.0
 """Handshakes for each neighbor that may come at once: all may sit behind one address, and start together."""
 

@@ -19,7 +19,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.errors import P2PFLError, PeerFault
 from p2pfl.net.address import parse_address
-from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
+from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError, reason_of
 from p2pfl.net.limits import Limits
 from p2pfl.net.sockets import TappedSocket, open_browserless
 from p2pfl.net.visits import ask, bring
@@ -70,7 +70,7 @@ class Errand:
                 finally:
                     await channel.close(self.limits.close_s)
         except (GoneError, TimeoutError, aiohttp.ClientError, OSError, PeerFault) as error:
-            raise UnreachableError(str(error) or type(error).__name__) from None
+            raise UnreachableError(reason_of(error)) from None
 
     async def _connect(self, http: aiohttp.ClientSession, address: str) -> Channel:
         there = parse_address(address, "address")

@@ -9,18 +9,20 @@ So both always agree, whoever dialed and in whatever order the words arrive.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto import FederationMismatch, HandshakeFault, UnlistedKey
 from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Channel, Counters, GoneError
-from p2pfl.net.doorway import Stage
+from p2pfl.net.doorway import Stage, visit_bucket
 from p2pfl.net.notices import BOOT_BYTES, NoEdgeFault, Notice, SealedFault, Word, hear
 from p2pfl.net.visits import Charters, receive, settle
 
@@ -59,6 +61,8 @@ class Greeter:
     def __post_init__(self) -> None:
         self.boot = os.urandom(BOOT_BYTES)
         self._tickets = itertools.count(1)
+        self._visits: dict[int, TokenBucket] = {}
+        """Of members, each by itself: strangers at a member's address cannot use up what it may."""
 
     async def dial(self, channel: Channel, peer: int) -> Connection:
         """As the one who connected to `peer`. PeerFault where either end refuses the other."""
@@ -107,7 +111,7 @@ class Greeter:
         if channel.peer not in self.neighbors:
             await channel.send(session.seal(self._notice(Word.NO_EDGE).pack()))
             no_edge = SealedFault("listed, but not a neighbor in this topology")
-            if self.charters is not None:
+            if self.charters is not None and self._may_visit(channel):
                 await receive(channel, session, self.charters, no_edge, listed=True)
             raise no_edge
         await channel.send(session.seal(self._notice(Word.GREETING).pack()))
@@ -125,6 +129,8 @@ class Greeter:
                 raise refusal from None
             raise
         if first.word is not Word.GREETING:
+            if refusal is None and not self._may_visit(channel):
+                raise SealedFault("more visits of one member than the charter can have news for")
             await receive(channel, session, charters, refusal, listed=listed, first=first)
         if refusal is None:
             return first
@@ -132,6 +138,13 @@ class Greeter:
             await channel.send(session.seal(Notice(Word.STRANGER, self.boot).pack()))
             await receive(channel, session, charters, refusal, listed=False)
         raise refusal
+
+    def _may_visit(self, channel: Channel) -> bool:
+        """Whether this member has spoken of the charter outside of a session seldom enough."""
+        if channel.peer is None:
+            return False
+        bucket = self._visits.setdefault(channel.peer, visit_bucket())
+        return bucket.take(asyncio.get_running_loop().time()) == 0.0
 
     def _notice(self, word: Word) -> Notice:
         return Notice(word, self.boot, 0 if self.charters is None else self.charters.version)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from p2pfl.net.address import Address
+from p2pfl.net.address import Address, is_loopback
 
 TOKEN_BYTES = 18
 MOST_TOKEN_CHARACTERS = 256
@@ -104,15 +104,6 @@ class Guard:
 def _same(said: str, meant: str) -> bool:
     """In constant time; what was said may be bytes that are no text."""
     return hmac.compare_digest(said.encode(errors="surrogateescape"), meant.encode())
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
 
 
 def trusted_host(header: str, listen: Address, names: frozenset[str] = frozenset()) -> bool:

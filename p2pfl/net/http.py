@@ -20,9 +20,9 @@ import msgspec
 from aiohttp import web
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.net.address import cannot_listen, own_address, parse_address
+from p2pfl.net.address import cannot_listen, is_loopback, own_address, parse_address
 from p2pfl.net.doorway import Doorway, Gate
-from p2pfl.net.guard import Guard, is_loopback, new_token
+from p2pfl.net.guard import Guard, new_token
 from p2pfl.net.limits import IDLE_BYTES, Limits
 from p2pfl.net.live import Live, Site
 from p2pfl.reporting.metrics import exposition

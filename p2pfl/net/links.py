@@ -25,6 +25,7 @@ from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import ByteBudget, Limits
 from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.refusals import Refusals
+from p2pfl.net.route import MOST_HINTS, MOST_KEPT
 from p2pfl.net.sockets import Dialer, ListeningSocket, open_browserless
 from p2pfl.net.table import Callbacks, OnVitals, Table
 from p2pfl.net.visits import Charters
@@ -184,7 +185,8 @@ class Links:
         """Where that member may be too, the newest first. What is no address, or of no other member, is passed over."""
         known = [address for address in map(_parsed, addresses) if address is not None]
         if known and index != self._greeter.own_index and index in self._greeter.members.values():
-            self._dialer.route(index).hint(known)
+            most = MOST_KEPT if index in self._table.places else MOST_HINTS
+            self._dialer.route(index).hint(known, most=most)
             self._keep_dialing()
 
     def _parsed(self, dial: Mapping[int, str | None]) -> dict[int, Address]:

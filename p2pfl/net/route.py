@@ -1,18 +1,25 @@
-"""Where a member may be reached: the address of its federation's file, and what others have hinted at.
+"""Where a member may be reached: what is configured in the federation's file, and what others have hinted at.
 
-Hints are dialed after the configured address, the newest first, and the handshake decides whose they are. One that has
-led to a session is kept, however many newer ones come.
+Anybody on the LAN can make hints up, and the handshake decides whose they are. So they wait in a queue, and a few are
+dialed in one go: the newest, and as many in turn, of each machine one port before the next, of IPv4 as many as of IPv6.
+Between them the configured address, and the one that has worked last, are dialed again. Who floods a LAN with hints
+thereby delays a connection and does not prevent it: of the machines of one IPv4 network each has its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from p2pfl.net.address import Address
 
 MOST_HINTS = 4
+"""Dialed in one go; also how many are kept of a member that is nobody to dial now."""
+MOST_KEPT = 512
+"""Of a neighbor: half of them hold one port of each machine of a usual network (/24)."""
 HASTE_S = 2.0
 """The least time between two dials that news have brought forward: whoever makes them up gains nothing by many."""
 
@@ -24,17 +31,29 @@ class Route:
     configured: Address | None = None
     worked: Address | None = None
     """The hint that led to a session last."""
-    hints: list[Address] = field(default_factory=list)
-    """Newest first, at most MOST_HINTS."""
+    hints: dict[Address, None] = field(default_factory=dict)
+    """In the order of their turns."""
+    latest: list[Address] = field(default_factory=list)
+    """Hints that came together, the last ones that were new; empty once they were dialed."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there is an address to try that was not there before."""
     hurried_at: float = float("-inf")
     """When news last brought a dial forward, by the loop's clock."""
 
     def addresses(self) -> list[Address]:
-        """All that there are, in the order in which they are to be tried."""
-        known = [address for address in (self.configured, self.worked, *self.hints) if address is not None]
-        return list(dict.fromkeys(known))
+        """All that there are: what is configured and what has worked, then hints, those first that came last."""
+        return list(dict.fromkeys([*self._home(), *reversed(self.hints)]))
+
+    def next_go(self) -> list[Address]:
+        """What to dial now, one after the other; the hints among them then wait behind all others."""
+        home = self._home()
+        fresh = [hint for hint in self.latest if hint in self.hints and hint not in home][: MOST_HINTS // 2]
+        chosen = list(dict.fromkeys([*fresh, *self._in_line(home)]))[:MOST_HINTS]
+        self.latest = []
+        for hint in chosen:
+            del self.hints[hint]
+            self.hints[hint] = None
+        return [address for hint in chosen for address in (*home, hint)] if chosen else home
 
     def configure(self, address: Address | None) -> bool:
         """Whether that is a change."""
@@ -44,14 +63,16 @@ class Route:
         self._tell(address)
         return True
 
-    def hint(self, addresses: Iterable[Address]) -> None:
-        """The first is the newest."""
-        before = self.addresses()
-        newest = list(dict.fromkeys(addresses))
-        self.hints = [*newest, *(old for old in self.hints if old not in newest)][:MOST_HINTS]
-        for address in self.hints:
-            if address not in before:
+    def hint(self, addresses: Iterable[Address], *, most: int = MOST_KEPT) -> None:
+        """Keep those that came together, of all hints at most so many."""
+        new = [address for address in dict.fromkeys(addresses) if address not in self.hints][:most]
+        for address in new:
+            while len(self.hints) >= most:
+                del self.hints[self._one_too_many()]
+            self.hints[address] = None
+            if address not in (self.configured, self.worked):
                 self._tell(address)
+        self.latest = new or self.latest
 
     def has_worked(self, address: Address) -> None:
         """There was a session with the member at that address."""
@@ -70,6 +91,35 @@ class Route:
         self.hurried_at = clock()
         return True
 
+    def _home(self) -> list[Address]:
+        known = [address for address in (self.configured, self.worked) if address is not None]
+        return list(dict.fromkeys(known))
+
+    def _in_line(self, home: list[Address]) -> list[Address]:
+        ports: Counter[str] = Counter()
+        machines: Counter[tuple[bool, int]] = Counter()
+        places: dict[Address, tuple[int, int]] = {}
+        for hint in self.hints:
+            if hint not in home:
+                port = ports[hint.host]
+                places[hint] = port, machines[_is_v6(hint), port]
+                ports[hint.host] += 1
+                machines[_is_v6(hint), port] += 1
+        return sorted(places, key=lambda hint: places[hint])
+
+    def _one_too_many(self) -> Address:
+        """By chance, of the machine that has the most ports, of the family that has the most hints."""
+        hosts = [hint.host for hint in self.hints]
+        six = [":" in host for host in hosts]
+        crowded = 2 * sum(six) > len(six)
+        ports = Counter(host for host, is_v6 in zip(hosts, six, strict=True) if is_v6 == crowded)
+        most = max(ports.values())
+        return random.choice([hint for hint, host in zip(self.hints, hosts, strict=True) if ports[host] == most])
+
     def _tell(self, address: Address | None) -> None:
         if address is not None:
             self.news.set()
+
+
+def _is_v6(address: Address) -> bool:
+    return ":" in address.host

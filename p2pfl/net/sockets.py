@@ -16,7 +16,7 @@ from aiohttp import ClientError, web
 
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, cannot_listen
-from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
+from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError, reason_of
 from p2pfl.net.doorway import GREETING_BYTES, Doorway, Gate, Stage
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
@@ -136,7 +136,7 @@ class Dialer:
         """Dial one address after the other until there is a session. True if an end has refused the other."""
         route.news.clear()
         refused = False
-        for address in route.addresses():
+        for address in route.next_go():
             refused |= await self._attempt(http, peer, place, address)
             if place.link is not None or place.rest_s:
                 break
@@ -187,8 +187,8 @@ class Dialer:
         place = self.table.places.get(peer)
         level = DEBUG if peer in self._silent or place is None or place.link else INFO
         self._silent.add(peer)
-        name, what = self.shared.name_of(peer), str(error) or type(error).__name__
-        self.refusals.mention(peer, "%s at %s is not there yet: %s", name, address, what, level=level)
+        name = self.shared.name_of(peer)
+        self.refusals.mention(peer, "%s at %s is not there yet: %s", name, address, reason_of(error), level=level)
 
 
 def not_found() -> web.Response:

@@ -18,7 +18,7 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import MOST_ROWS, VitalsTold
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
-from p2pfl.reporting.vitals import Vitals, prove, read, sign
+from p2pfl.reporting.vitals import Vitals, fitted, prove, read, sign
 
 EDGE_BYTES_PER_S = 1000.0
 BURST_BYTES = 2000.0
@@ -106,10 +106,13 @@ class VitalsSpread:
         self._listeners.pop(peer, None)
 
     def publish(self, vitals: Vitals, now: float) -> None:
-        """Sign and keep an own row, with the next counter; `tick` sends it before those of others."""
+        """Sign and keep an own row, with the next counter; `tick` sends it before those of others.
+
+        Raises ValueError: it holds what no member would accept.
+        """
         self.counter += 1
         self.is_behind = False
-        counted = msgspec.structs.replace(vitals, counter=self.counter)
+        counted = fitted(msgspec.structs.replace(vitals, counter=self.counter))
         raw = sign(counted, self._identity, self._realm)
         before = self.rows.get(self.own)
         self.rows[self.own] = row = VitalsRow(vitals=counted, raw=raw, said_at=now, source=None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn, Protocol
 
-from p2pfl.config.charter import MOST_BYTES
+from p2pfl.config.charter import MOST_BYTES, VERSIONS
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Channel, GoneError
@@ -35,8 +35,8 @@ class Charters(Protocol):
         """Take it if it is newer. Raises PeerFault: it is none."""
         ...
 
-    def left_behind(self, version: int) -> None:
-        """A node has a newer charter, by which this one is a stranger and is not told it."""
+    def left_behind(self, version: int, peer: int | None) -> None:
+        """That node says that it has a newer charter, by which this one is a stranger and is not told it."""
         ...
 
     def may_ask(self, public: bytes) -> bool:
@@ -86,7 +86,7 @@ async def settle(channel: Channel, session: Session, charters: Charters, answer:
     if own > answer.number:
         held = await bring(channel, session, charters.packed)
         if held > own:
-            charters.left_behind(held)
+            charters.left_behind(held, channel.peer)
             raise PeerFault(f"it has version {held} of the members, which does not list this node; here is {own}")
         raise GoneError(f"it does not go by version {own} of the members yet, and was handed it")
     if answer.word is Word.NO_EDGE and answer.number > own:
@@ -102,7 +102,7 @@ async def bring(channel: Channel, session: Session, raw: bytes) -> int:
     held = await hear(channel, session)
     if held.word is not Word.HELD:
         raise PeerFault(f"{held.word.name} in answer to a charter")
-    return held.number
+    return _version_in(held)
 
 
 async def ask(channel: Channel, session: Session, version: int) -> tuple[int, bytes | None]:
@@ -110,7 +110,7 @@ async def ask(channel: Channel, session: Session, version: int) -> tuple[int, by
     await say(channel, session, Word.ASK, version)
     answer = await hear(channel, session)
     if answer.word is Word.HELD:
-        return answer.number, None
+        return _version_in(answer), None
     if answer.word is not Word.CHARTER:
         raise PeerFault(f"{answer.word.name} in answer to who asks for the charter")
     raw = await receive_charter(channel, session, answer)
@@ -139,6 +139,12 @@ async def receive_charter(channel: Channel, session: Session, announced: Notice)
 
 async def say(channel: Channel, session: Session, word: Word, number: int) -> None:
     await channel.send(session.seal(Notice(word, NOBODY, number).pack()))
+
+
+def _version_in(notice: Notice) -> int:
+    if notice.number >= VERSIONS:
+        raise PeerFault(f"it says that it has version {notice.number} of the members, which cannot be")
+    return notice.number
 
 
 def _pieces(raw: bytes) -> Iterator[bytes]:

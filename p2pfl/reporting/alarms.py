@@ -72,6 +72,12 @@ ALARMS: Mapping[str, AlarmText] = {
         does="Goes by the one that all others end with too: that of the larger digest.",
         advice="Run `p2pfl member list`, and make the change that is missing once more.",
     ),
+    "charter-waits": AlarmText(
+        means="The newest charter does not fit this node while it runs; the text says why.",
+        does="Cuts off whoever that charter does not list, and otherwise goes by the one before until it is restarted.",
+        advice="Restart the node. A later charter that fits takes effect by itself.",
+        ended_by="charter-in-force",
+    ),
     "removed": AlarmText(
         means="This node was removed from the federation.",
         does="Stops, and keeps on disk what it has learned.",

@@ -46,6 +46,10 @@ class NodeReport(msgspec.Struct, kw_only=True):
     rounds_without_neighbor: int = 0
     ended_by: str | None = None
     """Why its training ended."""
+    through_by: str | None = None
+    """Why it had trained all that it had to; null: it had not."""
+    device: str | None = None
+    """Where it trained, and in which precision if that was not float32."""
     stranded: bool = False
     """Whether it was stopped because it waited for neighbors that would never come."""
     local_accuracy: float | None = None

@@ -128,6 +128,10 @@ class NodeStatus(NodeLine, kw_only=True):
     neighbors: list[NeighborStatus]
     members_version: int | None = None
     """The version of the newest charter that the node has; null in a federation without admin keys."""
+    through_by: str | None = None
+    """Why the node has trained all that it had to; null: it has not."""
+    device: str | None = None
+    """Where it trains, and in which precision if that is not float32."""
 
     def to_json(self) -> bytes:
         """As `GET /status` says it. Infinity and NaN become null."""

@@ -37,7 +37,8 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What a member says of itself. `counter` grows with each row that it signs; figures that are null are not known.
 
     `live` is the set of members with whom it has a session, as a bitmap whose lowest bit is member 0, cut off where it
-    would be too long. `alarms` counts those of this process; `standing` are the kinds of those that still stand.
+    would be too long. `alarms` counts those of this process; `standing` are the kinds of those that still stand, as
+    many as there is room for.
     """
 
     member: Count
@@ -67,6 +68,17 @@ def realm_of(federation: FederationConfig) -> bytes:
     """What a signature holds for: this purpose, in this federation."""
     name = federation.name.encode()
     return hashlib.blake2b(name + b"\0%d" % federation.seed, digest_size=32, person=b"p2pfl-vitals").digest()
+
+
+def fitted(vitals: Vitals) -> Vitals:
+    """As much as a row holds: kinds of alarms are left out from the end, then who is live. The rest always fits."""
+    while vitals.standing and not _fits(vitals):
+        vitals = msgspec.structs.replace(vitals, standing=vitals.standing[:-1])
+    return vitals if _fits(vitals) else msgspec.structs.replace(vitals, live=b"")
+
+
+def _fits(vitals: Vitals) -> bool:
+    return len(_ENCODER.encode(vitals)) + SIGNATURE_BYTES <= MOST_ROW_BYTES
 
 
 def sign(vitals: Vitals, identity: Identity, realm: bytes) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import fields, replace
 
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.events import Amended
 from p2pfl.core.staleness import turns_of
 from p2pfl.errors import UserError
@@ -63,6 +64,19 @@ def listed(federation: FederationConfig) -> dict[bytes, int]:
 
 def with_federation(setup: Setup, federation: FederationConfig) -> Setup:
     return replace(setup, federation=federation, member=federation.members[setup.member.index])
+
+
+def without(federation: FederationConfig, keys: Collection[bytes]) -> FederationConfig:
+    """The same, the members with these keys removed and their edges with them: nothing else is signed anew."""
+    members = tuple(replace(one, retired=True) if one.key in keys else one for one in federation.members)
+    gone = {member.index for member in members if member.retired}
+
+    def kept(edges: Edges) -> Edges:
+        return tuple(edge for edge in edges if gone.isdisjoint(edge))
+
+    return replace(
+        federation, members=members, edges=kept(federation.edges), schedule=tuple(map(kept, federation.schedule))
+    )
 
 
 def in_words(before: FederationConfig, after: FederationConfig, index: int) -> str:

@@ -23,7 +23,8 @@ from p2pfl.config.charter import (
     require_signed,
 )
 from p2pfl.config.model import Edition, FederationConfig
-from p2pfl.errors import PeerFault, StorageError
+from p2pfl.errors import PeerFault, StorageError, UserError
+from p2pfl.runtime.amended import without
 from p2pfl.storage.disk import replace_file
 
 log = logging.getLogger("p2pfl")
@@ -31,7 +32,8 @@ notice = logging.getLogger("p2pfl.notice")
 
 FILE_NAME = "charter"
 CONFLICT = "charter-conflict"
-"""Kinds of alarms: one version was signed twice; a neighbor has a newer charter that could not be had."""
+WAITS = "charter-waits"
+"""Kinds of alarms: one version was signed twice; the newest one does not take effect in this process."""
 NONE = Edition(0, b"")
 
 
@@ -50,8 +52,10 @@ OnAlarm = Callable[[str, int | None, str], object]
 class CharterKeeper:
     """`federation` is what the node runs with, `file` where the charter is kept.
 
-    `on_charter` is called with the amended federation when a newer charter takes effect, `on_alarm` with a kind, the
-    peer that it came from and a text.
+    `on_charter` is called when a newer charter was taken, with the federation to go by from now on: the amended one, or
+    that of before without the members that were removed, where the node cannot go by all of it while it runs. It may
+    raise UserError: the node cannot go by that one either. `on_alarm` gets a kind, the peer that the charter came from
+    and a text.
     """
 
     def __init__(self, federation: FederationConfig, file: Path, *, on_charter: OnCharter, on_alarm: OnAlarm) -> None:
@@ -61,9 +65,10 @@ class CharterKeeper:
         self.alarm = on_alarm
         self.on_taken: Callable[[], object] = lambda: None
         """Called when a newer charter was taken and is on disk, before it takes effect."""
-        self._running = federation.members
+        self._running = federation
         self._conflicts: set[bytes] = set()
-        self._left_at = 0
+        self._left_at: dict[int | None, int] = {}
+        """The newest version of which each member has said that it does not list this node."""
         self._unsaved = bool(federation.charter)
 
     @property
@@ -86,20 +91,19 @@ class CharterKeeper:
         except CharterError as error:
             raise PeerFault(f"a charter that cannot be taken: {error}") from None
 
-    def left_behind(self, version: int) -> None:
-        """Somebody has a newer charter, which does not list this node. Said once for each version."""
-        if version > max(self._left_at, self.version):
-            self._left_at = version
-            text = f"others have version {version} of the members, which does not list this node: here is version"
-            self.alarm(
-                "charter-older",
-                None,
-                f"{text} {self.version}. It was removed, or its own key is not the one in the list",
-            )
+    def left_behind(self, version: int, peer: int | None) -> None:
+        """A member says that it has a newer charter, which does not list this node. Said once for each version of each:
+        one that lies about its version must not cover up what another one says.
+        """
+        if version > max(self._left_at.get(peer, 0), self.version):
+            self._left_at[peer] = version
+            text = f"it says that version {version} of the members does not list this node; here is version"
+            why = "It was removed, or its own key is not the one in the list, or that member lies"
+            self.alarm("charter-older", peer, f"{text} {self.version}. {why}")
 
     def may_ask(self, public: bytes) -> bool:
         """Whether an admin asks, or a member by the newest charter, which may not have taken effect yet."""
-        return public in self.federation.admin or any(member.key == public for member in self.federation.present)
+        return public in self.federation.admin or public in self.keys
 
     def wants(self, theirs: Edition) -> bool:
         """Whether a charter is worth asking for. One of the own version too, even if it is not the one that wins: for
@@ -143,12 +147,28 @@ class CharterKeeper:
         self.save()
         notice.info("version %d of the members: %d of them", charter.version, len(charter.present))
         self.on_taken()
-        if extends(charter.members, self._running):
-            self._running = charter.members
-            self._on_charter(self.federation)
-        else:
-            text = f"version {charter.version} gives an index to another member than this node has run with"
-            self.alarm(CONFLICT, None, f"{text}: it takes effect when the node is started again")
+        if (obstacle := self._go_by(self.federation)) is not None:
+            gone = {member.key for member in charter.members if member.retired}
+            self._go_by(without(self._running, gone))
+            text = f"version {charter.version} takes effect when this node is started again: {obstacle}"
+            self.alarm(WAITS, None, f"{text}. Until then it goes by version {(self._running.edition or NONE).version}, "
+                       "without those who are not listed any more")  # fmt: skip
+
+    def _go_by(self, federation: FederationConfig) -> str | None:
+        """Why the node cannot while it runs; None where it does."""
+        if not extends(federation.members, self._running.members):
+            return "it gives an index to another member than this node has run with"
+        try:
+            self._on_charter(federation)
+        except UserError as error:
+            return str(error)
+        self._running = federation
+        return None
+
+    @property
+    def keys(self) -> frozenset[bytes]:
+        """Of all members by the newest charter, which may have to wait for a restart."""
+        return frozenset(member.key for member in self.federation.present)
 
 
 def stored(folder: Path, federation: FederationConfig) -> Charter | None:

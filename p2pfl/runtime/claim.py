@@ -35,7 +35,11 @@ def claimed(federation: FederationConfig, nodes: Iterable[NodeConfig]) -> Iterat
 
 
 def is_locked(file: Path) -> bool:
-    """Whether a running process holds it; the lock of a state folder is held by its node."""
+    """Whether a running process holds it; the lock of a state folder is held by its node.
+
+    It takes the lock for a moment, which a node that starts just then would take for another one: for a launcher, which
+    is about to start it. Who only looks, again and again, asks `whereabouts.find`, which may err and disturbs nobody.
+    """
     try:
         with _locked(file) as alone:
             return not alone

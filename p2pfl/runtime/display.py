@@ -15,9 +15,9 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.net.spread import VitalsRow, VitalsSpread, period_s
 from p2pfl.reporting.status import NodeLine
 from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, realm_of, word
-from p2pfl.runtime.overview import Overview, charter_of, is_retired, software
+from p2pfl.runtime.overview import Overview, software
 from p2pfl.runtime.status import Status
-from p2pfl.runtime.watch import Lookout
+from p2pfl.runtime.watch import STARTING_S, Lookout
 
 LEAST_BETWEEN_S = 2.0
 """The least time between two own rows, whatever happens."""
@@ -99,7 +99,7 @@ class Display:
             self._say(own, now)
 
     def _say(self, own: Vitals, now: float) -> None:
-        with suppress(ValueError):  # too long for a row: the others keep the one before
+        with suppress(ValueError):  # a figure that no row can hold: the others keep the row before
             self.spread.publish(own, now)
 
     def _own(self) -> Vitals:
@@ -120,13 +120,13 @@ class Display:
             live=bitmap(peer for peer, edge in core.edges.items() if edge.is_open),
             alarms=sum(self.status.alarms.values()),
             standing=tuple(word(kind) for kind in self.feed.kinds[:MOST_WORDS]),
-            charter=charter_of(self.federation()),
+            charter=self.federation().charter_version,
             software=software(),
         )
 
     def _key_of(self, index: int) -> bytes | None:
         members = self.federation().members
-        if index >= len(members) or is_retired(members[index]):
+        if index >= len(members) or members[index].retired:
             return None
         return members[index].key
 
@@ -137,4 +137,5 @@ class Display:
 
     def _note_row(self, row: VitalsRow, before: VitalsRow | None) -> None:
         self.overview.note_row(row, before)
-        self.watch.hear(row, before, time.monotonic())
+        starting_s = max(STARTING_S, self.overview.quiet_after_s)
+        self.watch.hear(row, before, time.monotonic(), starting_s=starting_s)

@@ -15,7 +15,7 @@ from p2pfl.config.model import HASH_BYTES, FederationConfig, Member, NodeConfig,
 from p2pfl.core.messages import PROTOCOL
 from p2pfl.crypto import WHOLE_SECTIONS
 from p2pfl.crypto.handshake import FederationBinding
-from p2pfl.net.address import Address, parse_address
+from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.beacon import FEDERATION_BYTES, About, member_of, prefix_of, software, unseal
 from p2pfl.net.discovery import INSTALL
 from p2pfl.net.interfaces import Interface, all_interfaces, covered, own_addresses
@@ -57,6 +57,8 @@ class Patient:
     """Whether it is the node of this machine."""
     listens: str | None = None
     """Where it says itself that it listens, if it runs here."""
+    hides: bool = False
+    """Whether its node.toml, which is here, keeps others away from the address at which they look for it."""
     heard: list[Announced] = field(default_factory=list)
     about: About | None = None
     places: list[Place] = field(default_factory=list)
@@ -97,8 +99,10 @@ async def examine(federation: FederationConfig, node: NodeConfig | None, listen_
         ],
     )
     for patient in diagnosis.patients:
-        if patient.here and node is not None and (running := find(node.state_dir)) is not None:
-            patient.listens = running.listen
+        if patient.here and node is not None:
+            patient.hides = is_hidden(patient.member.address, node.listen)
+            if (running := find(node.state_dir)) is not None:
+                patient.listens = running.listen
     if usable and discovery:
         overhearing = Overhearing(usable, own_addresses())
         await overhearing.run(listen_s, await _machines(diagnosis.patients))
@@ -230,7 +234,8 @@ def _of_interface(diagnosis: Diagnosis, tally: Tally) -> Problem | None:
         )
     if tally.answered:
         who = ", ".join(sorted(tally.answered))
-        return Problem(text=f"{name}: multicast is blocked on the way: {heard}; but asked directly, {who} answers",
+        answer = "answers" if len(tally.answered) == 1 else "answer"
+        return Problem(text=f"{name}: multicast is blocked on the way: {heard}; but asked directly, {who} {answer}",
                        remedy=BLOCKED)  # fmt: skip
     near = [
         patient.member.name
@@ -273,19 +278,34 @@ def _of_members(diagnosis: Diagnosis) -> Iterator[Problem]:
             if not patient.here:
                 yield _unreachable(diagnosis, patient)
             continue
-        yield from _of_other_places(patient, place)
+        yield from _of_other_places(diagnosis.federation, patient, place)
         yield from _of_answer(diagnosis, patient, place.answer)
 
 
-def _of_other_places(patient: Patient, works: Place) -> Iterator[Problem]:
+def _of_other_places(federation: FederationConfig, patient: Patient, works: Place) -> Iterator[Problem]:
     """A listed address that does not work, beside one that does."""
+    if patient.hides:
+        port = str(patient.member.address).rpartition(":")[2]
+        yield Problem(
+            text=f"{patient.member.name} listens on this machine alone: nobody reaches it at its listed address "
+            f"{patient.member.address}",
+            remedy=f'set `listen = "0.0.0.0:{port}"` in its node.toml, and start it again',
+        )
+        return
     for place in patient.places:
         if "file" in place.via and place is not works:
             yield Problem(
                 text=f"{patient.member.name} is not at its listed address {place.address} ({_why(place.answer)}), "
                 f"but at {works.address}",
-                remedy=f"change its address in federation.toml, or leave it out: discovery has found {works.address}",
+                remedy=f"{_another_address(federation, patient.member.name)}; with discovery it needs none",
             )
+
+
+def _another_address(federation: FederationConfig, name: str) -> str:
+    """How a member is given another address: where there is a charter, that in the file counts no more."""
+    if not federation.admin:
+        return "change its address in federation.toml, everywhere"
+    return f"`p2pfl member set {federation.path.parent.name} --address {name}=HOST:PORT` where the admin key is"
 
 
 def _of_answer(diagnosis: Diagnosis, patient: Patient, answer: Answer) -> Iterator[Problem]:

@@ -54,7 +54,7 @@ WAITING_BYTES = 64 << 20
 """The memory for models that wait for their test: a large one may take longer than until the next is due."""
 TRAINING_NICE = 10
 """How much lower the priority of training is: it takes all time that nothing else wants, and no more."""
-NOTICES = frozenset({"joined", "storage-restored", "enough-neighbors", "probation"})
+NOTICES = frozenset({"joined", "storage-restored", "enough-neighbors", "probation", "trained-enough"})
 """Kinds of what has become right, or was meant to be: told, and no alarm."""
 FIRST_ALARMS = 5
 LATER_ALARMS = 100
@@ -296,7 +296,8 @@ class Driver:
         """The engine takes what came of the round when the core asks it to commit one."""
         self.engine_thread.engine.outcomes.put(None if local is None else (start, local))
         steps, samples = (local.steps, local.samples) if local else (0, 0)
-        self.take(RoundTrained(steps=steps, samples=samples, waited_s=waited_s))
+        figure = self.workshop.figure if local else None
+        self.take(RoundTrained(steps=steps, samples=samples, waited_s=waited_s, figure=figure))
 
     def _put_back(self) -> None:
         """A round was dropped: what the learner keeps for itself is, before the next one, what it was before."""

@@ -87,7 +87,7 @@ STRANDED_S = 5.0
 STOPPED = 130
 LINE_LIMIT = 1 << 20
 LOG_FILE = "node.log"
-SHARED = ("click", "numpy.random", "p2pfl.config.load", "p2pfl.runtime.app")
+SHARED = ("click", "numpy.random", "p2pfl.config.load", "p2pfl.runtime.process")
 """What every node imports."""
 SHARED_WITH_TORCH = ("p2pfl.learn.trainer", "p2pfl.learn.digits")
 WITHOUT_TORCH = ("quadratic",)

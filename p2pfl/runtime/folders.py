@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.load import FILE_NAME, federation_mistakes
-from p2pfl.config.model import FederationConfig, GossipConfig, TrainingConfig
+from p2pfl.config.model import Compute, FederationConfig, GossipConfig, TrainingConfig
 from p2pfl.config.writing import NewMember, node_text
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import StorageError, UserError
@@ -27,8 +27,9 @@ from topologies.files.content import is_file
 KEY_FILE = "node.key"
 
 
-def save(federation: FederationConfig, folder: Path) -> Path:
-    """Write the federation into a new folder, with keys, and addresses on this machine; returns its path.
+def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Compute] | None = None) -> Path:
+    """Write the federation into a new folder, with keys, and addresses on this machine; returns its path. `compute`
+    says by node where it trains.
 
     Raises UserError: the folder exists, or something in the federation has no name by which a file could find it.
     """
@@ -39,7 +40,7 @@ def save(federation: FederationConfig, folder: Path) -> Path:
     with appearing(target) as staging:
         beside = federation.path.parent
         members = [
-            make_node(staging, member.name, port)
+            make_node(staging, member.name, port, (compute or {}).get(member.name))
             for member, port in zip(federation.members, free_ports(len(federation.members)), strict=True)
         ]
         own = {(i, j): (members[i].name, members[j].name) for i, j in federation.edge_compressors}
@@ -113,12 +114,16 @@ def appearing(target: Path, *, replacing: bool = False) -> Iterator[Path]:
         raise StorageError(f"{target} could not be made: {error.strerror}") from error
 
 
-def make_node(folder: Path, name: str, port: int) -> NewMember:
+def make_node(folder: Path, name: str, port: int, compute: Compute | None = None) -> NewMember:
+    """`compute` says where it trains; None: nothing is said of that."""
     (folder / name).mkdir(mode=0o700)
     identity = Identity.generate()
     identity.save(folder / name / KEY_FILE)
     member = NewMember(name=name, key=public_text(identity.public), address=f"127.0.0.1:{port}")
-    (folder / name / "node.toml").write_text(node_text(member), encoding="utf-8")
+    usual = Compute()
+    told = {key: getattr(compute or usual, key) for key in ("device", "precision")}
+    own = {key: value for key, value in told.items() if value != getattr(usual, key)}
+    (folder / name / "node.toml").write_text(node_text(member, told=own), encoding="utf-8")
     return member
 
 

@@ -29,8 +29,8 @@ class Handed:
 
     to: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    newer: int = 0
-    """The version that somebody had already, if it is higher."""
+    newer: dict[str, int] = field(default_factory=dict)
+    """The versions that members say they have already, where these are higher. Nobody proves that."""
 
 
 async def newest_from(federation: FederationConfig, admin: Identity) -> tuple[FederationConfig, int]:
@@ -68,8 +68,7 @@ async def hand(before: FederationConfig, charter: Charter, admin: Identity) -> H
         answers, failures = await _visit(members, bring, enough=enough)
         handed.to += sorted(answers)
         handed.failed |= failures
-        handed.newer = max([handed.newer, *answers.values()])
-    handed.newer = handed.newer if handed.newer > charter.version else 0
+        handed.newer |= {name: version for name, version in answers.items() if version > charter.version}
     return handed
 
 

@@ -14,7 +14,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.config.writing import NewMember, node_text
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
-from p2pfl.net.address import free_ports, parse_address
+from p2pfl.net.address import free_ports, is_loopback, parse_address
 from p2pfl.runtime.folders import KEY_FILE, appearing
 
 INVITE_FILE = "invite"
@@ -38,7 +38,7 @@ def make_folder(invite: Invite, target: Path, *, source: Path | None, address: s
         own.mkdir(mode=0o700)
         identity.save(own / KEY_FILE)
         member = NewMember(name=invite.name, key=public_text(identity.public), address=at)
-        reachable = not _is_loopback(parse_address(at, "--address").host)
+        reachable = not is_loopback(parse_address(at, "--address").host)
         (own / "node.toml").write_text(node_text(member, reachable=reachable), encoding="utf-8")
         (own / INVITE_FILE).write_text(f"{invite.line()}\n", encoding="utf-8")
         if federation is not None:
@@ -89,7 +89,7 @@ def own_address(invite: Invite) -> str:
             probe.connect((there.host, there.port))  # nothing is sent
             host = probe.getsockname()[0]
             break
-    return f"{host}:{free_ports(1)[0] if _is_loopback(host) or not _is_free(USUAL_PORT) else USUAL_PORT}"
+    return f"{host}:{free_ports(1)[0] if is_loopback(host) or not _is_free(USUAL_PORT) else USUAL_PORT}"
 
 
 def _is_free(port: int) -> bool:
@@ -98,7 +98,3 @@ def _is_free(port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")

@@ -29,7 +29,7 @@ from p2pfl.config.load import (
     node_file,
 )
 from p2pfl.config.load import NODE_FILE_NAME as NODE_FILE
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import Compute, FederationConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.sharing import WHOLE
@@ -79,7 +79,19 @@ def read_learned(path: Path, *, federation: Path | None = None, node: str | None
     if not path.exists():
         raise UserError("no such file or folder", key="SNAPSHOT", value=str(path), allowed=ALLOWED)
     path = path.absolute()
+    is_nodes = any((path / name).exists() for name in (NODE_FILE, DEFAULTS["state_dir"]))
+    if (path / FILE_NAME).is_file() and not is_nodes:
+        path = _folder_of(path, node)
     return _from_folder(path, federation, node) if path.is_dir() else _from_file(path, federation, node)
+
+
+def _folder_of(federation: Path, node: str | None) -> Path:
+    """The node's folder in that of a federation."""
+    if node is not None and (federation / node).is_dir():
+        return federation / node
+    here = sorted(file.parent.name for file in federation.glob(f"*/{NODE_FILE}"))
+    allowed = ", ".join(f"{federation.name}/{name}" for name in here) or ALLOWED
+    raise UserError("the folder of a federation, not of a node", key="SNAPSHOT", value=str(federation), allowed=allowed)
 
 
 def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]) -> bytes:
@@ -211,7 +223,10 @@ def _for_readers(federation: FederationConfig, path: Path) -> FederationConfig:
 
 def _learner(federation: FederationConfig, folder: Path, name: str) -> Learner:
     find_member(federation, name)
-    return load_learner(federation, load_node(_node_file(federation, folder, name), federation, name))
+    node = load_node(_node_file(federation, folder, name), federation, name)
+    usual = Compute()
+    on_host = replace(node, device=usual.device, precision=usual.precision)  # it may be another machine
+    return load_learner(federation, on_host)
 
 
 def _node_file(federation: FederationConfig, folder: Path, name: str | None) -> Path:

@@ -34,16 +34,6 @@ def software() -> str:
         return "source"
 
 
-def charter_of(federation: FederationConfig) -> int:
-    """The version of its charter, 0 where it has none."""
-    return 0 if federation.edition is None else federation.edition.version
-
-
-def is_retired(member: Member) -> bool:
-    """Whether the member has left for good: its row in the list only keeps the others' places."""
-    return member.retired
-
-
 class Overview:
     """`federation` gives the one that the node holds now, `rows` are the latest of each member, by index."""
 
@@ -127,10 +117,10 @@ class Overview:
             quiet_after_s=self.quiet_after_s,
             rounds_to_do=federation.training.rounds,
             topology=federation.topology,
-            charter=charter_of(federation),
+            charter=federation.charter_version,
             software=software(),
             edges=federation.edges,
-            members=[self._row(member, now) for member in federation.members if not is_retired(member)],
+            members=[self._row(member, now) for member in federation.present],
             alarms=self.feed.standing(),
             events=list(self.feed.events),
         )
@@ -139,10 +129,10 @@ class Overview:
     def step(self) -> tuple[int, bytes | None]:
         """What has changed since the step before, and its number; None where the change is told by `whole` only."""
         now, before = time.monotonic(), self._told
-        members = [member for member in self.federation().members if not is_retired(member)]
+        members = self.federation().present
         self._told = {member.index: self._row(member, now) for member in members}
         self._number += 1
-        shape = (tuple(members), self.federation().edges, self.federation().training.rounds)
+        shape = (members, self.federation().edges, self.federation().training.rounds)
         is_new, self._shape = shape != self._shape, shape
         found = FederationStep(
             number=self._number,

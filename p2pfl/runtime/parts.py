@@ -39,11 +39,12 @@ from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import Learner
+from p2pfl.learn.interface import Learner, device_of
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.sharing import WHOLE
+from p2pfl.learn.stopping import Gauge, gauge_of
 from p2pfl.net.discovery import require_zeroconf
 from p2pfl.reporting.traffic import compressor_mistakes
 from p2pfl.storage import Durability, Loaded, Store
@@ -74,6 +75,8 @@ class Setup:
     learner: Learner
     method: Method
     durability: Durability
+    gauge: Gauge | None = None
+    """Reads what must improve for training to go on; None: nothing must."""
 
     @property
     def exchanged_size(self) -> int:
@@ -108,6 +111,7 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity)
     if node.discovery:
         require_zeroconf(node.path if node.path.exists() else federation.path)
     learner, method = load_learner(federation, node), method_of(federation)
+    log.info("training on %s", device_of(learner))
     for notice in federation.notices:
         log.warning("%s", notice)
     _keep_small_numbers()
@@ -121,7 +125,16 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity)
         learner=learner,
         method=method,
         durability=durability_of(node, learner),
+        gauge=_gauge(federation, learner),
     )
+
+
+def _gauge(federation: FederationConfig, learner: Learner) -> Gauge | None:
+    try:
+        return gauge_of(federation.training, learner)
+    except UserError as error:
+        error.file = error.file or str(federation.path)
+        raise
 
 
 def durability_of(node: NodeConfig, learner: Learner) -> Durability:
@@ -154,6 +167,7 @@ def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
         local_dir=node.path.parent,
         share=federation.gossip.share,
         file=federation.path,
+        compute=node.compute,
     )
 
 
@@ -317,8 +331,9 @@ def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
 
 
 def bound_of(training: TrainingConfig | Settings) -> str:
-    """What bounds training: rounds, or seconds."""
-    return f"{training.time_s} s" if training.rounds is None else f"{training.rounds} rounds"
+    """What bounds training: rounds, or seconds, and what may end it before."""
+    bound = f"{training.time_s} s" if training.rounds is None else f"{training.rounds} rounds"
+    return bound if training.stop is None else f"{bound}; {training.stop}"
 
 
 def settings_for(setup: Setup) -> Settings:
@@ -353,6 +368,7 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Core:
         rounds=state.rounds,
         elapsed_s=state.elapsed_s,
         alone=state.alone,
+        best=state.best,
         durable=setup.durability == "exchange",
         ended=state.ended is not None and state.ended == bound_of(setup.federation.training),
         start=Start(state.life, random_name()),

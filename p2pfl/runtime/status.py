@@ -19,6 +19,7 @@ from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm
 from p2pfl.core.limits import pace_setter
 from p2pfl.core.standing import View
+from p2pfl.learn.interface import device_of
 from p2pfl.net.channel import Counters
 from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.reporting.alarms import BACK
@@ -81,6 +82,8 @@ class Status:
                 self._neighbor(edge, held[edge.peer], kept.get(edge.peer), now) for edge in self.core.edges.values()
             ],
             members_version=self.members_version(),
+            device=device_of(self.workshop.learner),
+            through_by=self.core.rounds.training.enough(now) if self.core.ending.is_through else None,
         )
 
     def _pace_set_by(self, now: float) -> str | None:

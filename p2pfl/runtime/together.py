@@ -10,12 +10,13 @@ import asyncio
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from p2pfl.config.load import load_node, node_file
-from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.config.model import Compute, FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import LearningError
 from p2pfl.net.address import free_ports
@@ -23,6 +24,7 @@ from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Report
 from p2pfl.runtime.app import Application, OneProcess
 from p2pfl.runtime.driver import compute_thread
+from p2pfl.runtime.each_round import OnRound
 from p2pfl.runtime.fleet import STOPPED, Child, Lies
 from p2pfl.runtime.parts import Setup, setup_of
 from p2pfl.runtime.report import History, final_report
@@ -34,13 +36,18 @@ LISTEN_EVERY_S = 0.1
 OnProgress = Callable[[Point], None]
 
 
-def run_together(federation: FederationConfig, on_progress: OnProgress | None = None) -> Report:
+def run_together(
+    federation: FederationConfig,
+    on_progress: OnProgress | None = None,
+    *,
+    wishes: Wishes | None = None,
+) -> Report:
     """Run all nodes to their end. Ctrl-C cancels, once the local round under way is over.
 
     Raises UserError: the task, its options or the data are wrong; LearningError: the task failed in a node.
     """
     with tempfile.TemporaryDirectory(prefix="p2pfl-") as folder:
-        together = Together(*_with_keys(federation), Path(folder), on_progress)
+        together = Together(*_with_keys(federation), Path(folder), on_progress, wishes or Wishes())
         setups = together.prepare()
         outcome = _Outcome()
         thread = threading.Thread(target=outcome.find, args=(together, setups), name="p2pfl")
@@ -54,6 +61,29 @@ def run_together(federation: FederationConfig, on_progress: OnProgress | None = 
                 outcome.is_there.wait()  # in Python 3.11 a thread whose join was interrupted counts as stopped
                 thread.join()
     return outcome.report()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a program wants of each node beside what its federation says."""
+
+    compute: Mapping[str, Compute] = field(default_factory=dict)
+    """Where it trains, by node, where its node file does not say it."""
+    on_round: OnRound | None = None
+    checkpoints: Path | None = None
+    """The folder in which each node has one for files with its model, every `checkpoint_every` rounds."""
+    checkpoint_every: int = 0
+    checkpoints_kept: int = 1
+
+    def of(self, node: NodeConfig) -> dict[str, Any]:
+        """What follows for one node's configuration."""
+        compute = self.compute.get(node.name, node.compute)
+        found: dict[str, Any] = {"device": compute.device, "precision": compute.precision}
+        if self.checkpoints is None:
+            return found
+        every, kept = self.checkpoint_every, self.checkpoints_kept
+        folder = self.checkpoints.absolute() / node.name
+        return found | {"checkpoint_dir": folder, "checkpoint_every": every, "checkpoints_kept": kept}
 
 
 class _Outcome:
@@ -104,6 +134,7 @@ class Together:
     identities: Sequence[Identity]
     folder: Path
     on_progress: OnProgress | None = None
+    wishes: Wishes = field(default_factory=Wishes)
     children: list[Child] = field(default_factory=list)
     lies: Lies | None = None
     stopping: bool = False
@@ -160,6 +191,7 @@ class Together:
         node = load_node(place, self.federation, name)
         return replace(
             node,
+            **self.wishes.of(node),
             state_dir=self.folder / name / "state",
             listen=self.federation.member(name).address or "127.0.0.1:0",
             status_listen=None,
@@ -168,7 +200,9 @@ class Together:
         )
 
     async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
-        result = await Application(setup, on_line=child.lines.append, sketched=True, shared=shared).run()
+        on_round = self.wishes.on_round
+        application = Application(setup, on_line=child.lines.append, sketched=True, shared=shared, on_round=on_round)
+        result = await application.run()
         child.exit_code = 0 if result is not None and result.finished else STOPPED
         child.ended_s = self.elapsed_s
 

@@ -19,7 +19,7 @@ ALONE_S = 60.0
 """So many rounds in a row without a neighbor, in so much time at least, are an alarm."""
 DISK_EVERY_S = 30.0
 STARTING_S = 60.0
-"""Who is heard of before this has been there all the time, as far as this node can know."""
+"""Who is heard of before this has been there all the time, as far as this node can know; longer where rows are rare."""
 LINES = 12.0
 """So many events of members that are no neighbors are told at once; then one in five minutes."""
 LINES_PER_S = 1 / 300
@@ -89,8 +89,8 @@ class Lookout:
 
     # -- of all members, by what they say -----------------------------------------------------------------------------
 
-    def hear(self, row: VitalsRow, before: VitalsRow | None, now: float) -> None:
-        """A member has said something new."""
+    def hear(self, row: VitalsRow, before: VitalsRow | None, now: float, *, starting_s: float = STARTING_S) -> None:
+        """A member has said something new. Until `starting_s` after the start nobody counts as having joined."""
         member, vitals = row.vitals.member, row.vitals
         if row.source is None:
             return
@@ -98,7 +98,7 @@ class Lookout:
             self.quiet.discard(member)
             self._mention("back", member, f"heard of again, in round {vitals.rounds}", now)
         if before is None:
-            if now - self.began_at > STARTING_S and vitals.phase not in OVER:
+            if now - self.began_at > starting_s and vitals.phase not in OVER:
                 self._mention("joined", member, f"heard of for the first time, in round {vitals.rounds}", now)
         elif before.vitals.life != vitals.life:
             self._mention("new-life", member, "has begun anew, without what it had learned", now)

@@ -18,7 +18,10 @@ from pathlib import Path
 
 from p2pfl.errors import LearningError, StorageError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.stopping import Gauge
 from p2pfl.reporting.sketch import Sketch
+from p2pfl.runtime.each_round import EachRound
+from p2pfl.runtime.model_files import ModelFiles
 
 log = logging.getLogger("p2pfl")
 
@@ -65,6 +68,13 @@ class Workshop:
     sketch: Sketch | None = None
     strict: bool = False
     """Whether a test that fails is an error; else it is logged, and the node goes on."""
+    files: ModelFiles | None = None
+    """Where the model is written to now and then; None: nowhere."""
+    after_round: EachRound | None = None
+    gauge: Gauge | None = None
+    """Reads what must improve for training to go on; None: nothing must."""
+    figure: float | None = None
+    """What it has read after the latest local round."""
     tested: Tested | None = None
     loss: float | None = None
     sketched: list[float] = field(default_factory=list)
@@ -73,11 +83,19 @@ class Workshop:
     """The CPU-seconds of training alone, in its thread."""
 
     def train(self, start: RoundStart, index: int) -> LocalRound:
+        if self.files is not None and self.files.is_due(index):
+            self.files.save(start.model, index)
         began = time.thread_time()
         local = self.learner.train(start, index)
         self.cpu_s += time.thread_time() - began
         self.loss = local.loss
         self.steps += local.steps
+        tested = self.tested
+        score = None if tested is None else tested.score
+        if self.gauge is not None:
+            self.figure = self.gauge.read(local.loss, score)
+        if self.after_round is not None:
+            self.after_round(local, index + 1, score, None if tested is None else tested.of.rounds)
         return replace(local, local=self.learner.local_state())
 
     def is_due(self, tick: int) -> bool:
@@ -90,6 +108,8 @@ class Workshop:
     def measure(self, vector: Vector, of: Moment) -> None:
         """Score `vector` (d,) on the common test set. Raises LearningError: the task failed, and this is `strict`."""
         self.sketched = self.sketch_of(vector)
+        if of.final and self.files is not None:
+            self.files.save(vector, of.rounds)
         try:
             score = self.learner.evaluate(vector, "test")
         except LearningError as error:

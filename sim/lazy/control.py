@@ -47,6 +47,9 @@ class LazyEngine:
     with chance.
     """
 
+    figure: float | None = None
+    """Where a figure must improve, operations are not put off."""
+
     def __init__(
         self,
         plane: Plane,

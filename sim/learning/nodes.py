@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.errors import UserError
+from p2pfl.learn.devices import seeded
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.load import learner_for, load_task
 from p2pfl.learn.samples import Samples, TensorSamples, read_samples
 from p2pfl.learn.task import NodeContext, Task
-from p2pfl.learn.trainer import TorchLearner, seeded, try_out
+from p2pfl.learn.trainer import TorchLearner, try_out
 from sim.attacks import Poison
 from sim.attacks.poison import LABELED, classes_of
 

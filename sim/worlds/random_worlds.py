@@ -15,6 +15,7 @@ from p2pfl.chance import stream
 from p2pfl.config.model import Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from sim.worlds.choices import below, choice, log_uniform, permutation, some, uniform
 from sim.worlds.model import (
+    AmendSpec,
     ChurnSpec,
     ComputeSpec,
     CrashSpec,
@@ -38,6 +39,8 @@ RULES = (
     *("trimmed-mean:b=1", "median:b=1", "geometric-median:b=1", "krum:b=1", "multi-krum:b=1", "nnm+trimmed-mean:b=1"),
     *("monna:b=1", "scc:b=1", "hampel:b=1", "cs+:b=2", "balance:b=1"),
 )
+GRAPHS = ("ring", "path", "star", "complete", "keyed-rings")
+"""There is one of any number of members."""
 STALENESS = ("none", "constant", "constant:0.5", "hinge:2,1", "polynomial:0.5", "hinge-polynomial:4,0.5")
 HORIZON_S = 8.0
 """Approximate length of such a run; faults fall into it."""
@@ -64,6 +67,42 @@ def draw(seed: int) -> tuple[FederationConfig, WorldSpec]:
         edge_compressors=_edge_compressors(rng, edges),
     )
     return federation, _world(stream(seed, "drawn world"), nodes)
+
+
+def draw_changing(seed: int) -> tuple[FederationConfig, WorldSpec]:
+    """The same federation on a named graph; its members and graph change a few times, and nobody joins otherwise."""
+    federation, world = draw(seed)
+    rng, nodes = stream(seed, "drawn changes"), len(federation.members)
+    changes = _amendments(rng, nodes)
+    joins = tuple(JoinSpec(nodes=one.join, at_s=one.at_s) for one in changes if one.join)
+    changing = replace(
+        world,
+        amendments=changes,
+        joins=(),
+        churn=None,
+        crashes=_crashes(rng, nodes, joins) if rng.random() < 0.5 else (),
+    )
+    return replace(federation, topology=choice(rng, GRAPHS), edge_compressors={}), changing
+
+
+def _amendments(rng: Random, nodes: int) -> tuple[AmendSpec, ...]:
+    """Two members at least are there all the time."""
+    order = permutation(rng, nodes)
+    others = order[2:]
+    joining = [node for node in others if rng.random() < 0.4]
+    found, here, now = [], [node for node in others if node not in joining], 0.0
+    for _ in range(1 + below(rng, 3)):
+        now += log_uniform(rng, 0.05, HORIZON_S / 3)
+        join = tuple(sorted(joining)) if rng.random() < 0.5 else tuple(joining[:1])
+        leave = (choice(rng, here),) if here and rng.random() < 0.5 else ()
+        joining = [node for node in joining if node not in join]
+        here = [node for node in (*here, *join) if node not in leave]
+        found.append(
+            AmendSpec(at_s=now, join=join, leave=leave, topology=choice(rng, GRAPHS) if rng.random() < 0.6 else None)
+        )
+    if joining:
+        found.append(AmendSpec(at_s=now + 0.1, join=tuple(sorted(joining))))
+    return tuple(found)
 
 
 def _member(seed: int, index: int) -> Member:

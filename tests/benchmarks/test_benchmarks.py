@@ -23,6 +23,7 @@ SMALLEST = {
     "engine": "--parameters 10k --compressors q4 --repeats 1",
     "goodput": "--mb 1 --messages 1 --repeats 1",
     "indices": "",
+    "join_time": "--nodes 2 --times 1 --step-s 0.1",
     "joins": "--sizes 5 --joins 2",
     "losses": "--scenario wipe --rounds 40",
     "page": "--nodes 3 --pages 2 --seconds 2",
@@ -35,8 +36,8 @@ SMALLEST = {
     "wiped_digits": "--rounds 5 --seeds 1",
     "robust/averaging": "--rounds 2 --liars 1",
 }
-PARTS = {"goodput_layers", "goodput_measures", "page_site", "recorded", "robust/graphs", "robust/tables"}
-"""Imported by others, tested elsewhere, or read what a long study has written."""
+PARTS = {"goodput_layers", "goodput_measures", "page_shots", "page_site", "recorded", "robust/graphs", "robust/tables"}
+"""Imported by others, tested elsewhere, need a browser, or read what a long study has written."""
 TOLD = {"conformance", "endings", "losses"}
 """exit with 1 where figures are not as they should be, as they are not in so few rounds."""
 

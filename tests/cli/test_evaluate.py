@@ -52,6 +52,11 @@ def test_the_state_folder_and_the_exported_file_give_the_same(p2pfl, learned, tm
     assert p2pfl("evaluate", "m.safetensors", "--federation", learned, "--format", "json").out == told
 
 
+def test_the_folder_of_the_federation_will_do_with_the_node(p2pfl, learned):
+    told = p2pfl("evaluate", learned / "node0", "--format", "json").out
+    assert p2pfl("evaluate", learned, "--node", "node0", "--format", "json").out == told
+
+
 def test_the_table_leaves_out_what_there_is_not(p2pfl, learned):
     lines = dict(line.split() for line in p2pfl("evaluate", learned / "node0").out.splitlines())
     assert (lines["node"], lines["rounds"]) == ("node0", "3")
@@ -94,7 +99,8 @@ def test_if_the_newest_snapshot_is_damaged_the_one_before_and_its_log_do_with_a_
     [
         (["{ward}/nowhere"], "SNAPSHOT: no such file or folder"),
         (["{ward}/node1"], "node1: no state here; allowed: the folder of a node that has run"),
-        (["{ward}"], "no such node (found 'ward'); allowed: node0, node1"),
+        (["{ward}"], "SNAPSHOT: the folder of a federation, not of a node"),
+        (["{ward}", "--node", "pi"], "allowed: ward/node0, ward/node1"),
         (
             ["{ward}/node0", "--node", "node1"],
             "node: this is the state of another node (found 'node0'); allowed: node1",

@@ -277,3 +277,28 @@ def test_in_one_process_it_runs_with_those_who_are_there(ward, member):
     assert [one.name for one in federation.config.members] == ["pi2", "pi3"]
     assert federation.config.admin == ()
     assert len(federation.run().nodes) == 2
+
+
+def test_two_members_are_not_at_one_address(p2pfl, member, ward, ask):
+    before = contents(ward)
+    taken = load_config(ward).members[1].address
+    outcome = member("set", "--address", f"pi1={taken}")
+    assert outcome.code == 2
+    assert "pi2 is at the address that pi1 would have" in outcome.err
+    assert contents(ward) == before
+
+
+def test_what_is_no_address_is_said_before_anybody_is_dialed(p2pfl, ward):
+    outcome = p2pfl("member", "set", "ward", "--address", "pi1=nowhere")
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1
+    assert "NAME=HOST:PORT" in outcome.err
+
+
+def test_an_invite_names_the_command_for_its_answer_and_addresses_that_only_this_machine_reaches(p2pfl, member, ward):
+    assert "p2pfl member replace ward" in p2pfl("invite", "ward", "pi2", "--replace", "--no-qr").err
+    said = p2pfl("invite", "ward", "pi4", "--no-qr").err
+    assert "p2pfl member add ward" in said
+    assert "for this machine alone" in said
+    member("set", *(f"--address=pi{number}=10.0.0.{number}:8470" for number in (1, 2, 3)))
+    assert "for this machine alone" not in p2pfl("invite", "ward", "pi5", "--no-qr").err

@@ -83,6 +83,7 @@ def test_an_address_may_be_written_short_or_long(p2pfl, page, form):
             "distance": 0.01,
             "alarms": {"resync": 2, "storage": 1},
             "disk_refuses": None,
+            "device": None,
             "second_hand": None,
         }
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from p2pfl.cli.watch import view
+from p2pfl.cli.watch import NARROW, view
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pages import KNOWN, ROW, note_address, serving
@@ -20,7 +20,7 @@ SAID = {"federation": "ward", "node": "node0", "phase": "training", "rounds": 12
 
 def drawn(known, *, rows=50, width=80, **options):
     out = io.StringIO()
-    Console(file=out, width=width, highlight=False, **options).print(view(known, rows=rows))
+    Console(file=out, width=width, highlight=False, **options).print(view(known, rows=rows, narrow=width < NARROW))
     return out.getvalue()
 
 
@@ -48,6 +48,16 @@ def test_an_alarm_says_what_since_when_what_is_done_and_what_to_do():
 def test_the_latest_event_comes_first():
     text = drawn(KNOWN)
     assert text.index("neighbor-lost node3  gone") < text.index("started")
+
+
+def test_a_figure_stays_beside_its_unit():
+    lines = drawn(KNOWN | {"members": [{"index": 0, "name": "node0"} | ROW]}).splitlines()
+    assert lines[1] == "1 training; round 12 of 40"
+    assert lines[2] == "accuracy 0.875; sent 1.2 MB, 1.0 kB/s"
+
+
+def test_on_a_narrow_terminal_words_are_not_columns_of_letters():
+    assert "training" in drawn(KNOWN, width=48)
 
 
 def test_what_came_by_others_has_a_star():

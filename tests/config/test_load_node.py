@@ -91,3 +91,12 @@ def test_a_node_may_differ_from_the_federation_in_whether_it_looks_for_others(va
     node = load_node(configured(federation, text), federation)
     assert node.discovery is found
     assert node.interfaces == (() if own is None else ("eth0",))
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "mps"])
+def test_where_a_node_trains_is_its_own_business(federation, device):
+    file = configured(federation, f'[node]\ndevice = "{device}"\nprecision = "bf16"\n')
+    compute = load_node(file, federation).compute
+    assert (compute.device, compute.precision, compute.file) == (device, "bf16", file)
+    (mistake,) = node_mistakes(configured(federation, f'[node]\ndevice = "{device}:x"\n'), federation)
+    assert (mistake.key, mistake.value) == ("node.device", f"{device}:x")

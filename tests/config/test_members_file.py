@@ -1,4 +1,4 @@
-"""members.toml says what was signed; a change by hand is one clear error."""
+"""The file members.toml says what was signed; a change by hand is one clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""install.sh checks a new federation as a whole before anything takes the place of what a working board has."""
+"""Before anything on a working board is replaced, install.sh checks the new federation as a whole."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, ResetEdge
 from p2pfl.core.events import RequestApplied
+from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.changes import EdgesWereChanged, redo
 from p2pfl.engine.codecs import Codecs
@@ -276,3 +277,20 @@ def test_a_change_of_the_graph_is_replayed_as_it_happened():
         assert not state.edges[peer].own.any()
         assert state.edges[peer].kept == {}
         assert state.edges[peer].record == EdgeRecord()
+
+
+def test_the_best_figure_survives_in_log_and_snapshot_and_is_of_no_other_model():
+    pair = Pair()
+    for version, best in ((1, None), (2, Best(0.25, 1))):
+        tick = CommitRound(version=version, trained=False, rho=0.0, elapsed_s=0.0, least_samples=0.0, best=best)
+        pair.run(0, tick)
+        kind, header, blobs = entry(pair.changes[0][-1])
+        again = change(kind, json.loads(json.dumps(header)), blobs, np.dtype(np.float32))
+        state = copy.deepcopy(pair.start[0])
+        redo(state, again, codecs=pair.codecs, method=pair.method)
+        header = json.loads(json.dumps(image(state, with_replicas=False).header))
+        assert state.best == restore(header, {"model": state.channels}, {}).best == best
+        del header["best"]
+        assert restore(header, {"model": state.channels}, {}).best is None, "older software had none"
+    pair.run(0, Bootstrap(peers=(1,)))
+    assert pair.engines[0].state.best is None

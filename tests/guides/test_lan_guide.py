@@ -1,4 +1,4 @@
-"""docs/lan.md explains what the doctor says, in the doctor's words."""
+"""The page docs/lan.md explains what the doctor says, in the doctor's words."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Running:
 
     def learn_with(self, learner: Any) -> None:
         """Of use before the node's task has begun: before anything is awaited."""
-        self.application.setup = replace(self.setup, learner=learner)
+        self.application.changing.setup = replace(self.setup, learner=learner)
 
     def hold(self) -> Held:
         """Its rounds, until `let_go`: of use when `learn_with` is."""

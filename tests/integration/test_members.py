@@ -93,7 +93,7 @@ async def test_who_was_off_hears_of_it_from_its_neighbors_and_an_older_one_is_re
     await late.break_off()
     assert newest(federation, late.setup.node.state_dir).edition == second.edition
     handed = await hand(amended(federation, second), first, ADMIN)
-    assert handed.newer == 2
+    assert handed.newer == {"node0": 2, "node1": 2}
     assert version_of(nodes[0]) == 2
 
 
@@ -195,6 +195,32 @@ async def test_a_newcomer_exchanges_and_nobody_is_started_again(chartered, start
     for node in (nodes[0], nodes[2], newcomer):
         await node.until(lambda node=node: len(node.status.neighbors) == 2 and node.status.peers == 2)
         assert node.status.alarms == {}
+
+
+async def test_who_is_removed_after_an_index_was_given_twice_is_cut_off_without_a_restart(chartered, start):
+    """Nothing else of that charter can hold: the nodes have run with somebody else under the index."""
+    field = chartered(3)
+    nodes = start(field)
+    await under_way(nodes)
+    federation = field.federation()
+    two = [with_member(federation, name=name, key=Identity.generate().public, address=None) for name in ("one", "two")]
+    lost, won = sorted(map(sign, two), key=lambda charter: charter.digest)
+    for charter in (lost, won):
+        await hand(federation, charter, ADMIN)
+    for node in nodes:
+        await node.until(lambda node=node: "charter-waits" in node.status.alarms)
+    removed = sign(without_member(amended(federation, won), "node1"))
+    await hand(amended(federation, won), removed, ADMIN)
+    assert (await nodes[1].result()).removed
+    for node in (nodes[0], nodes[2]):
+        await node.until(lambda node=node: node.status.peers == 1 and "node1" not in names_around(node))
+        links = node.application.links
+        assert federation.members[1].key not in links._greeter.members
+        assert lost.members[3].key not in links._greeter.members, "whom no charter lists any more"
+
+
+def names_around(node):
+    return [neighbor.name for neighbor in node.status.neighbors]
 
 
 async def test_a_node_whose_only_neighbor_was_replaced_while_it_was_off_gets_in(chartered, start):

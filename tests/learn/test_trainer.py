@@ -14,10 +14,11 @@ from torch.nn import functional
 
 from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
+from p2pfl.learn.devices import seeded
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods.variate import Variate
-from p2pfl.learn.trainer import TorchLearner, seeded
+from p2pfl.learn.trainer import TorchLearner
 
 
 def dropout_model():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from p2pfl.errors import UserError
 from p2pfl.net.address import Address
-from p2pfl.net.route import MOST_HINTS, Route
+from p2pfl.net.route import Route
 
 NOWHERE = "127.0.0.1:1"
 
@@ -63,16 +66,38 @@ async def test_a_newcomer_that_was_unknown_at_the_start_is_counted_and_let_in(fe
         assert a.links.counters.peers[5].sessions == 1
 
 
-async def test_a_neighbor_that_had_not_heard_of_the_edge_yet_is_dialed_again_soon(federation):
+@pytest.fixture
+def slow(quick):
+    """Who is refused for good dials again in a quarter of an hour, and a dial may hang as long."""
+    return replace(quick, retry_ceiling_s=2000.0, connect_s=1000.0, handshake_s=1000.0)
+
+
+async def test_a_neighbor_that_had_not_heard_of_the_edge_yet_is_dialed_again_soon(federation, slow):
     """It is refused with other words than a federation that differs, which stays as it is."""
     async with (
         federation.node(1, neighbors=frozenset({2})) as b,
-        federation.node(0, {1: b.address()}, neighbors=frozenset({1})) as a,
+        federation.node(0, {1: b.address()}, neighbors=frozenset({1}), limits=slow) as a,
     ):
         await b.until(lambda: b.links.counters.peers[0].refusals)
         assert not a.open
         amend(federation, b, 0)
         await a.until(lambda: a.open and b.open)
+
+
+async def test_a_new_address_is_tried_as_often_as_the_first_one_was(federation, slow):
+    """Though the neighbor had refused this node for good at the old one."""
+    dialed = asyncio.Queue()
+
+    async def attempt(_http, _peer, _place, address):
+        dialed.put_nowait(address.port)
+        return address.port == 1
+
+    async with federation.node(0, {1: NOWHERE}, limits=slow) as a:
+        a.links._dialer._attempt = attempt
+        async with asyncio.timeout(20):
+            assert await dialed.get() == 1
+            amend(federation, a, 1, dial={1: "127.0.0.1:2"})
+            assert [await dialed.get() for _ in range(3)] == [2, 2, 2]
 
 
 async def test_an_address_that_changed_is_dialed_when_the_session_has_ended(federation, relay):
@@ -90,10 +115,23 @@ async def test_an_address_that_changed_is_dialed_when_the_session_has_ended(fede
         await a.until(lambda: a.kinds() == ["open", "close", "open"])
 
 
-async def test_a_dial_to_an_old_address_is_broken_off_for_the_new_one(federation):
-    async with federation.node(1) as b, federation.node(0, {1: NOWHERE}) as a:
-        amend(federation, a, 1, dial={1: b.address()})
-        await a.until(lambda: a.open and b.open)
+async def test_a_dial_to_an_old_address_is_broken_off_for_the_new_one(federation, slow):
+    """Where something takes connections and says nothing."""
+    came = asyncio.Event()
+
+    async def hold(reader, writer):
+        came.set()
+        while await reader.read(1000):
+            pass
+        writer.close()
+
+    async with await asyncio.start_server(hold, "127.0.0.1", 0) as trap, federation.node(1) as b:
+        host, port = trap.sockets[0].getsockname()
+        async with federation.node(0, {1: f"{host}:{port}"}, limits=slow) as a:
+            async with asyncio.timeout(20):
+                await came.wait()
+            amend(federation, a, 1, dial={1: b.address()})
+            await a.until(lambda: a.open and b.open)
 
 
 async def test_what_is_no_address_changes_nothing(federation):
@@ -127,17 +165,6 @@ def test_the_configured_address_comes_first_then_what_worked_then_the_newest_hin
     route.has_worked(Address("configured", 1))
     route.hint([new])
     assert [address.host for address in route.addresses()] == ["configured", "worked", "new", "old"]
-
-
-def test_a_bounded_number_of_hints_is_kept_and_one_that_worked_among_them():
-    route = Route()
-    worked = Address("worked", 1)
-    route.hint([worked])
-    route.has_worked(worked)
-    for number in range(10):
-        route.hint([Address("other", number)])
-    assert len(route.hints) == MOST_HINTS
-    assert route.addresses() == [worked, *(Address("other", number) for number in (9, 8, 7, 6))]
 
 
 async def test_only_what_is_new_ends_a_rest_early():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from p2pfl.errors import UserError
 from p2pfl.net.address import Address
 from p2pfl.net.beacon import PREFIX_BYTES, SERVICE, instance_of, member_of, own_about, prefix_of, seal, unseal
-from p2pfl.net.discovery import Discovery, require_zeroconf
+from p2pfl.net.discovery import MOST_LOOKUPS, Discovery, _Mdns, require_zeroconf
 from p2pfl.net.interfaces import Interface, covered
 from p2pfl.net.overhear import Overhearing, _text
 
@@ -160,6 +160,41 @@ async def test_a_change_of_interfaces_is_announced(monkeypatch):
         assert (index, set(addresses)) == (1, {"127.0.0.1:5000", "127.0.0.9:5000"})
 
 
+async def test_made_up_names_hold_up_no_true_one(monkeypatch):
+    """What was announced whole is known at once; a name that is being asked for is not dropped for another one."""
+    pytest.importorskip("zeroconf")
+    answered, asked = asyncio.Event(), []
+
+    class Info:
+        def __init__(self, _service, name):
+            self.name, self.port = name, 4000
+
+        def load_from_cache(self, _zeroconf):
+            return "whole" in self.name
+
+        async def async_request(self, *_):
+            asked.append(self.name)
+            await answered.wait()
+            return "true" in self.name
+
+        def parsed_addresses(self):
+            return [self.name]
+
+    monkeypatch.setattr("zeroconf.asyncio.AsyncServiceInfo", Info)
+    found = []
+    mdns = _Mdns([], lambda _: "aa", lambda _, addresses, __: found.extend(addresses))
+    for name in ("aa-true", *(f"aa-{number}" for number in range(100)), "aa-whole", "aa-true"):
+        mdns._consider(None, name)
+    assert found == ["aa-whole"]
+    await asyncio.sleep(0)
+    answered.set()
+    await asyncio.gather(*mdns._resolving.values())
+    assert found == ["aa-whole", "aa-true"]
+    assert (len(asked), asked.count("aa-true")) == (MOST_LOOKUPS, 1)
+    await asyncio.sleep(0)
+    assert not mdns._resolving
+
+
 async def test_which_addresses_are_its_own_is_told_when_interfaces_change(monkeypatch):
     pytest.importorskip("zeroconf")
     told = asyncio.Queue()
@@ -243,6 +278,6 @@ async def test_a_node_without_an_interface_says_so_once_and_goes_on(monkeypatch,
 
 
 def test_zeroconf_is_imported_only_where_it_is_used():
-    look = "import sys, p2pfl.runtime.app; print('zeroconf' in sys.modules, 'ifaddr' in sys.modules)"
+    look = "import sys, p2pfl.runtime.process; print('zeroconf' in sys.modules, 'ifaddr' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

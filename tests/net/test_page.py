@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -329,13 +331,36 @@ def test_a_bad_address_is_still_the_users_mistake(site):
         page_of(site, listen="8480")
 
 
-@pytest.mark.parametrize("name", ["X-Forwarded-For", "Via"])
+@pytest.mark.parametrize(
+    "name", ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via"]
+)
 async def test_who_comes_through_a_proxy_of_this_machine_needs_the_token(site, name):
     """Some proxies pass on the name of this machine in place of the one that was asked for."""
     async with aiohttp.ClientSession() as http, page_of(site) as page:
         url = f"http://127.0.0.1:{page.port}/status"
         assert (await http.get(url)).status == 200
         assert (await http.get(url, headers={name: "192.0.2.7"})).status in (401, 403)
+
+
+def nginx(document, said):
+    """The headers that nginx sends on by the example: it leaves out what is not set, but for its own Host."""
+    values = {"$http_host": said["Host"], "$remote_addr": "192.0.2.7"}
+    text = document.read_text(encoding="utf-8")
+    return said | {name: values[value] for name, value in re.findall(r"proxy_set_header (\S+) (\S+);", text)}
+
+
+@pytest.mark.parametrize("host", ["pi1.local", "pi1.local:8443", "localhost", "127.0.0.1:8480"])
+async def test_behind_the_proxy_of_the_docs_all_need_the_token_and_get_a_cookie_for_it(site, host):
+    """Also who asks the proxy for this machine: it passes on whatever name was asked for."""
+    document = Path(__file__).parents[2] / "docs" / "page.md"
+    async with page_of(site, names=["pi1.local"]) as page:
+        for path in FOR_EYES:
+            assert (await ask(page, path, headers=nginx(document, {"Host": host})))[0] == 401
+        enter = nginx(document, {"Host": host}) | {"Origin": f"https://{host}"}
+        code, _, response = await ask(page, "/enter", method="POST", data=TOKEN, headers=enter)
+        assert code == 204
+        cookie = {"Cookie": response.headers["Set-Cookie"].partition(";")[0]}
+        assert (await ask(page, "/federation", headers=nginx(document, {"Host": host}) | cookie))[0] == 200
 
 
 async def test_bytes_that_are_no_text_are_no_token(site):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,28 +15,12 @@ from hypothesis import strategies as st
 from p2pfl.core.messages import VitalsTold
 from p2pfl.crypto.identity import Identity
 from p2pfl.net.spread import EDGE_BYTES_PER_S, HEARD_AT_ONCE, MESSAGE_BYTES, ROW_BYTES, VitalsSpread, period_s
-from p2pfl.reporting.vitals import Vitals, sign
+from p2pfl.reporting.vitals import sign
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from vitals_kit import ROW
 
 REALM = bytes(32)
-ROW = Vitals(
-    member=0,
-    counter=0,
-    life=1,
-    phase="training",
-    rounds=0,
-    accuracy=None,
-    loss=None,
-    distance=None,
-    staleness=None,
-    bytes_sent=0,
-    bytes_received=0,
-    exchanges=0,
-    live=b"",
-    alarms=0,
-    standing=(),
-    charter=0,
-    software="0.1.0",
-)
 
 
 def identity(index):
@@ -91,6 +77,14 @@ class Network:
 
 def path(count):
     return Network(list(pairwise(range(count))))
+
+
+def test_a_row_that_would_be_too_long_is_told_with_fewer_words():
+    """It used to be told no more: the others saw the one before grow old, and no alarm."""
+    network = Network([(0, 1)])
+    network.publish(0, live=bytes([255]) * 128, standing=("a" * 32,) * 6, rounds=7)
+    network.pass_time(2)
+    assert network.nodes[1].rows[0].vitals.rounds == 7
 
 
 def test_everybody_hears_of_everybody_over_a_path():

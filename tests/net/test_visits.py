@@ -15,7 +15,7 @@ from p2pfl.net.channel import GoneError
 from p2pfl.net.doorway import VISIT_BURST
 from p2pfl.net.errands import Errand, UnreachableError
 from p2pfl.net.notices import BOOT_BYTES, Notice, Word
-from p2pfl.net.visits import PIECE_BYTES, say
+from p2pfl.net.visits import PIECE_BYTES, bring, say
 
 NEWCOMER, ADMIN, STRANGER = (Identity(bytes([number]) * 32) for number in (99, 98, 97))
 
@@ -41,8 +41,8 @@ class Charters:
             self.version = version
             self.on_bring()
 
-    def left_behind(self, version):
-        self.left_at.append(version)
+    def left_behind(self, version, peer):
+        self.left_at.append((version, peer))
 
     def may_ask(self, public):
         return public == ADMIN.public
@@ -102,8 +102,17 @@ async def test_who_was_removed_is_refused_and_learns_only_that_there_is_a_newer_
     ):
         await b.until(lambda: "it has version 3 of the members, which does not list this node" in caplog.text)
         assert (newer.version, older.version, older.brought) == (3, 2, [])
-        assert set(older.left_at) == {3}
+        assert set(older.left_at) == {(3, 0)}
         assert not a.open
+
+
+async def test_a_version_that_cannot_be_is_the_fault_of_who_says_it(federation):
+    """An admin's laptop, or a node that was left behind, must not believe in 2^60."""
+    async with federation.node(0, charters=Charters(2**60)) as a:
+        there, laptop = (a.address(), key_of(federation, 0)), errand(ADMIN, binding_of(a))
+        for act in (laptop.bring(*there, charter(2)), laptop.ask(*there, 2**60)):
+            with pytest.raises(UnreachableError, match="which cannot be"):
+                await act
 
 
 async def test_without_admin_keys_a_stranger_is_refused_at_once(federation):
@@ -233,6 +242,39 @@ async def test_strangers_of_one_address_visit_so_often_and_members_are_not_held_
             await stranger.bring(*there, charter(2))
         async with federation.node(1, {0: a.address()}, charters=Charters(2)) as b:
             await b.until(lambda: b.open)
+
+
+async def test_a_member_visits_as_seldom_and_holds_up_no_other_member_and_no_session(federation):
+    async with federation.node(0, neighbors=frozenset({1, 2}), charters=Charters(2)) as a:
+        there = a.address(), key_of(federation, 0)
+        one, other = (errand(federation.identities[index], binding_of(a)) for index in (1, 2))
+        for _ in range(int(VISIT_BURST)):
+            await one.bring(*there, charter(2))
+        with pytest.raises(UnreachableError):
+            await one.bring(*there, charter(2))
+        with pytest.raises(UnreachableError):
+            await one.ask(*there, 1)
+        assert await other.ask(*there, 1) == charter(2)
+        async with federation.node(1, {0: a.address()}, charters=Charters(2)) as b:
+            await b.until(lambda: b.open)
+
+
+async def test_a_member_without_an_edge_hears_so_and_then_brings_charters_as_seldom(federation):
+    held = Charters(2)
+    async with federation.node(0, neighbors=frozenset({2}), charters=held) as a:
+
+        async def greet_and_bring(channel, session):
+            await channel.send(session.seal(Notice(Word.GREETING, bytes(BOOT_BYTES), 3).pack()))
+            answer, _ = session.open(await channel.receive())
+            assert answer[0] == Word.NO_EDGE
+            return await bring(channel, session, charter(3))
+
+        errands, there = errand(federation.identities[1], binding_of(a)), (a.address(), key_of(federation, 0))
+        for _ in range(int(VISIT_BURST)):
+            assert await errands._go(*there, greet_and_bring) == 3
+        with pytest.raises(UnreachableError):
+            await errands._go(*there, greet_and_bring)
+    assert len(held.brought) == int(VISIT_BURST)
 
 
 async def test_a_silent_visitor_is_let_go(federation, quick):

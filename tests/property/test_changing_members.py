@@ -20,7 +20,9 @@ from p2pfl.core.facts import Phase as NodePhase
 from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
+from sim import simulate
 from sim.worlds.model import LinkSpec, Spread
+from sim.worlds.random_worlds import RULES, draw_changing
 
 sys.path.insert(0, str(Path(__file__).parent))
 from changing_kit import OPERATIONS, SHAPES, ChangingWorld, charters, graph
@@ -102,6 +104,22 @@ def test_without_faults_no_half_of_an_exchange_is_lost_when_edges_go(seed):
     assert not np.any(world.oracle.lost)
 
 
+@pytest.mark.parametrize("seed", [1, 3])
+def test_no_half_is_lost_where_sessions_break_off_as_edges_go_and_come_back_soon(seed):
+    link = LinkSpec(latency_s=Spread(low=0.02, high=0.02), redial_s=0.2)
+    found = many_changes(seed)
+    world = ChangingWorld(found, seed=seed, link=link, hasty=True)
+    start = world.oracle.total()
+    for charter in found[1:]:
+        for edge in world.plan.all_edges:
+            world.kernel.at(max(0.01, charter.at_s + min(charter.delays) - 0.02), partial(world.network.cut, edge))
+    while world.kernel.now < 6.0 and world.step():
+        pass
+    assert world.in_force
+    assert relative_drift(world, start) < 1e-12
+    assert not np.any(world.oracle.lost)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_everybody_comes_to_its_end_and_no_newcomer_trains_alone_after_it(seed):
     """Changes go on into the closing rounds. Who comes when all have gone waits, as it would for a federation to be."""
@@ -170,3 +188,33 @@ def charters_after(found, *, leave):
     members = tuple(one for one in last.members if one != leave)
     edges = graph("ring", members)
     return [replace(last, at_s=3.2, members=members, retired=last.retired | {leave}, rounds_of_edges=edges)]
+
+
+def hold_what_must_hold(seed, rule):
+    """Simulate a drawn world whose members change; its oracle looks at each invariant after each event."""
+    federation, world = draw_changing(seed)
+    method = federation.training.method if rule == "mean" else "plain"
+    federation = replace(
+        federation,
+        gossip=replace(federation.gossip, rule=rule),
+        training=replace(federation.training, method=method),
+    )
+    report = simulate(federation, world=replace(world, evaluate_every_s=5.0), check=True, references=False)
+    assert not any("quarantine" in row.alarms for row in report.nodes), "nobody lies"
+
+
+DRAWN = {"seed": st.integers(0, 2**32 - 1), "rule": st.sampled_from(["mean", *RULES])}
+ONE_BY_ONE = settings(suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.reuse, Phase.generate])
+
+
+@settings(ONE_BY_ONE, max_examples=4)
+@given(seed=st.integers(0, 40), rule=st.sampled_from(RULES))
+def test_robust_rules_bear_drawn_worlds_whose_members_change(seed, rule):
+    hold_what_must_hold(seed, rule)
+
+
+@pytest.mark.long
+@settings(ONE_BY_ONE, max_examples=40)
+@given(**DRAWN)
+def test_drawn_worlds_whose_members_change_keep_every_invariant(seed, rule):
+    hold_what_must_hold(seed, rule)

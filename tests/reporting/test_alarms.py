@@ -1,4 +1,4 @@
-"""docs/alarms.md, the texts of the page and the program have the same kinds of alarms, and say the same of them."""
+"""Alarms have the same kinds and texts in docs/alarms.md, on the page and in the program."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from p2pfl.core.messages import MOST_ROW_BYTES
 from p2pfl.crypto.identity import SIGNATURE_BYTES, Identity
 from p2pfl.errors import PeerFault
-from p2pfl.reporting.vitals import Vitals, bitmap, figure, members_of, prove, read, sign, word
+from p2pfl.reporting.vitals import Vitals, bitmap, figure, fitted, members_of, prove, read, sign, word
 
 KEY, OTHER_KEY = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
 REALM, OTHER_REALM = bytes(32), bytes([1]) * 32
@@ -97,6 +97,24 @@ def test_the_longest_row_still_travels():
         TYPICAL, live=bytes([255]) * 64, standing=("nothing-exchanged", "too-few-neighbors", "federation-differs")
     )
     assert len(sign(longest, KEY, REALM)) <= MOST_ROW_BYTES
+
+
+COUNTS = ("counter", "rounds", "bytes_sent", "bytes_received", "exchanges", "alarms", "charter")
+WIDEST = dict.fromkeys(COUNTS, 2**53 - 1)
+
+
+@pytest.mark.parametrize("live", [0, 16, 128])
+@pytest.mark.parametrize("words", [0, 1, 6])
+def test_what_is_too_long_for_a_row_is_told_without_some_alarms(live, words):
+    said = {"phase": "p" * 32, "software": "s" * 32, "live": bytes([255]) * live, "standing": ("a" * 32,) * words}
+    full = msgspec.structs.replace(TYPICAL, **said, **WIDEST)
+    told = read(sign(fitted(full), KEY, REALM))
+    assert msgspec.structs.replace(told, standing=full.standing) == full
+    assert len(told.standing) == min(words, {0: 4, 16: 3, 128: 0}[live])
+
+
+def test_what_fits_is_told_whole():
+    assert fitted(TYPICAL) == TYPICAL
 
 
 def test_fields_of_a_later_version_are_left_out():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.config.model import Member
+from p2pfl.config.model import Member, TaskConfig
 from p2pfl.errors import UserError
-from p2pfl.runtime.amended import check_amended, in_words, listed
+from p2pfl.runtime.amended import check_amended, in_words, listed, without
+from p2pfl.runtime.parts import load_learner
 from sim.federations import describe
 
 
@@ -86,3 +88,14 @@ def test_the_log_says_what_is_different_for_this_node(federation):
         f"the federation has changed: 5 members; new neighbors: pi9; no neighbors any more: {names[1]}, {names[3]}; "
         "12 rounds to do in place of 9"
     )
+
+
+def test_who_stays_keeps_its_part_of_what_a_task_deals_out_when_another_is_removed(federation, tmp_path):
+    """Also at the next start: weights are numbers of samples."""
+    options = {"samples": [10, 20, 30, 40]}
+    dealt = replace(federation, path=tmp_path / "federation.toml", task=TaskConfig(name="quadratic", options=options))
+    counts = []
+    for now in (dealt, without(dealt, {federation.members[1].key})):
+        node = SimpleNamespace(name=federation.members[3].name, path=tmp_path / "node.toml", data={})
+        counts.append(load_learner(now, node).samples)
+    assert counts == [40, 40]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,14 +12,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import after, first, key_of, sign, ward
 
-from p2pfl.config.invites import invite_of
+from p2pfl.config.invites import Contact, invite_of
 from p2pfl.config.load import load_config
 from p2pfl.config.members_file import members_text
 from p2pfl.config.successors import with_member
 from p2pfl.config.writing import NewMember, federation_text
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import UserError
-from p2pfl.runtime.arrival import arrive
+from p2pfl.runtime.arrival import _ask, arrive
 
 NEWCOMER = key_of(40)
 
@@ -69,6 +71,37 @@ def test_a_member_may_change_its_files_later_like_every_other_node(folder):
     edit(there)
     (there / "pi9" / "state").mkdir()
     assert arrive(load_config(there), "pi9").training.learning_rate == 0.3
+
+
+THREE = after(ward(3), first(ward(3)))
+SECOND = sign(with_member(THREE, name="pi9", key=NEWCOMER.public, address=None))
+TWO = after(THREE, SECOND)
+
+
+@pytest.mark.parametrize(
+    ("known", "answer", "expected"),
+    [
+        (THREE, SECOND, TWO),
+        (TWO, first(ward(3)), TWO),
+        (TWO, sign(replace(SECOND, rounds=77)), TWO),
+        (TWO, None, TWO),
+    ],
+    ids=["newer", "older", "the same version", "none"],
+)
+def test_what_a_member_answers_is_taken_only_if_it_is_newer(known, answer, expected, tmp_path, monkeypatch):
+    """A member that lags, or lies, must not bring a newcomer back to an older list."""
+    asked = []
+
+    async def ask(_self, address, key, version):
+        asked.append((address, key, version))
+        return None if answer is None else answer.packed()
+
+    monkeypatch.setattr("p2pfl.net.errands.Errand.ask", ask)
+    there = Contact(known.members[0].key, "10.0.0.0:8470")
+    found = asyncio.run(_ask(known, NEWCOMER, there, tmp_path / "state"))
+    assert found == expected
+    assert asked == [(there.address, there.key, known.edition.version)]
+    assert (tmp_path / "state").exists() == (found is not known)
 
 
 def test_a_damaged_invite_is_one_clear_error(folder):

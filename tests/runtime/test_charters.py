@@ -20,11 +20,11 @@ from charter_kit import STRANGER, added, after, first, key_of, sign, ward
 from p2pfl.config.charter import CharterError, amended, checked
 from p2pfl.config.successors import successor, with_settings, without_member
 from p2pfl.core.messages import MOST_PART_BYTES, CharterAsked, CharterPart, CharterTold
-from p2pfl.errors import PeerFault, StorageError
+from p2pfl.errors import PeerFault, StorageError, UserError
 from p2pfl.net.link import MALFORMED
 from p2pfl.runtime import charters
 from p2pfl.runtime.charter_talk import MOST_ASKS, PATIENCE_S, CharterTalk
-from p2pfl.runtime.charters import CONFLICT, FILE_NAME, CharterKeeper, Verdict, newest, stored
+from p2pfl.runtime.charters import CONFLICT, FILE_NAME, WAITS, CharterKeeper, Verdict, newest, stored
 
 WARD = ward(4)
 
@@ -35,6 +35,7 @@ class Node:
     def __init__(self, folder, federation=WARD, sessions=None):
         self.folder, self.file_of = folder, federation
         self.alarms, self.amended, self.sent, self.closed = [], [], [], []
+        self.running, self.obstacles = None, []
         self.sessions = sessions or self
         folder.mkdir(exist_ok=True)
         self.start()
@@ -50,6 +51,9 @@ class Node:
         self.talk = CharterTalk(self.keeper, lambda: self.sessions)
 
     def took(self, federation):
+        if self.obstacles:
+            raise UserError(self.obstacles.pop())
+        self.running = federation
         self.amended.append(federation.edition.version)
 
     def send(self, peer, session, message):
@@ -158,14 +162,55 @@ def test_one_version_signed_twice_is_an_alarm_and_the_same_one_wins(tmp_path):
         assert node.alarms == before, "said once"
 
 
-def test_an_index_given_to_somebody_else_takes_effect_at_the_next_start_alone(tmp_path):
+@pytest.fixture
+def torn(node):
+    """Runs with a version that lost, whose newcomer has the index of the winner's; `winner` is the federation by it."""
     mine, theirs = sorted((added(THREE, 4), added(THREE, 5)), key=lambda charter: charter.digest)
-    node = Node(tmp_path / "state")
-    node.keeper.offer(mine.packed())
-    node.keeper.offer(theirs.packed())
-    assert node.amended == [2], "the one that lost, and not the winner"
-    node.start()
-    assert node.keeper.federation.members[4].key == theirs.members[4].key
+    for charter in (mine, theirs):
+        node.keeper.offer(charter.packed())
+    node.winner = after(THREE, theirs)
+    return node
+
+
+def test_an_index_given_to_somebody_else_takes_effect_at_the_next_start_alone(torn):
+    lost, won = torn.running.members[4], torn.winner.members[4]
+    assert lost.key != won.key
+    assert torn.alarms == [CONFLICT, WAITS]
+    assert won.key in torn.keeper.keys
+    assert lost.key not in torn.keeper.keys, "cut off"
+    torn.start()
+    assert torn.keeper.federation.members[4].key == won.key
+
+
+def test_whoever_a_charter_removes_is_gone_at_once_though_its_indices_do_not_fit(torn):
+    edges = torn.running.edges
+    torn.keeper.offer(sign(without_member(torn.winner, "pi1")).packed())
+    assert torn.running.retired == {1}
+    assert set(torn.running.edges) == {edge for edge in edges if 1 not in edge}
+    assert torn.running.edition.version == 2
+    assert torn.alarms == [CONFLICT, WAITS, WAITS]
+
+
+def test_a_later_charter_that_fits_takes_effect_though_one_before_it_did_not(torn):
+    removed = sign(without_member(torn.winner, "pi1"))
+    torn.keeper.offer(removed.packed())
+    rows = (*torn.keeper.federation.members[:4], torn.running.members[4])
+    fits = replace(removed, version=9, previous=bytes(32), members=rows)
+    torn.keeper.offer(sign(fits).packed())
+    assert torn.running.edition.version == 9
+    assert torn.running is torn.keeper.federation
+
+
+def test_a_charter_that_the_node_cannot_go_by_removes_members_all_the_same(node):
+    node.keeper.offer(NEXT.packed())
+    node.obstacles = ["an edge that is there has another compressor"]
+    gone = sign(without_member(node.running, "pi1"))
+    node.keeper.offer(gone.packed())
+    assert node.alarms == [WAITS]
+    assert (node.running.retired, node.running.edition.version) == ({1}, 2)
+    node.keeper.offer(sign(with_settings(after(THREE, NEXT, gone), rounds=7)).packed())
+    assert (node.running.edition.version, node.running.training.rounds) == (4, 7)
+    assert node.alarms == [WAITS]
 
 
 def test_a_full_disk_is_an_alarm_and_the_charter_holds_all_the_same(node, monkeypatch):
@@ -199,11 +244,14 @@ def test_the_newer_one_of_two_files_counts(tmp_path):
     assert newest(replace(WARD, admin=()), node.folder).edition is None
 
 
-def test_a_node_that_others_do_not_list_any_more_says_so_once_for_each_version(node):
+def test_a_node_that_others_do_not_list_any_more_says_so_once_for_each_version_of_each_member(node):
     node.keeper.offer(NEXT.packed())
     for version in (1, 2, 7, 7, 5, 8):
-        node.keeper.left_behind(version)
-    assert node.alarms == ["charter-older", "charter-older"]
+        node.keeper.left_behind(version, 3)
+    assert node.alarms == ["charter-older"] * 2
+    node.keeper.left_behind(2**53 - 1, 4)
+    node.keeper.left_behind(9, 3)
+    assert node.alarms == ["charter-older"] * 4, "a lie covers up nothing"
 
 
 # --- what sessions say ----------------------------------------------------------------------------------------------

@@ -162,6 +162,13 @@ def test_something_notable_is_said_soon_and_nothing_twice_a_second(clock):
     assert made.display.spread.rows[0].vitals.standing == ("storage",)
 
 
+def test_where_rows_are_rare_who_was_there_all_along_has_not_joined(clock):
+    """With 200 members each says something every 80 s, so that many are heard of after the first minute."""
+    made = Made(200)
+    run(made, clock, 170)
+    assert not [event for event in made.feed.events if event.kind == "joined"]
+
+
 def test_nonsense_from_a_neighbor_stops_nothing(made, clock):
     made.display.hear(1, VitalsTold(rows=((0, b"x"), (2**53 - 1, made.row(2)), (0, b"x" * 384))))
     made.display.hear(99, VitalsTold(rows=((0, b"x"),)))

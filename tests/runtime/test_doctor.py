@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from ipaddress import ip_interface
 
 import pytest
@@ -171,6 +172,27 @@ def test_a_member_that_has_moved_is_said_to_be_elsewhere(ward):
     (problem,) = _of_members(found)
     assert "node1 is not at its listed address" in problem.text
     assert "but at 192.168.1.77:8470" in problem.text
+
+
+def test_with_a_charter_another_address_is_a_matter_of_the_admin_key(ward):
+    ward = replace(ward, admin=(bytes(32),))
+    found = diagnosis(ward, answer=Answer(found=Found.REFUSED))
+    found.patients[1].places.append(Place(address="192.168.1.77:8470", via=("eth0",), answer=ANSWERS))
+    (problem,) = _of_members(found)
+    assert "p2pfl member set ward --address node1=HOST:PORT" in problem.remedy
+
+
+def test_a_node_that_hides_behind_its_own_listen_is_not_told_to_change_its_address(ward):
+    found = diagnosis(ward)
+    own = found.patients[0]
+    own.places = [
+        Place(address=own.member.address, via=("file",), answer=Answer(found=Found.REFUSED)),
+        Place(address="127.0.0.1:8470", via=("state",), answer=ANSWERS),
+    ]
+    own.hides = True
+    (problem,) = _of_members(found)
+    assert "node0 listens on this machine alone" in problem.text
+    assert 'listen = "0.0.0.0:' in problem.remedy
 
 
 def test_a_member_of_which_nobody_knows_where_it_is(ward):

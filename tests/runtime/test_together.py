@@ -15,13 +15,16 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import p2pfl
 import p2pfl.runtime.report as made
 from p2pfl import Federation, Method, Task, UserError
+from p2pfl.config.load import load_node
 from p2pfl.config.model import GOSSIP, TRAINING
 from p2pfl.errors import LearningError
 from p2pfl.federation import Keywords
+from p2pfl.runtime.learned import metadata_of
 from p2pfl.runtime.together import Together
 
 SIZE = 6
@@ -141,6 +144,19 @@ SHARED = linear()
         ({"options": {"name": "digits"}}, UserError, "Federation: options: impossible value"),
         ({"edge": {"between": 1}}, UserError, "Federation: edge: impossible value"),
         ({"share": ["nothing.*"]}, UserError, "Federation: share: "),
+        ({"device": "gpu"}, UserError, "Federation: device: impossible value"),
+        (
+            {"device": "cuda:97"},
+            UserError,
+            r"Federation: device: no such device here \(found 'cuda:97'\); allowed: auto, ",
+        ),
+        ({"device": {"node9": "cpu"}}, UserError, "Federation: device: no such node"),
+        ({"precision": {"node0": "fp8"}}, UserError, "Federation: precision: impossible value .* float32, bf16"),
+        (
+            {"stop": "no improvement of auc in 3 rounds"},
+            UserError,
+            "Federation: stop: this node has nothing to test on",
+        ),
         ({"learning_rate": 1e30}, LearningError, "every round ended in no finite model"),
         ({"task": Task(model=lambda: torch.nn.Linear(2, 1), data=data, loss=squares)}, UserError, "shapes cannot be"),
         ({"task": Task(model=lambda: SHARED, data=data, loss=squares)}, UserError, "the same module twice"),
@@ -204,11 +220,15 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
         edge=[{"between": ["north", "south"], "compressor": "none"}],
         seed=3,
         name="ward-7",
+        device={"north": "cuda:1"},
+        precision="bf16",
     )
     loaded = p2pfl.load_federation(made.save(tmp_path / "ward-7"))
     for part in ("name", "seed", "topology", "task", "training", "gossip", "edges", "edge_compressors"):
         assert getattr(loaded.config, part) == getattr(made.config, part)
     assert [member.name for member in loaded.config.members] == ["north", "east", "south"]
+    compute = [load_node(tmp_path / "ward-7" / name, loaded.config).compute for name in ("north", "east")]
+    assert [(one.device, one.precision) for one in compute] == [("cuda:1", "bf16"), ("cpu", "bf16")]
     with pytest.raises(UserError, match="already exists"):
         made.save(tmp_path / "ward-7")
 
@@ -266,6 +286,54 @@ def test_a_relative_path_is_that_of_where_the_object_was_made(tmp_path, monkeypa
 
 
 @pytest.mark.long
+def test_what_it_raises_there_ends_the_run(untouched):
+    with pytest.raises(ZeroDivisionError):
+        small().run(on_round=lambda state: 1 / (state.rounds - 2))
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """One run with all that a program can ask of its nodes: the report, what it has heard, the folder of models."""
+    heard, folder = [], tmp_path_factory.mktemp("models") / "run1"
+
+    def on_round(state):
+        with pytest.raises(ValueError, match="read-only"):
+            state.vector[0] = 1.0
+        tensor = state.state_dict()["weight"]
+        assert np.array_equal(tensor.reshape(-1), state.vector)
+        assert (state.loss > 0, state.steps, state.tested_rounds) == (True, 20, None)
+        heard.append((state.node, state.rounds, tensor))
+
+    asked = {"on_round": on_round, "checkpoints": folder, "checkpoint_every": 2, "checkpoints_kept": 2}
+    described = small(rounds=7, device={"node1": "auto"}, precision={"node0": "bf16"})
+    return described.run(**asked), heard, folder
+
+
+def test_a_program_hears_of_each_round_of_each_node_and_has_the_model_in_its_hands(full):
+    report, heard, _ = full
+    for node in report.nodes:
+        assert [rounds for name, rounds, _ in heard if name == node.name] == list(range(1, node.rounds + 1))
+    assert len({tensor.tobytes() for _, _, tensor in heard}) > len(report.nodes)
+
+
+def test_checkpoints_are_the_newest_few_and_hold_the_model_of_their_round(full):
+    report, _, folder = full
+    for node in report.nodes:
+        files = sorted((folder / node.name).iterdir())
+        assert len(files) == 2
+        assert files[-1].name == f"round-{node.rounds:08d}.safetensors", "the last model, too"
+        assert load_file(files[-1])["weight"].shape == (SIZE, 1)
+        assert metadata_of(files[-1].read_bytes())["rounds"] == str(node.rounds)
+    with pytest.raises(UserError, match=r"checkpoint_every: impossible value \(found 0\)"):
+        small().run(checkpoints=folder, checkpoint_every=0)
+
+
+def test_nodes_on_different_devices_mix_and_the_report_says_where_each_has_trained(full):
+    report, _, _ = full
+    assert [node.device for node in report.nodes if node.name in ("node0", "node3")] == ["cpu, bf16", "cpu"]
+    assert all(node.finished and node.exchanges for node in report.nodes)
+
+
 def test_a_slow_callback_holds_up_no_node(untouched):
     """Drawing takes seconds, and sessions, timers and patience go on meanwhile."""
     held = threading.Event()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from p2pfl.core.facts import Phase
 from p2pfl.net.spread import VitalsRow
-from p2pfl.reporting.vitals import Vitals
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.watch import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Lookout
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from vitals_kit import ROW
 
 
 class World:
@@ -43,24 +48,8 @@ class World:
             self.watch.look(self.now)
 
     def hear(self, member, now=0.0, *, phase="training", life=1, software="0.1.0", before=None):
-        vitals = Vitals(
-            member=member,
-            counter=1,
-            life=life,
-            phase=phase,
-            rounds=7,
-            accuracy=0.9,
-            loss=None,
-            distance=None,
-            staleness=None,
-            bytes_sent=0,
-            bytes_received=0,
-            exchanges=0,
-            live=b"",
-            alarms=0,
-            standing=(),
-            charter=0,
-            software=software,
+        vitals = msgspec.structs.replace(
+            ROW, member=member, life=life, phase=phase, rounds=7, accuracy=0.9, software=software
         )
         row = VitalsRow(vitals=vitals, raw=b"", said_at=now, source=1)
         self.watch.hear(row, before, now)

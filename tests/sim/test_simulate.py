@@ -22,7 +22,7 @@ def quadratic(nodes=6, *, rounds=8, topology="ring", compressor="q8", seed=1, ra
 
 
 OTHERS = ("sign-flip", "zero", "replay", "constant:2")
-"""attacks that are for `make test-all`."""
+"""Attacks that are for `make test-all`."""
 
 
 def figures(report):

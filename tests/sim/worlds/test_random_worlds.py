@@ -15,10 +15,11 @@ from p2pfl.config.rule import liars_of
 from p2pfl.core.staleness import parse_staleness
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
+from sim.worlds.amendments import steps_of
 from sim.worlds.check import check_world
 from sim.worlds.choices import require_settled, settle
 from sim.worlds.faults import Crash, Separate, plan_faults
-from sim.worlds.random_worlds import COMPRESSORS, RULES, draw
+from sim.worlds.random_worlds import COMPRESSORS, RULES, draw, draw_changing
 from sim.worlds.speeds import node_speeds
 
 SEEDS = 2000
@@ -123,6 +124,24 @@ def test_drawn_worlds_have_every_kind_of_fault_and_peace_too(drawn):
     assert {spec for federation, _ in drawn for spec in federation.edge_compressors.values()} == set(COMPRESSORS)
     assert {federation.gossip.rule for federation, _ in drawn} == {"mean", *RULES}
     assert len({len(federation.members) for federation, _ in drawn}) == 7
+
+
+def test_every_drawn_world_whose_members_change_is_free_of_contradiction():
+    kinds = Counter()
+    for seed in range(300):
+        federation, world = draw_changing(seed)
+        nodes = len(federation.members)
+        assert check_world(world, nodes) == []
+        assert settle(world, nodes, federation.seed) == world
+        plan_faults(world, nodes, federation.seed)
+        assert len(steps_of(federation, world)) == 1 + len(world.amendments)
+        kinds["join"] += any(one.join for one in world.amendments)
+        kinds["leave"] += any(one.leave for one in world.amendments)
+        kinds["graph"] += any(one.topology for one in world.amendments)
+        kinds["crash"] += bool(world.crashes)
+        kinds["partition"] += bool(world.partitions)
+        kinds["robust rule"] += federation.gossip.rule != "mean"
+    assert min(kinds.values()) > 30, kinds
 
 
 def test_a_number_draws_the_same_world_in_any_process():

@@ -1,0 +1,70 @@
+"""The words of `training.stop`: what may end a node's training before its rounds are done.
+
+    no improvement [of FIGURE] [by LEAST] in K rounds | after N s|min|h|d     one, or both with " or " between them
+
+FIGURE is `loss`, that of the node's own local rounds, unless it says `test_loss`, `accuracy` or another metric of the
+task on the common test set. What follows from that is for `core.patience`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from p2pfl.config.tables import Kind, short
+from p2pfl.core.patience import Stop
+
+ALLOWED = (
+    'such as "no improvement in 20 rounds", "no improvement of accuracy by 0.001 in 20 rounds", "after 2 h", '
+    'or both: "no improvement in 20 rounds or after 2 h"'
+)
+MOST_ROUNDS = 1000
+"""How many rounds a node trains at most where its patience, and no key of the file, bounds them."""
+LONGEST_S = 1e10
+UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+_NUMBER = r"\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?"
+_PATIENCE = re.compile(
+    rf"no improvement(?: of (?P<of>[A-Za-z_][\w.-]{{0,63}}))?(?: by (?P<least>{_NUMBER}))?"
+    r" in (?P<rounds>\d{1,9}) rounds?"
+)
+_AFTER = re.compile(rf"after (?P<count>{_NUMBER}) ?(?P<unit>{'|'.join(UNITS_S)})")
+
+
+def stop() -> Kind:
+    """Its values are texts in their canonical spelling; `read` gives the reason with which it refuses."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError("not a text")  # noqa: TRY004 - a reader has one way to refuse
+        return str(parse_stop(value))
+
+    return Kind(ALLOWED, read)
+
+
+def parse_stop(text: str) -> Stop:
+    """Raises ValueError: with the part that is not understood."""
+    found = Stop()
+    for part in " ".join(text.split()).split(" or "):
+        found = _with_clause(found, part)
+    return found
+
+
+def _with_clause(before: Stop, part: str) -> Stop:
+    if told := _PATIENCE.fullmatch(part):
+        patience, least = int(told["rounds"]), float(told["least"] or 0.0)
+        _require(part, before.patience is None, "a second one of its kind")
+        _require(part, patience > 0, "no round to wait for an improvement")
+        return replace(before, patience=patience, of=told["of"] or before.of, least=least)
+    if told := _AFTER.fullmatch(part):
+        after_s = float(told["count"]) * UNITS_S[told["unit"]]
+        _require(part, before.after_s is None, "a second one of its kind")
+        _require(part, 0.0 < after_s <= LONGEST_S, "no time that can be waited for")
+        return replace(before, after_s=after_s)
+    raise ValueError(f"{short(part)!r} is not understood")
+
+
+def _require(part: str, holds: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not holds:
+        raise ValueError(f"{short(part)!r} is {what}")

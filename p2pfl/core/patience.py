@@ -1,0 +1,57 @@
+"""What else may end the own training, beside a number of rounds or a time: nothing gets better, or a time is over.
+
+A node decides by its own figure of each round alone, and is then through like one that has trained all its rounds: when
+all end stands in `ending`. The best figure, and the round it is from, are on disk with the rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Best(NamedTuple):
+    """The best figure so far (lower is better), and after how many own rounds it was found."""
+
+    figure: float
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """What `training.stop` says; `str` gives its canonical spelling."""
+
+    patience: int | None = None
+    """After so many own rounds without an improvement; None: never for that."""
+    of: str = "loss"
+    """The figure that must improve: "loss" is that of the own local rounds, others are of the common test set."""
+    least: float = 0.0
+    """A smaller gain is no improvement."""
+    after_s: float | None = None
+    """After so many seconds of training; None: never for that."""
+
+    def __str__(self) -> str:
+        found = []
+        if self.patience is not None:
+            by = f" by {self.least!r}" if self.least else ""
+            found.append(f"no improvement of {self.of}{by} in {self.patience} rounds")
+        if self.after_s is not None:
+            found.append(f"after {self.after_s!r} s")
+        return " or ".join(found)
+
+    def is_better(self, figure: float, best: Best | None) -> bool:
+        """What is not finite is never better."""
+        return math.isfinite(figure) and (best is None or figure < best.figure - self.least)
+
+    def is_out(self, best: Best | None, rounds: int) -> bool:
+        """Whether the patience has run out after so many rounds. Before the first figure it never does."""
+        return self.patience is not None and best is not None and rounds - best.rounds >= self.patience
+
+    def why(self, best: Best | None, rounds: int, elapsed_s: float) -> str | None:
+        """The clause by which this node has trained enough; None: it has not."""
+        if self.is_out(best, rounds) and best is not None:
+            return f"no improvement of {self.of} since round {best.rounds}"
+        if self.after_s is not None and elapsed_s >= self.after_s:
+            return f"it has trained for {self.after_s:g} s"
+        return None

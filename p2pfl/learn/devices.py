@@ -1,0 +1,186 @@
+"""Where a node trains and tests: the processor, or an accelerator that torch knows. Gossip stays on the host.
+
+A model is built on the host, so that all nodes of a federation begin with the same bits, and moved once; what a step
+needs is moved when it is needed. Vectors (d,) come and go as float32 on the host. Nothing here touches an accelerator
+before a node asks for one: a process that forks must not have.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from p2pfl.config.model import Compute
+from p2pfl.errors import UserError
+
+HOST = "cpu"
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+"""What torch says where it has no exception of its own for that: on the host and on MPS."""
+
+
+class Device:
+    """`torch` is the device by torch's name for it. On the host nothing is moved: all is as without a device."""
+
+    def __init__(self, compute: Compute | None = None) -> None:
+        """Raises UserError: there is no such device; it names those that there are."""
+        self.compute = compute or Compute()
+        self.torch = _found(self.compute)
+        self.is_host = self.torch.type == HOST
+        self.is_mixed = self.compute.precision == "bf16"
+
+    def __str__(self) -> str:
+        return described(self.torch) + (", bf16" if self.is_mixed else "")
+
+    def place(self, module: nn.Module) -> nn.Module:
+        """The module itself, with its tensors there.
+
+        Raises UserError: it does not fit into the memory, or has a type that the device does not have.
+        """
+        if self.is_host:
+            return module
+        with self.told("the model cannot be placed there"):
+            return module.to(self.torch)
+
+    def move(self, value: Any) -> Any:
+        """A tensor, or tensors in lists, tuples and dictionaries, there; anything else as it is."""
+        if self.is_host:
+            return value
+        if isinstance(value, Tensor):
+            return value.to(self.torch)
+        if isinstance(value, Mapping):
+            return {key: self.move(one) for key, one in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(self.move, value))
+        return type(value)(map(self.move, value)) if isinstance(value, list | tuple) else value
+
+    def rows(self, read: Callable[[Tensor], tuple[Any, Any]]) -> Callable[[Tensor], tuple[Any, Any]]:
+        """The same reader of rows, with what it reads there."""
+        if self.is_host:
+            return read
+
+        def moved(numbers: Tensor) -> tuple[Any, Any]:
+            inputs, targets = read(numbers)
+            return self.move(inputs), self.move(targets)
+
+        return moved
+
+    def loss(self, module: nn.Module, loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+        """The loss of (inputs, targets), in mixed precision where that is asked for: parameters stay as they are."""
+        if not self.is_mixed:
+            return lambda inputs, targets: loss(module(inputs), targets)
+
+        def mixed(inputs: Any, targets: Any) -> Tensor:
+            with torch.autocast(self.torch.type, dtype=torch.bfloat16):
+                return loss(module(inputs), targets)
+
+        return mixed
+
+    @contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """Torch's default generators of the host and of this device start at `seed` inside and are put back after."""
+        with seeded(seed):
+            if self.is_host:
+                yield
+                return
+            module = torch.get_device_module(self.torch)
+            on_it = () if self.torch.index is None else (self.torch,)
+            before = module.get_rng_state(*on_it)
+            with _current(self.torch):
+                module.manual_seed(seed)
+            try:
+                yield
+            finally:
+                module.set_rng_state(before, *on_it)
+
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Raises UserError in place of what torch raises where memory is short, or where `what` fails."""
+        try:
+            yield
+        except (RuntimeError, TypeError, MemoryError) as error:
+            self.refuse_shortage(error)
+            raise self.mistake(f"{what}: {_line(error)}", None) from error
+
+    def refuse_shortage(self, error: BaseException) -> None:
+        """Raises UserError: it was memory that was short."""
+        if is_shortage(error):
+            self.free()
+            allowed = "a smaller batch_size or model, another device, or fewer nodes on this one"
+            raise self.mistake("the memory of the device is too small", allowed) from error
+
+    def free(self) -> None:
+        """Hand back what torch keeps for later of the device's memory."""
+        if not self.is_host:
+            torch.get_device_module(self.torch).empty_cache()
+
+    def mistake(self, text: str, allowed: str | None) -> UserError:
+        """What the user should change in the node file."""
+        return UserError(text, file=self.compute.file, key="node.device", value=str(self), allowed=allowed)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's default CPU generator starts at `seed` inside and is put back afterwards."""
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
+
+
+def there() -> list[torch.device]:
+    """All devices of this machine, the fastest kind first, the host last."""
+    found: list[torch.device] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of drivers that are too old: then there is none
+        if torch.cuda.is_available():
+            found += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+        if torch.backends.mps.is_available():
+            found.append(torch.device("mps"))
+    return [*found, torch.device(HOST)]
+
+
+def described(device: torch.device) -> str:
+    """Its name, with that of the card."""
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether memory was short, on the host or on a device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
+
+
+def _found(compute: Compute) -> torch.device:
+    if compute.device == HOST:
+        return torch.device(HOST)
+    known = there()
+    if compute.device == "auto":
+        return known[0]
+    wanted = torch.device(compute.device)
+    for one in known:
+        if one.type == wanted.type and wanted.index in (None, one.index):
+            return one
+    names = ", ".join(["auto", *map(described, known)])
+    raise UserError("no such device here", file=compute.file, key="node.device", value=compute.device, allowed=names)
+
+
+@contextmanager
+def _current(device: torch.device) -> Iterator[None]:
+    """`manual_seed` is for the current device, where there are several of a kind."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            yield
+    else:
+        yield
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,130 @@
+"""Training that stops because nothing gets better: decided by a node's own figures, told like the end of its rounds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2pfl.core.effects import Alarm, CommitRound, StartRound
+from p2pfl.core.ending import Reason
+from p2pfl.core.events import Bootstrapped, RoundTrained
+from p2pfl.core.facts import Phase
+from p2pfl.core.patience import Best, Stop
+from p2pfl.core.training import Pace, Training
+
+sys.path.insert(0, str(Path(__file__).parent))
+from core_kit import begun_alone, commit, is_through, make_node, only, open_session
+
+TWO = Stop(patience=2, least=0.1)
+
+
+def node_of(figures, *, best=None, rounds_done=0, **changes):
+    """A node that has trained one round for each of the figures, without an exchange; and the last effects.
+
+    Two others have begun and are not through: it cannot end yet.
+    """
+    node = make_node(0, 1, 2, rounds_done=rounds_done, **({"stop": TWO, "rounds": 99, "linger_s": 5.0} | changes))
+    node.rounds.training.best = best
+    node.ending.remember([1, 2], 0.0)
+    effects = begun_alone(node)
+    for turn, figure in enumerate(figures, start=1):
+        assert only(effects, StartRound), f"no round {turn} was begun"
+        effects = node.handle(RoundTrained(steps=1, samples=30, figure=figure), float(turn))
+        effects = commit(node, effects, float(turn))
+    return node, effects
+
+
+@pytest.mark.parametrize(
+    ("figures", "through"),
+    [
+        ([3.0, 2.0, 1.0], False),
+        ([3.0, 2.0, 2.0, 2.0], True),
+        ([3.0, 2.0, 1.95, 1.95], True),
+        ([3.0, 2.0, 1.95, 1.8], False),
+        ([3.0, float("nan"), float("nan")], True),
+        ([None, None, None, None], False),
+    ],
+    ids=["it gets better", "it does not", "by too little", "by enough in two steps", "no number", "nothing is known"],
+)
+def test_a_node_is_through_when_its_patience_has_run_out(figures, through):
+    node, _ = node_of(figures)
+    assert node.ending.is_through is through
+
+
+@pytest.mark.parametrize("liars", [None, 1])
+def test_it_goes_on_as_a_full_member_until_the_others_are_through_too(liars):
+    """In both profiles: nobody's word but its own makes it through, and nobody is left behind by it."""
+    node, effects = node_of([1.0, 1.0, 1.0], liars=liars)
+    assert node.ending.is_through
+    assert only(effects, StartRound), "it trains on"
+    (told,) = only(effects, Alarm)
+    assert (told.kind, told.notice) == ("trained-enough", True)
+    assert told.text == "this node has trained enough after round 3: no improvement of loss since round 1"
+    assert node.ending.ended_by is None
+    for peer in (1, 2):
+        open_session(node, peer, 3.5)
+    is_through(node, 1, 2, now=3.5)
+    effects = commit(node, node.handle(RoundTrained(steps=1, samples=30, figure=0.2), 4.0), 4.0)
+    effects += node.wake(60.0)
+    assert node.ending.ended_by is Reason.ALL
+    assert not [alarm for alarm in only(effects, Alarm) if alarm.kind in ("stopped-early", "trained-enough")]
+
+
+def test_who_only_mixes_then_trains_no_more():
+    node, effects = node_of([1.0, 1.0, 1.0], overtime=False)
+    assert node.rounds.phase is Phase.TRAINING
+    assert not only(effects, StartRound)
+
+
+def test_what_comes_after_the_patience_ran_out_changes_nothing():
+    """Else a restarted node would find itself not through, of which the others have heard."""
+    node, _ = node_of([1.0, 1.0, 1.0, 0.1])
+    assert node.rounds.training.best == Best(1.0, 1)
+    again, _ = node_of([], best=Best(1.0, 1), rounds_done=4)
+    assert again.ending.is_through
+
+
+def test_the_best_figure_leaves_with_each_round_so_that_a_restart_remembers():
+    node, _ = node_of([3.0, 1.0])
+    (op,) = only(node.handle(RoundTrained(steps=1, samples=30, figure=2.0), 9.0), CommitRound)
+    assert op.best == Best(1.0, 2)
+    again, _ = node_of([2.0], best=op.best, rounds_done=3)
+    assert again.ending.is_through
+    assert not node_of([2.0], best=None, rounds_done=3)[0].ending.is_through
+
+
+def test_the_figures_of_another_model_are_forgotten():
+    """Who starts from its neighbors' median counts on from their round, and would have no patience left."""
+    node, _ = node_of([1.0])
+    node.rounds.joining.taken = 80, None
+    node.handle(Bootstrapped(), 2.0)
+    assert node.facts.rounds == 80
+    assert node.rounds.training.best is None
+
+
+def test_a_time_ends_it_beside_a_number_of_rounds():
+    node, _ = node_of([1.0, 1.0], stop=Stop(after_s=3.0))
+    assert not node.ending.is_through
+    node, _ = node_of([1.0, 1.0, 1.0], stop=Stop(after_s=3.0))
+    assert node.ending.is_through
+    assert node.rounds.training.enough(3.0) == "it has trained for 3 s"
+
+
+def test_the_reason_is_told_in_words():
+    for changes, words in (
+        ({"rounds": 2}, "2 rounds are done"),
+        ({"rounds": None, "time_s": 1.5}, "it has trained for 1.5 s"),
+        ({"stop": Stop(patience=1, of="auc")}, "no improvement of auc since round 1"),
+        ({"rounds": 3}, None),
+    ):
+        node, _ = node_of([1.0, 1.0], **({"stop": None} | changes))
+        assert node.rounds.training.enough(2.0) == words
+
+
+def test_the_figures_of_a_node_without_a_stop_are_not_kept():
+    node, _ = node_of([1.0], stop=None)
+    training = Training(node.facts, node.rounds.settings, Pace({}, node.facts, node.rounds.settings), 0.0)
+    training.look_at(1.0)
+    assert training.best is None

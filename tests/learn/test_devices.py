@@ -82,11 +82,11 @@ def test_a_step_leaves_nothing_on_the_processor(learner, optimizer):
     flat._trained = [(parameter, place) for parameter, (_, place) in zip(mine._parameters, flat._trained, strict=True)]
     mine._flat = flat
     put = mine._gradients(RoundStart(start, {"correction": np.ones_like(start)}, Variate()))
-    (loss,) = mine._steps([torch.arange(3)], put)
+    (loss,) = mine._steps([torch.arange(3)], put, 0.1)
     assert loss.device.type == "meta"
     mine.device.is_host = True
     with pytest.raises(RuntimeError):
-        mine._steps([torch.arange(3)], put)
+        mine._steps([torch.arange(3)], put, 0.1)
 
 
 def test_mixed_precision_trains_in_it_and_keeps_parameters_and_tests_in_float32(on):

@@ -49,8 +49,8 @@ def test_a_state_of_another_schema_is_refused(setup, tmp_path):
     made = setup(1.0)
     engine = make_engine(made, None)
     store = Store.open(made.node.state_dir, durability="exchange")
-    header, arrays, blobs = image(engine.state)
-    store.checkpoint(State(header=header | snapshot_header(made), arrays=arrays, blobs=blobs))
+    kept = image(engine.state, with_replicas=True)
+    store.checkpoint(State(header=kept.header | snapshot_header(made), arrays=kept.arrays, blobs=kept.blobs))
     store.close()
     assert read_learned(tmp_path / "a").rounds == 0
     other = setup(2.0)

@@ -32,13 +32,14 @@ def spelled(text: str, *, decimal: str = ".", ignore_case: bool = False) -> str:
 
 def number(text: str, decimal: str = ".") -> float | None:
     """The finite number that a cell holds; None where it holds none."""
-    text = text.strip()
     if decimal != ".":
         text = text.replace(decimal, ".")
-    if not NUMBER.fullmatch(text):
+    try:
+        value = float(text)
+    except ValueError:
         return None
-    value = float(text)
-    return value if math.isfinite(value) else None
+    # Python takes more for a number than a table means by one: 1_000, and the digits of all scripts.
+    return value if math.isfinite(value) and "_" not in text and text.isascii() else None
 
 
 def is_missing(text: str, codes: Collection[str], decimal: str = ".") -> bool:

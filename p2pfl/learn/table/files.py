@@ -13,8 +13,8 @@ from p2pfl.learn.table.schema import KEYS, Schema, make_schema
 FILE_NAME = "schema.toml"
 AGREED = "agreed"
 """In place of a file name: the nodes find the schema together, before they learn."""
-FILE_KEYS = (*KEYS, "missing", "agreement")
-"""The keys of a schema file: `missing` are codes, as in `[task]`, and `agreement` says how it came about."""
+FILE_KEYS = (*KEYS, "missing")
+"""The keys of a schema file: `missing` are codes, as in `[task]`."""
 
 
 def schema_of(options: Mapping[str, Any], base_dir: Path) -> tuple[Schema, Mapping[str, Any]]:

@@ -10,6 +10,7 @@ import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,8 @@ UNSEEN = float("inf")
 """What stands for a value that is not declared, until they are counted."""
 CLOSE = 0.75
 """How much alike two names are, at least, for one to be a misspelling of the other."""
+MOST_REMEMBERED = 1024
+"""Texts of a category whose meaning is remembered."""
 MOST_NAMED = 12
 """Values or columns that an error lists."""
 Parse = Callable[[str], "float | Cell"]
@@ -129,18 +132,17 @@ def _read_plainly(path: Path, layout: Layout, parsers: dict[str, Parse]) -> dict
 
 
 def _parsed(texts: Sequence[str], lines: Sequence[int], parse: Parse, mistakes: TableMistakes) -> NDArray[np.float64]:
-    """Equal texts are parsed once."""
-    known: dict[str, float | Cell] = {}
-    found = np.empty(len(texts))
-    for place, text in enumerate(texts):
-        value = known.get(text)
-        if value is None:
-            value = known[text] = parse(text)
-        if isinstance(value, Cell):
-            mistakes.add_cell(lines[place], value)
-            value = NOTHING
-        found[place] = value
-    return found
+    """The usual column has no mistake, and is not looked at twice."""
+    try:
+        return np.fromiter(map(parse, texts), np.float64, len(texts))
+    except TypeError:
+        found = np.full(len(texts), NOTHING)
+        for place, value in enumerate(map(parse, texts)):
+            if isinstance(value, Cell):
+                mistakes.add_cell(lines[place], value)
+            else:
+                found[place] = value
+        return found
 
 
 def _parser(column: str, name: str, schema: Schema, layout: Layout, *, scoring: bool) -> Parse:
@@ -159,10 +161,10 @@ def _number_parser(name: str, codes: frozenset[str], decimal: str) -> Parse:
     values = {float(code) for code in codes if cells.NUMBER.fullmatch(code)}
 
     def parse(text: str) -> float | Cell:
-        if text.lower() in words:
-            return NOTHING
         value = cells.number(text, decimal)
-        return _no_number(name, text) if value is None else NOTHING if value in values else value
+        if value is not None:
+            return NOTHING if value in values else value
+        return NOTHING if text.lower() in words else _no_number(name, text)
 
     return parse
 
@@ -179,6 +181,7 @@ def _category_parser(column: str, name: str, schema: Schema, layout: Layout, *, 
     codes = layout.codes(column)
     allowed = f'{_listed(schema.categories[column])}; or unseen = "missing"'
 
+    @lru_cache(MOST_REMEMBERED)
     def parse(text: str) -> float | Cell:
         place = values.get(schema.spell(text, layout.decimal))
         if place is not None:
@@ -204,6 +207,7 @@ def _target_parser(name: str, schema: Schema, layout: Layout, *, optional: bool)
         value = number(text)
         return missing(text, "a number") if not isinstance(value, Cell) and math.isnan(value) else value
 
+    @lru_cache(MOST_REMEMBERED)
     def parse_class(text: str) -> float | Cell:
         value = schema.spell(text, layout.decimal)
         if value not in declared and cells.is_missing(text, codes, layout.decimal):

@@ -8,7 +8,7 @@ still train would drag the common model to their own data. All stop training, ea
 - or, once half of those are through, after `linger_s` or a quarter of the own training time, whichever is longer;
 - or, where less than half are, when a node that is through has heard of nobody else's progress for that long, or has
   gone on for fifty times as long as it had trained;
-- or when every neighbor that is there has stopped.
+- or when every neighbor that is there has stopped, and knows of no fewer rounds.
 
 A node that was stopped by this is not through, or one early end would run around a ring. With a robust rule a member
 counts where it says so itself or more than b neighbors do, for b of them may lie. On a sparse graph little is known so
@@ -232,7 +232,14 @@ class Ending:
 
     def _counts(self, which: str, claims: Claims) -> bool:
         """Whoever knows of fewer rounds to do may take for through who is not."""
-        return which == "begun" or not claims.bound or claims.bound >= self.bound
+        return which == "begun" or not self._lags(claims)
+
+    def _lags(self, claims: Claims) -> bool:
+        return 0 < claims.bound < self.bound
+
+    def lags(self, peer: int) -> bool:
+        """Whether this neighbor knows of fewer rounds to do: where it has stopped, it has not heard of all of them."""
+        return self._lags(self.claims[peer])
 
     # -- the rule -----------------------------------------------------------------------------------------------------
 

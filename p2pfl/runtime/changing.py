@@ -100,7 +100,10 @@ class Changing:
             return
         live.thread.extra = parts.snapshot_header(setup)
         self._recode(live.thread)
-        live.status.rounds = live.status.core.settings.rounds
+        live.status.rounds = done = live.status.core.settings.rounds
+        if (todo := setup.federation.training.rounds) is not None and done is not None and done < todo:
+            text = "%d rounds are to be done now, and this node does not train any more: start it again, and it goes on"
+            notice.info(text, todo)
         live.status.bearing = bearing = bearings(setup.federation)[setup.member.index]
         if not bearing.mixes:
             log.warning("%s", bearing)

@@ -68,8 +68,9 @@ def place_of(url: str) -> PageAddress:
 def read_folder(target: str) -> LocalFederation:
     """Raises UserError: the federation or a node file in the folder is wrong."""
     from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.charters import newest_here  # noqa: PLC0415 - as above
 
-    federation = load_config(Path(target))
+    federation = newest_here(load_config(Path(target)))
     members = [member for member in federation.members if not getattr(member, "retired", False)]
     nodes = (
         (member.name, load_node(node_file(federation, member.name), federation, member.name)) for member in members

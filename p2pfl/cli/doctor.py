@@ -45,9 +45,10 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
     Nothing is changed: it may be run beside a node or without one, by any user. Exits with 1 if something is wrong.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.charters import newest_here  # noqa: PLC0415 - as above
     from p2pfl.runtime.doctor import examine  # noqa: PLC0415 - as above
 
-    described = load_config(federation)
+    described = newest_here(load_config(federation))
     node = _node(described, name)
     if form == "table":
         click.echo(f"listening on the LAN and asking at every address, about {seconds:g} s ...", err=True)

@@ -82,7 +82,8 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     shown = directory or Path(found.federation_name)
     click.echo(request)
     click.echo(f"made {shown / found.name}: its key stays on this machine", err=True)
-    click.echo("the line above goes to who made the invite: p2pfl member add FEDERATION 'LINE'", err=True)
+    text = "the line above goes to who made the invite, for p2pfl member add, or replace"
+    click.echo(f"{text}: what `p2pfl invite` has named there", err=True)
     if source is None:
         text = f"still missing in {shown}: federation.toml and the task's file, as on any other node; copy them there"
         click.echo(text, err=True)

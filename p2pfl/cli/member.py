@@ -60,8 +60,9 @@ def show(*, federation: Path, form: Form) -> None:
     """Show the members, those that were removed too, and how many neighbors each has."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.crypto.identity import public_text  # noqa: PLC0415 - as above
+    from p2pfl.runtime.charters import newest_here  # noqa: PLC0415 - as above
 
-    found = load_config(federation)
+    found = newest_here(load_config(federation))
     rows = [
         {
             "index": one.index,

@@ -8,7 +8,8 @@ still train would drag the common model to their own data. All stop training, ea
 - or, once half of those are through, after `linger_s` or a quarter of the own training time, whichever is longer;
 - or, where less than half are, when a node that is through has heard of nobody else's progress for that long, or has
   gone on for fifty times as long as it had trained;
-- or when every neighbor that is there has stopped, and knows of no fewer rounds.
+- or when every neighbor that is there has stopped; a node that is not through does not count those who know of fewer
+  rounds to do.
 
 A node that was stopped by this is not through, or one early end would run around a ring. With a robust rule a member
 counts where it says so itself or more than b neighbors do, for b of them may lie. On a sparse graph little is known so

@@ -264,8 +264,8 @@ class Rounds:
         edges, settings = self.edges.values(), self.settings
         there = sum(edge.is_open for edge in edges)
         around = [edge for edge in edges if edge.line.was_there(now, settings.linger_s)]
-        stays = [edge for edge in around if not edge.progress.has_stopped or self.ending.lags(edge.peer)]
-        training = sum(1 << edge.peer for edge in stays)
+        left = () if self.ending.is_through else [edge.peer for edge in around if self.ending.lags(edge.peer)]
+        training = sum(1 << edge.peer for edge in around if edge.peer in left or not edge.progress.has_stopped)
         out = sum(1 << edge.peer for edge in edges if edge.line.standing.is_out)
         stopped = not training and there >= settings.profile.words_needed
         trained_s = self.training.elapsed_s(now)

@@ -66,12 +66,11 @@ class Links:
     ) -> None:
         limits, log = limits or Limits(), log or getLogger("p2pfl.net")
         self.counters = Counters.of(index for index in members.values() if index != own_index)
-        self._limits = limits
-        self._executor = ThreadPoolExecutor(SEALING_THREADS, thread_name_prefix="p2pfl-seal")
+        executor = ThreadPoolExecutor(SEALING_THREADS, thread_name_prefix="p2pfl-seal")
         shared = self._shared = Shared(
             limits=limits,
             budget=ByteBudget(0),
-            executor=self._executor,
+            executor=executor,
             counters=self.counters,
             log=log,
             max_body_bytes=max_body_bytes,
@@ -200,7 +199,7 @@ class Links:
     def _allow_memory(self) -> None:
         """For one message of each neighbor under way."""
         most = (self._shared.max_body_bytes + 2**20) * max(1, len(self._greeter.neighbors))
-        self._shared.budget.limit_bytes = self._limits.partial_bytes or most
+        self._shared.budget.limit_bytes = self._shared.limits.partial_bytes or most
 
     def _keep_dialing(self) -> None:
         """Every neighbor that there is an address of, and nobody else."""
@@ -240,14 +239,14 @@ class Links:
         for task in (*self._dials.values(), *self._hours):
             task.cancel()
         try:
-            await self._table.drain(self._limits.close_s)
+            await self._table.drain(self._shared.limits.close_s)
             self._table.close("the node stopped")
             if self._sessions:
-                await asyncio.wait(self._sessions, timeout=2 * self._limits.close_s)
+                await asyncio.wait(self._sessions, timeout=2 * self._shared.limits.close_s)
         finally:  # a node may be cancelled while it takes its leave
             for task in self._sessions | self._visits:
                 task.cancel()
-            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._shared.executor.shutdown(wait=False, cancel_futures=True)
             try:
                 await self._listener.stop()
             finally:

@@ -101,7 +101,8 @@ class Changing:
         live.thread.extra = parts.snapshot_header(setup)
         self._recode(live.thread)
         live.status.rounds = done = live.status.core.settings.rounds
-        if (todo := setup.federation.training.rounds) is not None and done is not None and done < todo:
+        todo, trained = setup.federation.training.rounds or 0, live.status.core.facts.rounds
+        if done is not None and max(done, trained) < todo:
             text = "%d rounds are to be done now, and this node does not train any more: start it again, and it goes on"
             notice.info(text, todo)
         live.status.bearing = bearing = bearings(setup.federation)[setup.member.index]

@@ -22,9 +22,11 @@ from p2pfl.config.charter import (
     extends,
     require_signed,
 )
+from p2pfl.config.load import load_stranger
 from p2pfl.config.model import Edition, FederationConfig
 from p2pfl.errors import PeerFault, StorageError, UserError
 from p2pfl.runtime.amended import without
+from p2pfl.runtime.folders import KEY_FILE
 from p2pfl.storage.disk import replace_file
 
 log = logging.getLogger("p2pfl")
@@ -150,9 +152,10 @@ class CharterKeeper:
         if (obstacle := self._go_by(self.federation)) is not None:
             gone = {member.key for member in charter.members if member.retired}
             self._go_by(without(self._running, gone))
-            text = f"version {charter.version} takes effect when this node is started again: {obstacle}"
-            self.alarm(WAITS, None, f"{text}. Until then it goes by version {(self._running.edition or NONE).version}, "
-                       "without those who are not listed any more")  # fmt: skip
+            own = (self._running.edition or NONE).version
+            until = f"Until then it goes by version {own}, without those who are not listed any more"
+            text = f"version {charter.version} takes effect when this node is started again: {obstacle}. {until}"
+            self.alarm(WAITS, None, text)
 
     def _go_by(self, federation: FederationConfig) -> str | None:
         """Why the node cannot while it runs; None where it does."""
@@ -194,3 +197,13 @@ def newest(federation: FederationConfig, folder: Path) -> FederationConfig:
     if charter is None or charter.edition <= (federation.edition or NONE):
         return federation
     return amended(federation, charter)
+
+
+def newest_here(federation: FederationConfig) -> FederationConfig:
+    """The federation by the newest charter on this machine: beside the federation file, or kept by a node that has its
+    folder there. A node that was taken in later stands in its own alone. Raises UserError: a node file is wrong.
+    """
+    keys = sorted(federation.path.parent.glob(f"*/{KEY_FILE}")) if federation.admin else []
+    for folder in [key.parent for key in keys]:
+        federation = newest(federation, load_stranger(folder, folder.name).state_dir)
+    return federation

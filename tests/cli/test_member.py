@@ -188,6 +188,22 @@ def test_there_is_nothing_to_hand_over_without_a_list(ward, p2pfl):
     assert "nothing to hand over" in outcome.err
 
 
+def test_on_a_machine_that_joined_later_the_list_is_the_one_that_its_node_has_kept(ward, ask, member, p2pfl, tmp_path):
+    """Its members.toml is a copy from before it was taken in, by which it would not be there at all."""
+    member("add", ask("pi4", "there"))
+    state = tmp_path / "there" / "pi4" / "state"
+    state.mkdir()
+    rows = json.loads(p2pfl("member", "list", "there", "--format", "json").out)
+    assert [row["name"] for row in rows] == ["pi1", "pi2", "pi3"]
+    (state / "charter").write_bytes(load_config(ward).charter)
+    rows = json.loads(p2pfl("member", "list", "there", "--format", "json").out)
+    assert [row["name"] for row in rows] == ["pi1", "pi2", "pi3", "pi4"]
+    shown = json.loads(p2pfl("status", "there", "--format", "json").out)
+    assert "pi4" in [row["node"] for row in (shown if isinstance(shown, list) else shown["nodes"])]
+    found = json.loads(p2pfl("doctor", "there", "--seconds", "1", "--format", "json").out)
+    assert "pi4" in json.dumps(found)
+
+
 def test_an_invite_is_one_line_on_stdout_and_says_so_where_there_is_no_qr_code(ward, p2pfl, monkeypatch):
     monkeypatch.setitem(sys.modules, "segno", None)
     outcome = p2pfl("invite", "ward", "pi4")

@@ -202,15 +202,17 @@ def test_a_node_that_does_not_train_any_more_keeps_the_rounds_that_it_has_done()
     assert node.settings.rounds == 1
 
 
-@pytest.mark.parametrize("knows", [3, 9])
-def test_a_neighbor_that_has_stopped_because_it_knows_of_fewer_rounds_stops_nobody(knows):
+@pytest.mark.parametrize(("knows", "todo", "goes_on"), [(3, 9, True), (9, 9, False), (2, 1, False), (1, 2, False)])
+def test_a_neighbor_that_has_stopped_because_it_knows_of_fewer_rounds_stops_nobody(knows, todo, goes_on):
     """It goes on when it is started again; who ended with it would take all of the rounds for done."""
     node = training(0, 1, rounds=3)
-    node.handle(amended(node, 1, rounds=9), 0.1)
+    node.handle(amended(node, 1, rounds=todo), 0.1)
     open_session(node, 1, 0.2, greeting=hello(version=5, level=None, done=True, closing=2, trained=3, bound=knows))
     end_round(node, 1.0)
     node.wake(21.0)
-    assert node.rounds.phase is (Phase.TRAINING if knows == 3 else Phase.CLOSING)
+    end_round(node, 22.0)
+    node.wake(42.0)
+    assert (node.rounds.phase is Phase.TRAINING) == goes_on
 
 
 def test_a_node_that_was_removed_ends_and_says_why():

@@ -39,7 +39,7 @@ Edge = tuple[int, int]
 
 SEAL_BYTES: int = crypto_secretstream_xchacha20poly1305_ABYTES
 NOTICE_BYTES = 25
-BINDING_SECTIONS = 7 + len(fields(TrainingConfig)) + len(fields(GossipConfig))
+BINDING_SECTIONS = 8 + len(fields(TrainingConfig)) + len(fields(GossipConfig))
 """Sections of a federation, model shape included, whose hashes the handshake binds."""
 
 _BINDING = FederationBinding(

@@ -89,6 +89,8 @@ MESSAGE_CODES: dict[type[messages.Message], int] = {
     messages.CharterAsked: 12,
     messages.CharterPart: 13,
     messages.VitalsTold: 14,
+    messages.ProposalsHeld: 15,
+    messages.ProposalPart: 16,
 }
 _MESSAGES = {code: message.__name__ for message, code in MESSAGE_CODES.items()}
 _NUMBERS: dict[type[messages.Message], Callable[[Any], int]] = dict.fromkeys(MESSAGE_CODES, attrgetter("seq")) | {
@@ -101,6 +103,8 @@ _NUMBERS: dict[type[messages.Message], Callable[[Any], int]] = dict.fromkeys(MES
     messages.CharterAsked: attrgetter("version"),
     messages.CharterPart: attrgetter("offset"),
     messages.VitalsTold: lambda message: len(message.rows),
+    messages.ProposalsHeld: lambda message: len(message.held),
+    messages.ProposalPart: attrgetter("offset"),
 }
 
 

@@ -389,13 +389,9 @@ OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}
 """What a node file says of the network."""
 
 
-_LATER_TRAINING: Mapping[str, tuple[str, Any]] = {
-    "schedule": ("learning_rate", "constant"),
-    "keep_optimizer": ("optimizer", False),
-    "stop": ("when_through", None),
-}
-"""Keys that older versions do not know: beside which key they are bound where they differ from the default, by which
-the older ones act. So a binding has as many keys as ever.
+_LATER_TRAINING: Mapping[str, Any] = {"schedule": "constant", "keep_optimizer": False, "stop": None}
+"""Keys that came later, and their defaults, by which older versions act: at these the hash of a federation, which
+charters and snapshots name, is what it was before.
 """
 
 
@@ -425,7 +421,7 @@ def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         "federation.seed": federation.seed,
         "task.name": federation.task.name,
         "task.options": federation.task.options,
-        **{f"training.{key}": value for key, value in _training(federation).items()},
+        **{f"training.{key}": value for key, value in _training(federation, all_keys=True).items()},
         **_by_key("gossip", federation.gossip),
         **({"federation.admin": _admin(federation)} if federation.admin else {}),
         **_membership(federation),
@@ -439,13 +435,12 @@ def federation_id(federation: FederationConfig) -> bytes:
     return _hash(b"".join(len(field).to_bytes(8, "little") + field for field in fields), "p2pfl-fed-id")
 
 
-def _training(federation: FederationConfig) -> dict[str, Any]:
+def _training(federation: FederationConfig, *, all_keys: bool = False) -> dict[str, Any]:
     found = dataclasses.asdict(federation.training) | {"method": federation.method}
-    for key, (beside, usual) in _LATER_TRAINING.items():
-        value = found.pop(key)
-        if value != usual:
-            found[beside] = [found[beside], value]
-    return {key: value for key, value in found.items() if key != "rounds"} if federation.admin else found
+    left_out = {"rounds"} if federation.admin else set()
+    if not all_keys:
+        left_out |= {key for key, usual in _LATER_TRAINING.items() if found[key] == usual}
+    return {key: value for key, value in found.items() if key not in left_out}
 
 
 def _admin(federation: FederationConfig) -> list[str]:

@@ -28,7 +28,7 @@ MOST_ROW_BYTES = 384
 """Bytes of one row of vitals, its signature included."""
 
 PROTOCOL = "p2pfl/1"
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 CHUNK_BYTES = 256 * 1024
 
 

@@ -29,6 +29,8 @@ GROWN = 1.25
 """The loss has grown where it is so many times what it was at its best,"""
 SHARE = 0.1
 """and the difference at least this share of what it was at first: close to zero nothing is meant by a factor."""
+DIVERGED = 10.0
+"""The loss of the own rounds counts where it is so many times that of the untrained model."""
 
 
 def unscaled(learner: Learner) -> str | None:
@@ -89,13 +91,20 @@ def about_lone_classes(rule: str, held: Mapping[str, Iterable[int]]) -> str | No
 
 @dataclass(slots=True)
 class Trend:
-    """The losses of the latest local rounds, against those at first and at best."""
+    """Losses of one model as it is trained: the latest against those at first and at best.
 
+    Those of the own rounds also grow where nodes with unlike data come to agree: look at them only where there is no
+    `common` test set, and there they count once they are far above the very first, that of the untrained model.
+    """
+
+    common: bool = False
     latest: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    untrained: float | None = None
     first: float | None = None
     best: float = float("inf")
 
     def note(self, loss: float) -> None:
+        self.untrained = loss if self.untrained is None else self.untrained
         self.latest.append(loss)
         if len(self.latest) == WINDOW:
             now = self.now
@@ -104,9 +113,18 @@ class Trend:
 
     @property
     def now(self) -> float:
-        """The median of the latest rounds."""
+        """The median of the latest ones."""
         return median(self.latest)
 
     @property
-    def has_grown(self) -> bool:
-        return self.first is not None and self.now > GROWN * self.best and self.now - self.best > SHARE * self.first
+    def grown(self) -> str | None:
+        """In words, what has grown; None: nothing has."""
+        if self.first is None or self.untrained is None:
+            return None
+        now, best = self.now, self.best
+        if not (
+            now > GROWN * best and now - best > SHARE * self.first and (self.common or now > DIVERGED * self.untrained)
+        ):
+            return None
+        what = "on the common test set" if self.common else "of the latest rounds"
+        return f"the loss {what} is {now:.4g}, after {best:.4g} at its best"

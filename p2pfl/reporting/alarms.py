@@ -131,7 +131,8 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="Read the log. A learning rate that is too high is the usual cause; else a bug in the task or its data.",
     ),
     "loss-grows": AlarmText(
-        means="The loss of this node's own rounds is clearly higher than it was at its best.",
+        means="The loss on the common test set is clearly higher than it was at its best; without such a set, that of "
+        "the own rounds, if it is also ten times the very first round's.",
         does="Goes on training.",
         advice="Lower learning_rate first. If one node alone has it, look at its data; if all do, at who may lie.",
         ended_by="loss-back",

@@ -125,7 +125,7 @@ def make_display(
         software=software(),
         began_at=time.monotonic(),
         measures=lambda: driver.workshop.measures,
-        trend=driver.workshop.trend,
+        trends=driver.workshop.trends,
     )
     return Display(
         federation=lambda: setup().federation,

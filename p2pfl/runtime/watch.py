@@ -43,8 +43,8 @@ class Lookout:
     began_at: float
     measures: Callable[[], Sequence[Measure]] = tuple
     """What the task is measured by, the main measure first; empty while that is not known."""
-    trend: Trend = field(default_factory=Trend)
-    """Where the losses of the own rounds are going."""
+    trends: Sequence[Trend] = ()
+    """Where the losses of the own rounds, and of tests, are going."""
     rounds: int = 0
     alone: int = 0
     in_a_row: int = 0
@@ -84,12 +84,12 @@ class Lookout:
         return any(edge.is_open for edge in self.core.edges.values())
 
     def _look_at_loss(self) -> None:
-        trend = self.trend
-        if not trend.has_grown:
+        tested = [trend for trend in self.trends if trend.common and trend.latest]
+        grown = [text for trend in tested or self.trends if (text := trend.grown) is not None]
+        if not grown:
             self.feed.settle("loss-back", None)
         elif not self.feed.stands("loss-grows", None):
-            text = f"the loss of the latest rounds is {trend.now:.4g}, after {trend.best:.4g} at its best"
-            self.raise_alarm("loss-grows", None, text)
+            self.raise_alarm("loss-grows", None, grown[0])
 
     def _look_for_room(self) -> None:
         try:

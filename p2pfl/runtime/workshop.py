@@ -76,8 +76,8 @@ class Workshop:
     after_round: EachRound | None = None
     gauge: Gauge | None = None
     """Reads what must improve for training to go on; None: nothing must."""
-    trend: Trend = field(default_factory=Trend)
-    """Where the losses of its rounds are going."""
+    trends: tuple[Trend, Trend] = field(default_factory=lambda: (Trend(), Trend(common=True)))
+    """Where the losses of its rounds are going, and those of its tests."""
     figure: float | None = None
     """What it has read after the latest local round."""
     tested: Tested | None = None
@@ -99,7 +99,7 @@ class Workshop:
         local = self.learner.train(start, index)
         self.cpu_s += time.thread_time() - began
         self.loss = local.loss
-        self.trend.note(local.loss)
+        self.trends[0].note(local.loss)
         self.steps += local.steps
         tested = self.tested
         score = None if tested is None else tested.score
@@ -128,6 +128,8 @@ class Workshop:
                 raise
             log.error("evaluation failed: %s", error)  # noqa: TRY400 - the user's task, not our traceback
         else:
+            if score is not None:
+                self.trends[1].note(score.loss)
             self.tested = None if score is None else Tested(score, of)  # in one step: others read it meanwhile
 
 

@@ -27,8 +27,8 @@ from p2pfl.runtime.app import Application
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.parts import Setup
 from sim.attacks import Attack, Sight, boast, passable
-from sim.attacks.attack import Climb
 from sim.attacks.poison import poisoned
+from sim.attacks.sight import Climb
 from sim.attacks.slope import slope_for
 
 PAUSE_S = 0.001

@@ -3,9 +3,10 @@
 `parse_attack("alie:1.5")` gives an `Attack`; what a liar sees is a `Sight`; `REGISTRY` has every form with its source.
 """
 
-from sim.attacks.attack import BOAST, Attack, Poison, Sight, boast, passable, press
+from sim.attacks.attack import BOAST, Attack, Poison, boast, passable, press
 from sim.attacks.own import file_of, placed
 from sim.attacks.registry import ALLOWED_ATTACKS, REGISTRY, AttackForm, make_attack, parse_attack
+from sim.attacks.sight import Sight
 
 __all__ = [
     "ALLOWED_ATTACKS",

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from p2pfl.errors import UserError
-from sim.attacks.attack import Climb, Sight, Vector, length
 from sim.attacks.false_models import response, spread_around
+from sim.attacks.sight import Climb, Sight, Vector, length
 
 STEPS, STEP = 8, 0.25
 """Steps of the ascent, and the length of each in spreads of the models around the victim."""

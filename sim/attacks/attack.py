@@ -1,19 +1,14 @@
 """What an attack is: a lie told about a model, data that are poisoned, or messages that come too often.
 
-A `Sight` is what a liar sees when it makes up a lie for one neighbor. In the simulator that is every model, as it is
-shown in this instant; a real liar fills in what its own edges hold: the latest replicas of its neighbors, and the
-graph, which stands in the federation's file.
-
 Some attacks are made of another: lies told only at times, or told in too many exchanges. Exchange flooding makes a core
 want more exchanges than its rounds have (`press`). `passable` makes of what an attack shows what an engine can send.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +21,10 @@ from p2pfl.core.messages import Ready
 from p2pfl.engine.codecs import Forgery
 from p2pfl.learn.interface import Vector as ModelVector
 from sim.attacks.own import OwnLie
+from sim.attacks.sight import Rows, Sight, Vector
 
 if TYPE_CHECKING:
     from p2pfl.learn.samples import Samples, TensorSamples
-
-Vector = NDArray[np.floating[Any]]
-Rows = NDArray[np.floating[Any]]
-Edge = tuple[int, int]
 
 BOAST = 1e9
 """Sample weight that a liar claims, so that each neighbor counts it as much as itself."""
@@ -41,76 +33,6 @@ Draw = Callable[[int, int], NDArray[np.float64]]
 """(row, size) to standard normal numbers of that row's own, (size,)."""
 Blind = Callable[[Rows, Rows, Draw], Rows]
 """(models (b, d), initial (d,), draw) to what is shown, (b, d): a lie that looks at the own model alone."""
-Climb = Callable[[Vector], tuple[float, Vector]]
-"""Model (d,) to the task's mean loss there, on data that the liar knows, and its gradient (d,)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sight:
-    """`node` lies to `peer`; `own` (d,) is the model that it would show if it were honest.
-
-    `models` (d,) by node are the models that it knows, all finite: in a lie for somebody whose model is not among them
-    the own stands in for it. `liars` are those that it is in league with, itself among them. `edges` is the graph.
-    `rounds` counts its own local rounds, `count` what it has shown so far, to anybody. `weights` are the peer's mixing
-    weights a_ij by neighbor; none: equal ones, 1/(neighbors + 1). `rule` is the spec of the rule by which the peer
-    mixes, None for the mean. `initial` (d,) is the model that every node starts from. `slope` is the task's loss, for
-    attacks that climb it and for those of a user's own; None where the task has no gradient.
-    """
-
-    node: int
-    peer: int
-    own: Vector
-    initial: Vector
-    models: Mapping[int, Vector] = field(default_factory=dict)
-    liars: frozenset[int] = frozenset()
-    edges: tuple[Edge, ...] = ()
-    weights: Mapping[int, float] = field(default_factory=dict)
-    rule: str | None = None
-    rounds: int = 0
-    count: int = 0
-    seed: int = 0
-    slope: Climb | None = None
-
-    @property
-    def victim(self) -> Vector:
-        """The peer's own model (d,)."""
-        return self.models.get(self.peer, self.own)
-
-    @cached_property
-    def neighbors(self) -> tuple[int, ...]:
-        """Neighbors of the peer, in rising order."""
-        ends = {high if low == self.peer else low for low, high in self.edges if self.peer in (low, high)}
-        return tuple(sorted(ends or {self.node}))
-
-    @property
-    def lying(self) -> tuple[int, ...]:
-        """The peer's neighbors that are in league, this one among them."""
-        return tuple(node for node in self.neighbors if node in self.liars or node == self.node)
-
-    @cached_property
-    def known(self) -> tuple[int, ...]:
-        """The peer's honest neighbors whose models the liar knows."""
-        return tuple(n for n in self.neighbors if n in self.models and n not in self.liars and n != self.node)
-
-    @cached_property
-    def around(self) -> Rows:
-        """The peer's model and then those of `known`, (1 + k, d) in float64."""
-        rows = [self.victim, *(self.models[node] for node in self.known)]
-        return np.stack(rows).astype(np.float64)
-
-    @cached_property
-    def honest(self) -> tuple[int, ...]:
-        """Every honest node whose model the liar knows, near or far."""
-        return tuple(node for node in sorted(self.models) if node not in self.liars and node != self.node)
-
-    def weight(self, neighbor: int) -> float:
-        return self.weights.get(neighbor, 1.0 / (len(self.neighbors) + 1))
-
-    def draws(self, purpose: str, *path: int) -> np.random.Generator:
-        """Chance of the liar's own."""
-        return generator(self.seed, purpose, self.node, *path)
-
-
 Lie = Callable[[Sight], Vector]
 
 
@@ -173,11 +95,6 @@ class Attack:
 
         shown = models.copy() if self.blind is None else self.blind(models, initial, draw)
         return shown.astype(models.dtype, copy=False)
-
-
-def length(vector: Vector) -> float:
-    """Euclidean, summed in one order: a library's own may depend on the number of its threads."""
-    return float(np.sqrt(np.einsum("i,i->", vector, vector)))
 
 
 MISSING = 3

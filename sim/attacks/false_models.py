@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from p2pfl.aggregate import Neighborhood, Rule, make_rule
 from p2pfl.chance import generator
-from sim.attacks.attack import Draw, Edge, Rows, Sight, Vector, length
+from sim.attacks.attack import Draw
+from sim.attacks.sight import Edge, Rows, Sight, Vector, length
 
 
 def sign_flip(models: Rows, _initial: Rows, _draw: Draw, scale: float) -> Rows:

@@ -11,15 +11,13 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.errors import UserError
-
-if TYPE_CHECKING:
-    from sim.attacks.attack import Sight, Vector
+from sim.attacks.sight import Sight, Vector
 
 KEY = "attack"
 ALLOWED_OBJECT = "a function from a Sight to a vector (d,), or a class of such: file.py:object or module:object"

@@ -16,9 +16,10 @@ from p2pfl.config.tables import OBJECT
 from sim.attacks import attack
 from sim.attacks import false_models as lies
 from sim.attacks.ascent import ascent
-from sim.attacks.attack import Attack, Poison, Rows, Vector
+from sim.attacks.attack import Attack, Poison
 from sim.attacks.own import OwnLie
 from sim.attacks.poison import Backdoor, LabelFlip, Semantic
+from sim.attacks.sight import Rows, Vector
 
 NOTHING, PEER, NEIGHBORS, RULE, GRAPH, LOSS, DATA = (
     "nothing",

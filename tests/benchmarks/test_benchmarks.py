@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 
 SMALLEST = {
+    "bias": "--table quadratics --rounds 2",
     "codecs": "--size 10000 --rows 2 --repeats 1 --specs q4",
     "conformance": "--seeds 1 --rounds 2 --nodes 4",
     "devices": "--parameters 20000 --steps 1 --rounds 1",
@@ -27,6 +28,7 @@ SMALLEST = {
     "endings_simulated": "--rounds 3 --tasks quadratic --worlds equal --through train",
     "engine": "--parameters 10k --compressors q4 --repeats 1",
     "goodput": "--mb 1 --messages 1 --repeats 1",
+    "hospitals": "",
     "indices": "",
     "join_time": "--nodes 2 --times 1 --step-s 0.1",
     "joins": "--sizes 5 --joins 2",

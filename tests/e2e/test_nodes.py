@@ -431,7 +431,7 @@ def test_a_second_process_on_one_state_is_refused_and_the_first_goes_on(federati
     first.until((folder / "node0" / "state" / "snapshot-00000001").exists)
     second = run(folder, "node0")
     assert second.end() == 2
-    (line,) = second.log.splitlines()
+    *_, line = second.log.splitlines()
     assert_names(line, "error: ", folder / "node0" / "state", "in use by another process", "allowed: ")
     first.popen.send_signal(signal.SIGTERM)
     assert first.end() == 130

@@ -26,6 +26,8 @@ from p2pfl.core.messages import (
     Hello,
     LivesTold,
     Message,
+    ProposalPart,
+    ProposalsHeld,
     Ready,
     Reply,
     Request,
@@ -72,6 +74,8 @@ SAMPLES = [
     CharterAsked(version=1),
     CharterPart(size=70, offset=3, part=b"part"),
     VitalsTold(rows=((0, b"row"), (7, b"x" * 200))),
+    ProposalsHeld(held=b"\x05", agreed=b"x" * 32),
+    ProposalPart(member=3, size=900, offset=4, part=b"ab"),
 ]
 FRAMES = [b"".join(encode(message)) for message in SAMPLES]
 LONG = Request(

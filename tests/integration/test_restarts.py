@@ -223,7 +223,7 @@ async def test_a_node_that_is_stopped_in_a_long_round_leaves_the_learner_alone(w
         await node.until(learner.trains.is_set)
         learner.meanwhile.clear()
         result = await node.stop()
-        assert set(learner.meanwhile) <= {"size"}
+        assert set(learner.meanwhile) <= {"size", "device", "measures"}
     finally:
         learner.let_go.set()
     assert result.rounds == 0

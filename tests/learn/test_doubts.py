@@ -17,8 +17,8 @@ def holding(inputs, targets=None):
     return SimpleNamespace(train_set=SimpleNamespace(inputs=torch.as_tensor(inputs), targets=targets))
 
 
-def trend_of(*losses):
-    trend = Trend()
+def trend_of(*losses, common=True):
+    trend = Trend(common=common)
     for loss in losses:
         trend.note(loss)
     return trend
@@ -78,4 +78,11 @@ def test_a_class_on_one_node_alone_is_told_under_a_robust_rule():
     ids=["it falls", "it comes back", "a few outliers", "next to nothing", "from the first", "too few rounds"],
 )
 def test_a_loss_has_grown_where_it_is_far_above_its_best_for_long(losses, grown):
-    assert trend_of(*losses).has_grown is grown
+    assert (trend_of(*losses).grown is not None) is grown
+
+
+def test_the_loss_of_the_own_rounds_may_grow_while_nodes_come_to_agree():
+    agreeing = [4.0] + [0.5] * WINDOW + [2.0] * WINDOW
+    assert trend_of(*agreeing, common=False).grown is None
+    assert "common test set is 2, after 0.5" in trend_of(*agreeing).grown
+    assert "latest rounds is 50, after 0.5" in trend_of(*agreeing, *[50.0] * WINDOW, common=False).grown

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from p2pfl.core.facts import Phase
-from p2pfl.learn.doubts import WINDOW
+from p2pfl.learn.doubts import WINDOW, Trend
 from p2pfl.net.spread import VitalsRow
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.watch import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Lookout
@@ -35,8 +35,9 @@ class World:
             snapshot_bytes=1000,
             software="0.1.0",
             began_at=0.0,
+            trends=(Trend(common=True),),
         )
-        self.trend = self.watch.trend
+        (self.trend,) = self.watch.trends
 
     def alarm(self, kind, peer, text):
         self.raised.append((kind, peer))

@@ -22,9 +22,21 @@ X, Y = RNG.standard_normal((30, 4)).astype(np.float32), RNG.integers(0, 3, 30)
 TEST = (X[:6], Y[:6])
 
 
+class Counted(nn.Module):
+    """Counts its calls, tests included."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, inputs):
+        self.calls += 1
+        return inputs
+
+
 def normed():
     """A module that remembers what passed through it, and draws."""
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+    return nn.Sequential(Counted(), nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
 
 
 @pytest.fixture

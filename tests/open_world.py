@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from p2pfl.aggregate import Rule
 from p2pfl.compress import Compressor
 from p2pfl.config.model import Edges
-from p2pfl.core.profiles import Conservative
+from p2pfl.core.profiles import Conservative, Profile, Robust
 from p2pfl.core.settings import Settings
 from p2pfl.engine.codecs import Codecs
 from p2pfl.learn.interface import Learner
@@ -51,6 +52,8 @@ class OpenPlan:
     compressor: Compressor
     edge_compressors: Mapping[tuple[int, int], Compressor] = field(default_factory=dict)
     method: Method = field(default_factory=Plain)
+    rule: Rule | None = None
+    """That of the robust profile, with one liar; None: the conservative one."""
     dtype: type[np.floating] = np.float32
     links: LinkSpec = field(default_factory=LinkSpec)
     slow: tuple[SlowNodes, ...] = ()
@@ -76,6 +79,9 @@ class OpenPlan:
         size = self.learners[0].size * len(self.method.channels)
         return {peer: self.compressor_of(index, peer).gamma(size) for peer in peers}
 
+    def profile(self, gammas: Mapping[int, float]) -> Profile:
+        return Conservative(gammas=gammas) if self.rule is None else Robust(liars=1, least=self.rule.least)
+
 
 class OpenWorld(Cluster[ExactEngine]):
     """A world of exact engines with its oracle, every invariant checked after every event."""
@@ -92,6 +98,7 @@ class OpenWorld(Cluster[ExactEngine]):
                     learner=learner,
                     codecs=plan.codecs_of(index, neighbors[index]),
                     method=plan.method,
+                    rule=plan.rule,
                     dtype=plan.dtype,
                 )
             )
@@ -113,7 +120,7 @@ class OpenWorld(Cluster[ExactEngine]):
                 engine_ns=round(plan.engine_s * NS),
             ),
             engines,
-            settings=[replace(plan.settings, profile=Conservative(gammas=some)) for some in gammas],
+            settings=[replace(plan.settings, profile=plan.profile(some)) for some in gammas],
             paces=[ConstantPace(round(plan.round_s.get(index, plan.default_round_s) * NS)) for index in range(count)],
             steps=[1] * count,
             watch=self.oracle,

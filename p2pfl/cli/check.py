@@ -207,6 +207,7 @@ def _learner(federation: FederationConfig, member: Member, node: NodeConfig | No
         share=federation.gossip.share,
         file=federation.path,
         compute=node.compute if node else None,
+        reload_s=node.reload_s if node else None,
     )
 
 

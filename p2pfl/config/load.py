@@ -15,6 +15,7 @@ from p2pfl.config.graph import DisconnectedGraph, read_edge_tables, read_edges, 
 from p2pfl.config.members_file import members_file, read_members_file
 from p2pfl.config.method import of_control_variate
 from p2pfl.config.model import (
+    DATA,
     FEDERATION,
     GOSSIP,
     MEMBER,
@@ -321,13 +322,16 @@ def _node(document: dict[str, Any], member: Member, mistakes: Mistakes, *, disco
     data = document.get("data", {})
     if not isinstance(data, dict):
         mistakes.add("must be a table", "data", None, "[data]")
-    values = DEFAULTS | read_table(document.get("node", {}), "node.", NODE, mistakes)
+        data = {}
+    own = {key: data[key] for key in data if key not in DATA}
+    known = read_table({key: data[key] for key in data if key in DATA}, "data.", DATA, mistakes)
+    values = DEFAULTS | known | read_table(document.get("node", {}), "node.", NODE, mistakes)
     values.setdefault("listen", _default_listen(member))
     values |= {"discovery": discovery} | read_table(document.get("network", {}), "network.", OWN_NETWORK, mistakes)
     folder = mistakes.file.parent
     for key in ("key_file", "state_dir", "checkpoint_dir"):
         values[key] = folder / Path(values[key]).expanduser()
-    return NodeConfig(path=mistakes.file, name=member.name, data=data, **values)
+    return NodeConfig(path=mistakes.file, name=member.name, data=own, **values)
 
 
 def _default_listen(member: Member) -> str:

@@ -297,7 +297,7 @@ class NodeConfig:
     threads: int
     nice: int
     data: dict[str, Any]
-    """The `[data]` table, passed to the task."""
+    """The `[data]` table, passed to the task, without what `DATA` names."""
     discovery: bool = False
     """Whether the node announces itself on the LAN and looks for the others."""
     interfaces: tuple[str, ...] = ()
@@ -310,6 +310,8 @@ class NodeConfig:
     """Rounds between two files with the model; 0: none is written."""
     checkpoints_kept: int = 3
     """How many of these files there are at most."""
+    reload_s: float | None = None
+    """How often the node looks whether its data have grown; None: they are read at its start alone."""
 
     @property
     def compute(self) -> Compute:
@@ -387,6 +389,9 @@ NODE: Kinds = {
 
 OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}
 """What a node file says of the network."""
+
+DATA: Kinds = {"reload_s": number(0, above=True)}
+"""The keys of `[data]` that are not the task's."""
 
 
 _LATER_TRAINING: Mapping[str, Any] = {"schedule": "constant", "keep_optimizer": False, "stop": None}

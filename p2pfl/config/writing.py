@@ -197,6 +197,7 @@ _NODE = """\
 # checkpoints_kept = 3
 # checkpoint_dir = "checkpoints"
 
+# Data that grow are read again between rounds, so often, with reload_s = 60.0 below [data].
 [data]  # for the task, which finds these keys in `node.local`
 """
 _NO_DATA = '# path = "data.npz"\n'

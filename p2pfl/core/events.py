@@ -88,7 +88,7 @@ class RoundTrained(Struct, frozen=True, kw_only=True, gc=False):
     steps: int
     samples: int
     waited_s: float = 0.0
-    """How long the round waited for its turn where nodes of one process learn one after the other."""
+    """How long the round waited: for its turn, where nodes of one process learn one after the other, and for data."""
     figure: float | None = None
     """What must improve for training to go on, lower is better; None: nobody asks, or it is not known yet."""
 

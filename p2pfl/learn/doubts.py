@@ -111,6 +111,11 @@ class Trend:
             self.first = now if self.first is None else self.first
             self.best = min(self.best, now)
 
+    def forget(self) -> None:
+        """The data are others now: losses compare with earlier ones no more."""
+        self.latest.clear()
+        self.first, self.best = None, float("inf")
+
     @property
     def now(self) -> float:
         """The median of the latest ones."""

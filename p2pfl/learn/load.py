@@ -18,6 +18,7 @@ from p2pfl.config.model import Compute, TaskConfig, TrainingConfig
 from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
+from p2pfl.learn.reloading import reloads
 from p2pfl.learn.sharing import KEY, WHOLE
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task
 
@@ -61,9 +62,10 @@ def make_learner(
     share: Sequence[str] = WHOLE,
     file: Path | None = None,
     compute: Compute | None = None,
+    reload_s: float | None = None,
 ) -> Learner:
     """One node's learner, on the processor unless `compute` says otherwise. `local` is its `[data]` table, with paths
-    relative to `local_dir`.
+    relative to `local_dir`; `reload_s`: it must be able to read its data again so often.
 
     Raises UserError: the task, its options or the node's data are wrong, or `share` does not fit the model.
     """
@@ -78,12 +80,15 @@ def make_learner(
         local={key: _resolved(key, value, local_dir) for key, value in local.items()},
     )
     try:
-        return learner_for(task, context, training, share, compute)
+        learner = learner_for(task, context, training, share, compute)
+        if reload_s is not None:
+            reloads(learner, reload_s)
     except UserError as error:
         if error.file is None:
             in_node_file = (error.key or "").startswith("data.")
             error.file = str(local_dir / "node.toml") if in_node_file else None if file is None else str(file)
         raise
+    return learner
 
 
 def learner_for(

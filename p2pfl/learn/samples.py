@@ -7,6 +7,7 @@ memory and may augment what it reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -60,6 +61,37 @@ class DatasetSamples:
     def rows(self, numbers: Tensor) -> tuple[Any, Any]:
         inputs, targets = default_collate([self._dataset[int(row)] for row in numbers])
         return inputs, targets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSets:
+    """What a node learns from and what it is tested on."""
+
+    train: Samples
+    test: Samples | None
+
+    def differ_from(self, other: DataSets) -> bool:
+        """Whether one of the two is another one, as far as that can be told: of a Dataset only its length is known."""
+        return not (are_equal(self.train, other.train) and are_equal(self.test, other.test))
+
+    def compare_with(self, earlier: DataSets) -> bool:
+        """Whether scores compare with those of before: the test set has only grown at its end."""
+        return earlier.test is None or (self.test is not None and begins_with(self.test, earlier.test))
+
+
+def are_equal(one: Samples | None, other: Samples | None) -> bool:
+    """Whether they hold the same rows in the same order; of a Dataset only how many."""
+    if one is None or other is None:
+        return one is other
+    return len(one) == len(other) and begins_with(one, other)
+
+
+def begins_with(one: Samples, other: Samples) -> bool:
+    """Whether the first rows of `one` are all those of `other`, as far as that can be told."""
+    if not (isinstance(one, TensorSamples) and isinstance(other, TensorSamples)):
+        return len(one) >= len(other)
+    pairs = ((one.inputs, other.inputs), (one.targets, other.targets))
+    return all(a.dtype == b.dtype and torch.equal(a[: len(b)], b) for a, b in pairs)
 
 
 def read_samples(task: Task, context: NodeContext) -> tuple[Samples, Samples | None]:

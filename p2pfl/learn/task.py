@@ -13,7 +13,7 @@ imports torch: a task may do without it (see `LearnerFactory`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -129,9 +129,14 @@ class Task:
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     """How raw data become inputs, as JSON has it: exported files carry it."""
 
+    files: Callable[[NodeContext], Iterable[Path]] | None = None
+    """The files that `data` reads for a node. One with `reload_s` reads them again when they have changed, and never if
+    there are none; where the task does not say, it reads its data again each time."""
+
     def __post_init__(self) -> None:
-        for key, value in (("model", self.model), ("data", self.data), ("loss", self.loss)):
-            if not callable(value) and not (key == "loss" and value is None):
+        named = (("model", self.model), ("data", self.data), ("loss", self.loss), ("files", self.files))
+        for key, value in named:
+            if not callable(value) and not (key in ("loss", "files") and value is None):
                 raise UserError("this must be a function", file=self.name or "Task", key=key, value=value)
         for key, metric in self.metrics.items():
             if not callable(metric):

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.optimizers import make_optimizer, remember, remembered
 from p2pfl.learn.params import FlatModule, Place
-from p2pfl.learn.samples import Samples, TensorSamples, draw_batches, read_samples
+from p2pfl.learn.reloading import files_of
+from p2pfl.learn.samples import DataSets, Samples, TensorSamples, draw_batches, read_samples
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.task import NodeContext, Task
 
@@ -65,8 +67,9 @@ class TorchLearner:
         self.shape_digest = self._flat.digest
         self.samples = len(self.train_set)
         with self.device.seeded(0):
-            labels = try_out(self.module, self.train_set, task, self.device)
-        self.measures = _measures(task, labels=labels)
+            self.labels = try_out(self.module, self.train_set, task, self.device)
+        """Whether targets are class labels."""
+        self.measures = _measures(task, labels=self.labels)
         """What the task is measured by, the main measure first."""
 
     def _make_module(self) -> None:
@@ -101,6 +104,32 @@ class TorchLearner:
         if self._settled or self.training.keep_optimizer:
             other._make_module()  # noqa: SLF001 - of the same class
         return other
+
+    @property
+    def data_sets(self) -> DataSets:
+        return DataSets(train=self.train_set, test=self.test_set)
+
+    def data_files(self) -> tuple[Path, ...] | None:
+        return files_of(self.task, self.context)
+
+    def read_again(self) -> DataSets:
+        train_set, test_set = read_samples(self.task, self.context)
+        try:
+            with self.device.seeded(0):
+                labels = try_out(self.module, train_set, self.task, self.device)
+        finally:
+            self._load_local(self._settled)
+        if labels != self.labels:
+            text = "the targets are of another kind than at the node's start"
+            allowed = "class labels" if self.labels else "no class labels"
+            raise UserError(text, file=self.task.name, key="training set, targets", allowed=allowed)
+        if test_set is None and self.test_set is not None:
+            raise UserError("there is none any more", file=self.task.name, key="test set", allowed="one, as before")
+        return DataSets(train=train_set, test=test_set)
+
+    def adopt(self, found: DataSets) -> None:
+        self.train_set, self.test_set = found.train, found.test
+        self.samples = len(found.train)
 
     def initial(self) -> Vector:
         """Builds the model once more: it is asked for once, and a copy kept for it would weigh as much as the model.

@@ -142,6 +142,12 @@ ALARMS: Mapping[str, AlarmText] = {
         does="Trains on them as they are.",
         advice="Scale the inputs alike on all nodes, to about -1 to 1: else the small ones hardly count.",
     ),
+    "data-refused": AlarmText(
+        means="The data were to be read again, and what is there now cannot be used; the text says why.",
+        does="Goes on learning from the data that it has read before.",
+        advice="Correct the file: write it under another name, then rename it. The node looks again by itself.",
+        ended_by="data-reloaded",
+    ),
     "mixing-failed": AlarmText(
         means="The rule for mixing raised, or gave no finite model.",
         does="Keeps its own model for that round.",

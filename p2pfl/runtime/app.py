@@ -38,6 +38,7 @@ from p2pfl.runtime.lan import discovery_of
 from p2pfl.runtime.lonely import ask_when_alone
 from p2pfl.runtime.model_files import ModelFiles
 from p2pfl.runtime.parts import Setup
+from p2pfl.runtime.reloading import reloading_of
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.telling import Teller, make_display, open_page
 from p2pfl.runtime.workshop import Waiting, Workshop
@@ -205,6 +206,7 @@ class Application:
             strict=self.shared is not None,
             files=ModelFiles.of(setup),
             after_round=each,
+            reloading=reloading_of(setup.learner, setup.node.reload_s),
             gauge=setup.gauge,
         )
         header = parts.snapshot_header(setup)

@@ -45,6 +45,7 @@ from p2pfl.reporting.status import ClosedRound
 from p2pfl.runtime.charter_talk import CharterTalk
 from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Quit
 from p2pfl.runtime.feed import Feed
+from p2pfl.runtime.reloading import News
 from p2pfl.runtime.status import Presence
 from p2pfl.runtime.workshop import Moment, Workshop
 
@@ -54,7 +55,9 @@ WAITING_BYTES = 64 << 20
 """The memory for models that wait for their test: a large one may take longer than until the next is due."""
 TRAINING_NICE = 10
 """How much lower the priority of training is: it takes all time that nothing else wants, and no more."""
-NOTICES = frozenset({"joined", "storage-restored", "enough-neighbors", "kept-again", "probation", "trained-enough"})
+NOTICES = frozenset(
+    {"joined", "data-reloaded", "storage-restored", "enough-neighbors", "kept-again", "probation", "trained-enough"}
+)
 """Kinds of what has become right, or was meant to be: told, and no alarm."""
 FIRST_ALARMS = 5
 LATER_ALARMS = 100
@@ -280,6 +283,7 @@ class Driver:
             if self._closed:
                 return
             self.under_way = "round"
+            waited_s += self._renew_data()
             local = self.workshop.train(start, index)
         except LearningError as error:
             if self.workshop.strict:
@@ -291,6 +295,20 @@ class Driver:
             self.fail(error)
         else:
             self.loop.call_soon_threadsafe(self._trained, start.model, local, waited_s)
+
+    def _renew_data(self) -> float:
+        """Read the data again if they have grown; the seconds that it took, which are no part of the round."""
+        began = time.monotonic()
+        news = self.workshop.renew_data()
+        if news is not None:
+            self.loop.call_soon_threadsafe(self._tell_of_data, news)
+        return time.monotonic() - began
+
+    def _tell_of_data(self, news: News) -> None:
+        if news.refused:
+            self.alarm("data-refused", None, news.text)
+        else:
+            self.alarm("data-reloaded", None, news.text)
 
     def _trained(self, start: Vector, local: LocalRound | None, waited_s: float) -> None:
         """The engine takes what came of the round when the core asks it to commit one."""

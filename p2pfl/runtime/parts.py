@@ -174,6 +174,7 @@ def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
         share=federation.gossip.share,
         file=federation.path,
         compute=node.compute,
+        reload_s=node.reload_s,
     )
 
 

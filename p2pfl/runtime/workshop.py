@@ -25,6 +25,7 @@ from p2pfl.reporting.measures import measures_in
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.runtime.each_round import EachRound
 from p2pfl.runtime.model_files import ModelFiles
+from p2pfl.runtime.reloading import News, Reloading
 
 log = logging.getLogger("p2pfl")
 
@@ -74,6 +75,8 @@ class Workshop:
     files: ModelFiles | None = None
     """Where the model is written to now and then; None: nowhere."""
     after_round: EachRound | None = None
+    reloading: Reloading | None = None
+    """Reads the data again when they have grown; None: they are those of the start."""
     gauge: Gauge | None = None
     """Reads what must improve for training to go on; None: nothing must."""
     trends: tuple[Trend, Trend] = field(default_factory=lambda: (Trend(), Trend(common=True)))
@@ -108,6 +111,13 @@ class Workshop:
         if self.after_round is not None:
             self.after_round(local, index + 1, score, None if tested is None else tested.of.rounds)
         return replace(local, local=self.learner.local_state())
+
+    def renew_data(self) -> News | None:
+        """Between two rounds, see whether the data have grown; what is to be told, if anything is."""
+        news = None if self.reloading is None else self.reloading.look()
+        if news is not None and not news.refused:
+            self.trend.forget()
+        return news
 
     def is_due(self, tick: int) -> bool:
         return self.evaluate_every > 0 and tick % self.evaluate_every == 0

@@ -82,13 +82,26 @@ def core_settings(**changes):
 
 
 def make_world(
-    graph, seed, *, link=None, slow=(), compressor="q8", own=(), samples=None, rounds=30, round_s=None, **changes
+    graph,
+    seed,
+    *,
+    link=None,
+    slow=(),
+    compressor="q8",
+    own=(),
+    samples=None,
+    rounds=30,
+    round_s=None,
+    learner=StillLearner,
+    rule=None,
+    **changes,
 ):
+    """`learner` is called with each node's first model (D,) and its n."""
     nodes, rounds_of_edges = GRAPHS[graph] if isinstance(graph, str) else graph
     chance = np.random.default_rng(seed)
     counts = samples or [int(n) for n in chance.integers(1, 200, nodes)]
     edges = tuple(sorted({edge for edges in rounds_of_edges for edge in edges}))
-    learners = tuple(StillLearner(chance.normal(size=D) * 3, n) for n in counts)
+    learners = tuple(learner(chance.normal(size=D) * 3, n) for n in counts)
     return OpenWorld(
         OpenPlan(
             edges=edges,
@@ -96,6 +109,7 @@ def make_world(
             learners=learners,
             settings=core_settings(rounds=rounds, **changes),
             compressor=make_compressor(compressor),
+            rule=rule,
             edge_compressors={edge: make_compressor(spec) for edge, spec in zip(edges, own, strict=False)},
             dtype=np.float64,
             links=link or LinkSpec(),

@@ -97,7 +97,12 @@ def test_who_stays_keeps_its_part_of_what_a_task_deals_out_when_another_is_remov
     counts = []
     for now in (dealt, without(dealt, {federation.members[1].key})):
         node = SimpleNamespace(
-            name=federation.members[3].name, path=tmp_path / "node.toml", data={}, state_dir=tmp_path, compute=Compute()
+            name=federation.members[3].name,
+            path=tmp_path / "node.toml",
+            data={},
+            state_dir=tmp_path,
+            compute=Compute(),
+            reload_s=None,
         )
         counts.append(load_learner(now, node).samples)
     assert counts == [40, 40]

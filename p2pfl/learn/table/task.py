@@ -122,6 +122,7 @@ def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task:
         metric=given.metric,
         preprocessing=preprocessing_of(given.schema, given.layout({}).missing, model.layer_names(given.hidden)),
         digest=given.schema.digest() if given.is_shared_file else b"",
+        files=_files(options.get("partition")),
     )
 
 
@@ -183,6 +184,16 @@ def _data(given: TableTask, partition: str | None) -> Callable[[NodeContext], tu
         return train, test
 
     return data
+
+
+def _files(partition: str | None) -> Callable[[NodeContext], list[Path]]:
+    def files(node: NodeContext) -> list[Path]:
+        """None where nodes share out a table: its rows would be dealt anew whenever it grows."""
+        if partition is not None or "path" not in node.local:
+            return []
+        return [node.path(key) for key in ("path", "test_path") if node.has(key)]
+
+    return files
 
 
 def read_own(given: TableTask, path: Path, local: Mapping[str, Any]) -> Table:

@@ -1,0 +1,83 @@
+"""Data that grow while a node runs: what a learner must be able to, and whether files have changed.
+
+When they are read again, and what is said of it, is for `runtime.reloading`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from p2pfl.config.plugins import FAILURES, describe_failure
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Learner
+from p2pfl.learn.task import NodeContext, Task
+
+if TYPE_CHECKING:
+    from p2pfl.learn.samples import DataSets
+
+KEY = "data.reload_s"
+
+Mark = tuple[tuple[int, int, int] | None, ...]
+"""Of each file the time of its last change in ns, its size in bytes, its number on the disk; None: it is not there."""
+
+
+@runtime_checkable
+class Reloads(Protocol):
+    """A learner that can read its node's data again, between two of its rounds."""
+
+    samples: int
+
+    @property
+    def data_sets(self) -> DataSets:
+        """Those in use."""
+        ...
+
+    def data_files(self) -> tuple[Path, ...] | None:
+        """The files behind them; None: not known. Raises UserError: the task's own code fails."""
+        ...
+
+    def read_again(self) -> DataSets:
+        """What is there now, checked as at the start; those in use stay. Raises UserError: something in it is wrong."""
+        ...
+
+    def adopt(self, found: DataSets) -> None:
+        """Learn from these from now on, and be tested on them."""
+        ...
+
+
+def reloads(learner: Learner, every_s: float) -> Reloads:
+    """The learner, which is to read its data again every `every_s` seconds. Raises UserError: it cannot."""
+    if not isinstance(learner, Reloads):
+        text = "the learner of this task cannot read its data again"
+        raise UserError(text, key=KEY, value=every_s, allowed="no reload_s with this task")
+    if learner.data_files() == ():
+        text = "the data of this task are no files of this node alone, so there is nothing that may grow"
+        raise UserError(text, key=KEY, value=every_s, allowed="a `path` in [data], whose rows are all this node's")
+    return learner
+
+
+def files_of(task: Task, context: NodeContext) -> tuple[Path, ...] | None:
+    """The files behind a node's data; None: the task does not say. Raises UserError: its function fails."""
+    if task.files is None:
+        return None
+    try:
+        return tuple(Path(file) for file in task.files(context))
+    except UserError:
+        raise
+    except FAILURES as error:
+        raise UserError(f"files failed: {describe_failure(error)}", file=task.name, key="files") from error
+
+
+def mark_of(files: Iterable[Path]) -> Mark:
+    """What differs as soon as one of them was written to or replaced."""
+    return tuple(_mark(file) for file in files)
+
+
+def _mark(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

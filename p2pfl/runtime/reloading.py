@@ -1,0 +1,110 @@
+"""Reads a node's data again between its rounds, so that n grows with them while it runs.
+
+A file is read once it has stopped changing: it must look the same twice, `SETTLED_S` apart, and again after it was
+read. Whatever is wrong with it, the node goes on with the data that it has.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from p2pfl.config.plugins import FAILURES, describe_failure
+from p2pfl.errors import P2PFLError
+from p2pfl.learn.interface import Learner
+from p2pfl.learn.reloading import Mark, Reloads, mark_of, reloads
+
+log = logging.getLogger("p2pfl")
+
+SETTLED_S = 2.0
+"""A file that has not changed for so long is taken to be whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What is to be told of the data: they are others now, or they were `refused`."""
+
+    text: str
+    refused: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Reloading:
+    """`look` belongs to the thread that trains, and to the time between two rounds."""
+
+    learner: Reloads
+    every_s: float
+    clock: Callable[[], float] = time.monotonic
+    due_s: float = field(init=False)
+    """When files are looked at next."""
+    handled: Mark | None = None
+    """How the files looked when they were read last; they may have changed since the node's start read them."""
+    seen: Mark | None = None
+    """How they looked last."""
+    refusal: str = ""
+    """What is wrong with what is there; empty while nothing is."""
+
+    def __post_init__(self) -> None:
+        self.due_s = self.clock() + self.every_s
+
+    def look(self) -> News | None:
+        """Read the data again if it is time for that and they have changed; what is to be told, if anything is."""
+        if self.clock() < self.due_s:
+            return None
+        self.due_s = self.clock() + self.every_s
+        try:
+            return self._look()
+        except P2PFLError as error:
+            return self._refused(str(error))
+        except FAILURES as error:
+            return self._refused(describe_failure(error))
+
+    def _look(self) -> News | None:
+        files = self.learner.data_files()
+        if files is None:
+            return self._read()
+        mark = mark_of(files)
+        if mark == self.handled:
+            return None
+        if mark != self.seen:
+            self._wait_until_settled(mark)
+            return None
+        self.handled = mark
+        return self._read()
+
+    def _wait_until_settled(self, mark: Mark) -> None:
+        self.seen = mark
+        self.due_s = min(self.due_s, self.clock() + SETTLED_S)
+
+    def _read(self) -> News | None:
+        before, n = self.learner.data_sets, self.learner.samples
+        found = self.learner.read_again()
+        files = self.learner.data_files()
+        if files is not None and mark_of(files) != self.handled:
+            log.info("the data have changed while they were read: they are read once more")
+            self.handled = None
+            self._wait_until_settled(mark_of(files))
+            return None
+        self.learner.adopt(found)
+        was_refused, self.refusal = bool(self.refusal), ""
+        if not (was_refused or found.differ_from(before)):
+            return None
+        text = f"data reloaded: {n} to {self.learner.samples} samples"
+        if not found.compare_with(before):
+            text += "; rows of the test set are others than before, so that scores do not compare with earlier ones"
+        return News(text)
+
+    def _refused(self, text: str) -> News | None:
+        """Said once: the same mistake is found again until somebody corrects it."""
+        text = f"{' '.join(text.split())}; the node goes on with the {self.learner.samples} samples that it has"
+        if text == self.refusal:
+            return None
+        self.refusal = text
+        return News(text, refused=True)
+
+
+def reloading_of(learner: Learner, every_s: float | None) -> Reloading | None:
+    """None: the node reads its data at its start alone. Raises UserError: the learner cannot read them again."""
+    return None if every_s is None else Reloading(reloads(learner, every_s), every_s)

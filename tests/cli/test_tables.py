@@ -176,6 +176,19 @@ def test_proposals_that_are_carried_by_hand_make_the_schema(p2pfl, hospitals, tm
         assert merged[key] == guessed[key]
 
 
+def test_where_a_schema_file_names_the_target_a_proposal_needs_no_more(p2pfl, hospitals):
+    outcome = p2pfl("schema", "propose", "h", "--node", "north")
+    assert outcome.code == 0, outcome.err
+    assert "of its 40 rows" in outcome.out
+
+
+def test_an_onnx_file_is_for_others(p2pfl, sites, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"any")
+    outcome = p2pfl("predict", "model.onnx", "north.csv")
+    assert outcome.code == 2
+    assert "onnxruntime" in outcome.err
+
+
 @pytest.mark.parametrize("wrong", ["{}", "[]", "junk", '{"node": 1}'])
 def test_a_file_that_is_no_proposal_is_named(p2pfl, hospitals, tmp_path, wrong):
     (tmp_path / "p.json").write_text(wrong)

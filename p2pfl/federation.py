@@ -155,14 +155,16 @@ class Federation:
         checkpoints: Path | str | None = None,
         checkpoint_every: int = 10,
         checkpoints_kept: int = 3,
+        references: bool = False,
     ) -> Report:
         """Run all nodes in this process, with real sockets, and return the report; works in a notebook too.
 
         All nodes train in turn in one thread. `on_progress` is called with the current figures, at most five times a
         second, from another thread; `on_round` with a node's state after each local round, in the thread that trains.
         In the folder `checkpoints` each node has one for files with its model, every `checkpoint_every` rounds and at
-        its end, of which the newest `checkpoints_kept` stay. Ctrl-C cancels once the local round under way is over.
-        Nothing else is left on disk.
+        its end, of which the newest `checkpoints_kept` stay. `references` adds to the report what each node would have
+        learned alone, and what one model would have from all data; that takes about as long again. Ctrl-C cancels once
+        the local round under way is over. Nothing else is left on disk.
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
         LearningError: the task failed, or every round of a node ended in no finite model.
         """
@@ -174,6 +176,7 @@ class Federation:
             checkpoints=None if checkpoints is None else Path(checkpoints),
             checkpoint_every=_read("checkpoint_every", checkpoint_every, least=1),
             checkpoints_kept=_read("checkpoints_kept", checkpoints_kept, least=1),
+            references=references,
         )
         if len(self.config.members) > MOST_NODES:
             text = "too many nodes for one process: simulate them (sim.simulate)"

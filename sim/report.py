@@ -100,7 +100,7 @@ def final_report(stage: Stage, figures: Figures, *, references: bool, alone: boo
         simulated=True,
         digest=world.trace.digest,
         value_digest=value_digest(models, stage.given(), stage.personal()),
-        reference=_references(stage, nodes, alone=alone) if references or alone else None,
+        reference=_references(stage, nodes, figures.history, alone=alone) if references or alone else None,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
     )
 
@@ -142,16 +142,16 @@ def distance(models: NDArray[Any], nodes: list[int]) -> float | None:
 
 
 def score_of_mean(models: NDArray[Any], nodes: list[int], learners: BatchedLearners) -> Score | None:
-    """What the mean of these models (rows) knows of the common test set.
+    """What the mean of these models (rows) knows of the test sets of these nodes.
 
     None where nobody is left, where there is nothing to test on, or where nodes keep a part of the model to themselves:
     there is then no one model.
     """
     if not nodes or learners.personal:
         return None
-    mean = mean_of(models, nodes).astype(models.dtype)
-    (score,) = learners.evaluate(mean[None], "test", np.array(nodes[:1], dtype=np.int64))
-    return score
+    from sim.learning.references import score_everywhere  # noqa: PLC0415 - imports torch
+
+    return score_everywhere(learners, mean_of(models, nodes).astype(models.dtype), nodes)
 
 
 class Figures:
@@ -242,9 +242,9 @@ class Figures:
         return [node for node in self.honest if self.stage.world.hosts[node].alive]
 
 
-def _references(stage: Stage, nodes: list[NodeReport], *, alone: bool) -> References:
+def _references(stage: Stage, nodes: list[NodeReport], history: list[Point], *, alone: bool) -> References:
     """Where time bounds the federation: of as many rounds as a node took, on average."""
-    from p2pfl.reporting.references import of_alone  # noqa: PLC0415 - torch is needed for these alone
+    from p2pfl.reporting.references import of_alone, round_seconds  # noqa: PLC0415 - torch is needed for these alone
     from sim.learning.references import alone as each_alone  # noqa: PLC0415 - as above
     from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - as above
 
@@ -254,13 +254,14 @@ def _references(stage: Stage, nodes: list[NodeReport], *, alone: bool) -> Refere
     taken = [host.core.facts.rounds for host in stage.world.hosts if host.life] or [0]
     bounded = federation.training.rounds is not None and federation.training.stop is None
     rounds = None if bounded else round(fmean(taken))
+    round_s = round_seconds(history)
     if alone:
-        for node, score in zip(nodes, each_alone(federation, learners, rounds=rounds), strict=True):
+        for node, score in zip(nodes, each_alone(federation, learners, rounds=rounds, round_s=round_s), strict=True):
             node.alone = None if node.byzantine else score
     return References(
         alone=of_alone([node.alone for node in nodes]),
-        centralized=centralized(federation, learners, rounds=rounds),
-        fedavg=fedavg(federation, learners, rounds=rounds),
+        centralized=centralized(federation, learners, rounds=rounds, round_s=round_s),
+        fedavg=fedavg(federation, learners, rounds=rounds, round_s=round_s),
     )
 
 

@@ -336,7 +336,7 @@ def _print(report: dict[str, Any]) -> None:
         rows = [row | {head: of(row["name"]) for head, of in apart.items()} for row in report["members"]]
         write_rows(rows, "table")
         if report["targets"] is not None:
-            write_facts({"targets of the nodes here": targets["in_words"]})
+            write_facts({"targets apart": targets["in_words"]})
         write_facts(readable(report["graph"]))
         if report["rule"]:
             print_rule(report["rule"])

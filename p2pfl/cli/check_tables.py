@@ -110,7 +110,6 @@ def _row(facts: SiteFacts) -> dict[str, Any]:
         "cells_missing": facts.cells_missing,
         "columns_absent": list(facts.absent),
         "classes": facts.classes,
-        "label_distance": facts.label_distance,
         "column_distance": dict(facts.far_columns),
     }
 
@@ -124,7 +123,6 @@ def print_tables(rows: list[dict[str, Any]]) -> None:
             "cells missing": f"{row['cells_missing']:.1%}",
             "columns absent": ", ".join(row["columns_absent"]) or None,
             "classes": row["classes"] and ", ".join(f"{name}: {count}" for name, count in row["classes"].items()),
-            "labels differ": row["label_distance"],
             "columns differ": ", ".join(f"{name} {value:.2f}" for name, value in row["column_distance"].items())
             or None,
         }
@@ -132,7 +130,4 @@ def print_tables(rows: list[dict[str, Any]]) -> None:
     ]
     click.echo()
     write_rows(shown, "table")
-    click.echo(
-        "labels differ: total variation from all other nodes', 0 to 1 (of a regression the Wasserstein-1 distance);\n"
-        "columns differ: the most different ones, by Wasserstein-1 distance in standard deviations"
-    )
+    click.echo("columns differ: the most different ones, by Wasserstein-1 distance in standard deviations")

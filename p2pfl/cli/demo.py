@@ -39,7 +39,7 @@ Examples:
     "--partition",
     default="shards:2",
     show_default=True,
-    help="Who holds which digits: iid, shards:K, classes:K, dirichlet:ALPHA, draw:K.",
+    help="Who holds which digits: iid, dirichlet:ALPHA[,LEAST], shards:K, classes:K, sizes:A,B,..., draw:K.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of model and partition.")
 @click.option("--compressor", default="q4", show_default=True, help="Compression of messages: see `p2pfl compressors`.")

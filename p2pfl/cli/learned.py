@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,7 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
     if form == "json":
         write_json(facts)
     else:
-        write_facts({key: value for key, value in facts.items() if value != {}})
+        write_facts(_one_by_one(facts))
     return 0
 
 
@@ -139,6 +140,15 @@ def _facts(learned: Learned) -> dict[str, Any]:
         "local_samples": local and local.samples,
         "local_metrics": local.metrics if local else {},
     }
+
+
+def _one_by_one(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """With a line for each metric."""
+    shown: dict[str, Any] = {}
+    for key, value in facts.items():
+        part = key.removesuffix("_metrics")
+        shown |= {key: value} if part == key else {f"{part}_{name}": number for name, number in value.items()}
+    return shown
 
 
 def _check_free(output: Path, *, force: bool) -> None:

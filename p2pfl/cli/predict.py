@@ -59,6 +59,9 @@ def _model(path: Path, table: Path, federation: Path | None, node: str | None) -
     from p2pfl.learn.table.scoring import TableModel, read_preprocessing  # noqa: PLC0415 - as above
     from p2pfl.runtime.exported import read_exported  # noqa: PLC0415 - as above
 
+    if path.suffix == ".onnx":
+        text = "an ONNX file is for other programs, such as onnxruntime, and is not read here"
+        raise UserError(text, key="MODEL", value=str(path), allowed=ALLOWED)
     found = read_exported(path) if path.is_file() else None
     if found is not None:
         preprocessing: Mapping[str, Any] = read_preprocessing(found.preprocessing) or {}

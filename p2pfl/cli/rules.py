@@ -258,12 +258,14 @@ def _about_graph(rule: str, b: int, graph: Mapping[str, Any]) -> Iterator[str]:
 def _about_keys(federation: FederationConfig) -> Iterator[str]:
     """Settings that a robust rule ignores, and those that work against it."""
     from p2pfl.config.compressor import parse  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.partition import ALIASES  # noqa: PLC0415 - as above
 
     told = _told(federation)
     if "gamma" in told.get("gossip", {}):
         yield "gossip.gamma has no effect here: it scales exchanges that move models, and these move none."
     partition = str(federation.task.options.get("partition", ""))
-    if partition.startswith(("shards:", "classes:")):
+    name = partition.partition(":")[0]
+    if ALIASES.get(name, name) in {"shards", "classes"}:
         yield (
             f"task.partition = {partition!r} leaves each node a few classes. What only one neighbor knows looks like "
             "an attack, and is discarded: with shards:2 of ten digits accuracy fell from 0.94 to 0.67 with no attack "

@@ -116,7 +116,7 @@ def merge(*, federation: Path, proposals: tuple[Path, ...], output: Path | None,
     for name in told:
         if name not in names:
             raise UserError("of no member", file=described.path, value=name, allowed=", ".join(names))
-    merged = merging.merge(told.values(), declared_by(described.task))
+    merged = merging.merge(told.values(), declared_by(described.task, described.path.parent))
     for warning in merged.warnings:
         click.echo(f"odd: {warning}", err=True)
     if missing := [name for name in names if name not in told]:

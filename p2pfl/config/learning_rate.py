@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
@@ -64,6 +64,11 @@ class RateSchedule:
         """A straight line up to 1; the first round does not stand still."""
         first = 0.0 if self.by_time else 1.0
         return min(1.0, (done + first) / self.warmup) if self.warmup else 1.0
+
+    def stretched(self, factor: float) -> RateSchedule:
+        """The same over so many times as many rounds, or seconds."""
+        length = self.length * factor
+        return replace(self, length=length if self.by_time else max(1, round(length)), warmup=self.warmup * factor)
 
     def __str__(self) -> str:
         if self.name == "constant":

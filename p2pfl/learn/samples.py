@@ -94,6 +94,42 @@ def begins_with(one: Samples, other: Samples) -> bool:
     return all(a.dtype == b.dtype and torch.equal(a[: len(b)], b) for a, b in pairs)
 
 
+class Distinct:
+    """Sets of samples, each kept once however often it is added."""
+
+    def __init__(self) -> None:
+        self.sets: list[Samples] = []
+        self._known: dict[tuple[object, ...], int] = {}
+
+    def add(self, samples: Samples | None) -> int:
+        """Its number; -1 for none."""
+        if samples is None:
+            return -1
+        place = place_in_memory(samples)
+        if place in self._known:
+            return self._known[place]
+        if self.sets and _same(self.sets[-1], samples):  # the common one made anew, or there are as many as nodes
+            return len(self.sets) - 1
+        self._known[place] = len(self.sets)
+        self.sets.append(samples)
+        return self._known[place]
+
+
+def _same(one: Samples, other: Samples) -> bool:
+    if not (isinstance(one, TensorSamples) and isinstance(other, TensorSamples)):
+        return False
+    pairs = ((one.inputs, other.inputs), (one.targets, other.targets))
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+
+
+def place_in_memory(samples: Samples) -> tuple[object, ...]:
+    """Equal for two sets in the same memory, as long as both are alive."""
+    if not isinstance(samples, TensorSamples):
+        return (id(samples),)
+    both = (samples.inputs, samples.targets)
+    return tuple(what for t in both for what in (t.data_ptr(), t.shape, t.stride(), t.dtype))
+
+
 def read_samples(task: Task, context: NodeContext) -> tuple[Samples, Samples | None]:
     """Call the task's `data` and check what it returned: training set and, where there is one, test set.
 

@@ -21,6 +21,7 @@ from p2pfl.learn.interface import Learner
 MOST_COMPARED = 200_000_000
 """Nodes times rows up to which numbers are compared: about two seconds."""
 
+Floats = NDArray[np.float64]
 Kind = Literal["total variation", "Wasserstein-1"]
 
 
@@ -82,9 +83,24 @@ def total_variation(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
 def wasserstein(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
     """Of numbers (n_k,) of each node from those of all: (nodes,)."""
     together = np.sort(np.concatenate(parts).astype(np.float64))
-    widths, heights = np.diff(together), np.arange(1, len(together)) / len(together)
-    found = []
-    for part in parts:
-        below = np.searchsorted(np.sort(part.astype(np.float64)), together[:-1], side="right") / len(part)
-        found.append(float(widths @ np.abs(below - heights)))
-    return np.array(found)
+    return np.array([_area(_shares(part, together), _shares_of_sorted(together, together), together) for part in parts])
+
+
+def wasserstein_between(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """Of two sets of numbers (n,) and (m,)."""
+    together = np.sort(np.concatenate([one, other]).astype(np.float64))
+    return _area(_shares(one, together), _shares(other, together), together)
+
+
+def _shares(numbers: NDArray[Any], places: Floats) -> Floats:
+    """Which share of `numbers` (n,) is not above each of `places` (m,) but the last: (m - 1,)."""
+    return _shares_of_sorted(np.sort(numbers.astype(np.float64)), places)
+
+
+def _shares_of_sorted(numbers: Floats, places: Floats) -> Floats:
+    return np.asarray(np.searchsorted(numbers, places[:-1], side="right") / len(numbers), dtype=np.float64)
+
+
+def _area(one: Floats, other: Floats, places: Floats) -> float:
+    """Between two distribution functions, given at `places` but the last."""
+    return float(np.diff(places) @ np.abs(one - other))

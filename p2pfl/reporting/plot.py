@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,8 @@ TRAINING = Measure("train_loss", "loss", higher_is_better=False)
 """What the first panel shows where there is no common test set."""
 MOST_LEARNED = 3
 """The most of the task's measures that have a panel: the main one, then its own metrics."""
+WIDEST = 28
+"""The most letters in a line beside a panel."""
 HELD_FROM = 3.0
 """The gap between two points, in usual gaps, from which the first one is repeated."""
 POWERS_FROM = 20.0
@@ -164,9 +167,9 @@ def _draw_learned(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> Non
         _line(axes, [(at, spread.mean) for at, spread in known], place)
     if measure is not TRAINING:
         _draw_references(axes, runs, measure, x)
-    where = "in training" if measure is TRAINING else "on the common test set"
+    where = "in training" if measure is TRAINING else "on the test set"
     better = "" if measure.name in (ACCURACY.name, LOSS.name) or measure.higher_is_better else "\n(lower is better)"
-    axes.set_ylabel(f"{measure.label} {where}{better}", fontsize=9)
+    axes.set_ylabel(textwrap.fill(f"{measure.label} {where}", WIDEST) + better, fontsize=9)
     if measure.name == ACCURACY.name:
         axes.set_ylim(0, 1.02)
     elif not measure.higher_is_better:

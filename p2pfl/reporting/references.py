@@ -1,23 +1,26 @@
 """What the same learning gives without a network of peers: each node alone with its own data, all data in one place.
 
-Both take the same optimizer, batch size and length of a round, and plain steps. Imported by who asks for it: it needs
-torch where the task does.
+Both take the same optimizer, batch size and length of a round, and plain steps. Where nodes have test sets of their
+own, one model's score is the mean over the nodes, as that of the federation is. A schedule that goes by time sees the
+rounds take as long as they took in the run. Imported by who asks for it: it needs torch where the task does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
 
+from p2pfl.config.learning_rate import RateSchedule, parse_schedule
 from p2pfl.config.model import TrainingConfig
-from p2pfl.learn.interface import Learner, RoundStart, Score
-from p2pfl.learn.samples import Samples, TensorSamples, batch_sizes
+from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
+from p2pfl.learn.samples import Distinct, Samples, TensorSamples, batch_sizes
 from p2pfl.learn.trainer import TorchLearner
 from p2pfl.reporting.figures import spread
-from p2pfl.reporting.history import Alone, Centralized, ModelScore, Reference, ReferencePoint
+from p2pfl.reporting.history import Alone, Centralized, ModelScore, Point, Reference, ReferencePoint
 from p2pfl.reporting.measures import spreads
 
 EVALUATIONS = 20
@@ -27,13 +30,19 @@ MOST_STEPS = 20_000
 
 
 def centralized(
-    learners: Sequence[TorchLearner], rounds: int, *, rows: TensorSamples | None = None, most_steps: int = MOST_STEPS
+    learners: Sequence[TorchLearner],
+    rounds: int,
+    *,
+    rows: TensorSamples | None = None,
+    most_steps: int = MOST_STEPS,
+    round_s: float = 0.0,
 ) -> Centralized | None:
     """One model that learns from all data; None where data cannot be pooled.
 
     The first takes as many steps as one of `learners` in `rounds` rounds, on average; the second goes on until it has
     taken as many as all of them, or `most_steps`. Each has accuracy, loss (of the test set, or the training loss where
-    there is none), metrics, steps and history. `rows` are all data, where they are together already.
+    there is none), metrics, steps and history. `rows` are all data, where they are together already; `round_s` is how
+    long a round took. A schedule of the learning rate is stretched to the length of the second.
     """
     rows = joined([learner.train_set for learner in learners]) if rows is None else rows
     if rows is None:
@@ -41,10 +50,15 @@ def centralized(
     first = learners[0]
     steps = [len(batch_sizes(first.training, learner.samples)) for learner in learners]
     training = replace(first.training, local_steps=round(sum(steps) / len(steps)), local_epochs=None)
-    tested = next((learner.test_set for learner in learners if learner.test_set is not None), None)
+    tests = _tests_of(learners)
     goals = rounds, min(rounds * len(steps), most_steps // (training.local_steps or 1))
-    one, every = _pooled_run(_pooled_learner(first, rows, tested, training), goals)
-    return Centralized(one_node=one, all_nodes=every)
+    pooled = _Pooled(_pooled_learner(first, rows, training), tests, round_s)
+    if parse_schedule(training.schedule) == RateSchedule(name="constant"):
+        one, every = pooled.run(goals)
+        return Centralized(one_node=one, all_nodes=every)
+    stretched = str(parse_schedule(training.schedule).stretched(goals[1] / goals[0]))
+    longer = _Pooled(_pooled_learner(first, rows, replace(training, schedule=stretched)), tests, round_s)
+    return Centralized(one_node=next(pooled.run(goals[:1])), all_nodes=next(longer.run(goals[1:])))
 
 
 def joined(sets: Sequence[Samples]) -> TensorSamples | None:
@@ -58,14 +72,14 @@ def joined(sets: Sequence[Samples]) -> TensorSamples | None:
     return TensorSamples(torch.cat([s.inputs for s in tensors]), torch.cat([s.targets for s in tensors]))
 
 
-def alone(learner: Learner, rounds: int) -> ModelScore | None:
-    """How a node's model scores on the common test set after `rounds` rounds on its own data, without neighbors.
+def alone(learner: Learner, rounds: int, round_s: float = 0.0) -> ModelScore | None:
+    """How a node's model scores on its test set after `rounds` rounds on its own data, without neighbors.
 
     None where there is no test set. The learner's own part of the model is another one afterwards.
     """
     model = learner.initial()
     for index in range(rounds):
-        model = learner.train(RoundStart(model), index).vector
+        model = learner.train(RoundStart(model, elapsed_s=index * round_s), index).vector
     return model_score(learner.evaluate(model, "test"))
 
 
@@ -106,26 +120,79 @@ def moments(rounds: int) -> list[int]:
     return [rounds * (place + 1) // count for place in range(count)]
 
 
-def _pooled_run(learner: TorchLearner, goals: tuple[int, int]) -> Iterator[Reference]:
-    """A reference after each of the two numbers of rounds; one that has passed already changes nothing."""
-    steps = learner.training.local_steps or 1
-    model, done, history = learner.initial(), 0, list[ReferencePoint]()
-    for goal in goals:
-        for moment in moments(goal):
-            loss = math.nan
-            for index in range(done, moment):
-                local = learner.train(RoundStart(model), index)
-                model, loss = local.vector, local.loss
-            if moment > done:
-                done = moment
-                point = reference_point(learner.evaluate(model, "test"), loss)
-                point.steps = done * steps
-                history.append(point)
-        yield with_history(list(history))
+def mean_score(scores: Iterable[tuple[Score | None, int]]) -> Score | None:
+    """What one model scores on several test sets, each with the number of nodes that have it: the mean over the nodes.
+
+    What a set does not define is in no mean. A single score stays as it is; None where there is none.
+    """
+    known = [(score, nodes) for score, nodes in scores if score is not None]
+    scored = [score for score, _ in known]
+    if len(known) < 2:
+        return scored[0] if scored else None
+    names = dict.fromkeys(name for score, _ in known for name in score.metrics)
+    return Score(
+        accuracy=None if scored[0].accuracy is None else _mean((score.accuracy, nodes) for score, nodes in known),
+        loss=math.fsum(score.loss * nodes for score, nodes in known) / sum(nodes for _, nodes in known),
+        samples=sum(score.samples for score in scored),
+        metrics={name: _mean((score.metrics.get(name, math.nan), nodes) for score, nodes in known) for name in names},
+    )
 
 
-def _pooled_learner(
-    first: TorchLearner, rows: TensorSamples, tested: Samples | None, training: TrainingConfig
-) -> TorchLearner:
+def round_seconds(history: Sequence[Point]) -> float:
+    """How long a round of training took in a run, on average, mixing and waiting included; 0 where none was seen."""
+    counted = [(point.time_s, point.rounds.mean) for point in history if point.rounds is not None]
+    if not counted or not counted[-1][1]:
+        return 0.0
+    most = counted[-1][1]
+    began = max((time_s for time_s, rounds in counted if not rounds), default=counted[0][0])
+    return max(0.0, next(time_s for time_s, rounds in counted if rounds >= most) - began) / most
+
+
+def _mean(values: Iterable[tuple[float | None, int]]) -> float:
+    """Each value counts for so many nodes; not a number where none of them is."""
+    known = [(value, nodes) for value, nodes in values if value is not None and not math.isnan(value)]
+    return math.fsum(value * nodes for value, nodes in known) / sum(nodes for _, nodes in known) if known else math.nan
+
+
+def _tests_of(learners: Sequence[TorchLearner]) -> list[tuple[Samples, int]]:
+    """The different test sets, and how many nodes have each."""
+    distinct, counts = Distinct(), Counter[int]()
+    for learner in learners:
+        counts[distinct.add(learner.test_set)] += 1
+    return [(samples, counts[number]) for number, samples in enumerate(distinct.sets)]
+
+
+class _Pooled:
+    """`learner` has all data, `tests` are what its model is tested on."""
+
+    def __init__(self, learner: TorchLearner, tests: Sequence[tuple[Samples, int]], round_s: float) -> None:
+        self.learner, self.tests, self.round_s = learner, tests, round_s
+
+    def run(self, goals: Sequence[int]) -> Iterator[Reference]:
+        """A reference after each of these numbers of rounds; one that has passed already changes nothing."""
+        learner, steps = self.learner, self.learner.training.local_steps or 1
+        model, done, history = learner.initial(), 0, list[ReferencePoint]()
+        for goal in goals:
+            for moment in moments(goal):
+                loss = math.nan
+                for index in range(done, moment):
+                    local = learner.train(RoundStart(model, elapsed_s=index * self.round_s), index)
+                    model, loss = local.vector, local.loss
+                if moment > done:
+                    done = moment
+                    point = reference_point(self._score(model), loss)
+                    point.steps = done * steps
+                    history.append(point)
+            yield with_history(list(history))
+
+    def _score(self, model: Vector) -> Score | None:
+        return mean_score((self._tested(model, samples), nodes) for samples, nodes in self.tests)
+
+    def _tested(self, model: Vector, samples: Samples) -> Score | None:
+        self.learner.test_set = samples
+        return self.learner.evaluate(model, "test")
+
+
+def _pooled_learner(first: TorchLearner, rows: TensorSamples, training: TrainingConfig) -> TorchLearner:
     learner = TorchLearner(first.task, replace(first.context, node=0), training)
-    return learner.at_node(learner.context, rows, tested)
+    return learner.at_node(learner.context, rows, None)

@@ -23,19 +23,20 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
     Raises LearningError: the task failed.
     """
     from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - slow, and only here needed
-    from p2pfl.reporting.references import alone, centralized, of_alone  # noqa: PLC0415 - as above
+    from p2pfl.reporting.references import alone, centralized, of_alone, round_seconds  # noqa: PLC0415 - as above
 
     whole = compacted(federation)
     honest = [child for child in children if not child.byzantine]
     learners = [load_learner(whole, child.node) for child in honest]
+    round_s = round_seconds(report.history)
     rounds = whole.training.rounds or round(sum(node.rounds or 0 for node in report.nodes) / len(report.nodes))
     targets = {child.name: targets_of(learner) for child, learner in zip(honest, learners, strict=True)}
     report.label_shift = label_shift(targets)
     by_name = {node.name: node for node in report.nodes}
     for child, learner in zip(honest, learners, strict=True):
-        by_name[child.name].alone = alone(learner, rounds)
+        by_name[child.name].alone = alone(learner, rounds, round_s)
     torch = [learner for learner in learners if isinstance(learner, TorchLearner)]
     report.reference = References(
         alone=of_alone([node.alone for node in report.nodes]),
-        centralized=centralized(torch, rounds) if torch and rounds else None,
+        centralized=centralized(torch, rounds, round_s=round_s) if torch and rounds else None,
     )

@@ -28,6 +28,7 @@ from p2pfl.runtime.driver import compute_thread
 from p2pfl.runtime.each_round import OnRound
 from p2pfl.runtime.fleet import STOPPED, Child, Lies
 from p2pfl.runtime.parts import Setup, setup_of
+from p2pfl.runtime.references import add_references
 from p2pfl.runtime.report import History, final_report
 
 log = logging.getLogger("p2pfl")
@@ -63,7 +64,10 @@ def run_together(
             if thread in threading.enumerate():  # Ctrl-C may come while it starts
                 outcome.is_there.wait()  # in Python 3.11 a thread whose join was interrupted counts as stopped
                 thread.join()
-    return outcome.report()
+        report = outcome.report()
+        if together.wishes.references:
+            add_references(report, together.federation, together.children)
+    return report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,7 @@ class Wishes:
     """The folder in which each node has one for files with its model, every `checkpoint_every` rounds."""
     checkpoint_every: int = 0
     checkpoints_kept: int = 1
+    references: bool = False
 
     def of(self, node: NodeConfig) -> dict[str, Any]:
         """What follows for one node's configuration."""

@@ -38,8 +38,8 @@ What a world file says: docs/worlds.md. What the figures mean: docs/simulator.md
 @click.option("--rounds", type=click.IntRange(1), help="Own rounds of each node.  [default: the file's, or 40]")
 @click.option(
     "--partition",
-    help="Who holds which digits: iid, shards:K, classes:K, dirichlet:ALPHA, draw:K.  [default: the file's, or "
-    "shards:2; draw:14 of more than 500 nodes]",
+    help="Who holds which rows: iid, dirichlet:ALPHA[,LEAST], shards:K, classes:K, sizes:A,B,..., natural, draw:K.  "
+    "[default: the file's, or shards:2; draw:14 of more than 500 nodes]",
 )
 @click.option("--rule", help="How neighbors are mixed: `p2pfl rules`.  [default: the file's, or mean]")
 @click.option("--compressor", help="What travels: `p2pfl compressors`.  [default: the file's, or q4]")

@@ -22,7 +22,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.devices import seeded
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.load import learner_for, load_task
-from p2pfl.learn.samples import Samples, TensorSamples, read_samples
+from p2pfl.learn.samples import Distinct, Samples, TensorSamples, place_in_memory, read_samples
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner, try_out
 from sim.attacks import Poison
@@ -52,49 +52,13 @@ def pooled(sets: Sequence[Samples]) -> Pool | str:
         return "the nodes' data differ in shape or type"
     distinct: dict[tuple[object, ...], TensorSamples] = {}
     for samples in tensors:
-        distinct.setdefault(_place(samples), samples)
+        distinct.setdefault(place_in_memory(samples), samples)
     starts = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]).tolist(), strict=False))
     return Pool(
         rows=_joined(list(distinct.values())),
-        first=np.array([starts[_place(samples)] for samples in tensors], dtype=np.int64),
+        first=np.array([starts[place_in_memory(samples)] for samples in tensors], dtype=np.int64),
         counts=np.array([len(samples) for samples in tensors], dtype=np.int64),
     )
-
-
-class Distinct:
-    """Test sets, each kept once however often it is added."""
-
-    def __init__(self) -> None:
-        self.sets: list[Samples] = []
-        self._known: dict[tuple[object, ...], int] = {}
-
-    def add(self, samples: Samples | None) -> int:
-        """Its number; -1 for none."""
-        if samples is None:
-            return -1
-        place = _place(samples)
-        if place in self._known:
-            return self._known[place]
-        if self.sets and _same(self.sets[-1], samples):  # the common one made anew, or there are as many as nodes
-            return len(self.sets) - 1
-        self._known[place] = len(self.sets)
-        self.sets.append(samples)
-        return self._known[place]
-
-
-def _same(one: Samples, other: Samples) -> bool:
-    if not (isinstance(one, TensorSamples) and isinstance(other, TensorSamples)):
-        return False
-    pairs = ((one.inputs, other.inputs), (one.targets, other.targets))
-    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
-
-
-def _place(samples: Samples) -> tuple[object, ...]:
-    """Equal for two sets in the same memory, as long as both are alive."""
-    if not isinstance(samples, TensorSamples):
-        return (id(samples),)
-    both = (samples.inputs, samples.targets)
-    return tuple(what for t in both for what in (t.data_ptr(), t.shape, t.stride(), t.dtype))
 
 
 def _joined(sets: list[TensorSamples]) -> TensorSamples:

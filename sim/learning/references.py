@@ -8,54 +8,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.learn.interface import Vector
+from p2pfl.learn.interface import Score, Vector
 from p2pfl.reporting.history import Centralized, ModelScore, Reference, ReferencePoint
-from p2pfl.reporting.references import EVALUATIONS, MOST_STEPS, model_score, moments, reference_point, with_history
+from p2pfl.reporting.references import (
+    EVALUATIONS,
+    MOST_STEPS,
+    mean_score,
+    model_score,
+    moments,
+    reference_point,
+    with_history,
+)
 from p2pfl.reporting.references import alone as one_alone
 from p2pfl.reporting.references import centralized as pooled
 from sim.learning.batched import BatchedLearners
 from sim.learning.grouped import RoundStarts
 
-__all__ = ["EVALUATIONS", "alone", "centralized", "fedavg"]
+__all__ = ["EVALUATIONS", "alone", "centralized", "fedavg", "score_everywhere"]
 
 _BLOCK_FLOATS = 16_000_000
 _FLOAT_BYTES = 4
 
 
 def centralized(
-    federation: FederationConfig, learners: BatchedLearners, *, rounds: int | None = None, most_steps: int = MOST_STEPS
+    federation: FederationConfig,
+    learners: BatchedLearners,
+    *,
+    rounds: int | None = None,
+    most_steps: int = MOST_STEPS,
+    round_s: float = 0.0,
 ) -> Centralized | None:
     """One model that learns from all data, as `p2pfl.reporting.references` says; None where data cannot be pooled."""
     nodes = learners.nodes
     if nodes is None or isinstance(nodes.pool, str):
         return None
     every = [nodes[node] for node in range(len(nodes))]
-    return pooled(every, _rounds(federation, rounds), rows=nodes.pool.rows, most_steps=most_steps)
+    return pooled(every, _rounds(federation, rounds), rows=nodes.pool.rows, most_steps=most_steps, round_s=round_s)
 
 
 def alone(
-    federation: FederationConfig, learners: BatchedLearners, *, rounds: int | None = None
+    federation: FederationConfig, learners: BatchedLearners, *, rounds: int | None = None, round_s: float = 0.0
 ) -> list[ModelScore | None]:
-    """What each node's model knows of the common test set after as many rounds on the node's own data."""
+    """What each node's model knows of its test set after as many rounds, of `round_s` each, on the node's own data."""
     taken = _rounds(federation, rounds)
     if learners.personal:
-        return [one_alone(learner, taken) for learner in learners.learners]
+        return [one_alone(learner, taken, round_s) for learner in learners.learners]
     block, found = max(1, _BLOCK_FLOATS // learners.size), list[ModelScore | None]()
     for start in range(0, len(learners), block):
         nodes = np.arange(start, min(start + block, len(learners)))
         rows = np.repeat(np.asarray(learners.initial(), dtype=np.float32)[None], len(nodes), axis=0)
-        begun = RoundStarts(rows, np.zeros(len(nodes), np.bool_))
         for index in range(taken):
+            begun = RoundStarts(rows, np.zeros(len(nodes), np.bool_), elapsed_s=np.full(len(nodes), index * round_s))
             learners.train(nodes, np.full(len(nodes), index), begun, rows)
         found += [model_score(score) for score in learners.evaluate(rows, "test", nodes)]
     return found
 
 
-def fedavg(federation: FederationConfig, learners: BatchedLearners, *, rounds: int | None = None) -> Reference | None:
+def fedavg(
+    federation: FederationConfig, learners: BatchedLearners, *, rounds: int | None = None, round_s: float = 0.0
+) -> Reference | None:
     """Accuracy, loss, rounds, history and `bytes_sent`: a float32 model to and from each node in each round.
 
     None where nodes keep a part of the model to themselves: there is no one model whose accuracy it would be. The
@@ -69,13 +86,22 @@ def fedavg(federation: FederationConfig, learners: BatchedLearners, *, rounds: i
     round_bytes = 2 * len(learners) * learners.size * _FLOAT_BYTES
     wanted, history = set(moments(taken)), list[ReferencePoint]()
     for index in range(taken):
-        model, loss = _average(learners, model, index, weights)
+        model, loss = _average(learners, model, index, weights, index * round_s)
         if index + 1 in wanted:
-            (score,) = learners.evaluate(model[None], "test", np.array([0]))
-            point = reference_point(score, loss)
+            point = reference_point(score_everywhere(learners, model, range(len(learners))), loss)
             point.rounds, point.bytes_sent = index + 1, (index + 1) * round_bytes
             history.append(point)
     return with_history(history)
+
+
+def score_everywhere(learners: BatchedLearners, model: Vector, nodes: Sequence[int]) -> Score | None:
+    """What one model (d,) scores on the test sets of these nodes; of learners of one's own, on that of the first."""
+    first, counts = np.array(nodes[:1], dtype=np.int64), np.array([1])
+    if learners.nodes is not None:
+        _, places, counts = np.unique(learners.nodes.test_of[list(nodes)], return_index=True, return_counts=True)
+        first = np.array(nodes, dtype=np.int64)[places]
+    rows = np.repeat(np.asarray(model)[None], len(first), axis=0)
+    return mean_score(zip(learners.evaluate(rows, "test", first), counts.tolist(), strict=True))
 
 
 def _rounds(federation: FederationConfig, rounds: int | None) -> int:
@@ -87,7 +113,7 @@ def _rounds(federation: FederationConfig, rounds: int | None) -> int:
 
 
 def _average(
-    learners: BatchedLearners, model: Vector, index: int, weights: NDArray[np.float64]
+    learners: BatchedLearners, model: Vector, index: int, weights: NDArray[np.float64], elapsed_s: float
 ) -> tuple[NDArray[np.float32], float]:
     """One round from `model` (d,): the new model (d,) and the mean training loss."""
     total, loss = np.zeros(learners.size), 0.0
@@ -95,9 +121,8 @@ def _average(
     for start in range(0, len(learners), block):
         nodes = np.arange(start, min(start + block, len(learners)))
         rows = np.repeat(model[None], len(nodes), axis=0)
-        losses = learners.train(
-            nodes, np.full(len(nodes), index), RoundStarts(rows, np.zeros(len(nodes), np.bool_)), rows
-        )
+        begun = RoundStarts(rows, np.zeros(len(nodes), np.bool_), elapsed_s=np.full(len(nodes), elapsed_s))
+        losses = learners.train(nodes, np.full(len(nodes), index), begun, rows)
         total += weights[nodes] @ rows.astype(np.float64)
         loss += float(weights[nodes] @ losses)
     return total.astype(np.float32), loss

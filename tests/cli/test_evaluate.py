@@ -10,6 +10,7 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 
+from p2pfl.cli.learned import _one_by_one
 from p2pfl.config.load import load_config
 
 
@@ -62,6 +63,11 @@ def test_the_table_leaves_out_what_there_is_not(p2pfl, learned):
     assert (lines["node"], lines["rounds"]) == ("node0", "3")
     assert "local_accuracy" in lines
     assert "test_metrics" not in lines
+
+
+def test_each_metric_has_a_line():
+    shown = _one_by_one({"rounds": 3, "test_metrics": {"auc": 0.5, "f1": 0.25}, "local_metrics": {}})
+    assert shown == {"rounds": 3, "test_auc": 0.5, "test_f1": 0.25}
 
 
 def test_nothing_is_written_and_no_key_is_needed(p2pfl, copy):

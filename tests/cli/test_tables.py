@@ -94,8 +94,7 @@ def test_check_tells_rows_gaps_classes_and_differences_of_every_site(p2pfl, hosp
     by_node = {row["node"]: row for row in report["tables"]}
     assert by_node["west"]["columns_absent"] == ["dose"]
     assert all(sum(row["classes"].values()) == row["rows"] == 40 for row in by_node.values())
-    assert all(0 <= row["label_distance"] <= 1 for row in by_node.values())
-    assert "labels differ" in p2pfl("check", "h").out
+    assert p2pfl("check", "h").out.count("targets apart") == 2, "of each node and of all, and nowhere else"
 
 
 def test_check_lists_the_mistakes_of_all_tables_at_once(p2pfl, hospitals, tmp_path):
@@ -175,6 +174,19 @@ def test_proposals_that_are_carried_by_hand_make_the_schema(p2pfl, hospitals, tm
     merged = tomllib.loads((hospitals / "schema.toml").read_text(encoding="utf-8"))
     for key in ("numeric", "categories", "means", "stds", "missing"):
         assert merged[key] == guessed[key]
+
+
+def test_where_a_schema_file_names_the_target_a_proposal_needs_no_more(p2pfl, hospitals):
+    outcome = p2pfl("schema", "propose", "h", "--node", "north")
+    assert outcome.code == 0, outcome.err
+    assert "of its 40 rows" in outcome.out
+
+
+def test_an_onnx_file_is_for_others(p2pfl, sites, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"any")
+    outcome = p2pfl("predict", "model.onnx", "north.csv")
+    assert outcome.code == 2
+    assert "onnxruntime" in outcome.err
 
 
 @pytest.mark.parametrize("wrong", ["{}", "[]", "junk", '{"node": 1}'])

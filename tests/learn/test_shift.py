@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from p2pfl.learn.partition import parse_partition
-from p2pfl.learn.shift import flat_targets, label_shift, total_variation, wasserstein
+from p2pfl.learn.shift import flat_targets, label_shift, total_variation, wasserstein, wasserstein_between
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="the extra topology has scipy")
 
@@ -31,6 +31,8 @@ def test_wasserstein_is_scipys(parts):
     whole = np.concatenate(parts)
     expected = [scipy_stats.wasserstein_distance(part, whole) for part in parts]
     np.testing.assert_allclose(wasserstein(parts), expected, atol=1e-6)
+    between = scipy_stats.wasserstein_distance(parts[0], parts[1])
+    assert wasserstein_between(parts[0], parts[1]) == pytest.approx(between, abs=1e-6)
 
 
 def test_of_labels_that_are_shared_by_all_alike_nothing_is_apart_and_of_others_everything():

@@ -116,7 +116,7 @@ def test_a_single_point_shows_as_a_dot():
 
 def test_without_accuracy_the_loss_is_drawn():
     figure = drawn(report([point(0.0, accuracy=None), point(1.0, accuracy=None)]))
-    assert figure.axes[0].get_ylabel() == "loss on the common test set"
+    assert figure.axes[0].get_ylabel() == "loss on the test set"
 
 
 @pytest.mark.parametrize(("evaluated", "liars", "text"), [(1, [], "of 1 nodes"), (2, [], "node"), (1, ["a"], "node")])
@@ -182,14 +182,20 @@ def regression(*values):
 def test_a_regression_shows_its_own_metrics_and_no_empty_panel():
     figure = drawn(regression(4.0, 0.1))
     labels = [axes.get_ylabel() for axes in figure.axes]
-    assert labels[:2] == ["RMSE on the common test set\n(lower is better)", "R² on the common test set"]
+    assert labels[:2] == ["RMSE on the test set\n(lower is better)", "R² on the test set"]
     assert all(any(len(line.get_xdata()) for line in axes.lines) for axes in figure.axes)
     assert (figure.axes[0].get_yscale(), figure.axes[1].get_yscale()) == ("log", "linear")
 
 
+def test_a_long_label_is_broken_and_does_not_run_into_the_next_panel():
+    run = regression(4.0, 0.1) | {"measures": [RMSE | {"label": "balanced accuracy of the rare"}, R2, LOSS]}
+    label = drawn(run).axes[0].get_ylabel()
+    assert max(map(len, label.splitlines())) <= plot.WIDEST
+
+
 def test_a_task_that_has_only_a_loss_shows_that():
     only = report([point(0.0, accuracy=None), point(1.0, accuracy=None)], measures=[LOSS])
-    assert drawn(only).axes[0].get_ylabel() == "loss on the common test set"
+    assert drawn(only).axes[0].get_ylabel() == "loss on the test set"
 
 
 def test_the_references_of_the_main_metric_are_drawn():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,13 @@ import torch
 
 from p2pfl.cli.output import node_rows, reference_facts
 from p2pfl.config.model import TrainingConfig
-from p2pfl.learn.interface import RoundStart
+from p2pfl.learn.interface import RoundStart, Score
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.metrics import ACCURACY, LOSS, named
 from p2pfl.learn.quadratic import QuadraticTask
 from p2pfl.learn.task import NodeContext, Task
-from p2pfl.reporting.history import ModelScore, References
-from p2pfl.reporting.references import alone, centralized, of_alone
+from p2pfl.reporting.history import ModelScore, Point, References, Statistic
+from p2pfl.reporting.references import alone, centralized, mean_score, of_alone, round_seconds
 from p2pfl.reporting.report import NodeReport, Report
 
 TRAINING = TrainingConfig(rounds=4, local_steps=5, batch_size=8, learning_rate=0.5)
@@ -32,9 +33,9 @@ def halves(node):
 TASK = Task(model=lambda: torch.nn.Linear(2, 2), data=halves, metrics=named(["brier"]))
 
 
-def learners(task=TASK):
+def learners(task=TASK, training=TRAINING):
     contexts = [NodeContext(node=node, nodes=2, name=f"n{node}", seed=0, base_dir=Path()) for node in range(2)]
-    return [learner_for(task, context, TRAINING) for context in contexts]
+    return [learner_for(task, context, training) for context in contexts]
 
 
 def test_a_node_alone_goes_on_from_its_own_model():
@@ -83,3 +84,53 @@ def test_each_node_alone_in_a_simulation_is_as_its_learner_alone():
 
     found = all_alone(Said, BatchedLearners(learners(), batching=False))
     assert [one.accuracy for one in found] == pytest.approx([alone(one, 4).accuracy for one in learners()])
+
+
+def own_tests(node):
+    """Each node is tested on rows of its own class."""
+    train, _ = halves(node)
+    return train, train
+
+
+def test_pooled_data_are_tested_on_the_test_sets_of_all_nodes():
+    found = centralized(learners(Task(model=TASK.model, data=own_tests)), 4).one_node
+    x, y = halves(NodeContext(node=0, nodes=2, name="", seed=0, base_dir=Path()))[1]
+    losses = []
+    for node in range(2):
+        one = Task(model=TASK.model, data=lambda context, node=node: (halves(context)[0], (x[y == node], y[y == node])))
+        losses.append(centralized(learners(one), 4).one_node.loss)
+    assert losses[0] != losses[1]
+    assert found.loss == pytest.approx(sum(losses) / 2)
+
+
+def test_a_mean_over_test_sets_counts_nodes_and_leaves_out_what_is_not_defined():
+    first = Score(accuracy=1.0, loss=0.0, samples=5, metrics={"auc": 0.5})
+    second = Score(accuracy=0.0, loss=4.0, samples=9, metrics={"auc": float("nan")})
+    found = mean_score([(first, 3), (None, 1), (second, 1)])
+    assert (found.accuracy, found.loss, found.samples, found.metrics) == (0.75, 1.0, 14, {"auc": 0.5})
+    assert mean_score([(second, 2)]) is second
+    assert mean_score([]) is None
+
+
+def test_a_schedule_by_time_sees_rounds_as_long_as_they_were():
+    training = replace(TRAINING, schedule="warmup:time_s=8.0")
+    still, warmed = (alone(learners(training=training)[0], 4, round_s) for round_s in (0.0, 2.0))
+    assert abs(still.loss - learners()[0].evaluate(learners()[0].initial(), "test").loss) < 1e-3
+    assert abs(still.loss - warmed.loss) > 5e-3
+    one, other = (centralized(learners(training=training), 4, round_s=round_s).one_node for round_s in (0.0, 2.0))
+    assert other.loss < one.loss
+
+
+def test_a_schedule_is_stretched_over_as_many_steps_as_all_nodes_take():
+    training = replace(TRAINING, schedule="step:rounds=1,by=0.1")
+    found = centralized(learners(training=training), 4)
+    losses = [point.loss for point in found.all_nodes.history]
+    assert losses[0] - losses[1] > 3 * (found.one_node.history[0].loss - found.one_node.history[1].loss)
+
+
+def test_a_round_took_what_the_history_says():
+    def at(time_s, rounds):
+        return Point(time_s=time_s, rounds=Statistic(mean=rounds, min=rounds, max=rounds))
+
+    assert round_seconds([Point(time_s=0), at(2, 0), at(3, 0), at(7, 2), at(11, 4), at(20, 4)]) == 2
+    assert round_seconds([]) == round_seconds([at(1, 0)]) == 0

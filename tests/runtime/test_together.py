@@ -304,7 +304,13 @@ def full(tmp_path_factory):
         assert (state.loss > 0, state.steps, state.tested_rounds) == (True, 20, None)
         heard.append((state.node, state.rounds, tensor))
 
-    asked = {"on_round": on_round, "checkpoints": folder, "checkpoint_every": 2, "checkpoints_kept": 2}
+    asked = {
+        "on_round": on_round,
+        "checkpoints": folder,
+        "checkpoint_every": 2,
+        "checkpoints_kept": 2,
+        "references": True,
+    }
     described = small(rounds=7, device={"node1": "auto"}, precision={"node0": "bf16"})
     return described.run(**asked), heard, folder
 
@@ -332,6 +338,12 @@ def test_nodes_on_different_devices_mix_and_the_report_says_where_each_has_train
     report, _, _ = full
     assert [node.device for node in report.nodes if node.name in ("node0", "node3")] == ["cpu, bf16", "cpu"]
     assert all(node.finished and node.exchanges for node in report.nodes)
+
+
+def test_the_report_says_what_one_model_of_all_data_would_know(full):
+    report, _, _ = full
+    assert report.reference.centralized.one_node.steps == 7 * 20
+    assert report.label_shift is None, "a row has several targets here"
 
 
 def test_a_slow_callback_holds_up_no_node(untouched):

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.model import TaskConfig
+from p2pfl.config.tables import read_document
 from p2pfl.learn.table.files import AGREED, FILE_NAME
 from p2pfl.learn.table.schema import KEYS
+
+OF_THE_TARGET = ("target", "positive", "negative", "classes", "ignore_case")
 
 
 def is_to_agree(task: TaskConfig) -> bool:
@@ -28,6 +31,13 @@ def with_agreed(task: TaskConfig, state_dir: Path) -> TaskConfig:
     return replace(task, options=task.options | {"schema": str(file)})
 
 
-def declared_by(task: TaskConfig) -> dict[str, Any]:
-    """What `[task]` says of the schema itself, which is taken as it is."""
-    return {key: task.options[key] for key in (*KEYS, "missing") if key in task.options}
+def declared_by(task: TaskConfig, base_dir: Path | None = None) -> dict[str, Any]:
+    """What `[task]` says of the schema itself, which is taken as it is; with `base_dir` also what the schema file that
+    it names says of the target. Raises UserError: that file cannot be read.
+    """
+    found = {key: task.options[key] for key in (*KEYS, "missing") if key in task.options}
+    name = task.options.get("schema")
+    if base_dir is None or not isinstance(name, str) or name == AGREED or not (base_dir / name).is_file():
+        return found
+    document = read_document(base_dir / name)
+    return {key: document[key] for key in OF_THE_TARGET if key in document} | found

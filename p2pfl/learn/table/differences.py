@@ -1,7 +1,7 @@
-"""How different the tables of several nodes are, where one machine has them all: labels, columns, and what is odd.
+"""How different the tables of several nodes are, where one machine has them all: classes, columns, and what is odd.
 
-Total variation of two distributions of labels p, q is half the sum of |p - q|, from 0 to 1. The Wasserstein-1 distance
-of a column, between one node and all others, is in standard deviations of the schema.
+The Wasserstein-1 distance of a column, between one node and all others, is in standard deviations of the schema. How
+far the targets are apart says `p2pfl.learn.shift`, of any task.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.learn.shift import wasserstein_between
 from p2pfl.learn.table.encoding import encode_targets
 from p2pfl.learn.table.reading import Table
 from p2pfl.learn.table.schema import Schema
@@ -38,8 +39,6 @@ class SiteFacts:
     absent: tuple[str, ...]
     classes: Mapping[str, int] | None
     """Rows of each class; None for a regression."""
-    label_distance: float | None
-    """Total variation between its labels and those of all others; of a regression Wasserstein-1, in its unit."""
     far_columns: tuple[tuple[str, float], ...]
     """The columns that differ most from the others', with their Wasserstein-1 distances; the largest first."""
 
@@ -58,26 +57,11 @@ def survey(tables: Mapping[str, Table], schema: Schema, most_columns: int = 3) -
                 cells_missing=_missing(table, schema),
                 absent=table.absent,
                 classes=_counts(table, schema),
-                label_distance=_label_distance(table, others, schema),
                 far_columns=tuple(sorted(far.items(), key=lambda one: -one[1])[:most_columns]),
             )
         )
         warnings += _other_units(node, table, others, schema)
     return facts, [*_unscaled(tables, schema), *warnings]
-
-
-def wasserstein(first: Floats, second: Floats) -> float:
-    """Between two samples (n,) and (m,): the area between their distribution functions."""
-    values = np.sort(np.concatenate([first, second]))
-    below_first = np.searchsorted(np.sort(first), values[:-1], side="right") / len(first)
-    below_second = np.searchsorted(np.sort(second), values[:-1], side="right") / len(second)
-    return float(np.sum(np.abs(below_first - below_second) * np.diff(values)))
-
-
-def total_variation(first: Mapping[str, float], second: Mapping[str, float]) -> float:
-    """Between two distributions, given as counts of the same values."""
-    one, other = max(1, sum(first.values())), max(1, sum(second.values()))
-    return 0.5 * sum(abs(first[name] / one - second[name] / other) for name in first)
 
 
 def _known(table: Table, column: str) -> Floats:
@@ -97,26 +81,13 @@ def _missing(table: Table, schema: Schema) -> float:
     return float(np.mean([np.isnan(table.columns[column]).mean() for column in columns]))
 
 
-def _label_distance(table: Table, others: list[Table], schema: Schema) -> float | None:
-    if not others:
-        return None
-    if schema.classes is None:
-        rest = np.concatenate([_known(other, schema.target) for other in others])
-        return wasserstein(_known(table, schema.target), rest)
-    own, rest_counts = _counts(table, schema) or {}, dict.fromkeys(schema.classes, 0)
-    for other in others:
-        for name, count in (_counts(other, schema) or {}).items():
-            rest_counts[name] += count
-    return total_variation(own, rest_counts)
-
-
 def _distances(table: Table, others: list[Table], schema: Schema) -> dict[str, float]:
     """By numeric column that both have."""
     found = {}
     for column in schema.numeric:
         own, rest = _known(table, column), _rest(others, column)
         if len(own) and len(rest):
-            found[column] = wasserstein(own, rest) / schema.scale(column)[1]
+            found[column] = wasserstein_between(own, rest) / schema.scale(column)[1]
     return found
 
 
@@ -152,7 +123,7 @@ def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -
         if min(len(own), len(rest)) < LEAST_CELLS:
             continue
         spread = min(own.std(), rest.std())
-        if spread > 0 and wasserstein(own, rest) > OTHER_UNIT * spread:
+        if spread > 0 and wasserstein_between(own, rest) > OTHER_UNIT * spread:
             text = f"{table.path}: column {column!r} of node {node} may be in another unit: its median is"
             said.append(f"{text} {np.median(own):.4g}, that of the others {np.median(rest):.4g}")
     return said

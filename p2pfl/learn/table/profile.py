@@ -24,10 +24,12 @@ MOST_CATEGORIES = 30
 """A column of more different texts is free text."""
 MOST_LEVELS = 10
 """A column of more different whole numbers is no category."""
-SENTINELS = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)
+SENTINELS = (0.0, -9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)
 """Numbers that often stand for a missing one, where they are far from the others."""
 FAR = 2.0
 """How many times as large as the next one a number must be, to be far from the others."""
+FAR_FROM_ZERO = 3.0
+"""How many standard deviations the mean of the other numbers must be from 0, for 0 to be far from them."""
 MOST_CODE_SHARE = 0.5
 """A text in more of the cells than this is no code for missing among numbers."""
 MOST_CODES = 2
@@ -101,9 +103,13 @@ class Column:
                 self._see_number(number, count)
 
     def _is_far(self, number: float) -> bool:
-        """A negative code among numbers that are not, or one that is far above all of them."""
+        """A negative code among numbers that are not, one that is far above all of them, or 0 far below many."""
         if number < 0:
             return self.low >= 0
+        if number == 0:
+            mean = self.total / self.numbers
+            std = math.sqrt(max(0.0, self.squares / self.numbers - mean**2))
+            return len(self.values) > MOST_LEVELS and self.low >= std > 0 and mean >= FAR_FROM_ZERO * std
         return self.low >= 0 and 0 < self.high * FAR <= number
 
     @property

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import wasserstein_distance
 
-from p2pfl.learn.table.differences import survey, total_variation, wasserstein
+from p2pfl.learn.table.differences import survey
 from p2pfl.learn.table.reading import Table
 from p2pfl.learn.table.schema import make_schema
 
@@ -23,24 +22,11 @@ def table(seed=0, rows=100, ill=0.5, **columns):
     return Table(path=Path(f"{seed}.csv"), columns=found, absent=(), without_target=0, unseen=0)
 
 
-def test_wasserstein_is_scipys():
-    rng = np.random.default_rng(0)
-    for sizes in ((5, 9), (100, 30), (1, 1)):
-        first, second = rng.normal(0, 1, sizes[0]), rng.normal(1, 3, sizes[1]).round(1)
-        assert wasserstein(first, second) == pytest.approx(wasserstein_distance(first, second))
-
-
-def test_total_variation_is_half_the_sum_of_differences():
-    assert total_variation({"a": 10, "b": 0}, {"a": 0, "b": 5}) == 1
-    assert total_variation({"a": 1, "b": 3}, {"a": 2, "b": 2}) == pytest.approx(0.25)
-
-
 def test_of_each_site_rows_gaps_classes_and_distances_are_told():
     tables = {"n": table(0, ill=0.2), "s": table(1, ill=0.6, a=np.r_[[np.nan] * 20, [61.0] * 80])}
     (north, south), warnings = survey(tables, make_schema(SCALED))
     assert (north.rows, north.classes) == (100, {"no": 80, "yes": 20})
     assert south.cells_missing == pytest.approx(0.1)
-    assert north.label_distance == south.label_distance == pytest.approx(0.4)
     assert dict(north.far_columns).keys() == {"a", "b"}
     assert any("one value in all rows" in text for text in warnings)
 
@@ -67,9 +53,6 @@ def test_inputs_that_are_not_scaled_are_warned_of():
     assert "means and stds" in warnings[0]
 
 
-def test_one_table_has_no_distances_and_a_regression_one_in_its_unit():
+def test_one_table_has_no_distances():
     (alone,), _ = survey({"n": table()}, make_schema(SCALED))
-    assert (alone.label_distance, alone.far_columns) == (None, ())
-    schema = make_schema({key: value for key, value in SCALED.items() if key != "classes"})
-    facts, _ = survey({"n": table(0, y=1.0), "s": table(1, y=4.0)}, schema)
-    assert [one.label_distance for one in facts] == [3, 3]
+    assert alone.far_columns == ()

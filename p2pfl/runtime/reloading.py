@@ -91,7 +91,7 @@ class Reloading:
         was_refused, self.refusal = bool(self.refusal), ""
         if not (was_refused or found.differ_from(before)):
             return None
-        text = f"data reloaded: {n} to {self.learner.samples} samples"
+        text = f"{n} to {self.learner.samples} samples"
         if not found.compare_with(before):
             text += "; rows of the test set are others than before, so that scores do not compare with earlier ones"
         return News(text)

@@ -40,7 +40,7 @@ async def test_a_node_learns_from_the_rows_that_come_and_keeps_those_it_has_wher
     write(file, table(MORE))
     await first.until(lambda: first.status.samples == MORE)
     feed = first.application.driver.feed
-    assert [event.text for event in feed.events if event.kind == "data-reloaded"] == ["data reloaded: 30 to 45 samples"]
+    assert [event.text for event in feed.events if event.kind == "data-reloaded"] == ["30 to 45 samples"]
     told = nodes[1].application.driver.core.edges[0].exchange.weighing
     await first.until(lambda: told.told.weight == pytest.approx(MORE / 3))
 

@@ -82,7 +82,7 @@ def test_rows_that_come_are_learned_from_once_the_file_has_settled(site):
     site.file.write_text("a b c d e")
     assert site.look(EVERY_S - SETTLED_S - 1) is None
     assert site.learner.samples == 3
-    assert site.settle() == News("data reloaded: 3 to 5 samples")
+    assert site.settle() == News("3 to 5 samples")
     assert site.learner.samples == 5
 
 
@@ -100,7 +100,7 @@ def test_a_file_that_is_being_written_is_left_alone(site):
         site.file.write_text(text)
         assert site.look(SETTLED_S) is None
     assert (site.learner.reads, site.learner.samples) == (reads, 3)
-    assert site.look(SETTLED_S) == News("data reloaded: 3 to 8 samples")
+    assert site.look(SETTLED_S) == News("3 to 8 samples")
 
 
 def test_what_was_read_while_the_file_changed_is_not_taken(site):
@@ -109,7 +109,7 @@ def test_what_was_read_while_the_file_changed_is_not_taken(site):
     assert site.settle() is None
     assert site.learner.samples == 3
     site.learner.while_reading = lambda: None
-    assert site.look(SETTLED_S) == News("data reloaded: 3 to 6 samples")
+    assert site.look(SETTLED_S) == News("3 to 6 samples")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_cannot_be_used_is_told_once_and_the_data_of_before_stay(site, cont
     assert [site.look(EVERY_S) for _ in range(3)] == [None] * 3
     assert site.learner.samples == 3
     site.file.write_text("a b c")
-    assert site.settle() == News("data reloaded: 3 to 3 samples"), "so that the alarm ends"
+    assert site.settle() == News("3 to 3 samples"), "so that the alarm ends"
     site.file.write_text(content)
     assert site.settle().refused, "it is news again"
 
@@ -133,13 +133,13 @@ def test_a_file_that_has_gone_is_refused_until_it_is_back(site):
     site.file.unlink()
     assert "No such file" in site.settle().text
     site.file.write_text("a b c d")
-    assert site.settle() == News("data reloaded: 3 to 4 samples")
+    assert site.settle() == News("3 to 4 samples")
 
 
 def test_fewer_rows_are_taken_too_and_a_test_set_that_is_another_one_is_named(site):
     site.file.write_text("z")
     news = site.settle()
-    assert news.text.startswith("data reloaded: 3 to 1 samples; rows of the test set are others than before")
+    assert news.text.startswith("3 to 1 samples; rows of the test set are others than before")
 
 
 def test_a_task_that_does_not_name_its_files_is_read_each_time_and_told_of_when_it_differs(tmp_path):
@@ -149,7 +149,7 @@ def test_a_task_that_does_not_name_its_files_is_read_each_time_and_told_of_when_
     assert [site.look(EVERY_S) for _ in range(2)] == [None] * 2
     assert site.learner.reads == 2
     site.file.write_text("a b c d")
-    assert site.look(EVERY_S) == News("data reloaded: 3 to 4 samples")
+    assert site.look(EVERY_S) == News("3 to 4 samples")
     site.file.write_text("broken")
     assert site.look(EVERY_S).refused
     assert site.look(EVERY_S) is None
@@ -178,7 +178,7 @@ async def test_refused_data_are_an_alarm_until_data_were_read_again():
     driver = Driver(SimpleNamespace(edges={}), SimpleNamespace(), SimpleNamespace(), name_of=str, on_measure=int)
     driver._tell_of_data(News("line 3: no number", refused=True))
     assert driver.feed.kinds == ["data-refused"]
-    driver._tell_of_data(News("data reloaded: 180 to 240 samples"))
+    driver._tell_of_data(News("180 to 240 samples"))
     assert driver.feed.kinds == []
     assert [(event.kind, event.wrong) for event in driver.feed.events] == [
         ("data-refused", True),

@@ -59,7 +59,12 @@ class MixedRows:
         self.rows, self.mixing = rows, mixing.astype(self.dtype)
 
     def read(self, span: slice) -> list[Vector]:
-        return list(self.mixing @ np.stack([row[span] for row in self.rows]))
+        rows = np.stack([row[span] for row in self.rows])
+        with np.errstate(over="ignore"):
+            mixed = self.mixing @ rows
+        if not np.isfinite(mixed).all():  # shares that sum to a little more than 1, of the largest floats there are
+            np.clip(mixed, rows.min(axis=0), rows.max(axis=0), out=mixed)
+        return list(mixed)
 
 
 def trimmed_mean(source: Source, low: int, high: int) -> Vector:

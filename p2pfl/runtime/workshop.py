@@ -116,7 +116,8 @@ class Workshop:
         """Between two rounds, see whether the data have grown; what is to be told, if anything is."""
         news = None if self.reloading is None else self.reloading.look()
         if news is not None and not news.refused:
-            self.trend.forget()
+            for trend in self.trends:
+                trend.forget()
         return news
 
     def is_due(self, tick: int) -> bool:

@@ -40,6 +40,7 @@ def test_every_command_is_one_that_there_is_with_a_rule_an_attack_and_a_graph_th
     assert all(one.mixes for one in bearings(described))
 
 
+@pytest.mark.long
 def test_the_attacks_of_ones_own_that_it_shows_can_be_told_in_a_simulation(tmp_path, monkeypatch):
     (source,) = re.findall(r"(?ms)^```python\n(.*?)^```", GUIDE)
     (tmp_path / "lies.py").write_text(source)

@@ -116,6 +116,7 @@ def bodies(monkeypatch):
     return sent
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("patient")
 async def test_one_backbone_and_personal_heads_learn_what_no_shared_head_can(field, start, finish, bodies):
     schedule = {"rounds": 25, "local_steps": 10, "learning_rate": 0.3}

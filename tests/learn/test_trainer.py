@@ -130,6 +130,7 @@ def round_digest():
     return hashlib.sha256(mine.shape_digest + outcome.vector.tobytes()).hexdigest()
 
 
+@pytest.mark.long
 def test_another_process_computes_the_same_round():
     code = f"import runpy, torch\ntorch.set_num_threads(1)\nprint(runpy.run_path({__file__!r})['round_digest']())"
     other = subprocess.run(

@@ -82,6 +82,7 @@ async def test_the_policy_holds_in_a_browser_and_the_link_with_the_token_opens_t
         assert any("Content Security Policy" in line for line in tab.complaints)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_two_hundred_members_are_drawn(tmp_path):
     made = Made(200)

@@ -78,6 +78,7 @@ def handshakes(monkeypatch):
     return answered
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_a_hundred_sessions_a_second_are_few(federation, quick, handshakes, caplog):
     caplog.set_level(logging.DEBUG)

@@ -256,6 +256,7 @@ def strangers(port, count):
                         break
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_thousands_of_strangers_leave_a_short_log_and_room_for_a_members_refusal(
     federation, other_binding, caplog

@@ -207,6 +207,7 @@ DRAWN = {"seed": st.integers(0, 2**32 - 1), "rule": st.sampled_from(["mean", *RU
 ONE_BY_ONE = settings(suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
+@pytest.mark.long
 @settings(ONE_BY_ONE, max_examples=4)
 @given(seed=st.integers(0, 40), rule=st.sampled_from(RULES))
 def test_robust_rules_bear_drawn_worlds_whose_members_change(seed, rule):

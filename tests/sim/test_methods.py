@@ -59,6 +59,7 @@ def test_a_method_has_the_same_bits_for_many_nodes_at_once_and_one_by_one(method
     assert digest(federation) == digest(federation, batching=False)
 
 
+@pytest.mark.long
 def test_a_plug_in_file_is_the_built_in_method_and_with_no_pull_it_is_plain(tmp_path):
     (tmp_path / "prox.py").write_text(TEN_LINES)
     mine = f"{tmp_path}/prox.py:prox"

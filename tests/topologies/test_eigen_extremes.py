@@ -99,6 +99,7 @@ FORMULAS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("spec", "nodes"), FORMULAS)
 def test_without_its_formula_a_family_has_the_same_spectrum(spec, nodes):
     laplacian, topology = stripped(spec, nodes)
@@ -108,6 +109,7 @@ def test_without_its_formula_a_family_has_the_same_spectrum(spec, nodes):
     assert found.high == pytest.approx(topology.formula.high, rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("spec", "nodes"), [("ring", 100_000), ("torus", 40_000), ("hypercube", 1 << 15)])
 def test_a_hundred_thousand_nodes_without_a_formula(spec, nodes):
     laplacian, topology = stripped(spec, nodes)

@@ -41,7 +41,7 @@ def test_the_graph_is_that_of_those_who_are_members_then(federation):
     assert set(all_edges(steps_of(federation, changes))) == {*first.edges, *joined.edges, *left.edges}
 
 
-@pytest.mark.parametrize("rule", ["mean", "trimmed-mean:b=1"])
+@pytest.mark.parametrize("rule", ["mean", pytest.param("trimmed-mean:b=1", marks=pytest.mark.long)])
 def test_a_run_goes_on_through_all_changes_with_every_invariant_checked(federation, rule):
     """Sum n_i x_i is what was booked; who leaves has stopped, who joins ends with the others."""
     topology = "complete" if rule != "mean" else federation.topology
@@ -60,6 +60,7 @@ def test_a_run_goes_on_through_all_changes_with_every_invariant_checked(federati
     assert all(node.exchanges > 0 for node in report.nodes)
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_run(federation):
     one, other = (simulate(federation, world=CHANGES, references=False) for _ in range(2))
     assert one.digest == other.digest

@@ -29,7 +29,7 @@ from p2pfl.learn.shift import LabelShift, flat_targets, label_shift
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.history import ModelScore, Point, References
 from p2pfl.reporting.liars import held_against
-from p2pfl.reporting.measures import measures_in, spreads
+from p2pfl.reporting.measures import measures_in, metrics_in, spreads
 from p2pfl.reporting.report import NodeReport, Report
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound, NeighborStatus
@@ -207,7 +207,7 @@ class Figures:
             rounds=spread(host.core.facts.rounds for host in honest),
             accuracy=spread(score.accuracy for score in scores if score),
             loss=spread(score.loss for score in scores if score),
-            metrics=spreads(score.metrics for score in scores if score),
+            metrics=spreads(metrics_in(score) for score in scores if score),
             train_loss=spread(self.stage.loss(node) for node in nodes),
             consensus_distance=consensus_distance(rows.astype(np.float64)) if len(nodes) > 1 else None,
             staleness=overall_staleness(host.counts.staleness for host in honest),
@@ -292,8 +292,8 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[NodeRep
                 accuracy=None if test is None else test.accuracy,
                 test_loss=None if test is None else test.loss,
                 local_accuracy=None if local is None else local.accuracy,
-                metrics={} if test is None else dict(test.metrics),
-                local_metrics={} if local is None else dict(local.metrics),
+                metrics={} if test is None else metrics_in(test),
+                local_metrics={} if local is None else metrics_in(local),
                 attack_success=succeeded[node],
                 loss=stage.loss(node),
                 samples=stage.script.learners.samples[node],
@@ -330,7 +330,7 @@ def _mean_model(stage: Stage, models: NDArray[Any], kept: list[int]) -> ModelSco
     score = score_of_mean(models, kept, stage.script.learners)
     if score is None:
         return None
-    return ModelScore(accuracy=score.accuracy, loss=score.loss, metrics=dict(score.metrics))
+    return ModelScore(accuracy=score.accuracy, loss=score.loss, metrics=metrics_in(score))
 
 
 def _success(stage: Stage, models: NDArray[Any]) -> list[float | None]:

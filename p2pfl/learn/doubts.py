@@ -47,7 +47,10 @@ def unscaled(learner: Learner) -> str | None:
     (least, narrow), (most, wide) = min(known), max(known)
     if most < UNEVEN * least:
         return None
-    return f"input {wide} of {len(spread)} spreads {most:.3g} around its median, input {narrow} only {least:.2g}"
+    called = getattr(getattr(learner, "task", None), "preprocessing", {}).get("inputs")
+    first = f"input {wide} of {len(spread)}" if called is None else f"input {called[wide - 1]!r}"
+    second = f"input {narrow}" if called is None else f"input {called[narrow - 1]!r}"
+    return f"{first} spreads {most:.3g} around its median, {second} only {least:.2g}"
 
 
 def _spreads(inputs: Tensor) -> Tensor:

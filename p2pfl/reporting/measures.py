@@ -84,6 +84,16 @@ def merit(value: float | None, measure: Measure) -> tuple[bool, float]:
     return (True, value if measure.higher_is_better else -value)
 
 
+def metrics_in(score: Score) -> dict[str, float | None]:
+    """As a report has them: None is what the set does not define, such as the AUC of one class.
+
+    Of a model that has diverged, whose loss is no number either, they stay as they are.
+    """
+    if not math.isfinite(score.loss):
+        return dict(score.metrics)
+    return {name: None if math.isnan(value) else value for name, value in score.metrics.items()}
+
+
 def spreads(scores: Iterable[Mapping[str, float | None]], *, defined: bool = False) -> dict[str, Statistic]:
     """Of each metric by name its mean, minimum and maximum. `defined`: over those for whom it is a number."""
     found: dict[str, list[float]] = {}

@@ -21,7 +21,7 @@ from p2pfl.learn.samples import Distinct, Samples, TensorSamples, batch_sizes
 from p2pfl.learn.trainer import TorchLearner
 from p2pfl.reporting.figures import spread
 from p2pfl.reporting.history import Alone, Centralized, ModelScore, Point, Reference, ReferencePoint
-from p2pfl.reporting.measures import spreads
+from p2pfl.reporting.measures import metrics_in, spreads
 
 EVALUATIONS = 20
 """Most evaluations in one history."""
@@ -99,14 +99,14 @@ def model_score(score: Score | None) -> ModelScore | None:
     """As a report has it."""
     if score is None:
         return None
-    return ModelScore(accuracy=score.accuracy, loss=score.loss, metrics=dict(score.metrics))
+    return ModelScore(accuracy=score.accuracy, loss=score.loss, metrics=metrics_in(score))
 
 
 def reference_point(score: Score | None, training_loss: float) -> ReferencePoint:
     """Without a test set it is the loss in training that is known."""
     if score is None:
         return ReferencePoint(loss=training_loss)
-    return ReferencePoint(accuracy=score.accuracy, loss=score.loss, metrics=dict(score.metrics))
+    return ReferencePoint(accuracy=score.accuracy, loss=score.loss, metrics=metrics_in(score))
 
 
 def with_history(history: list[ReferencePoint]) -> Reference:

@@ -30,6 +30,12 @@ def test_inputs_that_spread_a_hundred_times_as_much_are_named():
     assert "around its median, input " in text
 
 
+def test_an_input_that_has_a_name_is_called_by_it():
+    learner = holding(DRAWN * torch.tensor([1.0, 300.0, 1.0]))
+    learner.task = SimpleNamespace(preprocessing={"inputs": ["age", "chol", "dose"]})
+    assert unscaled(learner).startswith("input 'chol' spreads ")
+
+
 @pytest.mark.parametrize(
     "inputs",
     [

@@ -10,7 +10,17 @@ import pytest
 from p2pfl.learn.interface import Score
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.reporting.history import Point, Statistic
-from p2pfl.reporting.measures import in_words, measures_in, measures_of, merit, shown, spreads, value_of, worst
+from p2pfl.reporting.measures import (
+    in_words,
+    measures_in,
+    measures_of,
+    merit,
+    metrics_in,
+    shown,
+    spreads,
+    value_of,
+    worst,
+)
 from p2pfl.reporting.report import NodeReport, Report
 
 AUC, RMSE = Measure("auc", "AUC", higher_is_better=True), Measure("rmse", "RMSE", higher_is_better=False)
@@ -76,3 +86,10 @@ def test_an_auc_that_one_node_cannot_have_leaves_the_others_theirs():
 )
 def test_a_report_names_its_main_measure(more, said):
     assert repr(Report(nodes=[], topology="ring", **more)).endswith(f"ring: {said})")
+
+
+def test_what_a_set_does_not_define_is_no_figure_and_of_a_diverged_model_no_number():
+    metrics = {"auc": math.nan, "brier": 0.25}
+    assert metrics_in(Score(accuracy=1.0, loss=0.1, samples=3, metrics=metrics)) == {"auc": None, "brier": 0.25}
+    diverged = metrics_in(Score(accuracy=0.0, loss=math.nan, samples=3, metrics=metrics))
+    assert math.isnan(diverged["auc"])

@@ -134,3 +134,11 @@ def test_a_round_took_what_the_history_says():
 
     assert round_seconds([Point(time_s=0), at(2, 0), at(3, 0), at(7, 2), at(11, 4), at(20, 4)]) == 2
     assert round_seconds([]) == round_seconds([at(1, 0)]) == 0
+
+
+def test_a_site_of_one_class_has_no_auc_and_the_mean_is_that_of_the_others():
+    task = Task(model=TASK.model, data=own_tests, metrics=named(["auc"]))
+    scores = [alone(one, 1) for one in learners(task)]
+    assert [one.metrics for one in scores] == [{"auc": None}, {"auc": None}]
+    scores[0].metrics = {"auc": 0.5}
+    assert of_alone(scores).metrics["auc"].mean == 0.5

@@ -27,6 +27,8 @@ UNSEEN = float("inf")
 """What stands for a value that is not declared, until they are counted."""
 CLOSE = 0.75
 """How much alike two names are, at least, for one to be a misspelling of the other."""
+LEAST_ALIKE = 3
+"""Letters of a name that may stand for a longer one."""
 MOST_REMEMBERED = 1024
 """Texts of a category whose meaning is remembered."""
 MOST_NAMED = 12
@@ -109,11 +111,18 @@ def _look_for_another_name(mistakes: TableMistakes, name: str, header: Sequence[
     """A column that is there under a name that is much alike is no absent one."""
     by_case = {other.casefold(): other for other in sorted(unused)}
     meant = difflib.get_close_matches(name.casefold(), list(by_case), n=1, cutoff=CLOSE)
+    meant += [other for other in by_case if _begins(name.casefold(), other)]
     if meant:
         other = by_case[meant[0]]
         text = f"the table lacks this column, and has {other!r}"
         advice = f'rename = {{ "{name}" = "{other}" }} in [data] if that is it, absent = ["{name}"] if it is not'
         mistakes.add(text, key="line 1", value=name, allowed=f"{_listed(header)}; {advice}")
+
+
+def _begins(one: str, other: str) -> bool:
+    """Whether one is the beginning of the other, as chol is of cholesterol."""
+    short, long = sorted((one, other), key=len)
+    return len(short) >= LEAST_ALIKE and long.startswith(short)
 
 
 def _listed(names: Sequence[str]) -> str:

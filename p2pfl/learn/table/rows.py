@@ -46,9 +46,12 @@ def read_header(path: Path, layout: Layout) -> list[str]:
     try:
         with path.open(encoding=_encoding(layout), newline="") as file:
             reader = csv.reader(file, delimiter=layout.separator, strict=True)
-            return [name.strip() for name in next(reader, [])]
+            header = [name.strip() for name in next(reader, [])]
     except (OSError, UnicodeError, csv.Error) as error:
         raise _unreadable(path, layout, error) from error
+    if not any(header):
+        raise UserError("the table has no header", file=path, key="line 1", allowed="a line with the columns' names")
+    return header
 
 
 def batches(path: Path, layout: Layout, wanted: Sequence[str], mistakes: TableMistakes) -> Iterator[Batch]:

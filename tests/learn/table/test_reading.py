@@ -90,9 +90,15 @@ def test_an_absent_column_is_missing_in_every_row_and_said_so(read):
 @pytest.mark.usefixtures("reader")
 def test_a_column_under_another_name_is_no_absent_one_unless_the_node_says_so(read):
     text = "age,Chol.,cp,ward,num\n1,200,1,North,0\n"
-    with pytest.raises(TableError, match=r"'Chol\.'.*rename.*absent"):
-        read(text)
+    for name in ("Chol.", "cholesterol"):
+        with pytest.raises(TableError, match=rf"'{name}'.*rename.*absent"):
+            read(text.replace("Chol.", name))
     assert np.isnan(read(text, layout={"absent": ["chol"]}).columns["chol"]).all()
+
+
+def test_an_empty_file_is_called_so(read):
+    with pytest.raises(UserError, match="line 1: the table has no header"):
+        read("")
 
 
 @pytest.mark.usefixtures("reader")

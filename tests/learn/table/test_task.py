@@ -115,7 +115,7 @@ def test_a_table_of_the_nodes_own_is_not_partitioned_unless_asked_for(table):
         (TABLE.replace("dose", "doze"), ["line 1", "lacks this column", "'dose'", "doze"]),
         (TABLE.replace("name", "age"), ["line 1", "twice"]),
         (TABLE.splitlines()[0], ["no rows"]),
-        ("", ["line 1", "lacks"]),
+        ("", ["line 1", "no header"]),
         ('a,"b\n', ["cannot be read"]),
     ],
 )

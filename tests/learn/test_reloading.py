@@ -240,7 +240,7 @@ def test_rows_that_are_appended_leave_those_that_were_held_out_where_they_were(f
     ("text", "said"),
     [
         ("x,y\n", "the table has no rows"),
-        ("", "the table lacks this column"),
+        ("", "the table has no header"),
         ("x,y\n1,no\n2,ye", "this value is not declared"),
         ("x,z\n1,no\n", "the table lacks this column"),
     ],

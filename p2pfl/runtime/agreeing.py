@@ -138,6 +138,8 @@ class SchemaTalk:
         self.failure: Exception | None = None
         self.changed = asyncio.Event()
         """Set when there may be something new to say."""
+        self._unlike: set[int] = set()
+        """Neighbors of whom was said that they have another schema."""
         self._send, self._close, self._conclude = send, close, conclude
 
     @property
@@ -205,10 +207,11 @@ class SchemaTalk:
         self.changed.set()
 
     def _compare(self, peer: int, theirs: bytes) -> None:
-        if self.digest and theirs != self.digest:
-            name = self.agreement.federation.members[peer].name
-            text = f"{name} has agreed on another schema: remove state/schema.toml and state/proposal at both"
-            raise UserError(text, key="task.schema", value=theirs.hex()[:16], allowed=self.digest.hex()[:16])
+        """A neighbor with another one, or that says so, is refused when it comes to learning: it stops nobody here."""
+        if self.digest and theirs != self.digest and peer not in self._unlike:
+            self._unlike.add(peer)
+            text = "%s has agreed on another schema, and will be refused: remove state/schema.toml and state/proposal there"
+            log.warning(text, self.agreement.federation.members[peer].name)
 
     def _collect(self, one: Neighbor, piece: ProposalPart) -> None:
         """Pieces come in order, one proposal after the other. Raises PeerFault."""

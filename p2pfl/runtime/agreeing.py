@@ -210,7 +210,7 @@ class SchemaTalk:
         """A neighbor with another one, or that says so, is refused when it comes to learning: it stops nobody here."""
         if self.digest and theirs != self.digest and peer not in self._unlike:
             self._unlike.add(peer)
-            text = "%s has agreed on another schema and will be refused: remove state/schema.toml and state/proposal there"
+            text = "%s has agreed on another schema: remove state/schema.toml and state/proposal at one of both"
             log.warning(text, self.agreement.federation.members[peer].name)
 
     def _collect(self, one: Neighbor, piece: ProposalPart) -> None:

@@ -15,10 +15,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from p2pfl.reporting.history import ReferencePoint
 from p2pfl.reporting.report import Report
 from sim.sweeps.model import Job, Plan
-from sim.sweeps.results import estimate
 from sim.sweeps.work import build
 from sim.worlds.choices import settle
 from sim.worlds.speeds import node_speeds
@@ -84,6 +85,17 @@ class Run:
         known = [point for point in history if point.accuracy is not None]
         return Curve([float(step(point)) for point in known], [point.accuracy or 0.0 for point in known])
 
+    def pooled_after(self, steps: float) -> float | None:
+        """Accuracy of the model that learns from all data, after so many steps; None: it took fewer."""
+        reference = self.report.reference
+        long = reference.centralized.all_nodes if reference and reference.centralized else None
+        known = (
+            [(point.steps or 0, point.accuracy) for point in long.history if point.accuracy is not None] if long else []
+        )
+        if not known or not known[0][0] <= steps <= known[-1][0]:
+            return None
+        return float(np.interp(steps, *zip(*known, strict=True)))
+
     @cached_property
     def uncompressed_bytes(self) -> float:
         """What a node sends that shows each neighbor its whole model, in float32, after each of its rounds."""
@@ -112,8 +124,6 @@ class Over:
     low: float
     high: float
     count: int
-    half: float | None = None
-    """Half of the 95% interval; None for one seed."""
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Over | None:
@@ -122,8 +132,7 @@ class Over:
         known = [value for value in every if value is not None and math.isfinite(value)]
         if not known or len(known) < len(every):
             return None
-        found = estimate(known)
-        return cls(fmean(known), min(known), max(known), len(known), found.half if found else None)
+        return cls(fmean(known), min(known), max(known), len(known))
 
 
 class Results:

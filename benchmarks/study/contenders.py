@@ -75,6 +75,11 @@ def partitions(results: Results, setting: Setting) -> list[str]:
     return [one for one in PARTITIONS if one in found]
 
 
+def has_graphs(results: Results, setting: Setting) -> bool:
+    """Whether any graph was run in this world; references alone are no comparison."""
+    return bool(results.where(setting.graphs, **_world(setting)))
+
+
 def contenders(results: Results, setting: Setting, partition: str) -> list[Contender]:
     """Those of which there are runs."""
     references = results.where(setting.references, partition=partition)
@@ -83,7 +88,7 @@ def contenders(results: Results, setting: Setting, partition: str) -> list[Conte
         Contender(POOLED, references, _pooled("one_node"), _pooled("one_node"), None),
         Contender(SERVER, references, _server, _server, lambda run, over: run.server(over)),
     ]
-    where: dict[str, Any] = {"partition": partition} | ({"world": setting.world} if setting.world else {})
+    where: dict[str, Any] = {"partition": partition, **_world(setting)}
     for topology, name in GRAPHS.items():
         runs = results.where(setting.graphs, topology=topology, **where)
         if not runs and setting.world != "none":
@@ -91,6 +96,10 @@ def contenders(results: Results, setting: Setting, partition: str) -> list[Conte
         found.append(Contender(name, runs, final, worst, lambda run, over: run.curve(over)))
     found.append(Contender(ALONE, references, _alone("mean"), _alone("min"), None))
     return [one for one in found if one.runs]
+
+
+def _world(setting: Setting) -> dict[str, str]:
+    return {} if setting.world is None else {"world": setting.world}
 
 
 def _pooled(which: str) -> Callable[[Run], float | None]:

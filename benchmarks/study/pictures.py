@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 from cells import Curve, Over, Results, Run, final
-from contenders import DIGITS, MNIST, MNIST_GRAPHS, PARTITIONS, SERVER, Contender, Setting, contenders, partitions
+from contenders import (
+    DIGITS,
+    MNIST,
+    MNIST_GRAPHS,
+    PARTITIONS,
+    SERVER,
+    Contender,
+    Setting,
+    contenders,
+    has_graphs,
+    partitions,
+)
 
 from topologies.plots import new_figure, save
 
@@ -24,6 +35,8 @@ COLORS = {
 AXES = {"rounds": "rounds of a node, mean", "bytes": "sent, kB a node", "time": "virtual seconds"}
 SCALE = {"rounds": 1.0, "bytes": 1e-3, "time": 1.0}
 GRID = 60
+CLOSE = 0.1
+"""What is farther from the best accuracy than this has one color: those who learn alone would take all others."""
 SLOW_NAMES = {"one-slow": "peers, nobody waits", "all-slow": "peers in synchronous rounds"}
 SLOW_COLORS = {"one-slow": "#0072b2", "all-slow": "#d55e00"}
 
@@ -46,7 +59,7 @@ def who_wins(results: Results, setting: Setting) -> Any:
     splits = partitions(results, setting)
     every = {split: contenders(results, setting, split) for split in splits}
     names = list(dict.fromkeys(one.name for found in every.values() for one in found))
-    if not names or not results.part(setting.graphs):
+    if not names or not has_graphs(results, setting):
         return None
     figure = new_figure(3.2 + 2.9 * len(splits), 1.3 + 0.36 * len(names))
     panels = figure.subplots(1, 3, sharey=True)
@@ -71,7 +84,7 @@ def who_wins(results: Results, setting: Setting) -> Any:
 def over_everything(results: Results, setting: Setting) -> Any:
     """A row for each split; accuracy over rounds, bytes and time. A band is from the worst seed to the best."""
     splits = partitions(results, setting)
-    if not splits or not results.part(setting.graphs):
+    if not splits or not has_graphs(results, setting):
         return None
     figure = new_figure(10.5, 0.9 + 2.1 * len(splits))
     rows = figure.subplots(len(splits), 3, squeeze=False)
@@ -154,7 +167,9 @@ def _field(axes: Any, values: Any, shape: str, *, higher: bool) -> None:
     known = np.isfinite(values)
     low = np.where(known, values, np.inf).min(axis=0)
     high = np.where(known, values, -np.inf).max(axis=0)
-    share = (values - low) / np.where(high > low, high - low, 1.0)
+    if higher:
+        low = np.maximum(low, high - CLOSE)
+    share = np.clip((values - low) / np.where(high > low, high - low, 1.0), 0, 1)
     axes.imshow(share if higher else 1 - share, cmap="YlGn", aspect="auto", vmin=-0.1, vmax=1.6)
     best = high if higher else low
     for (row, column), value in np.ndenumerate(values):

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from cells import Curve, Over, Results, Run, final, worst
 from contenders import (
@@ -17,6 +18,7 @@ from contenders import (
     Contender,
     Setting,
     contenders,
+    has_graphs,
     partitions,
 )
 from pictures import SLOW_NAMES, server_of_slow
@@ -67,13 +69,15 @@ def end_table(results: Results, setting: Setting) -> list[str]:
 
 
 def until_table(results: Results, setting: Setting) -> list[str]:
-    """What a node sends, and how long it takes, until the mean accuracy is the target."""
+    """How many rounds a node takes, what it sends, and how long it takes, until the mean accuracy is the target."""
 
     def cell(one: Contender) -> str:
         if one.curve is None:
             return UNKNOWN
-        sent, time = one.until(setting.target, "bytes"), one.until(setting.target, "time")
-        return NEVER if sent is None or time is None else f"{sent.mean / 1e3:.0f} kB, {time.mean:.1f} s"
+        rounds, sent, time = (one.until(setting.target, over) for over in ("rounds", "bytes", "time"))
+        if rounds is None or sent is None or time is None:
+            return NEVER
+        return f"{rounds.mean:.0f} rounds, {sent.mean / 1e3:,.0f} kB, {time.mean:,.1f} s"
 
     return _by_contender(results, setting, cell)
 
@@ -91,25 +95,43 @@ def methods_table(results: Results, world: str) -> list[str]:
 def sixteen_table(results: Results) -> list[str]:
     """Accuracy on the common test set and on a node's own data, and bytes beside uncompressed gossip."""
     rows = [
-        [one.name, "", pair(one.mean, one.worst), "", "", ""]
+        [one.name, "", pair(one.mean, one.worst), "", "", "", ""]
         for one in contenders(results, DIGITS, SIXTEEN)
         if one.name in {POOLED, POOLED_LONG}
     ]
+    taken = Over.of(map(steps_of, results.part("sixteen")))
+    if taken is not None and rows:
+        references = results.where(DIGITS.references, partition=SIXTEEN)
+        same = Over.of(run.pooled_after(taken.mean) for run in references)
+        rows.append([f"all data, {taken.mean:,.0f} steps, as these nodes", "", pair(same, None), "", "", "", ""])
     for method in results.values("sixteen", "method"):
+        plain = results.where("sixteen", method=method, compressor="none")
         for compressor in results.values("sixteen", "compressor"):
             runs = results.where("sixteen", method=method, compressor=compressor)
             if runs:
-                rows.append([f"`{method}`", f"`{compressor}`", both(runs), *_local_and_bytes(runs)])
-    head = ["method", "compressor", "test, mean / worst node", "own data, mean / worst", "kB a node", "of uncompressed"]
-    return table(head, rows)
+                rows.append([f"`{method}`", f"`{compressor}`", both(runs), *_local_and_bytes(runs, plain)])
+    head = ["method", "compressor", "test, mean / worst node", "own data, mean / worst", "kB a node"]
+    return table([*head, "of `none`", "of once a round"], rows)
 
 
-def _local_and_bytes(runs: Sequence[Run]) -> list[str]:
+def steps_of(run: Run) -> float:
+    """How many local steps a node has taken, on average."""
+    rounds = [taken or 0 for taken in run.report.rounds.values()]
+    return fmean(rounds) * float(run.report.config["training"]["local_steps"])
+
+
+def _local_and_bytes(runs: Sequence[Run], plain: Sequence[Run]) -> list[str]:
     local = [run.report.local_accuracy for run in runs]
     own = pair(Over.of(one and one.mean for one in local), Over.of(one and one.min for one in local))
-    sent = Over.of((run.report.bytes_sent or 0) / run.nodes for run in runs)
-    share = Over.of((run.report.bytes_sent or 0) / run.nodes / run.uncompressed_bytes for run in runs)
-    return [own, "" if sent is None else f"{sent.mean / 1e3:.0f}", "" if share is None else f"1/{1 / share.mean:.1f}"]
+    sent, usual = (Over.of(map(bytes_of, some)) for some in (runs, plain))
+    once = Over.of(run.uncompressed_bytes for run in runs)
+    shares = ["" if other is None or sent is None else f"{sent.mean / other.mean:.3f}" for other in (usual, once)]
+    return [own, "" if sent is None else f"{sent.mean / 1e3:,.0f}", *shares]
+
+
+def bytes_of(run: Run) -> float:
+    """What a node has sent, on average."""
+    return (run.report.bytes_sent or 0) / run.nodes
 
 
 def slow_table(results: Results) -> list[str]:
@@ -150,7 +172,7 @@ def real_table(folder: Path) -> list[str]:
 
 
 def _by_contender(results: Results, setting: Setting, cell: Callable[[Contender], str]) -> list[str]:
-    splits = partitions(results, setting) if results.part(setting.graphs) else []
+    splits = partitions(results, setting) if has_graphs(results, setting) else []
     every = {split: {one.name: one for one in contenders(results, setting, split)} for split in splits}
     names = dict.fromkeys(name for found in every.values() for name in found)
     rows = [[name, *(cell(every[split][name]) if name in every[split] else "" for split in splits)] for name in names]
@@ -163,11 +185,13 @@ def both(runs: Sequence[Run]) -> str:
 
 
 def pair(mean: Over | None, least: Over | None) -> str:
-    """Mean ± half of its 95% interval / worst node; the same twice is said once."""
+    """Mean / worst node, (least seed to best seed) of the mean; what is the same twice is said once."""
     if mean is None:
         return UNKNOWN
-    words = three(mean.mean) + ("" if mean.half is None else f" ± {three(mean.half)}")
-    return words if least is None or least.mean == mean.mean else f"{words} / {three(least.mean)}"
+    words = three(mean.mean)
+    if least is not None and three(least.mean) != words:
+        words += f" / {three(least.mean)}"
+    return words if three(mean.low) == three(mean.high) else f"{words} ({three(mean.low)} to {three(mean.high)})"
 
 
 def three(value: float) -> str:

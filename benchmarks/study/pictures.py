@@ -124,7 +124,7 @@ def methods(results: Results) -> Any:
         panel.grid(visible=True, axis="x", color="#dddddd", linewidth=0.5)
         panel.set_yticks(range(len(names)), [one.removesuffix(".0") for one in names], fontsize=8)
         panel.set_ylim(len(names) - 0.5, -0.5)
-    figure.suptitle("learning methods, 16 nodes, 4-regular, tenfold speeds: seeds, and their mean", fontsize=10)
+    figure.suptitle("16 nodes, 4-regular, tenfold speeds", fontsize=10)
     return figure
 
 

@@ -30,7 +30,7 @@ PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-fast faults lint format bench dist clean
+.PHONY: help demo test test-all test-fast faults lint format bench study dist clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -83,6 +83,13 @@ bench: $(FOR_DEV) ## measure compressors, the network, a node's overhead, learni
 	$(BIN)/python benchmarks/digits.py --json bench-out/digits.json
 	$(BIN)/python benchmarks/spectral.py --nodes 100,1000,10000,100000 --limit-s 5
 	$(BIN)/python benchmarks/simulate.py --nodes 100,1000 --json bench-out/simulate.json
+
+# The study of docs/study.md; started again, it goes on where it was. OUT=FOLDER for its results, ONLY="graphs slow" for parts.
+OUT ?= bench-out/study
+study: export OPENBLAS_NUM_THREADS := 1
+study: export OMP_NUM_THREADS := 1
+study: $(FOR_DEV) ## what peers lose to a server and to pooled data: hours; QUICK=1 minutes; P2PFL_DATA=FOLDER with mnist
+	$(BIN)/python benchmarks/study/study.py --out $(OUT) $(if $(QUICK),--size quick) $(if $(ONLY),--only $(ONLY))
 
 dist: $(FOR_DEV) ## build a wheel in dist/
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .

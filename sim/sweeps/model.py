@@ -30,6 +30,7 @@ OWN: Kinds = {
     "partition": text(),
     "byzantine": whole(0),
     "attack": text(),
+    "references": flag(),
 }
 OPTIONS: Kinds = {**OWN, **TRAINING, **GOSSIP}
 

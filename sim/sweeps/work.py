@@ -35,7 +35,8 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
 
 
 def run(job: Job) -> Report:
-    """The report of the run, without the references: they would cost as much again, and no table shows them.
+    """The report of the run, without the references unless the sweep asks for them: they cost more than the run itself,
+    and no table of a sweep shows them.
     Raises UserError: files or software are not those that the sweep began with, here or on a machine far away.
     """
     if (found := identify(job.options, job.seed)) != job.identity:
@@ -48,7 +49,8 @@ def run(job: Job) -> Report:
 
     torch.set_num_threads(1)
     federation, world = build(job)
-    return simulate(federation, world=world, references=False)
+    wanted = job.options.get("references", False)
+    return simulate(federation, world=world, references=wanted, alone=wanted)
 
 
 def _described(options: Options, seed: int) -> FederationConfig:

@@ -42,6 +42,7 @@ SMALLEST = {
     "stutter": "--round 0.1 --runs 0.04 --period 0.5 --window 1 --pairs 1",
     "wiped_digits": "--rounds 5 --seeds 1",
     "robust/averaging": "--rounds 2 --liars 1",
+    "study/study": "--size smallest --only references slow real --jobs 1 --out here",
 }
 PARTS = {
     "goodput_layers",
@@ -52,6 +53,14 @@ PARTS = {
     "robust/graphs",
     "robust/momentum",
     "robust/tables",
+    "study/budget",
+    "study/cells",
+    "study/contenders",
+    "study/parts",
+    "study/pictures",
+    "study/simple_cnn",
+    "study/study_page",
+    "study/twice",
 }
 """Imported by others, tested elsewhere, need a browser, or read what a long study has written."""
 TOLD = {"conformance", "endings", "losses"}

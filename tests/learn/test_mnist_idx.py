@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import gzip
 import os
-import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,25 +13,11 @@ from p2pfl.learn.digits import mnist_idx
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from idx_files import idx, write_set
+
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 REAL = Path(os.environ.get("P2PFL_DATA", SHARED)) / "mnist"
-
-
-def idx(array, magic=None):
-    header = struct.pack(">I", magic or 0x0800 + array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
-    return header + array.astype(np.uint8).tobytes()
-
-
-def write_set(folder, prefix, count=20, suffix=""):
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    contents = {
-        "images-idx3": idx(rng.integers(0, 256, (count, 28, 28))),
-        "labels-idx1": idx(np.arange(count) % 10),
-    }
-    for kind, content in contents.items():
-        packed = gzip.compress(content) if suffix else content
-        (folder / f"{prefix}-{kind}-ubyte{suffix}").write_bytes(packed)
 
 
 @pytest.fixture

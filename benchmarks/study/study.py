@@ -1,0 +1,122 @@
+"""The study: what giving up the center costs. Runs what is missing, then makes every figure and table of docs/study.md.
+
+    python benchmarks/study/study.py --out bench-out/study                    all of it: hours
+    python benchmarks/study/study.py --size quick --out bench-out/study       the same directions, in minutes
+    python benchmarks/study/study.py --only graphs slow --out FOLDER          some parts
+    python benchmarks/study/study.py --only --out FOLDER --page docs/study.md no runs: pictures, and the page's tables
+
+Each part is a sweep, in a file beside this one and a folder of its own below FOLDER/SIZE; stopped in whatever way and
+started again, it goes on where it was. MNIST is the folder `mnist` in the one that P2PFL_DATA names; without it, the
+parts that need it are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from budget import Budget, already_spent_s
+from cells import Results, note_places
+from parts import FULL, PARTS, QUICK, SIZES, SMALLEST, Part
+
+from p2pfl.errors import P2PFLError
+from sim.cli.display import SweepView
+from sim.sweeps.plan import make_plan
+from sim.sweeps.run import run_sweep
+from sim.sweeps.runners import cores, run_here
+from sim.sweeps.work import build, run
+
+REAL = "real"
+REAL_RUNS = {FULL: {"seeds": 3, "rounds": 30}, QUICK: {"seeds": 1, "rounds": 30}, SMALLEST: {"seeds": 0, "rounds": 2}}
+NAMES = (*(part.name for part in PARTS), REAL)
+HOURS = 10.0
+MNIST_FILE = "train-images-idx3-ubyte"
+STOPPED = 130
+
+
+def main() -> int:
+    given = _options()
+    folder = given.out / given.size
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(f"--out: {folder} cannot be made: {error.strerror}", file=sys.stderr)
+        return 2
+    budget = Budget(given.hours * 3600, already_spent_s(folder))
+    try:
+        ended = _run_all(given, folder, budget)
+    except P2PFLError as error:
+        print(error, file=sys.stderr)
+        return 2
+    from pictures import draw_all  # noqa: PLC0415 - as above
+    from study_page import write_pages  # noqa: PLC0415 - matplotlib, only where there is something to draw
+
+    results = Results(folder)
+    draw_all(results, given.pictures or folder)
+    write_pages(results, folder, given.page)
+    print(f"CPU-hours: {budget.spent_s / 3600:.2f} of {given.hours:g}; tables and pictures: {folder}")
+    return ended
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("bench-out/study"), help="the folder of results")
+    parser.add_argument("--size", choices=SIZES, default=FULL)
+    parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES, metavar="PART", help=", ".join(NAMES))
+    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time")
+    parser.add_argument("--hours", type=float, default=HOURS, help="CPU-hours, those of earlier starts included")
+    parser.add_argument("--page", type=Path, help="a page whose marked tables are replaced, as docs/study.md")
+    parser.add_argument("--pictures", type=Path, help="where pictures go; by default with the results")
+    return parser.parse_args()
+
+
+def _run_all(given: argparse.Namespace, folder: Path, budget: Budget) -> int:
+    """0; 1 where a run failed or the budget ended it; 130 where somebody did."""
+    worst = 0
+    for part in PARTS:
+        if part.name in given.only:
+            code = _run(part, given, folder / part.name, budget)
+            if code == STOPPED:
+                return code
+            worst = max(worst, code)
+    if REAL in given.only and budget.left:
+        from twice import compare  # noqa: PLC0415 - it is part of the tests, which an installation lacks
+
+        print("real processes beside simulated ones", flush=True)
+        budget.spent_s += compare(folder / REAL, **REAL_RUNS[given.size])
+    return worst
+
+
+def _run(part: Part, given: argparse.Namespace, folder: Path, budget: Budget) -> int:
+    file = part.sweep(given.size)
+    if file is None:
+        print(f"{part.name}: not in a {given.size} study")
+        return 0
+    if part.mnist and not has_mnist():
+        print(f"{part.name}: left out, because P2PFL_DATA names no folder with mnist in it")
+        return 0
+    plan = make_plan(file)
+    print(f"{part.name}: {len(plan.jobs)} runs of {part.path.name}", flush=True)
+    runner = budget.bounded(partial(run_here, count=given.jobs), given.jobs)
+    with SweepView() as view:
+        sweep = run_sweep(file, folder, run_job=run, check=build, runner=runner, on_change=view.update)
+    note_places(folder, plan)
+    for failure in sweep.results.get("failures", ()):
+        print(f"  failed: {failure}", file=sys.stderr)
+    if sweep.interrupted:
+        return STOPPED
+    if sweep.standing.left:
+        print(f"  {sweep.standing.left} runs are left out: {given.hours:g} CPU-hours are spent", file=sys.stderr)
+    return int(sweep.standing.left > 0 or sweep.standing.failed > 0)
+
+
+def has_mnist() -> bool:
+    folder = Path(os.environ.get("P2PFL_DATA", "")) / "mnist"
+    return "P2PFL_DATA" in os.environ and any(folder.rglob(f"{MNIST_FILE}*"))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,206 @@
+"""The tables of docs/study.md in Markdown, and the page with them: each stands between two comments with its name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from cells import Curve, Over, Results, Run, final, worst
+from contenders import (
+    DIGITS,
+    PARTITIONS,
+    POOLED,
+    POOLED_LONG,
+    SETTINGS,
+    Contender,
+    Setting,
+    contenders,
+    has_graphs,
+    partitions,
+)
+from pictures import SLOW_NAMES, server_of_slow
+
+TARGETS = (0.8, 0.9, 0.95)
+SIXTEEN = "dirichlet:0.1"
+NEVER, UNKNOWN = "never", ""
+
+
+def write_pages(results: Results, folder: Path, page: Path | None) -> None:
+    """Every table that there are runs for, a file each; on the page those it has a place for."""
+    tables = {name: "\n".join(lines) for name, lines in every_table(results).items() if len(lines) > 2}
+    place = folder / "tables"
+    place.mkdir(exist_ok=True)
+    for name, text in tables.items():
+        (place / f"{name}.md").write_text(text + "\n", encoding="utf-8")
+    if page is not None:
+        page.write_text(filled(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
+
+
+def filled(text: str, tables: dict[str, str]) -> str:
+    """The page with each table put between its two comments; a place without runs stays as it is."""
+
+    def put(found: re.Match[str]) -> str:
+        name = found["name"]
+        return found[0] if name not in tables else f"<!-- table {name} -->\n{tables[name]}\n<!-- end {name} -->"
+
+    return re.sub(r"<!-- table (?P<name>[\w-]+) -->\n.*?<!-- end (?P=name) -->", put, text, flags=re.DOTALL)
+
+
+def every_table(results: Results) -> dict[str, list[str]]:
+    ends = {f"{name}-end": end_table(results, setting) for name, setting in SETTINGS.items()}
+    until = {f"{name}-until": until_table(results, setting) for name, setting in SETTINGS.items()}
+    return {
+        **ends,
+        **until,
+        "methods": methods_table(results, "tenfold"),
+        "methods-in-step": methods_table(results, "none"),
+        "sixteen": sixteen_table(results),
+        "slow": slow_table(results),
+        "real": real_table(results.folder / "real"),
+    }
+
+
+def end_table(results: Results, setting: Setting) -> list[str]:
+    """Mean / worst node in the end, for each contender and split."""
+    return _by_contender(results, setting, lambda one: pair(one.mean, one.worst))
+
+
+def until_table(results: Results, setting: Setting) -> list[str]:
+    """How many rounds a node takes, what it sends, and how long it takes, until the mean accuracy is the target."""
+
+    def cell(one: Contender) -> str:
+        if one.curve is None:
+            return UNKNOWN
+        rounds, sent, time = (one.until(setting.target, over) for over in ("rounds", "bytes", "time"))
+        if rounds is None or sent is None or time is None:
+            return NEVER
+        return f"{rounds.mean:.0f} rounds, {sent.mean / 1e3:,.0f} kB, {time.mean:,.1f} s"
+
+    return _by_contender(results, setting, cell)
+
+
+def methods_table(results: Results, world: str) -> list[str]:
+    splits = [one for one in PARTITIONS if one in results.values("methods", "partition")]
+    rows = []
+    for name in results.values("methods", "method"):
+        found = [results.where("methods", method=name, partition=split, world=world) for split in splits]
+        if any(found):
+            rows.append([f"`{name.removesuffix('.0')}`", *(both(runs) for runs in found)])
+    return table(["method", *(PARTITIONS[split] for split in splits)], rows)
+
+
+def sixteen_table(results: Results) -> list[str]:
+    """Accuracy on the common test set and on a node's own data, and bytes beside uncompressed gossip."""
+    rows = [
+        [one.name, "", pair(one.mean, one.worst), "", "", "", ""]
+        for one in contenders(results, DIGITS, SIXTEEN)
+        if one.name in {POOLED, POOLED_LONG}
+    ]
+    taken = Over.of(map(steps_of, results.part("sixteen")))
+    if taken is not None and rows:
+        references = results.where(DIGITS.references, partition=SIXTEEN)
+        same = Over.of(run.pooled_after(taken.mean) for run in references)
+        rows.append([f"all data, {taken.mean:,.0f} steps, as these nodes", "", pair(same, None), "", "", "", ""])
+    for method in results.values("sixteen", "method"):
+        plain = results.where("sixteen", method=method, compressor="none")
+        for compressor in results.values("sixteen", "compressor"):
+            runs = results.where("sixteen", method=method, compressor=compressor)
+            if runs:
+                rows.append([f"`{method}`", f"`{compressor}`", both(runs), *_local_and_bytes(runs, plain)])
+    head = ["method", "compressor", "test, mean / worst node", "own data, mean / worst", "kB a node"]
+    return table([*head, "of `none`", "of once a round"], rows)
+
+
+def steps_of(run: Run) -> float:
+    """How many local steps a node has taken, on average."""
+    rounds = [taken or 0 for taken in run.report.rounds.values()]
+    return fmean(rounds) * float(run.report.config["training"]["local_steps"])
+
+
+def _local_and_bytes(runs: Sequence[Run], plain: Sequence[Run]) -> list[str]:
+    local = [run.report.local_accuracy for run in runs]
+    own = pair(Over.of(one and one.mean for one in local), Over.of(one and one.min for one in local))
+    sent, usual = (Over.of(map(bytes_of, some)) for some in (runs, plain))
+    once = Over.of(run.uncompressed_bytes for run in runs)
+    shares = ["" if other is None or sent is None else f"{sent.mean / other.mean:.3f}" for other in (usual, once)]
+    return [own, "" if sent is None else f"{sent.mean / 1e3:,.0f}", *shares]
+
+
+def bytes_of(run: Run) -> float:
+    """What a node has sent, on average."""
+    return (run.report.bytes_sent or 0) / run.nodes
+
+
+def slow_table(results: Results) -> list[str]:
+    """Virtual seconds until each target."""
+    rows = []
+    for split in (one for one in PARTITIONS if one in results.values("slow", "partition")):
+        named = {
+            name: [run.curve("time") for run in results.where("slow", partition=split, world=world)]
+            for world, name in SLOW_NAMES.items()
+        }
+        named["a server in synchronous rounds"] = server_of_slow(results, split)
+        for name, curves in named.items():
+            rows.append([PARTITIONS[split], name, *(_seconds(curves, target) for target in TARGETS)])
+    return table(["split", "who", *(f"until {three(target)}" for target in TARGETS)], rows)
+
+
+def _seconds(curves: Sequence[Curve], target: float) -> str:
+    found = Over.of(curve.first(target) for curve in curves)
+    return NEVER if found is None else f"{found.mean:.1f} s"
+
+
+def real_table(folder: Path) -> list[str]:
+    """Real processes / simulated, and whether they are within the limits of the conformance test."""
+    from twice import LIMITS, beyond  # noqa: PLC0415 - part of the tests, which an installation lacks
+
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        cell = f"{found['cell']['nodes']} nodes, {found['cell']['topology']}, {found['cell']['partition']}"
+        name = [cell, str(found["cell"]["seed"])]
+        if "real" not in found:
+            rows.append([*name, *[""] * len(LIMITS), f"not measured: {found['why']}"])
+            continue
+        pairs = [f"{found['real'][key]:.4g} / {found['simulated'][key]:.4g}" for key in LIMITS]
+        outside = ", ".join(beyond(found)) or "none"
+        rows.append([*name, *pairs, f"{outside}; processors {found['busy']:.0%} at work"])
+    return table(["cell", "seed", *LIMITS, "beyond the limits"], rows)
+
+
+def _by_contender(results: Results, setting: Setting, cell: Callable[[Contender], str]) -> list[str]:
+    splits = partitions(results, setting) if has_graphs(results, setting) else []
+    every = {split: {one.name: one for one in contenders(results, setting, split)} for split in splits}
+    names = dict.fromkeys(name for found in every.values() for name in found)
+    rows = [[name, *(cell(every[split][name]) if name in every[split] else "" for split in splits)] for name in names]
+    kept = [row for row in rows if any(row[1:])]
+    return table(["", *(PARTITIONS[split] for split in splits)], kept)
+
+
+def both(runs: Sequence[Run]) -> str:
+    return pair(Over.of(map(final, runs)), Over.of(map(worst, runs)))
+
+
+def pair(mean: Over | None, least: Over | None) -> str:
+    """Mean / worst node, (least seed to best seed) of the mean; what is the same twice is said once."""
+    if mean is None:
+        return UNKNOWN
+    words = three(mean.mean)
+    if least is not None and three(least.mean) != words:
+        words += f" / {three(least.mean)}"
+    return words if three(mean.low) == three(mean.high) else f"{words} ({three(mean.low)} to {three(mean.high)})"
+
+
+def three(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [line(head), line(["---"] * len(head)), *(line(row) for row in rows)]
+
+
+def line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,152 @@
+"""The study: its sweeps can be run at every size, it stops where its budget does, and its tables say what runs said."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2pfl.errors import UserError
+from p2pfl.learn.methods import method_of
+from p2pfl.learn.task import NodeContext
+from sim.sweeps.model import RunOutcome
+from sim.sweeps.plan import make_plan
+from sim.sweeps.work import build
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "study"))
+from budget import START_CPU_S, Budget
+from cells import PLACES, Curve, Over, Results, note_places
+from contenders import DIGITS, SERVER, contenders
+from idx_files import write_set
+from parts import FULL, HERE, PARTS, QUICK, SIZES
+from pictures import draw_all
+from run_reports import REFERENCE, point, report
+from simple_cnn import DATA, mnist, simple_cnn
+from study_page import write_pages
+
+
+def test_every_sweep_of_the_folder_is_a_part():
+    sweeps = {path.stem for path in HERE.glob("*.toml") if "[sweep]" in path.read_text(encoding="utf-8")}
+    assert sweeps == {part.name for part in PARTS}
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_a_part_can_be_run_at_every_size(part):
+    """Its first and last run; whether all can be is checked when it is started."""
+    for file in filter(None, map(part.sweep, SIZES)):
+        jobs = list(make_plan(file).jobs.values())
+        for job in (jobs[0], jobs[-1]):
+            federation, _ = build(job)
+            method_of(federation)
+
+
+def test_a_quick_study_leaves_no_axis_of_the_full_one_but_is_smaller():
+    for part in PARTS:
+        full, quick = part.sweep(FULL), part.sweep(QUICK)
+        if quick is not None:
+            assert quick.axes.keys() == full.axes.keys()
+            assert len(make_plan(quick).jobs) < len(make_plan(full).jobs)
+
+
+def test_a_study_stops_where_its_budget_does():
+    """The run that spends the rest is kept, those behind it are not begun."""
+    begun = []
+
+    def runner(jobs, _):
+        for job in jobs:
+            begun.append(job)
+            yield job, RunOutcome(report=b'{"cost": {"cpu_s": 10.0}}')
+
+    budget = Budget(limit_s=START_CPU_S + 15)
+    ended = [job for job, _ in budget.bounded(runner, 1)(["a", "b", "c"], None)]
+    assert ended == begun == ["a", "b"]
+    assert list(budget.bounded(runner, 1)(["d"], None)) == []
+
+
+def test_a_target_is_reached_between_two_points():
+    curve = Curve([0, 10, 20], [0.1, 0.5, 0.9])
+    assert curve.first(0.7) == pytest.approx(15)
+    assert curve.first(0.05) == 0
+    assert curve.first(0.95) is None
+
+
+def test_a_figure_that_one_seed_lacks_is_none():
+    """A mean over those that got there would flatter."""
+    assert Over.of([1.0, None]) is None
+    assert Over.of([1.0, 3.0]).mean == 2.0
+
+
+@pytest.fixture
+def results(tmp_path):
+    """What two parts of a study have left, a run each: the ring's, and the references'."""
+    spread, reference = (
+        {"mean": 0.9, "min": 0.8, "max": 0.95},
+        {**REFERENCE, "alone": {"accuracy": {"mean": 0.3, "min": 0.2, "max": 0.4}}},
+    )
+    history = [
+        point(0.0, bytes_sent=0, rounds={"mean": 0, "min": 0, "max": 0}),
+        point(4.0, accuracy={**spread, "mean": 1.0}),
+    ]
+    for part, more in (("graphs", {}), ("references", {"reference": reference, "topology": "base:k=1"})):
+        place = tmp_path / part
+        (place / "runs").mkdir(parents=True)
+        content = report(history, accuracy=spread, bytes_sent=400, **more)
+        (place / "runs" / "key.json").write_text(json.dumps(content))
+        values = {"world": "tenfold.toml", "partition": "iid", "topology": content["topology"]}
+        row = {"values": values, "seed": 0, "key": "key", "slowest_s": 2.0, "latency_s": 0.5}
+        (place / PLACES).write_text(json.dumps([row, {**row, "key": "was not run"}]))
+    return Results(tmp_path)
+
+
+def test_contenders_are_found_in_what_was_run(results):
+    found = {one.name: one for one in contenders(results, DIGITS, "iid")}
+    assert list(found) == ["all data, all steps", "all data, one node's steps", SERVER, "ring", "Base-2", "alone"]
+    assert (found["ring"].mean.mean, found["ring"].worst.mean, found["alone"].worst.mean) == (0.9, 0.8, 0.2)
+    assert found["ring"].until(0.9, "bytes").mean == pytest.approx(0.8 * 200)
+    assert found[SERVER].until(0.8, "time").mean == 2 * (2.0 + 2 * 0.5)
+
+
+def test_tables_and_pictures_are_made_of_what_was_run_and_of_nothing_else(results, tmp_path):
+    page = tmp_path / "page.md"
+    places = {"digits-end": "old", "mnist-end": "kept"}
+    page.write_text("".join(f"<!-- table {name} -->\n{text}\n<!-- end {name} -->\n" for name, text in places.items()))
+    draw_all(results, tmp_path)
+    write_pages(results, tmp_path, page)
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["study-digits.png", "study-who-wins.png"]
+    assert "| ring | .900 / .800 |" in page.read_text()
+    assert "old" not in page.read_text()
+    assert "kept" in page.read_text()
+
+
+def test_a_run_is_written_down_with_the_time_that_its_slowest_node_takes(tmp_path):
+    """Where everybody is ten times slower, the slowest takes no longer than where one is."""
+    part = next(part for part in PARTS if part.name == "slow")
+    note_places(tmp_path, make_plan(part.sweep(QUICK)))
+    rows = json.loads((tmp_path / PLACES).read_text())
+    assert len(rows) == 8
+    assert {row["slowest_s"] for row in rows} == {2.0}
+
+
+def test_the_tutorials_network_has_its_size():
+    assert sum(tensor.numel() for tensor in simple_cnn().parameters()) == 421_642
+
+
+def context(node, nodes, folder, **local):
+    return NodeContext(node=node, nodes=nodes, name="a", seed=0, base_dir=folder, local=local)
+
+
+def test_images_are_thinned_out_evenly_and_split(tmp_path, monkeypatch):
+    write_set(tmp_path / "mnist", "train", count=40)
+    write_set(tmp_path / "mnist", "t10k")
+    monkeypatch.setenv(DATA, str(tmp_path))
+    (inputs, targets), test = mnist(partition="classes:2", images=20).data(context(0, 5, tmp_path))
+    assert (tuple(inputs.shape), len(set(targets.tolist())), len(test[1])) == ((4, 1, 28, 28), 2, 20)
+
+
+def test_without_mnist_the_task_says_what_it_wants(tmp_path, monkeypatch):
+    monkeypatch.delenv(DATA, raising=False)
+    with pytest.raises(UserError, match=DATA):
+        mnist().data(context(0, 1, tmp_path))

@@ -1,0 +1,31 @@
+"""A sweep may ask for what its nodes are compared with: a server, all data in one place, each node alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.sweeps.plan import load_sweep, make_plan
+from sim.sweeps.work import run
+
+SMALL = "[sweep]\nseeds = 1\nnodes = 2\nrounds = 1\nlocal_steps = 1\nclosing_rounds = 0\n"
+
+
+@pytest.fixture
+def job(write):
+    def job(text=""):
+        (found,) = make_plan(load_sweep(write(SMALL + text))).jobs.values()
+        return found
+
+    return job
+
+
+def test_a_sweep_that_asks_for_references_gets_all_three(job):
+    reference = run(job("references = true\n")).reference
+    assert reference.alone.accuracy is not None
+    assert reference.centralized.one_node.steps == 1
+    assert reference.fedavg.rounds == 1
+
+
+def test_a_run_with_references_is_another_run(job):
+    """Otherwise the report of one without them would be taken for it."""
+    assert job("references = true\n").key != job().key

@@ -77,7 +77,9 @@ def who_wins(results: Results, setting: Setting) -> Any:
         axes.set_title(title, fontsize=9)
         axes.set_xticks(range(len(splits)), [PARTITIONS[split] for split in splits], fontsize=8)
         axes.set_yticks(range(len(names)), names, fontsize=8)
-    figure.suptitle(f"{setting.title}, tenfold speeds: bold is best in its column, – never, or no such figure", fontsize=10)
+    figure.suptitle(
+        f"{setting.title}, tenfold speeds: bold is best in its column, – never, or no such figure", fontsize=10
+    )
     return figure
 
 

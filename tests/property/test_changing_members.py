@@ -70,11 +70,18 @@ def test_the_weighted_sum_is_what_was_booked_whoever_comes_and_goes(shape, opera
         world.kernel.at(at_s, partial(happen, world, *fault))
     run_checking(world, 5.0, start)
     world.network.quiet = True
-    while not world.in_force and world.kernel.now < 40.0:
+    members = set(world.charters[-1].members)
+    while not (world.in_force and have_ended(world, world.oracle.members - members)) and world.kernel.now < 40.0:
         assert world.step()
     assert world.in_force
     assert relative_drift(world, start) < 1e-12
-    assert world.oracle.members == set(world.charters[-1].members)
+    assert members <= world.oracle.members
+    assert have_ended(world, world.oracle.members - members)
+
+
+def have_ended(world, removed):
+    """Who was removed may wait a moment for a session that was cut off; two of them may keep their edge to each other."""
+    return all(world.hosts[index].core.retired for index in removed)
 
 
 def many_changes(seed):

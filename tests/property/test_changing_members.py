@@ -80,7 +80,7 @@ def test_the_weighted_sum_is_what_was_booked_whoever_comes_and_goes(shape, opera
 
 
 def have_ended(world, removed):
-    """Who was removed may wait a moment for a session that was cut off; two of them may keep their edge to each other."""
+    """Who was removed may wait a moment for a session that was cut off; two of them may keep their edge."""
     return all(world.hosts[index].core.retired for index in removed)
 
 

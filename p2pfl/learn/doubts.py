@@ -26,9 +26,9 @@ MOST_CLASSES = 1_000
 WINDOW = 10
 """Rounds over which a loss is looked at: single ones say little."""
 GROWN = 1.25
-"""The loss has grown where it is so many times what it was at its best,"""
+"""The loss has grown where it is so many times what it was at its best, and SHARE above it."""
 SHARE = 0.1
-"""and the difference at least this share of what it was at first: close to zero nothing is meant by a factor."""
+"""The difference must be at least this share of what the loss was at first: close to zero a factor means nothing."""
 DIVERGED = 10.0
 """The loss of the own rounds counts where it is so many times that of the untrained model."""
 

@@ -77,11 +77,6 @@ class Changing:
             if live is not None and not live.driver.finished.is_set():
                 self._amend_links(live)
 
-    @property
-    def in_force(self) -> bool:
-        """Whether the node goes by the federation that it has heard of last."""
-        return self.live is not None and self.live.status.core.amending.asked is None
-
     def _hand_over(self) -> None:
         """To core and network, once they run; they end with the federation that they have."""
         live, federation = self.live, self.setup.federation

@@ -185,6 +185,12 @@ class Running:
         return 0 if self.status is None else self.status.rounds
 
     @property
+    def goes_by_the_newest(self) -> bool:
+        """Whether its core goes by the federation that it has heard of last."""
+        live = self.application.changing.live
+        return live is not None and live.status.core.amending.asked is None
+
+    @property
     def resyncs(self) -> int:
         return sum(neighbor.resyncs for neighbor in self.status.neighbors)
 

@@ -114,7 +114,7 @@ async def test_a_node_that_is_broken_off_around_a_change_loses_no_edge_that_stay
     for node in nodes:
         node.application.amend(field.federation())
     if in_force:
-        await nodes[1].until(lambda: all(node.application.changing.in_force for node in nodes))
+        await nodes[1].until(lambda: all(node.goes_by_the_newest for node in nodes))
     await nodes[1].break_off()
     (again,) = start(field, 1, file=file)
     if file == "before.toml":

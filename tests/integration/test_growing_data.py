@@ -56,7 +56,6 @@ async def test_a_node_learns_from_the_rows_that_come_and_keeps_those_it_has_wher
 
     await first.break_off()
     (again,) = start(field, 0)
-    await again.until(lambda: again.rounds > 2)
-    assert again.status.samples == 2 * MORE
+    await again.until(lambda: again.rounds > 2 and again.status.samples == 2 * MORE)  # its first round may be lost
     for node in (again, *nodes[1:]):
         await node.stop()

@@ -61,29 +61,29 @@ STOPPING = 'rounds = 40\nstop = "no improvement of accuracy in 9 rounds"'
 
 
 @pytest.mark.parametrize(
-    ("table", "right", "wrong", "key", "allowed"),
+    ("table", "change", "key", "allowed"),
     [
-        ("delta = 1e-5", "", "", "privacy.epsilon", "or noise"),
-        ("epsilon = 8.0", "", "", "privacy.delta", "above 0"),
-        (f"{TABLE}\nnoise = 1.1", "", "", "privacy.noise", "one of the two"),
-        ("epsilon = 0\ndelta = 1e-5", "", "", "privacy.epsilon", "above 0"),
-        ("noise = 1e9\ndelta = 1e-5", "", "", "privacy.noise", "up to 1000"),
-        ("epsilon = 8\ndelta = 1", "", "", "privacy.delta", "below 1"),
-        (f"{TABLE}\nclip = 0", "", "", "privacy.clip", "above 0"),
-        (f'{TABLE}\nunit = "row"', "", "", "privacy.unit", "record, member"),
-        (f'{TABLE}\naccountant = "moments"', "", "", "privacy.accountant", "prv, rdp"),
-        (f'{TABLE}\ntest_set = "secret"', "", "", "privacy.test_set", "private, public"),
-        (f"{TABLE}\nepsilom = 1", "", "", "privacy.epsilom", "epsilon"),
-        (TABLE, ROUNDS, "time_s = 60", "privacy.rounds", "whole number"),
-        (TABLE, ROUNDS, 'stop = "after 2 h"', "privacy.rounds", "whole number"),
-        (TABLE, ROUNDS, 'stop = "no improvement in 9 rounds"', "training.stop", "public"),
-        (TABLE, ROUNDS, STOPPING, "training.stop", "public"),
-        (TABLE, 'name = "digits"', 'name = "csv"\nschema = "agreed"', "task.schema", "schema file"),
-        (f'{TABLE[:-4]}0.5\nunit = "member"', "", "", "privacy.delta", "0.33"),
+        ("delta = 1e-5", (), "privacy.epsilon", "or noise"),
+        ("epsilon = 8.0", (), "privacy.delta", "above 0"),
+        (f"{TABLE}\nnoise = 1.1", (), "privacy.noise", "one of the two"),
+        ("epsilon = 0\ndelta = 1e-5", (), "privacy.epsilon", "above 0"),
+        ("noise = 1e9\ndelta = 1e-5", (), "privacy.noise", "up to 1000"),
+        ("epsilon = 8\ndelta = 1", (), "privacy.delta", "below 1"),
+        (f"{TABLE}\nclip = 0", (), "privacy.clip", "above 0"),
+        (f'{TABLE}\nunit = "row"', (), "privacy.unit", "record, member"),
+        (f'{TABLE}\naccountant = "moments"', (), "privacy.accountant", "prv, rdp"),
+        (f'{TABLE}\ntest_set = "secret"', (), "privacy.test_set", "private, public"),
+        (f"{TABLE}\nepsilom = 1", (), "privacy.epsilom", "epsilon"),
+        (TABLE, (ROUNDS, "time_s = 60"), "privacy.rounds", "whole number"),
+        (TABLE, (ROUNDS, 'stop = "after 2 h"'), "privacy.rounds", "whole number"),
+        (TABLE, (ROUNDS, 'stop = "no improvement in 9 rounds"'), "training.stop", "public"),
+        (TABLE, (ROUNDS, STOPPING), "training.stop", "public"),
+        (TABLE, ('name = "digits"', 'name = "csv"\nschema = "agreed"'), "task.schema", "schema file"),
+        (f'{TABLE[:-4]}0.5\nunit = "member"', (), "privacy.delta", "0.33"),
     ],
 )
-def test_a_mistake_names_file_key_and_what_is_allowed(with_privacy, table, right, wrong, key, allowed):
-    path = with_privacy(table, right, wrong)
+def test_a_mistake_names_file_key_and_what_is_allowed(with_privacy, table, change, key, allowed):
+    path = with_privacy(table, *change)
     (mistake,) = federation_mistakes(path)
     assert (mistake.file, mistake.key) == (str(path), key)
     assert allowed in mistake.allowed

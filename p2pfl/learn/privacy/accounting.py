@@ -169,8 +169,10 @@ def _by_prv(kinds: tuple[Spend, ...], delta: float) -> float:
 
 
 def _by_rdp(kinds: tuple[Spend, ...], delta: float, orders: Orders = ORDERS) -> float:
+    require_opacus()
     from opacus.accountants.analysis.rdp import get_privacy_spent  # noqa: PLC0415 - as above
 
+    warnings.filterwarnings("ignore", "Optimal order is", UserWarning)  # it is a bound all the same
     try:
         moments = sum(_moments(noise, rate, orders) * steps for noise, rate, steps in kinds)
         found = float(get_privacy_spent(orders=orders, rdp=moments, delta=delta)[0])
@@ -182,8 +184,6 @@ def _by_rdp(kinds: tuple[Spend, ...], delta: float, orders: Orders = ORDERS) -> 
 @lru_cache(maxsize=256)
 def _moments(noise: float, rate: float, orders: Orders) -> Any:
     """Rényi moments of one step: an array, by order."""
-    require_opacus()
     from opacus.accountants.analysis.rdp import compute_rdp  # noqa: PLC0415 - as above
 
-    warnings.filterwarnings("ignore", "Optimal order is", UserWarning)  # it is a bound all the same
     return compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders)

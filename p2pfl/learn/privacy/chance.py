@@ -79,8 +79,7 @@ class Secret:
 
 
 class Seeded:
-    """From the federation's seed, so that a simulation is the same each time. Protects nothing: anybody can repeat it.
-    """
+    """From the federation's seed, so that a simulation is the same each time. It protects nothing."""
 
     is_secret = False
 
@@ -122,4 +121,5 @@ def _pairs(count: int) -> Reals:
     """
     uniform = _words(2 * count) * 2.0**-BITS
     radius = np.sqrt(-2.0 * np.log1p(-uniform[:count]))
-    return radius * np.cos(2.0 * np.pi * uniform[count:])
+    sums: Reals = radius * np.cos(2.0 * np.pi * uniform[count:])
+    return sums

@@ -56,7 +56,17 @@ WAITING_BYTES = 64 << 20
 TRAINING_NICE = 10
 """How much lower the priority of training is: it takes all time that nothing else wants, and no more."""
 NOTICES = frozenset(
-    {"joined", "data-reloaded", "storage-restored", "enough-neighbors", "kept-again", "probation", "trained-enough"}
+    {
+        "joined",
+        "data-reloaded",
+        "storage-restored",
+        "enough-neighbors",
+        "kept-again",
+        "probation",
+        "trained-enough",
+        "budget-begun",
+        "budget-spent",
+    }
 )
 """Kinds of what has become right, or was meant to be: told, and no alarm."""
 FIRST_ALARMS = 5

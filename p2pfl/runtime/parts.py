@@ -49,6 +49,7 @@ from p2pfl.learn.stopping import Gauge, gauge_of
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.net.discovery import require_zeroconf
 from p2pfl.reporting.traffic import compressor_mistakes
+from p2pfl.runtime.budget import kept, plan_by
 from p2pfl.storage import Durability, Loaded, Store
 
 log = logging.getLogger("p2pfl")
@@ -234,6 +235,7 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
         log.warning("storage: %s", warning)
     _check_origin(setup, loaded.state.header)
     state = replay(setup.federation, loaded, setup.method)
+    state.ledger = kept(state.ledger, plan=plan_by(setup.learner), complete=loaded.complete)
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
         store.end_log("it was written by other settings")  # what comes now could not be read by those in its snapshot
     _begin_edges_anew(setup, loaded, state)

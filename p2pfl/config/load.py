@@ -35,6 +35,7 @@ from p2pfl.config.model import (
     TaskConfig,
     TrainingConfig,
 )
+from p2pfl.config.privacy import read_privacy
 from p2pfl.config.stop import MOST_ROUNDS, parse_stop
 from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
@@ -142,6 +143,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         edge_compressors=own,
         edge_tables=tables,
         founders=tuple(member.key for member in members) if "admin" in head else (),
+        privacy=read_privacy(document.get("privacy"), mistakes),
         **network,
     )
 

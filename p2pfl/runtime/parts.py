@@ -130,7 +130,7 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity)
         identity=identity,
         learner=learner,
         method=method,
-        durability=durability_of(node, learner),
+        durability=durability_of(node, learner, private=federation.privacy is not None),
         unscaled=unscaled(learner),
         gauge=_gauge(federation, learner),
     )
@@ -144,8 +144,16 @@ def _gauge(federation: FederationConfig, learner: Learner) -> Gauge | None:
         raise
 
 
-def durability_of(node: NodeConfig, learner: Learner) -> Durability:
-    """What "auto" means depends on the model."""
+def durability_of(node: NodeConfig, learner: Learner, *, private: bool = False) -> Durability:
+    """What "auto" means depends on the model; a `private` node pays for each round in its log.
+
+    Raises UserError: it is to have none.
+    """
+    if private:
+        if node.durability == "snapshot":
+            text, allowed = "with [privacy] each round must be on disk before it is trained", "exchange, auto"
+            raise UserError(text, file=node.path, key="node.durability", value=node.durability, allowed=allowed)
+        return "exchange"
     if node.durability != "auto":
         return "exchange" if node.durability == "exchange" else "snapshot"
     kept_bytes = 4 * learner.size + sum(array.nbytes for array in learner.local_state().values())

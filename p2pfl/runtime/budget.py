@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from p2pfl.config.privacy import PUBLIC
 from p2pfl.core.events import RoundRefused
 from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.state import NodeState
@@ -32,6 +33,15 @@ def plan_by(learner: Learner) -> Plan | None:
     """The plan that a learner goes by; None: nothing is promised."""
     plan: Plan | None = getattr(learner, "plan", None)
     return plan
+
+
+def withheld(setup: Setup) -> frozenset[str]:
+    """The parts of the data of which a node tells no figure: scores and losses have no noise."""
+    if plan_by(setup.learner) is None:
+        return frozenset()
+    privacy = setup.federation.privacy
+    public = privacy is not None and privacy.test_set == PUBLIC
+    return frozenset({"local"} if public else {"local", "test"})
 
 
 def kept(ledger: Ledger | None, *, plan: Plan | None, complete: bool) -> Ledger | None:

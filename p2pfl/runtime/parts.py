@@ -131,7 +131,7 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity)
         learner=learner,
         method=method,
         durability=durability_of(node, learner, private=federation.privacy is not None),
-        unscaled=unscaled(learner),
+        unscaled=unscaled(learner) if federation.privacy is None else None,
         gauge=_gauge(federation, learner),
     )
 

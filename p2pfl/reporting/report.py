@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+PRIVATE_FIGURES = ("losses in training", "scores on a node's own data", "which classes a node has")
+"""What a private run does not tell."""
+SCORES = "scores on the test set"
+"""Nor that, unless the set is nobody's data."""
+
+
 class NodeReport(msgspec.Struct, kw_only=True):
     """One node of a run."""
 

@@ -36,6 +36,7 @@ from p2pfl.config.model import (
     TrainingConfig,
 )
 from p2pfl.config.privacy import read_privacy
+from p2pfl.config.promises import refuse_broken_promises
 from p2pfl.config.stop import MOST_ROUNDS, parse_stop
 from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
@@ -132,7 +133,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     told = document.get("edge", [])
     tables = read_edge_tables(told, mistakes) if "admin" in head else ()
     own = compressors_of(tables, members, edges) if "admin" in head else read_edges(told, members, edges, mistakes)
-    return FederationConfig(
+    federation = FederationConfig(
         path=mistakes.file.absolute(),
         **head,
         task=task,
@@ -148,6 +149,8 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         privacy=read_privacy(document.get("privacy"), mistakes),
         **network,
     )
+    refuse_broken_promises(federation, mistakes)
+    return federation
 
 
 def _head(table: Any, mistakes: Mistakes) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from p2pfl.learn.interface import Learner, device_of
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.methods.plain import Plain
+from p2pfl.learn.privacy.protection import protection_of
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.stopping import Gauge, gauge_of
 from p2pfl.learn.table.agreed import with_agreed
@@ -184,6 +185,7 @@ def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
         file=federation.path,
         compute=node.compute,
         reload_s=node.reload_s,
+        protection=protection_of(federation),
     )
 
 

@@ -118,6 +118,9 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity)
     if node.discovery:
         require_zeroconf(node.path if node.path.exists() else federation.path)
     learner, method = load_learner(federation, node), method_of(federation)
+    if federation.privacy is not None and plan_by(learner) is None:
+        text, allowed = "the learner of this task cannot keep what [privacy] promises", "a torch task, or no [privacy]"
+        raise UserError(text, file=federation.path, key="task.name", value=federation.task.name, allowed=allowed)
     log.info("training on %s", device_of(learner))
     for notice in federation.notices:
         log.warning("%s", notice)

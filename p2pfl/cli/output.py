@@ -197,11 +197,14 @@ def privacy_facts(report: Report) -> dict[str, Any]:
 
 def spent_of(privacy: PrivacyStatus | None) -> str | None:
     """What a node has spent of its budget, in one cell."""
-    if privacy is None:
-        return None
-    if privacy.epsilon is None:
-        return f"none, {privacy.state}"
-    return f"{privacy.epsilon:.3g} of {privacy.budget:.3g}" + ("" if privacy.state == "open" else f", {privacy.state}")
+    return None if privacy is None else spent_text(privacy.epsilon, privacy.budget, privacy.state)
+
+
+def spent_text(epsilon: float | None, budget: float | None = None, state: str = "open") -> str:
+    if epsilon is None:
+        return state
+    of = "" if budget is None else f" of {budget:.3g}"
+    return f"{epsilon:.3g}{of}" + ("" if state == "open" else f", {state}")
 
 
 def reference_facts(report: Report) -> dict[str, Any]:

@@ -6,7 +6,7 @@ const COLUMNS = [
   ["name", "member", row => row.index],
   ["state", "state", row => trouble(row)],
   ["rounds", "round", row => row.rounds ?? -1],
-  ["main", "accuracy", row => row.main ?? -Infinity],
+  ["main", "accuracy", row => row.main ?? -Infinity, "score"],
   ["epsilon", "epsilon", row => row.epsilon ?? -1, "private less"],
   ["distance", "distance", row => row.distance ?? -1, "less"],
   ["staleness", "staleness", row => row.staleness ?? -1, "less"],
@@ -101,15 +101,16 @@ function tiles() {
     progress.lastChild.replaceWith(bar);
   }
   const wrongs = all.filter(row => row.standing.length), count = sum(wrongs.map(row => row.standing.length));
-  const epsilon = spread("epsilon", known), untested = isWithheld() ? "withheld: it would tell of rows" : "not tested yet";
+  const epsilon = spread("epsilon", known), withheld = isWithheld();
   const unknown = said.privacy && said.privacy.epsilon === null;
   const privacy = !said.privacy ? [] : [tile("Privacy", epsilon.length ? short(Math.max(...epsilon)) : "–", `of ${short(said.privacy.budget)}`,
-    unknown ? `budget of ${said.node}: ${said.privacy.state}` : `epsilon spent of each ${said.privacy.unit}, delta ${said.privacy.delta}`, unknown)];
+    unknown ? `budget of ${said.node}: ${said.privacy.state}` : `epsilon spent of each ${said.privacy.unit}, delta ${said.privacy.delta}${withheld ? "; scores would tell of rows: withheld" : ""}`, unknown)];
   $("main").classList.toggle("is-private", Boolean(said.privacy));
+  $("main").classList.toggle("is-withheld", Boolean(withheld));
   $("tiles").replaceChildren(
     tile("Members", String(all.length), "", told),
     progress,
-    tile(titled(main().label), score.length ? figure(sum(score) / score.length) : "–", "mean", score.length ? `${figure(Math.min(...score))} to ${figure(Math.max(...score))}` : untested),
+    ...withheld ? [] : [tile(titled(main().label), score.length ? figure(sum(score) / score.length) : "–", "mean", score.length ? `${figure(Math.min(...score))} to ${figure(Math.max(...score))}` : "not tested yet")],
     ...privacy,
     tile("Sent", sent.length ? bytes(sum(sent)) : "–", "by all", rate.length ? `${bytes(sum(rate))} a second` : ""),
     tile("Alarms", String(count), "", count ? wrongs.slice(0, 4).map(row => row.name).join(", ") + (wrongs.length > 4 ? ` and ${wrongs.length - 4} more` : "") : "none stands", count > 0),
@@ -167,7 +168,7 @@ function fill(line, row) {
   for (const kind of row.standing) state.append(make("span", kind, "badge"));
   const heard = make("td", "", "less");
   element.replaceChildren(
-    name, state, make("td", row.rounds ?? "–"), make("td", figure(row.main)), make("td", short(row.epsilon), "private less"),
+    name, state, make("td", row.rounds ?? "–"), make("td", figure(row.main), "score"), make("td", short(row.epsilon), "private less"),
     make("td", figure(row.distance), "less"), make("td", figure(row.staleness, 2), "less"),
     make("td", row.bytes_sent === null || row.bytes_sent === undefined ? "–" : bytes(row.bytes_sent), "less"), heard,
   );
@@ -195,7 +196,7 @@ function member() {
   const facts = [
     ["state", stateText(row)], ["alarms", row.standing.join(", ") || (row.alarms ? `${row.alarms} so far, none stands` : "none")],
     ["neighbors", neighbors.map(index => nameOf(index) + (row.live && !row.live.includes(index) ? " (no session)" : "")).join(", ")],
-    ...others(row), ...(said.privacy ? [["privacy", `epsilon ${spentBy(row)}`]] : [["loss in training", figure(row.loss)]]), ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
+    ...(isWithheld() ? [] : others(row)), ...(said.privacy ? [["privacy", `epsilon ${spentBy(row)}`]] : [["loss in training", figure(row.loss)]]), ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
     ["software", row.software ? `p2pfl ${row.software}` : "–"], ["charter", row.charter || "none"],
     ["heard", row.at === null || row.at === undefined ? "never" : `${age(nodeNow() - row.at)} ago${row.source ? `, by ${row.source}` : ""}`],
   ];

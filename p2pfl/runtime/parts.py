@@ -40,7 +40,7 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.doubts import unscaled
-from p2pfl.learn.interface import Learner, device_of
+from p2pfl.learn.interface import Learner, device_of, plan_by
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.methods.plain import Plain
@@ -50,7 +50,6 @@ from p2pfl.learn.stopping import Gauge, gauge_of
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.net.discovery import require_zeroconf
 from p2pfl.reporting.traffic import compressor_mistakes
-from p2pfl.runtime.budget import kept, plan_by
 from p2pfl.storage import Durability, Loaded, Store
 
 log = logging.getLogger("p2pfl")
@@ -248,7 +247,9 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
         log.warning("storage: %s", warning)
     _check_origin(setup, loaded.state.header)
     state = replay(setup.federation, loaded, setup.method)
-    state.ledger = kept(state.ledger, plan=plan_by(setup.learner), complete=loaded.complete)
+    if state.ledger is not None:
+        private = plan_by(setup.learner) is not None
+        state.ledger = state.ledger.recovered(private=private, complete=loaded.complete)
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
         store.end_log("it was written by other settings")  # what comes now could not be read by those in its snapshot
     _begin_edges_anew(setup, loaded, state)

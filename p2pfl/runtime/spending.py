@@ -8,11 +8,10 @@ from typing import Any
 
 from p2pfl.config.load import find_member, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
-from p2pfl.engine.ledger import Ledger
 from p2pfl.errors import UserError
 from p2pfl.learn.privacy import plan_of
 from p2pfl.reporting.status import PrivacyStatus
-from p2pfl.runtime.budget import MISSING, Budget, kept
+from p2pfl.runtime.budget import MISSING, Budget
 from p2pfl.runtime.parts import replay
 from p2pfl.runtime.word import word_file
 from p2pfl.storage import peek
@@ -71,9 +70,9 @@ def _purse(federation: FederationConfig, node: NodeConfig) -> Purse:
         return Purse(name=node.name, node=node, told=None)
     state = replay(federation, loaded)
     plan = plan_of(federation, int(state.samples))
-    ledger: Ledger | None = kept(state.ledger, plan=plan, complete=loaded.complete)
     if plan is None:
         raise AssertionError("a federation with [privacy] has no plan")
+    ledger = None if state.ledger is None else state.ledger.recovered(private=True, complete=loaded.complete)
     budget = Budget(plan, "")
     budget.look(ledger, int(state.samples))
     return Purse(name=node.name, node=node, told=budget.told)

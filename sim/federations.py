@@ -10,10 +10,11 @@ from typing import Any
 
 from p2pfl.config.charter import compacted
 from p2pfl.config.graph import DisconnectedGraph, federation_graph
-from p2pfl.config.load import federation_file, load_config
+from p2pfl.config.load import federation_file, load_config, load_node, node_file
 from p2pfl.config.model import GOSSIP, Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.config.tables import Mistakes, read_table
 from p2pfl.errors import UserError
+from p2pfl.learn.load import resolved
 from sim.privacy import refuse_broken, with_privacy
 from sim.worlds.memory import check_count
 from topologies import TopologyError
@@ -67,6 +68,18 @@ def describe(
     wanted = {key: value for key, value in (("rule", rule), ("compressor", compressor)) if value is not None}
     federation = replace(federation, gossip=_gossip(federation.gossip, wanted))
     return refuse_broken(federation if privacy is None else with_privacy(federation, privacy))
+
+
+def own_tables(federation: FederationConfig) -> dict[str, dict[str, Any]]:
+    """The `[data]` tables of those members whose node files stand beside the federation file, by name, with absolute
+    paths: what `simulate` takes as `data`. Raises UserError: a mistake in such a file.
+    """
+    files = {member.name: node_file(federation, member.name) for member in federation.present}
+    there = {name: load_node(file, federation, name) for name, file in files.items() if file.exists()}
+    return {
+        name: {key: resolved(key, value, files[name].parent) for key, value in node.data.items()}
+        for name, node in there.items()
+    }
 
 
 def made_up(nodes: int) -> tuple[Member, ...]:

@@ -24,8 +24,8 @@ def with_privacy(federation: FederationConfig, spec: str) -> FederationConfig:
     mistakes = Mistakes(federation.path)
     privacy = read_privacy(_table(spec), mistakes)
     for mistake in mistakes.found:
-        key = (mistake.key or "").removeprefix("privacy.")
-        raise UserError(f"{key}: {mistake.message}", key=KEY, value=mistake.value or spec, allowed=mistake.allowed)
+        said = f"{mistake.key}: {mistake.message}".replace("privacy.", "")
+        raise UserError(said, key=KEY, value=mistake.value or spec, allowed=mistake.allowed)
     return replace(federation, privacy=privacy, training=replace(federation.training, when_through="mix"))
 
 

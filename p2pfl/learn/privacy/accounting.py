@@ -36,7 +36,7 @@ MOST_BY_PRV = 50.0
 MOST_KINDS = 8
 """How many kinds of steps are told apart: others count as ones that tell more. PRV takes a while for each."""
 PRV_ERROR = 0.01
-"""By how much PRV may be above the true epsilon; Opacus adds it to what it finds."""
+"""The error of PRV that is allowed for: Opacus adds it to what it finds."""
 
 
 class Spend(NamedTuple):

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from p2pfl.engine.durable import image
 from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.privacy import Spend
 from p2pfl.runtime import budget
 from p2pfl.runtime.budget import Budget
+from p2pfl.runtime.parts import durability_of
 from p2pfl.runtime.word import give_word, take_word, word_file
 
 COST = Spend(1.0, 0.1, 2)
@@ -70,6 +73,31 @@ def test_steps_of_one_kind_in_a_row_are_one_entry_and_their_order_is_kept():
         found = found.plus(spend)
     assert found.spent == (COST._replace(steps=4), other, COST)
     assert Ledger.of(found.plain()) == found
+
+
+def test_after_rounds_without_a_plan_a_ledger_is_worth_nothing():
+    assert ledger(1).recovered(private=False, complete=True) is None
+    assert ledger(1).recovered(private=True, complete=True) == ledger(1)
+    assert not ledger(1).recovered(private=True, complete=False).is_whole
+
+
+def test_a_state_without_a_budget_is_written_as_before_there_was_any():
+    state = NodeState.new(np.zeros(2, np.float32), 1, ())
+    assert "ledger" not in image(state, with_replicas=True).header
+    state.ledger = ledger(1)
+    assert image(state, with_replicas=True).header["ledger"] == ledger(1).plain()
+
+
+@pytest.mark.parametrize("durability", ["snapshot", "exchange", "auto"])
+def test_a_private_node_has_a_log_however_large_its_model_is(durability):
+    node = SimpleNamespace(durability=durability, path=Path("node.toml"))
+    learner = SimpleNamespace(size=10**9, local_state=dict)
+    if durability == "snapshot":
+        with pytest.raises(UserError, match=r"node\.durability = 'snapshot' .*exchange, auto"):
+            durability_of(node, learner, private=True)
+    else:
+        assert durability_of(node, learner, private=True) == "exchange"
+    assert durability_of(node, learner) == ("exchange" if durability == "exchange" else "snapshot")
 
 
 def setup_at(folder):

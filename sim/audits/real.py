@@ -1,0 +1,122 @@
+"""Real nodes in this process, with real sockets, and a spy beside the engine of each neighbor of one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.effects import Operation
+from p2pfl.core.messages import VitalsTold
+from p2pfl.engine.engine import Engine, Outcome
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import PeerFault
+from p2pfl.learn.interface import Learner
+from p2pfl.net.links import Links
+from p2pfl.reporting.vitals import Vitals, read
+from p2pfl.runtime.app import Application, OneProcess
+from p2pfl.runtime.driver import Driver
+from p2pfl.runtime.fleet import STOPPED, Child
+from p2pfl.runtime.parts import Setup
+from p2pfl.runtime.together import Together, _with_keys
+from sim.audits.observation import Eye, Observation, is_lossless
+
+
+class Spied(Application):
+    """The shipped application; the spy only looks at what its engine has done and what its neighbor tells."""
+
+    eye: Eye
+    told: list[Vitals]
+
+    def _engine_of(self, recovered: NodeState | None) -> Engine:
+        engine = super()._engine_of(recovered)
+        run = engine.run
+
+        def watched(operation: Operation) -> Outcome:
+            outcome = run(operation)
+            self.eye.look(engine.index, engine.state, operation)
+            return outcome
+
+        engine.run = watched  # type: ignore[method-assign]
+        self.last_engine = engine
+        return engine
+
+    def _begin(self, driver: Driver, links: Links) -> None:
+        hear, victim = self.display.hear, self.eye.victim
+
+        def overheard(peer: int, told: VitalsTold) -> None:
+            if self.setup.member.index in self.eye.spies:
+                self.told.extend(row for row in _rows(told) if row.member == victim)
+            hear(peer, told)
+
+        self.display.hear = overheard  # type: ignore[method-assign]
+        super()._begin(driver, links)
+
+
+def _rows(told: VitalsTold) -> list[Vitals]:
+    found: list[Vitals] = []
+    for _, raw in told.rows:
+        try:
+            found.append(read(raw))
+        except PeerFault:
+            continue
+    return found
+
+
+@dataclass(slots=True)
+class SpiedTogether(Together):
+    """All nodes with spies. `applications` are by member index."""
+
+    eye: Eye | None = None
+    told: list[Vitals] = field(default_factory=list)
+    applications: dict[int, Spied] = field(default_factory=dict)
+
+    async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
+        application = Spied(setup, on_line=child.lines.append, sketched=True, shared=shared)
+        if self.eye is None:
+            raise AssertionError("nobody watches")
+        application.eye, application.told = self.eye, self.told
+        self.applications[setup.member.index] = application
+        result = await application.run()
+        child.exit_code = 0 if result is not None and result.finished else STOPPED
+        child.ended_s = self.elapsed_s
+
+
+def observe_real(
+    federation: FederationConfig, victim: int, prepare: Callable[[int, Learner], Any] | None = None
+) -> Observation:
+    """Run all nodes of `federation` in this process, over loopback, and watch `victim` from all its neighbors.
+
+    `prepare` is called with each node's index and learner before anything starts, and may give it other data.
+    Raises UserError: the task or its data are wrong; LearningError: the task failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="p2pfl-audit-") as folder:
+        keyed, identities = _with_keys(federation)
+        together = SpiedTogether(keyed, identities, Path(folder))
+        setups = together.prepare()
+        for setup in setups:
+            if prepare is not None:
+                prepare(setup.member.index, setup.learner)
+        learner = setups[victim].learner
+        together.eye = Eye(victim, federation.neighbors(victim), learner.samples)
+        asyncio.run(together.run(setups))
+        return _observed(together, together.eye, setups)
+
+
+def _observed(together: SpiedTogether, eye: Eye, setups: Sequence[Setup]) -> Observation:
+    engines = [together.applications[setup.member.index].last_engine for setup in setups]
+    models = np.stack([engine.state.model for engine in engines])
+    return Observation(
+        victim=eye.victim,
+        initial=setups[0].learner.initial(),
+        sightings=eye.sightings,
+        models=models,
+        lossless=is_lossless(together.federation),
+        told=tuple(together.told),
+    )

@@ -15,7 +15,12 @@ from sim.kernel import NS
 from sim.learning.batched import BatchedLearners
 from sim.stage import Stage, script
 from sim.worlds.choices import settle
-from sim.worlds.model import WorldSpec
+from sim.worlds.model import ComputeSpec, LinkSpec, Spread, WorldSpec
+
+AT_ONCE = WorldSpec(
+    links=LinkSpec(latency_s=Spread(low=0.0, high=0.0)), compute=ComputeSpec(engine_s=0.0001), limit_s=10_000.0
+)
+"""Neighbors in league answer at once, so that every exchange is over before a local round ends."""
 
 
 class _Watching(Watch):
@@ -32,12 +37,12 @@ class _Watching(Watch):
 
 
 def observe_simulated(
-    federation: FederationConfig, learners: Sequence[Learner], victim: int, world: WorldSpec | None = None
+    federation: FederationConfig, learners: Sequence[Learner], victim: int, world: WorldSpec = AT_ONCE
 ) -> Observation:
     """Run `federation` in virtual time with these `learners`, one for each member, and watch `victim` from all its
     neighbors. Raises LearningError: the task failed.
     """
-    spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
+    spec = settle(world, len(federation.members), federation.seed)
     batched = BatchedLearners(learners, method_of(federation), batching=False)
     stage = Stage(script(federation, spec, batched, exact=True, check=False, batching=False))
     hosts = stage.world.hosts

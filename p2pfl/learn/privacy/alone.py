@@ -6,7 +6,7 @@ of the batch, or a tensor that changes as rows pass by.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,11 +20,9 @@ ALLOWED = "layers that look at one row alone: torch.nn.GroupNorm or torch.nn.Lay
 CLOSE = 1e-4
 """Outputs of one row in two batches may differ by so much, relative: products round by the shape of a batch at most."""
 
-Read = Callable[[Tensor], tuple[Any, Any]]
 
-
-def refuse_mixing(module: nn.Module, read: Read, samples: int, device: Device, source: str) -> None:
-    """Tries the module, as it is in training, on the first rows of `samples` that `read` reads. `source` names the task.
+def refuse_mixing(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
+    """Tries the module, as it is in training, on the inputs of one or two rows. `source` names the task in errors.
 
     Raises UserError: it mixes rows, or remembers them.
     """
@@ -33,15 +31,16 @@ def refuse_mixing(module: nn.Module, read: Read, samples: int, device: Device, s
     try:
         for name, layer in module.named_modules():
             if _normalizes(layer):
-                raise _mistake(source, f"{name or 'the model'}: {type(layer).__name__}", "works across the rows of a batch")
-        _try(module, read, samples, device, source)
+                raise _mistake(
+                    source, f"{name or 'the model'}: {type(layer).__name__}", "works across the rows of a batch"
+                )
+        _try(module, inputs, device, source)
     finally:
         module.train(was_training)
 
 
-def _try(module: nn.Module, read: Read, samples: int, device: Device, source: str) -> None:
+def _try(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    inputs, _ = read(torch.arange(min(2, samples)))
     with torch.no_grad():
         outputs = [_outputs(module, batch, device) for batch in _beside_others(inputs)]
     changed = [name for name, buffer in module.named_buffers() if not _same(before.get(name), buffer)]
@@ -63,7 +62,9 @@ def _beside_others(inputs: Any) -> Iterator[Any]:
     """Batches of two rows, of which the first is always the same."""
     yield over_tensors(lambda one: one[[0, -1]], inputs)
     yield over_tensors(lambda one: one[[0, 0]], inputs)
-    yield over_tensors(lambda one: torch.stack([one[0], 1 - 2 * one[-1]]) if one.is_floating_point() else one[[0, 0]], inputs)
+    yield over_tensors(
+        lambda one: torch.stack([one[0], 1 - 2 * one[-1]]) if one.is_floating_point() else one[[0, 0]], inputs
+    )
 
 
 def _outputs(module: nn.Module, batch: Any, device: Device) -> list[Tensor]:
@@ -71,7 +72,7 @@ def _outputs(module: nn.Module, batch: Any, device: Device) -> list[Tensor]:
     found: list[Tensor] = []
 
     def keep(one: Tensor) -> Tensor:
-        if one.ndim and len(one) == 2:  # noqa: PLR2004 - the rows of a batch
+        if one.ndim and len(one) == 2:
             found.append(one[0].double())
         return one
 

@@ -1,8 +1,8 @@
 """What privacy draws: which rows a step sees, and the noise.
 
-What a neighbor can compute is no chance. The federation's seed is in a file that all members have, so nodes draw from
-the operating system's generator, anew for each number: nothing is kept that could be read, repeated or forked. Only a
-simulation draws from the seed, and keeps nobody's secret.
+What a neighbor can compute is no chance. The federation's seed is in a file that all members have, so nodes ask the
+operating system for a new key each time and draw from ChaCha20 under it: nothing is kept that could be read, repeated
+or forked. Only a simulation draws from the seed, and keeps nobody's secret.
 
 Floating-point Gaussians give away in their last bits which uniform numbers they were made of (Mironov 2012; Jin,
 McMurtry, Rubinstein and Ohrimenko, arXiv 2112.05307). So each one here is the sum of four, halved: Holohan and Braghin,
@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
+import nacl.utils
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +25,7 @@ Reals = NDArray[np.float64]
 
 BITS = 53
 """Of a uniform number: as many as a double holds."""
+KEY_BYTES = 32
 BLOCK = 1 << 16
 """Gaussians made at once: so they stay in the cache, and those of a large model fit into memory."""
 
@@ -53,7 +55,7 @@ class Chance(Protocol):
 
 
 class Secret:
-    """From the operating system, which has no seed and is safe after a fork. For nodes."""
+    """From keys of the operating system, which has no seed and is safe after a fork. For nodes."""
 
     is_secret = True
 
@@ -63,7 +65,8 @@ class Secret:
 
     def rows(self, samples: int, rate: float) -> Integers:
         """The rate is rounded down to a multiple of 2^-53."""
-        return np.flatnonzero(_words(samples) < np.uint64(rate * 2.0**BITS))
+        words = _secret(8 * samples).view(np.uint64) >> np.uint64(64 - BITS)
+        return np.flatnonzero(words < np.uint64(rate * 2.0**BITS))
 
     def normal(self, size: int) -> Reals:
         found = np.empty(size)
@@ -79,8 +82,7 @@ class Secret:
 
 
 class Seeded:
-    """From the federation's seed, so that a simulation is the same each time. Protects nothing: anybody can repeat it.
-    """
+    """From the federation's seed, so that a simulation is the same each time. It protects nothing."""
 
     is_secret = False
 
@@ -110,16 +112,22 @@ class SeededDraws:
         return chance.torch_seed(seed, "dropout", *place)
 
 
-def _words(count: int) -> NDArray[np.uint64]:
-    """Whole numbers (count,) below 2^53."""
-    return np.frombuffer(os.urandom(8 * count), np.uint64) >> np.uint64(64 - BITS)
+def _secret(count: int) -> NDArray[np.uint8]:
+    """Bytes (count,) that nobody else knows."""
+    key = os.urandom(KEY_BYTES)
+    return np.frombuffer(nacl.utils.randombytes_deterministic(count, key), np.uint8)
 
 
 def _pairs(count: int) -> Reals:
     """The sum of both Gaussians of each of (count,) Box-Muller pairs, over the square root of 2.
 
-    r cos a + r sin a is sqrt(2) r cos(a - pi/4), and a - pi/4 is as uniform as a: one cosine does for both.
+    r cos a + r sin a is sqrt(2) r cos(a - pi/4), and a - pi/4 is as uniform as a: one cosine does for both. The radius
+    has 53 bits, for the tails; for the angle those of a float32 do.
     """
-    uniform = _words(2 * count) * 2.0**-BITS
-    radius = np.sqrt(-2.0 * np.log1p(-uniform[:count]))
-    return radius * np.cos(2.0 * np.pi * uniform[count:])
+    secret = _secret(12 * count)
+    whole = (secret[: 8 * count].view(np.uint64) >> np.uint64(64 - BITS)) + np.uint64(1)
+    radius = np.log(whole * 2.0**-BITS)
+    radius *= -2.0
+    angle = secret[8 * count :].view(np.uint32).astype(np.float32) * np.float32(np.pi * 2.0**-31)
+    found: Reals = np.sqrt(radius, out=radius) * np.cos(angle)
+    return found

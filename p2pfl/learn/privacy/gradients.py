@@ -49,10 +49,15 @@ class Chain:
 
     how = "layer by layer"
 
-    def __init__(self, layers: Sequence[nn.Module], parameters: Sequence[nn.Parameter], loss: Loss, device: Device):
+    def __init__(
+        self, layers: Sequence[nn.Module], parameters: Sequence[nn.Parameter], loss: Loss, device: Device
+    ) -> None:
         self._layers = layers
         self._parameters = parameters
-        self._places = {id(parameter): place for place, parameter in enumerate(parameters)}
+        places = {id(parameter): place for place, parameter in enumerate(parameters)}
+        linears = (layer for layer in layers if isinstance(layer, nn.Linear))
+        self._linears = [(places.get(id(one.weight)), places.get(id(one.bias))) for one in linears]
+        """Where weight and bias of each linear layer are among the parameters; None: not there."""
         self._losses = losses_of_rows(loss)
         self._device = device
 
@@ -67,20 +72,20 @@ class Chain:
                 else:
                     x = layer(x)
             losses = self._losses(x, targets)
-        back = [one.to(came.dtype) for one, came in zip(_back(losses, left), entered, strict=True)]
-        return self._summed(entered, back, clip), losses.detach()
+        found = torch.autograd.grad(losses.sum(), left)
+        returned = [one.to(came.dtype) for one, came in zip(found, entered, strict=True)]
+        return self._summed(entered, returned, clip), losses.detach()
 
-    def _summed(self, entered: list[Tensor], back: list[Tensor], clip: float) -> list[Tensor]:
+    def _summed(self, entered: list[Tensor], returned: list[Tensor], clip: float) -> list[Tensor]:
         """From what came into each linear layer (b, in) and what came back to it (b, out)."""
-        linears = [layer for layer in self._layers if isinstance(layer, nn.Linear)]
-        trained = [(self._places.get(id(one.weight)), self._places.get(id(one.bias))) for one in linears]
-        squares = sum(
-            (_squares(came) if weight is not None else 0.0) * _squares(went) + (_squares(went) if bias is not None else 0.0)
-            for (weight, bias), came, went in zip(trained, entered, back, strict=True)
-        )
+        layers = list(zip(self._linears, entered, returned, strict=True))
+        squares = torch.zeros_like(returned[0][:, 0])
+        for (weight, bias), came, went in layers:
+            reach = 0.0 if weight is None else _squares(came)
+            squares = squares + _squares(went) * (reach if bias is None else reach + 1.0)
         factors, fine = factors_of(squares.sqrt(), clip)
         sums = [torch.zeros_like(one) for one in self._parameters]
-        for (weight, bias), came, went in zip(trained, entered, back, strict=True):
+        for (weight, bias), came, went in layers:
             scaled = _without(went, fine) * factors[:, None]
             if weight is not None:
                 sums[weight] = scaled.t() @ _without(came, fine)
@@ -112,7 +117,7 @@ class Vectorized:
             gradients = [found[name].flatten(1) for name in self._names]
             factors, fine = factors_of(torch.stack([one.square().sum(1) for one in gradients]).sum(0).sqrt(), clip)
             for total, one in zip(sums, gradients, strict=True):
-                total += (factors @ _without(one, fine)).view(total.shape)
+                total.add_((factors @ _without(one, fine)).view(total.shape))
             losses.append(values)
         return sums, torch.cat(losses).detach()
 
@@ -145,7 +150,7 @@ class OneByOne:
             length = torch.stack([one.square().sum() for _, one in pairs]).sum().sqrt()
             factors, fine = factors_of(length[None], clip)
             for total, one in pairs if fine is None else ():
-                total += one * factors
+                total.add_(one * factors)
             losses.append(loss.detach())
         return sums, torch.stack(losses)
 
@@ -155,17 +160,24 @@ def row_gradients(
 ) -> RowGradients:
     """The fastest way that does for this module: `trial` are the inputs and targets of a few rows."""
     layers = _chain(module, parameters)
-    makers: list[Callable[[], RowGradients]] = [lambda: Vectorized(module, parameters, loss, device)]
+    ways: list[tuple[str, Callable[[], RowGradients]]] = [
+        (Vectorized.how, lambda: Vectorized(module, parameters, loss, device)),
+    ]
     if layers is not None:
-        makers.insert(0, lambda: Chain(layers, parameters, loss, device))
-    for make in makers:
-        try:
-            way = make()
-            way.clipped_sum(*trial, 1.0)
-        except FAILURES as error:
-            log.debug("the gradients of rows cannot be had %s: %s", way.how, describe_failure(error))
-        else:
-            return way
+        ways.insert(0, (Chain.how, lambda: Chain(layers, parameters, loss, device)))
+    was_training = module.training
+    module.train()
+    try:
+        for how, make in ways:
+            try:
+                way = make()
+                way.clipped_sum(*trial, 1.0)
+            except FAILURES as error:
+                log.debug("no gradients %s: %s", how, describe_failure(error))
+            else:
+                return way
+    finally:
+        module.train(was_training)
     log.warning("privacy: torch cannot take this model's gradients of many rows at once, so training will be slow")
     return OneByOne(module, parameters, loss, device)
 
@@ -179,7 +191,7 @@ def losses_of_rows(loss: Loss) -> Loss:
     def alone(outputs: Any, targets: Any) -> Tensor:
         return loss(*(over_tensors(lambda one: one.unsqueeze(0), each) for each in (outputs, targets))).reshape(())
 
-    return vmap(alone, randomness="different")  # type: ignore[no-any-return]
+    return vmap(alone, randomness="different")
 
 
 def factors_of(lengths: Tensor, clip: float) -> tuple[Tensor, Tensor | None]:
@@ -198,10 +210,6 @@ def _without(rows: Tensor, fine: Tensor | None) -> Tensor:
 def _squares(rows: Tensor) -> Tensor:
     """The squared lengths (b,) of (b, d)."""
     return rows.square().sum(1)
-
-
-def _back(losses: Tensor, left: list[Tensor]) -> tuple[Tensor, ...]:
-    return torch.autograd.grad(losses.sum(), left)
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -224,6 +232,8 @@ def _chain(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[nn.Mod
         return None
     layers = list(module)
     if not all(type(layer) in (nn.Linear, nn.Flatten, *ROWWISE) and not _has_hooks(layer) for layer in layers):
+        return None
+    if any(getattr(layer, "inplace", False) for layer in layers):
         return None
     if any(isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1) for layer in layers):
         return None

@@ -38,7 +38,7 @@ class HiddenRounds:
     def __init__(self, learner: Learner, protection: Protection, node: int) -> None:
         self.learner = learner
         self.node = node
-        self.protected = Protected(protection, protection.plan_for(learner.samples))
+        self.protected = Protected(protection, learner.samples)
         self.plan = self.protected.plan
 
     def __getattr__(self, name: str) -> Any:
@@ -73,7 +73,7 @@ class HiddenRounds:
         return replace(local, vector=vector, loss=self.protected.told_loss(local.loss))
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
-        return self.learner.evaluate(vector, part) if self.protected.protection.tells(part) else None
+        return self.learner.evaluate(vector, part) if self.protected.tells(part) else None
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         return self.learner.local_state()

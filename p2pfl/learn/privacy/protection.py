@@ -43,16 +43,19 @@ def protection_of(federation: FederationConfig, chance: Chance | None = None) ->
     return Protection(plan_for=plan_for, chance=chance or Secret(), public_test=privacy.test_set == PUBLIC)
 
 
-@dataclass(frozen=True, slots=True)
 class Protected:
-    """The protection of one learner."""
+    """The protection of one learner with `samples` rows."""
 
-    protection: Protection
-    plan: Plan
+    def __init__(self, protection: Protection, samples: int) -> None:
+        self.protection = protection
+        self.plan = protection.plan_for(samples)
 
     def draws(self, node: int, round_index: int) -> Draws:
         return self.protection.chance.of_round(node, round_index)
 
+    def tells(self, part: str) -> bool:
+        return self.protection.tells(part)
+
     def told_loss(self, loss: float) -> float:
         """The loss of a local round as others may know it: not a number where it is of protected rows."""
-        return loss if self.protection.tells("local") else math.nan
+        return loss if self.tells("local") else math.nan

@@ -52,5 +52,5 @@ class PrivateSteps:
     def _noise(self, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
         sizes = [parameter.numel() for parameter in parameters]
         noise = torch.from_numpy(self._draws.normal(sum(sizes)) * self._std)
-        parts = zip(parameters, noise.split(sizes), strict=True)
+        parts = zip(parameters, torch.split(noise, sizes), strict=True)
         return [part.view(parameter.shape).to(parameter) for parameter, part in parts]

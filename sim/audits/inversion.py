@@ -86,7 +86,9 @@ def invert(
     module.eval()
 
     def change(inputs: Tensor) -> list[Tensor]:
-        return _change(module, given, [place.name for place in trained], (inputs, targets), (loss, steps, learning_rate))
+        return _change(
+            module, given, [place.name for place in trained], (inputs, targets), (loss, steps, learning_rate)
+        )
 
     best: tuple[float, Tensor] | None = None
     ends_at = time.monotonic() + how.limit_s

@@ -163,9 +163,9 @@ def variation(inputs: Tensor) -> Tensor:
     0 for inputs that are neither.
     """
     side = math.isqrt(inputs[0].numel())
-    if inputs.ndim == 2 and side * side == inputs.shape[1] and side > 2:  # noqa: PLR2004 - less is no picture
+    if inputs.ndim == 2 and side * side == inputs.shape[1] and side > 2:
         inputs = inputs.view(-1, 1, side, side)
-    if inputs.ndim < 3:  # noqa: PLR2004 - rows of values have no neighbors
+    if inputs.ndim < 3:
         return torch.zeros(())
     return (inputs.diff(dim=-1).abs().mean() + inputs.diff(dim=-2).abs().mean()).to(inputs.dtype)
 

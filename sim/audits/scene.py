@@ -218,7 +218,7 @@ def _edges(federation: FederationConfig, chosen: Sequence[int]) -> tuple[tuple[i
 
 def _halves(whole: DataSets, seed: int) -> list[DataSets]:
     order = torch.from_numpy(generator(seed, "audit-halves").permutation(len(whole.train)))
-    if len(order) < 4:  # noqa: PLR2004 - two for each
+    if len(order) < 4:
         raise UserError("too few rows to attack", key="data", value=len(order), allowed="at least 4")
     parts = (order[: len(order) // 2], order[len(order) // 2 :])
     return [DataSets(train=_part(whole.train, part), test=whole.test) for part in parts]

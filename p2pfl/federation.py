@@ -82,8 +82,9 @@ class Federation:
     `task` is a `Task`, or the name of a task as a federation file has it, with `options` for its other keys. `nodes` is
     their number, or a list of names. `topology` is the graph (`p2pfl topology list`), `edge` holds settings of single
     edges: dictionaries with `between` and `compressor`. `method` and `rule` may be a class or a function of your
-    program. `device` and `precision` say where nodes train and how exactly, as in a node file: one for all, or a
-    dictionary by node. All other keywords are those of `[training]` and `[gossip]`.
+    program. `privacy` is a dictionary of the keys of `[privacy]`. `device` and `precision` say where nodes train and
+    how exactly, as in a node file: one for all, or a dictionary by node. All other keywords are those of `[training]`
+    and `[gossip]`.
 
     Raises UserError: a keyword is unknown or has an impossible value, or the graph is not connected.
     """
@@ -100,15 +101,21 @@ class Federation:
         edge: Sequence[Mapping[str, Any]] = (),
         device: str | Mapping[str, str] = "cpu",
         precision: str | Mapping[str, str] = "float32",
+        privacy: Mapping[str, Any] | None = None,
         **settings: Unpack[Keywords],
     ) -> None:
         _check_shapes(task, options, edge)
+        if not (privacy is None or isinstance(privacy, Mapping)):
+            allowed = "a dictionary such as {'epsilon': 8.0, 'delta': 1e-5}"
+            raise UserError("impossible value", file=WHERE, key="privacy", value=privacy, allowed=allowed)
         given = None if isinstance(task, str) else task
         called = task if isinstance(task, str) else getattr(task, "name", "") or OF_A_TASK
         head = {"name": name, "seed": _plain(seed), "topology": topology}
         told = {key: _plain(value) for key, value in (options or {}).items() if value is not None}
         document: dict[str, Any] = {"federation": head, "task": {**told, "name": called}}
         document |= _tables(settings)
+        if privacy is not None:
+            document["privacy"] = {key: _plain(value) for key, value in privacy.items() if value is not None}
         document["node"] = _members(_plain(nodes))
         document["edge"] = [dict(one) for one in edge]
         self._config = _checked(document, given)

@@ -230,6 +230,8 @@ def _warn_of_data(federation: FederationConfig, findings: Findings) -> None:
     for name, learner in here.items():
         if text := unscaled(learner):
             findings.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
+    if federation.privacy is not None:
+        return  # what each of them holds is nothing for the others
     classes = {name: found for name, learner in here.items() if (found := own_classes(learner)) is not None}
     text = about_lone_classes(federation.gossip.rule, classes) if len(classes) == len(names) else None
     findings.warnings += [] if text is None else [text]
@@ -248,12 +250,12 @@ def _look_for_room(federation: FederationConfig, findings: Findings) -> None:
         node, learner = findings.here[index], findings.learners[index]
         peers = federation.neighbors(index)
         try:
-            method = method_of(federation)
+            method, private = method_of(federation), federation.privacy is not None
             state = NodeState.new(learner.initial(), learner.samples, peers, learner.local_state(), method)
-            needs = needs_of(state, durability_of(node, learner), codecs_of(federation, index), method)
+            needs = needs_of(state, durability_of(node, learner, private=private), codecs_of(federation, index), method)
             shortage = needs.shortage(node)
         except UserError as error:
-            if error.key == "node.state_dir":  # others are found elsewhere
+            if error.key in ("node.state_dir", "node.durability"):  # others are found elsewhere
                 findings.mistakes.append(error)
         else:
             findings.warnings += [shortage] if shortage else []
@@ -295,11 +297,13 @@ def _member_row(federation: FederationConfig, member: Member, findings: Findings
 
 
 def _targets(federation: FederationConfig, findings: Findings) -> dict[str, Any] | None:
-    """How far the targets of the nodes that are here are apart; None where they cannot be compared."""
+    """How far the targets of the nodes that are here are apart; None where they cannot, or must not, be compared."""
     from dataclasses import asdict  # noqa: PLC0415 - `--help` stays instant
 
     from p2pfl.learn.shift import label_shift, targets_of  # noqa: PLC0415 - as above
 
+    if federation.privacy is not None:
+        return None
     here = sorted(findings.learners.keys() & findings.here.keys())
     found = label_shift({federation.members[index].name: targets_of(findings.learners[index]) for index in here})
     return None if found is None else asdict(found) | {"in_words": found.in_words}

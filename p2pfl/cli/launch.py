@@ -127,7 +127,10 @@ def run_fleet(
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
     from p2pfl.runtime.claim import claimed  # noqa: PLC0415 - as above
     from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
+    from p2pfl.runtime.references import refuse_references  # noqa: PLC0415 - as above
 
+    if references:
+        refuse_references(federation, "--references")
     check_report(report)
     check_logs(log)
     if plot is not None:

@@ -44,7 +44,7 @@ from p2pfl.learn.privacy.plan import Plan
 from p2pfl.learn.privacy.protection import Protected, Protection
 from p2pfl.learn.privacy.record import PrivateSteps
 from p2pfl.learn.reloading import files_of
-from p2pfl.learn.samples import DataSets, Samples, TensorSamples, draw_batches, read_samples
+from p2pfl.learn.samples import DataSets, Samples, TensorSamples, batch_sizes, draw_batches, read_samples
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.task import NodeContext, Task
 
@@ -90,6 +90,12 @@ class TorchLearner:
     def plan(self) -> Plan | None:
         """What its rounds may tell, and how much noise hides the rest; None: they are not private."""
         return None if self._protected is None else self._protected.plan
+
+    def steps_with(self, samples: int) -> int:
+        """Those of a local round on so many samples."""
+        if self.plan is not None and self.plan.unit == RECORD:
+            return self.plan.spend(samples).steps
+        return len(batch_sizes(self.training, samples))
 
     @property
     def protection(self) -> Protection | None:

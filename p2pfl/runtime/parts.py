@@ -44,11 +44,13 @@ from p2pfl.learn.interface import Learner, device_of
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.methods.plain import Plain
+from p2pfl.learn.privacy.protection import protection_of
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.stopping import Gauge, gauge_of
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.net.discovery import require_zeroconf
 from p2pfl.reporting.traffic import compressor_mistakes
+from p2pfl.runtime.budget import kept, plan_by
 from p2pfl.storage import Durability, Loaded, Store
 
 log = logging.getLogger("p2pfl")
@@ -129,7 +131,7 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity)
         identity=identity,
         learner=learner,
         method=method,
-        durability=durability_of(node, learner),
+        durability=durability_of(node, learner, private=federation.privacy is not None),
         unscaled=unscaled(learner),
         gauge=_gauge(federation, learner),
     )
@@ -143,8 +145,16 @@ def _gauge(federation: FederationConfig, learner: Learner) -> Gauge | None:
         raise
 
 
-def durability_of(node: NodeConfig, learner: Learner) -> Durability:
-    """What "auto" means depends on the model."""
+def durability_of(node: NodeConfig, learner: Learner, *, private: bool = False) -> Durability:
+    """What "auto" means depends on the model; a `private` node pays for each round in its log.
+
+    Raises UserError: it is to have none.
+    """
+    if private:
+        if node.durability == "snapshot":
+            text, allowed = "with [privacy] each round must be on disk before it is trained", "exchange, auto"
+            raise UserError(text, file=node.path, key="node.durability", value=node.durability, allowed=allowed)
+        return "exchange"
     if node.durability != "auto":
         return "exchange" if node.durability == "exchange" else "snapshot"
     kept_bytes = 4 * learner.size + sum(array.nbytes for array in learner.local_state().values())
@@ -175,6 +185,7 @@ def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
         file=federation.path,
         compute=node.compute,
         reload_s=node.reload_s,
+        protection=protection_of(federation),
     )
 
 
@@ -234,6 +245,7 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
         log.warning("storage: %s", warning)
     _check_origin(setup, loaded.state.header)
     state = replay(setup.federation, loaded, setup.method)
+    state.ledger = kept(state.ledger, plan=plan_by(setup.learner), complete=loaded.complete)
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
         store.end_log("it was written by other settings")  # what comes now could not be read by those in its snapshot
     _begin_edges_anew(setup, loaded, state)

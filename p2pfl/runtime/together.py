@@ -28,7 +28,7 @@ from p2pfl.runtime.driver import compute_thread
 from p2pfl.runtime.each_round import OnRound
 from p2pfl.runtime.fleet import STOPPED, Child, Lies
 from p2pfl.runtime.parts import Setup, setup_of
-from p2pfl.runtime.references import add_references
+from p2pfl.runtime.references import add_references, refuse_references
 from p2pfl.runtime.report import History, final_report
 
 log = logging.getLogger("p2pfl")
@@ -50,6 +50,8 @@ def run_together(
 
     Raises UserError: the task, its options or the data are wrong; LearningError: the task failed in a node.
     """
+    if wishes is not None and wishes.references:
+        refuse_references(federation, "references")
     with tempfile.TemporaryDirectory(prefix="p2pfl-") as folder:
         together = Together(*_with_keys(federation), Path(folder), on_progress, wishes or Wishes())
         setups = together.prepare()

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.nn import functional
 
 from p2pfl.config.plugins import FAILURES, describe_failure
@@ -26,7 +27,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 MARGIN = 1.0 - 2.0**-16
 """Gradients are cut to this much of the clip: their lengths are computed in float32, and may be a little longer."""
-CHUNK_FLOATS = 1 << 22
+CHUNK_FLOATS = 1 << 21
 """How many numbers the gradients of single rows that are kept at once may have."""
 ROWWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Dropout, nn.Identity)
 """Layers without parameters that look at each number alone."""
@@ -115,7 +116,8 @@ class Vectorized:
             x, y = (_rows(each, slice(first, first + self._rows)) for each in (inputs, targets))
             found, values = self._each(trained, x, y)
             gradients = [found[name].flatten(1) for name in self._names]
-            factors, fine = factors_of(torch.stack([one.square().sum(1) for one in gradients]).sum(0).sqrt(), clip)
+            lengths = torch.stack([vector_norm(one, dim=1) for one in gradients])
+            factors, fine = factors_of(vector_norm(lengths, dim=0), clip)
             for total, one in zip(sums, gradients, strict=True):
                 total.add_((factors @ _without(one, fine)).view(total.shape))
             losses.append(values)
@@ -147,7 +149,7 @@ class OneByOne:
             loss = self._loss_of_batch(x, y).reshape(())
             found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
             pairs = [(total, one) for total, one in zip(sums, found, strict=True) if one is not None]
-            length = torch.stack([one.square().sum() for _, one in pairs]).sum().sqrt()
+            length = vector_norm(torch.stack([vector_norm(one) for _, one in pairs]))
             factors, fine = factors_of(length[None], clip)
             for total, one in pairs if fine is None else ():
                 total.add_(one * factors)

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.config.privacy import MEMBER
+from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.privacy.chance import Draws
 from p2pfl.learn.privacy.plan import Plan
@@ -32,8 +34,27 @@ def hide_round(start: Vector, ended: Vector, plan: Plan, draws: Draws) -> Vector
     return (start + change).astype(ended.dtype)
 
 
+def hidden_rounds(learner: Learner, protection: Protection, node: int) -> HiddenRounds:
+    """The learner of a task without torch, its rounds private.
+
+    Raises UserError: single rows are to be protected, whose gradients such a learner does not show.
+    """
+    found = HiddenRounds(learner, protection, node)
+    if found.plan.unit != MEMBER:
+        text = "the task has a learner of its own, whose rows nobody can tell apart"
+        raise UserError(
+            text, key="privacy.unit", value=found.plan.unit, allowed=f"{MEMBER}, or a task with a torch model"
+        )
+    return found
+
+
 class HiddenRounds:
     """A learner whose rounds are hidden like that. All else is the learner's own."""
+
+    size: int
+    personal: int
+    shape_digest: bytes
+    samples: int
 
     def __init__(self, learner: Learner, protection: Protection, node: int) -> None:
         self.learner = learner
@@ -42,26 +63,10 @@ class HiddenRounds:
         self.plan = self.protected.plan
 
     def __getattr__(self, name: str) -> Any:
-        """What only some learners have: their measures, device, data files."""
+        """The learner's attributes, also those that only some have: measures, device, data files."""
         if name == "learner":
             raise AttributeError(name)
         return getattr(self.learner, name)
-
-    @property
-    def size(self) -> int:
-        return self.learner.size
-
-    @property
-    def personal(self) -> int:
-        return self.learner.personal
-
-    @property
-    def shape_digest(self) -> bytes:
-        return self.learner.shape_digest
-
-    @property
-    def samples(self) -> int:
-        return self.learner.samples
 
     def initial(self) -> Vector:
         return self.learner.initial()

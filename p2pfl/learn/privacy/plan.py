@@ -77,11 +77,9 @@ class Budget(NamedTuple):
     accountant: str
 
 
-def plan_of(federation: FederationConfig, samples: int, spent: Sequence[Spend] = ()) -> Plan | None:
+def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
     """The plan of a node with so many rows; None: the federation has no `[privacy]`.
 
-    Where the file gives the noise, what was `spent` before counts as it was, and the rounds that are left as the node
-    is now: their sum is the budget.
     Raises UserError: Opacus is not installed, delta is above 1/n, or no noise keeps within epsilon.
     """
     privacy = federation.privacy
@@ -95,8 +93,7 @@ def plan_of(federation: FederationConfig, samples: int, spent: Sequence[Spend] =
     if privacy.noise is None:
         noise, epsilon = _noise(federation, privacy, once, rounds), privacy.epsilon or 0.0
     else:
-        left = max(0, rounds * once.steps - sum(one.steps for one in spent))
-        noise, epsilon = privacy.noise, epsilon_of((*spent, once._replace(steps=left)), *told)
+        noise, epsilon = privacy.noise, epsilon_of((once._replace(steps=rounds * once.steps),), *told)
     if not math.isfinite(epsilon):
         text, allowed = "is too little for any promise", "more noise, or epsilon, from which the noise follows"
         raise UserError(text, file=federation.path, key="privacy.noise", value=privacy.noise, allowed=allowed)

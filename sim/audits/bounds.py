@@ -1,9 +1,9 @@
 """What observed errors of an attack prove: confidence bounds, and the least epsilon that allows so few errors.
 
 A mechanism that is (epsilon, delta)-private lets nobody tell two neighboring data sets apart with fewer errors than
-that allows (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776). One whose noise is Gaussian has a whole curve of errors below
-which nobody gets, that of two Gaussians at a distance mu (Dong, Roth, Su 2019, arXiv 1905.02383), so that fewer tries
-prove more: Nasr et al. 2023 (arXiv 2302.07956). Here without scipy, which is an extra.
+that allows (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776). One whose noise is Gaussian has a whole curve of errors
+below which nobody gets, that of two Gaussians at a distance mu (Dong, Roth, Su 2019, arXiv 1905.02383), so that fewer
+tries prove more: Nasr et al. 2023 (arXiv 2302.07956). Here without scipy, which is an extra.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def clopper_pearson(hits: int, tries: int, confidence: float = CONFIDENCE) -> tu
 def proof(with_it: Values, without: Values, delta: float) -> Proof:
     """From scores of runs (n,) with a row, which are to be larger, and without it (n,).
 
-    The threshold is chosen on the first half of each and tried on the second.
+    The threshold is chosen on the first quarter of each and tried on the rest.
     """
-    half = min(len(with_it), len(without)) // 2
-    tries = min(len(with_it), len(without)) - half
-    threshold = _threshold(with_it[:half], without[:half])
-    positives = int((without[half : half + tries] > threshold).sum())
-    negatives = int((with_it[half : half + tries] <= threshold).sum())
+    first = min(len(with_it), len(without)) // 4
+    tries = min(len(with_it), len(without)) - first
+    threshold = _threshold(with_it[:first], without[:first])
+    positives = int((without[first : first + tries] > threshold).sum())
+    negatives = int((with_it[first : first + tries] <= threshold).sum())
     fpr, fnr = (clopper_pearson(errors, tries)[1] for errors in (positives, negatives))
     mu = max(0.0, NORMAL.inv_cdf(1 - fpr) - NORMAL.inv_cdf(fnr)) if max(fpr, fnr) < 1 else 0.0
     return Proof(

@@ -1,4 +1,4 @@
-"""From a round that was seen to the gradient that it followed: what the federation's file says is known to everybody."""
+"""From a round that was seen to the gradient that it followed. What the federation's file says, everybody knows."""
 
 from __future__ import annotations
 

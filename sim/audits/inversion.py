@@ -28,7 +28,9 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`smoothness` weighs the total variation; `tries` begin at other noise, and the best fit counts."""
+    """`smoothness` weighs the total variation; `tries` begin at other noise, and the best fit counts.
+    A try ends after `limit_s` at the latest.
+    """
 
     iterations: int = 400
     rate: float = 0.1
@@ -91,11 +93,10 @@ def invert(
         )
 
     best: tuple[float, Tensor] | None = None
-    ends_at = time.monotonic() + how.limit_s
     for attempt in range(how.tries):
         generator = torch.Generator().manual_seed(how.seed + attempt)
         first = torch.rand((len(targets), *shape), generator=generator) * (bounds[1] - bounds[0]) + bounds[0]
-        found = _descend(first, change, observed, bounds, how, ends_at)
+        found = _descend(first, change, observed, bounds, how)
         best = found if best is None or found[0] < best[0] else best
     if best is None:
         raise ValueError("an inversion of no tries")
@@ -108,13 +109,12 @@ def _descend(
     observed: list[Tensor],
     bounds: tuple[float, float],
     how: Settings,
-    ends_at: float,
 ) -> tuple[float, Tensor]:
     inputs = first.clone().requires_grad_()
     optimizer = torch.optim.Adam([inputs], lr=how.rate * (bounds[1] - bounds[0]))
     marks = [how.iterations * part // 8 for part in (3, 5, 7)]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, marks, gamma=0.1)
-    best, kept = math.inf, first
+    best, kept, ends_at = math.inf, first, time.monotonic() + how.limit_s
     for _ in range(how.iterations):
         distance = cosine_distance(change(inputs), observed)
         if float(distance.detach()) < best:

@@ -31,8 +31,8 @@ MOST_MODELS = 32
 class Sighting:
     """One exchange with the victim, as the neighbor `peer` has it afterwards.
 
-    `replica` (d,) is what the victim has shown of its model in its `version`, `move` (d,) what the exchange then adds to
-    that model. `flow` (d,) is what the learning method keeps of the edge at the victim's end; None: nothing yet.
+    `replica` (d,) is what the victim has shown of its model in its `version`, `move` (d,) what the exchange then adds
+    to that model. `flow` (d,) is what the learning method keeps of the edge at the victim's end; None: nothing yet.
     """
 
     peer: int

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.core.effects import Operation
 from p2pfl.core.messages import VitalsTold
 from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import PeerFault
-from p2pfl.learn.interface import Learner
 from p2pfl.net.links import Links
 from p2pfl.reporting.vitals import Vitals, read
 from p2pfl.runtime.app import Application, OneProcess
@@ -25,6 +23,7 @@ from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.fleet import STOPPED, Child
 from p2pfl.runtime.parts import Setup
 from p2pfl.runtime.together import Together, _with_keys
+from p2pfl.runtime.word import give_word
 from sim.audits.observation import Eye, Observation, is_lossless
 
 
@@ -77,6 +76,16 @@ class SpiedTogether(Together):
     told: list[Vitals] = field(default_factory=list)
     applications: dict[int, Spied] = field(default_factory=dict)
 
+    def _node(self, name: str) -> NodeConfig:
+        """With [privacy] its budget begins here, by the auditor's word, and ends with the folder."""
+        node = super()._node(name)
+        if self.federation.privacy is None:
+            return node
+        key_file = self.folder / name / "node.key"
+        key_file.parent.mkdir(exist_ok=True)
+        give_word(key_file)
+        return replace(node, durability="exchange", key_file=key_file)
+
     async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
         application = Spied(setup, on_line=child.lines.append, sketched=True, shared=shared)
         if self.eye is None:
@@ -88,25 +97,17 @@ class SpiedTogether(Together):
         child.ended_s = self.elapsed_s
 
 
-def observe_real(
-    federation: FederationConfig, victim: int, prepare: Callable[[int, Learner], Any] | None = None
-) -> Observation:
+def observe_real(federation: FederationConfig, victim: int) -> Observation:
     """Run all nodes of `federation` in this process, over loopback, and watch `victim` from all its neighbors.
 
-    `prepare` is called with each node's index and learner before anything starts, and may give it other data.
     Raises UserError: the task or its data are wrong; LearningError: the task failed.
     """
     with tempfile.TemporaryDirectory(prefix="p2pfl-audit-") as folder:
-        keyed, identities = _with_keys(federation)
-        together = SpiedTogether(keyed, identities, Path(folder))
+        together = SpiedTogether(*_with_keys(federation), Path(folder))
         setups = together.prepare()
-        for setup in setups:
-            if prepare is not None:
-                prepare(setup.member.index, setup.learner)
-        learner = setups[victim].learner
-        together.eye = Eye(victim, federation.neighbors(victim), learner.samples)
+        eye = together.eye = Eye(victim, federation.neighbors(victim), setups[victim].learner.samples)
         asyncio.run(together.run(setups))
-        return _observed(together, together.eye, setups)
+        return _observed(together, eye, setups)
 
 
 def _observed(together: SpiedTogether, eye: Eye, setups: Sequence[Setup]) -> Observation:

@@ -61,6 +61,12 @@ class Scene:
         inputs, targets = samples.rows(torch.arange(len(samples)))
         return inputs, targets
 
+    def with_rows(self, rows: Samples) -> Scene:
+        """The same with these rows at the victim."""
+        data = list(self.data)
+        data[self.victim] = DataSets(train=rows, test=data[self.victim].test)
+        return replace(self, data=data, task=_in_memory(self.task, data))
+
     def learner(self, federation: FederationConfig, index: int, chance: Chance | None = None) -> TorchLearner:
         """Of one node, private if `federation` says so; with the `chance` of a real node unless another is given."""
         protection = protection_of(federation, chance)

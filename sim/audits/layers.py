@@ -25,6 +25,8 @@ class Layer:
     federation: FederationConfig
     plan: Plan | None = None
     missing: str = ""
+    is_example: bool = False
+    """Whether the federation promises something else, or nothing."""
 
     def copy(self, **training: object) -> FederationConfig:
         """With other training, and the noise that the victim's whole run has."""
@@ -52,16 +54,15 @@ def _private(scene: Scene, plain: FederationConfig, unit: str) -> Layer:
         delta = min(EXAMPLE_DELTA, 0.1 / samples)
         clip = 1.0 if configured is None else configured.clip
         privacy = PrivacyConfig(unit=unit, epsilon=EXAMPLE_EPSILON, delta=delta, clip=clip)
-        name = f"{unit}, example"
     else:
-        privacy, name = configured, unit
-    federation = replace(plain, privacy=privacy)
+        privacy = configured
+    federation, name = replace(plain, privacy=privacy), f"{unit}, {_amount(privacy)}"
     try:
         plan = plan_of(federation, samples)
         scene.learner(federation, scene.victim)
     except UserError as error:
         return Layer(name=name, federation=plain, missing=str(error))
-    return Layer(name=f"{name}, {_amount(privacy)}", federation=federation, plan=plan)
+    return Layer(name=name, federation=federation, plan=plan, is_example=privacy is not configured)
 
 
 def _amount(privacy: PrivacyConfig) -> str:

@@ -25,6 +25,7 @@ from sim.audits.similarity import RECOGNIZABLE_DB, Match, best_match, matched, s
 Values = NDArray[np.floating[Any]]
 MOST_ROWS = 8
 """Rows that are guessed at a time."""
+MOST_OTHERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +122,11 @@ class Rebuilder:
             return "the last layer has no bias that is shared, from which labels could be read"
         return ""
 
-    def blindly(self, public: Values) -> float:
-        """How close (dB) the mean of `public` rows (n, ...) comes, which nobody had to be watched for: the median over
-        the private rows.
+    def blindly(self, others: Values) -> float:
+        """How close (dB) rows of other nodes `others` (n, ...) come to the nearest private ones, for which nobody had to
+        be watched: the median.
         """
-        mean = public.mean(axis=0)
-        return median(best_match(mean, row[None], self._span).psnr_db for row in self._inputs)
+        return median(best_match(row, self._inputs, self._span).psnr_db for row in others[:MOST_OTHERS])
 
     def row(self, number: int) -> Values:
         """The private inputs of one row."""

@@ -195,6 +195,7 @@ class Auditor:
             return
         self._add(attack, place, "dB", {name: one.psnr_db for name, one in found.items()})
         self._add(attack, place, "recognizable", {name: one.recognizable for name, one in found.items()})
+        self._note("in brackets: how many of the inputs could be recognized, about: those of 20 dB and more")
 
     # -- what a whole run gives ---------------------------------------------------------------------------------------
 

@@ -81,9 +81,9 @@ class Bare(nn.Module):
 
 def _bare_chain(size: int) -> nn.Module:
     """The same as a chain of one layer."""
-    model = nn.Sequential(nn.Linear(size, 1, bias=False))
-    nn.init.zeros_(model[0].weight)
-    return model
+    layer = nn.Linear(size, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    return nn.Sequential(layer)
 
 
 def bare_learner(
@@ -123,10 +123,10 @@ def canary(
     chain: bool = True,
 ) -> Canary:
     """`tries` rounds with the canary and as many without it. `chance` is that of nodes, unless a test wants its own."""
-    with_it, without = _rows(unit, clip)
-    how = {"unit": unit, "clip": clip, "delta": delta, "chance": chance, "chain": chain}
-    found = [_scores(bare_learner(rows, **how), tries, first) for rows, first in ((with_it, 0), (without, tries))]  # type: ignore[arg-type]
-    proven = proof(*found, delta)
+    rows = _rows(unit, clip)
+    learners = [bare_learner(one, unit=unit, clip=clip, delta=delta, chance=chance, chain=chain) for one in rows]
+    with_it, without = (_scores(learner, tries, place * tries) for place, learner in enumerate(learners))
+    proven = proof(with_it, without, delta)
     return Canary(
         claimed=epsilon_of_gaussians(1 / NOISE, delta),
         proven=epsilon_of_gaussians(proven.mu, delta),

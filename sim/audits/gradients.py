@@ -9,6 +9,7 @@ import numpy as np
 from p2pfl.config.model import TrainingConfig
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
+from p2pfl.learn.methods.method import Vectors
 from p2pfl.learn.methods.variate import FLOW, Variate
 from sim.audits.observation import RoundSeen
 
@@ -21,7 +22,8 @@ class _Known:
 
     def __init__(self, seen: RoundSeen, samples: int) -> None:
         self._seen, self.samples = seen, samples
-        self.channels = self.kept = self.given = MappingProxyType({})
+        self.channels: Vectors = MappingProxyType({})
+        self.kept = self.given = self.channels
 
     def sum_of_edges(self, name: str, channel: str = "model") -> Vector:
         del channel

@@ -50,16 +50,17 @@ def draw(guesses: Mapping[str, Sequence[Guess]], truth: Values, path: Path) -> N
     require_picture(truth.shape[1:])
     layers = {name: list(found)[:MOST_GUESSES] for name, found in guesses.items() if found}
     columns = max(len(found) for found in layers.values())
-    height = len(layers) * (2 * SIZE + 0.42) + 0.2
+    height = len(layers) * (2 * SIZE + 0.5)
     figure = new_figure(LEFT + columns * SIZE, height)
+    figure.get_layout_engine().set(h_pad=0.02, w_pad=0.02, hspace=0.0, wspace=0.0)
     parts = figure.subfigures(len(layers), 1, squeeze=False)[:, 0]
     for part, (name, found) in zip(parts, layers.items(), strict=True):
         part.suptitle(shown(name), fontsize=9, color=DARK, x=0.01, ha="left", fontweight="bold")
-        axes = part.subplots(2, columns, squeeze=False, gridspec_kw={"wspace": 0.06, "hspace": 0.06})
+        axes = part.subplots(2, columns, squeeze=False)
         for column in range(columns):
             guess = found[column] if column < len(found) else None
-            for line, values in enumerate((guess and guess.inputs, guess and truth[guess.match.row])):
-                _show(axes[line][column], values, truth)
+            _show(axes[0][column], None if guess is None else guess.inputs, truth)
+            _show(axes[1][column], None if guess is None else truth[guess.match.row], truth)
             if guess is not None:
                 axes[0][column].set_title(f"{guess.match.psnr_db:.0f} dB", fontsize=7, color=DARK, pad=2)
         for line, text in enumerate(("rebuilt", "nearest private")):

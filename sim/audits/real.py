@@ -12,12 +12,10 @@ import numpy as np
 
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.core.effects import Operation
-from p2pfl.core.messages import VitalsTold
 from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
-from p2pfl.errors import PeerFault
-from p2pfl.net.links import Links
-from p2pfl.reporting.vitals import Vitals, read
+from p2pfl.reporting.status import NodeResult
+from p2pfl.reporting.vitals import Vitals
 from p2pfl.runtime.app import Application, OneProcess
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.fleet import STOPPED, Child
@@ -28,7 +26,7 @@ from sim.audits.observation import Eye, Observation, is_lossless
 
 
 class Spied(Application):
-    """The shipped application; the spy only looks at what its engine has done and what its neighbor tells."""
+    """The shipped application; the spy only looks at what its engine has done and what it tells."""
 
     eye: Eye
     told: list[Vitals]
@@ -46,26 +44,11 @@ class Spied(Application):
         self.last_engine = engine
         return engine
 
-    def _begin(self, driver: Driver, links: Links) -> None:
-        hear, victim = self.display.hear, self.eye.victim
-
-        def overheard(peer: int, told: VitalsTold) -> None:
-            if self.setup.member.index in self.eye.spies:
-                self.told.extend(row for row in _rows(told) if row.member == victim)
-            hear(peer, told)
-
-        self.display.hear = overheard  # type: ignore[method-assign]
-        super()._begin(driver, links)
-
-
-def _rows(told: VitalsTold) -> list[Vitals]:
-    found: list[Vitals] = []
-    for _, raw in told.rows:
-        try:
-            found.append(read(raw))
-        except PeerFault:
-            continue
-    return found
+    async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
+        """A short run may be over before its rows have gone round, so the victim is asked for the one it would tell."""
+        if self.setup.member.index == self.eye.victim and self.display.tells:
+            self.told.append(self.display._own())
+        return await super()._conclude(engine, driver)
 
 
 @dataclass(slots=True)

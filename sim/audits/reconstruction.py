@@ -123,9 +123,7 @@ class Rebuilder:
         return ""
 
     def blindly(self, others: Values) -> float:
-        """How close (dB) rows of other nodes `others` (n, ...) come to the nearest private ones, for which nobody had to
-        be watched: the median.
-        """
+        """How close (dB) rows of `others` (n, ...) come to the nearest private ones without an attack: the median."""
         return median(best_match(row, self._inputs, self._span).psnr_db for row in others[:MOST_OTHERS])
 
     def row(self, number: int) -> Values:

@@ -23,6 +23,8 @@ Examples:
 Attacks: rank-one, inversion, membership, told, canary. What each is, and what its figures mean: docs/privacy.md.
 """
 
+SHARE = "recognizable"
+
 
 @click.command("audit", epilog=EPILOG)
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
@@ -152,10 +154,14 @@ def _deliver(found: Audit, report: Path | None, form: Form) -> None:
 
 
 def _rows(found: Audit) -> list[dict[str, Any]]:
-    return [
-        {"attack": row.attack, "by": row.place} | {name: _said(value, row.unit) for name, value in row.values.items()}
-        for row in found.rows
-    ]
+    rows: list[dict[str, str | None]] = []
+    for row in found.rows:
+        said: dict[str, str | None] = {name: _said(value, row.unit) for name, value in row.values.items()}
+        if row.unit == SHARE:  # beside the figure that it belongs to
+            rows[-1] |= {name: f"{rows[-1][name]} ({value})" for name, value in said.items() if value is not None}
+        else:
+            rows.append({"attack": row.attack, "against": row.place, **said})
+    return rows
 
 
 def _said(value: Any, unit: str) -> str | None:

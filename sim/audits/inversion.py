@@ -34,7 +34,7 @@ class Settings:
 
     iterations: int = 400
     rate: float = 0.1
-    smoothness: float = 1e-2
+    smoothness: float = 1e-3
     tries: int = 1
     seed: int = 0
     limit_s: float = math.inf
@@ -68,7 +68,7 @@ def invert(
     *,
     loss: Loss,
     shape: Sequence[int],
-    labels: Sequence[int] | NDArray[np.int64],
+    labels: Sequence[int] | NDArray[np.int64] | Tensor,
     bounds: tuple[float, float] = (0.0, 1.0),
     steps: int = 1,
     learning_rate: float = 0.0,
@@ -84,7 +84,7 @@ def invert(
     given = {place.name: _part(start, place) for place in places}
     trained = [place for place in places if place.trained]
     observed = [wanted[place.part].view(place.shape) for place in trained]
-    targets = torch.as_tensor(np.array(labels, np.int64))
+    targets = torch.as_tensor(labels).long()
     module.eval()
 
     def change(inputs: Tensor) -> list[Tensor]:

@@ -87,6 +87,7 @@ def _by_content(observed: Observation) -> list[RoundSeen]:
     found, start, left = list[RoundSeen](), observed.initial, observed.initial
     known, before, served = [observed.initial], list[Vector](), set[int]()
     flows, now = dict[int, Vector](), dict[int, Vector]()
+    everybody = {one.peer for one in observed.sightings}
     for one in observed.sightings:
         near = ROUNDING * float(np.linalg.norm(one.replica))
         if not any(np.linalg.norm(one.replica - model) <= near for model in known + before):
@@ -98,19 +99,18 @@ def _by_content(observed: Observation) -> list[RoundSeen]:
         known = (known + [model + one.move for model in known])[-MOST_MODELS:]
         if one.flow is not None:
             now[one.peer] = one.flow
-        if one.peer not in served:
+        if served != everybody:
             served.add(one.peer)
-            start = start + one.move
-            flows |= {one.peer: one.flow} if one.flow is not None else {}
+            start, flows = start + one.move, dict(now)
     return found
 
 
 def _by_version(observed: Observation) -> list[RoundSeen]:
     flows, found, most = dict[int, Vector](), list[RoundSeen](), np.linalg.norm(observed.initial)
     version, start, left, total = 0, observed.initial, observed.initial, None
-    ordered = sorted(observed.sightings, key=attrgetter("version"))
+    ordered, everybody = sorted(observed.sightings, key=attrgetter("version")), {s.peer for s in observed.sightings}
     for number, group in groupby(ordered, key=attrgetter("version")):
-        first, later = _split(list(group))
+        first, later = _split(list(group), everybody)
         shown = first[0].replica
         change = shown - left
         if number > version and np.linalg.norm(change) > ROUNDING * most:
@@ -130,12 +130,14 @@ def _sum(vectors: Mapping[int, Vector]) -> Vector | None:
     return np.sum([vectors[peer] for peer in sorted(vectors)], axis=0) if vectors else None
 
 
-def _split(seen: list[Sighting]) -> tuple[list[Sighting], list[Sighting]]:
-    """Of the exchanges in one version the first with each neighbor, and the others."""
-    first: dict[int, Sighting] = {}
-    for one in seen:
-        first.setdefault(one.peer, one)
-    return list(first.values()), [one for one in seen if first[one.peer] is not one]
+def _split(seen: list[Sighting], everybody: set[int]) -> tuple[list[Sighting], list[Sighting]]:
+    """The exchanges in one version until everybody has had one, and the others."""
+    served = set[int]()
+    for place, one in enumerate(seen):
+        served.add(one.peer)
+        if served == everybody:
+            return seen[: place + 1], seen[place + 1 :]
+    return seen, []
 
 
 class Eye:

@@ -59,15 +59,14 @@ def attack_members(
 
 
 def halves(shadows: int, rows: int, seed: int) -> Flags:
-    """Which rows each shadow has (shadows, rows): halves, and after each half the other one."""
+    """Which rows each shadow has (shadows, rows): half of them, so that all have one plan.
+
+    They are drawn independently. Were every row in just half of the shadows, the ones that are left would say whether
+    the target has it.
+    """
     members = np.zeros((shadows, rows), dtype=np.bool_)
-    for number in range(0, shadows, 2):
-        chosen = generator(seed, "audit-shadows", number).permutation(rows)[: rows // 2]
-        members[number, chosen] = True
-        members[number + 1 : number + 2] = ~members[number]
-    if rows % 2:  # as many rows in each, so that all have one plan
-        for one in members[1::2]:
-            one[np.flatnonzero(one)[-1]] = False
+    for number in range(shadows):
+        members[number, generator(seed, "audit-shadows", number).permutation(rows)[: rows // 2]] = True
     return members
 
 

@@ -18,7 +18,7 @@ from sim.worlds.choices import settle
 from sim.worlds.model import ComputeSpec, LinkSpec, Spread, WorldSpec
 
 AT_ONCE = WorldSpec(
-    links=LinkSpec(latency_s=Spread(low=0.0, high=0.0)), compute=ComputeSpec(engine_s=0.0001), limit_s=10_000.0
+    links=LinkSpec(latency_s=Spread(low=0.0, high=0.0)), compute=ComputeSpec(engine_s=0.0), limit_s=10_000.0
 )
 """Neighbors in league answer at once, so that every exchange is over before a local round ends."""
 

@@ -35,9 +35,9 @@ def small_cnn() -> torch.nn.Module:
     """Two convolutions on 8 x 8 pixels."""
     return torch.nn.Sequential(
         torch.nn.Conv2d(1, 8, 3, padding=1),
-        torch.nn.Sigmoid(),
+        torch.nn.ReLU(),
         torch.nn.Conv2d(8, 8, 3, padding=1, stride=2),
-        torch.nn.Sigmoid(),
+        torch.nn.ReLU(),
         torch.nn.Flatten(),
         torch.nn.Linear(8 * 4 * 4, 10),
     )

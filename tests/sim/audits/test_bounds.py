@@ -8,7 +8,7 @@ import pytest
 from sim.audits.bounds import clopper_pearson, epsilon_of_gaussians, proof
 
 
-@pytest.mark.parametrize(("hits", "tries"), [(0, 10), (3, 10), (10, 10), (37, 400), (0, 1)])
+@pytest.mark.parametrize(("hits", "tries"), [(0, 10), (3, 10), (10, 10), (37, 90), (0, 1)])
 def test_clopper_and_pearson_are_those_of_scipy(hits, tries):
     beta = pytest.importorskip("scipy.stats").beta
     low = 0.0 if hits == 0 else beta.ppf(0.025, hits, tries - hits + 1)
@@ -26,10 +26,10 @@ def test_epsilon_of_two_gaussians_is_that_of_the_analytic_mechanism():
 
 def test_a_proof_stays_below_the_truth_in_nearly_all_of_many_audits():
     rng, too_much = np.random.default_rng(0), 0
-    for _ in range(60):
+    for _ in range(30):
         found = proof(rng.normal(1.0, 1.0, 400), rng.normal(0.0, 1.0, 400), 1e-5)
         too_much += found.mu > 1.0
-    assert too_much <= 3
+    assert too_much <= 2
 
 
 def test_runs_that_can_be_told_apart_prove_much_and_equal_ones_nothing():

@@ -30,7 +30,7 @@ def test_digits_are_rebuilt_from_two_successive_models():
 
 
 def test_digits_are_rebuilt_through_a_small_cnn():
-    found = rebuilt(digits_task(small_cnn, pictures), 120)
+    found = rebuilt(digits_task(small_cnn, pictures), 60)
 
     assert found.psnr_db > 20
 
@@ -58,7 +58,7 @@ def test_rounds_of_two_steps_are_unrolled():
         labels=targets,
         steps=2,
         learning_rate=rate,
-        settings=Settings(iterations=120, smoothness=1e-3),
+        settings=Settings(iterations=150, smoothness=1e-4),
     )
 
     truth = inputs.numpy()

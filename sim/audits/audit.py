@@ -37,6 +37,9 @@ ATTACKS: Mapping[str, str] = {
     "canary": "whether the noise is what it claims to be, and never the same twice",
 }
 NOT_RUN = "no time"
+SIMULATOR, REAL = "simulator", "real nodes"
+LISTENED = 2
+"""Rounds in which it is heard what nodes tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +128,10 @@ class Auditor:
 
     def run(self) -> Audit:
         """Raises UserError: a layer's settings are wrong; LearningError: the task failed."""
-        if {"rank-one", "inversion", "told"} & set(self.attacks):
+        if {"rank-one", "inversion"} & set(self.attacks):
             self._rebuild()
+        if "told" in self.attacks and self.observe_real is not None:
+            self._listen(self.observe_real)
         if "canary" in self.attacks:
             self._try_noise()
         self._measure()
@@ -139,11 +144,11 @@ class Auditor:
 
     def _rebuild(self) -> None:
         """From a few rounds of one row each, in the simulator and by real nodes."""
-        rounds, places = self.effort.rounds, {"simulator": self._simulated}
+        rounds, places = self.effort.rounds, {SIMULATOR: self._simulated}
         if self.observe_real is not None:
-            places["real nodes"] = self._real
+            places[REAL] = self._real
         for place, observe in places.items():
-            exact, inverted, told = dict[str, Rebuilt](), dict[str, Rebuilt](), dict[str, Value]()
+            exact, inverted = dict[str, Rebuilt](), dict[str, Rebuilt]()
             for layer in self.layers:
                 if layer.missing or self.left_s <= 0:
                     continue
@@ -155,11 +160,8 @@ class Auditor:
                     exact[layer.name] = rebuilder.exactly(observed, rounds)
                 if "inversion" in self.attacks:
                     inverted[layer.name] = rebuilder.by_inversion(observed, rounds)
-                told[layer.name] = ", ".join(self._private_figures(observed, layer)) or "nothing"
             self._add_rebuilt("one row a step, rank one", place, exact)
             self._add_rebuilt("one row a step, inversion", place, inverted)
-            if place != "simulator" and "told" in self.attacks:
-                self._add("figures told of private rows", place, "", told)
             if inverted:
                 self.found.guesses = {name: one.guesses for name, one in inverted.items()}
 
@@ -176,6 +178,17 @@ class Auditor:
         if self.observe_real is None:
             raise AssertionError("no real nodes were asked for")
         return self.observe_real(federation, self.scene.victim)
+
+    def _listen(self, observe_real: ObserveReal) -> None:
+        """To real nodes in rounds as configured."""
+        told: dict[str, Value] = {}
+        for layer in self.layers:
+            if layer.missing or self.left_s <= 0:
+                continue
+            self.on_progress(f"what is told: {layer.name}")
+            observed = observe_real(layer.copy(rounds=LISTENED), self.scene.victim)
+            told[layer.name] = ", ".join(self._private_figures(observed, layer)) or "nothing"
+        self._add("figures told of private rows", REAL, "", told)
 
     def _private_figures(self, observed: Observation, layer: Layer) -> list[str]:
         """What may not be told; where nothing is promised, what is told."""
@@ -224,11 +237,11 @@ class Auditor:
                 found = rebuilder.by_inversion(observed, 1, rows=sizes[0], steps=len(sizes))
                 rebuilt[layer.name] = found.psnr_db
         if any(value is not None for value in rebuilt.values()):
-            self._add("as configured, inversion of the first round", "simulator", "dB", rebuilt)
+            self._add("as configured, inversion of the first round", SIMULATOR, "dB", rebuilt)
             self._add_blind()
         self._add("epsilon promised", "", "", promised)
-        self._add("accuracy, mean", "simulator", "", mean)
-        self._add("accuracy, worst node", "simulator", "", worst)
+        self._add("accuracy, mean", SIMULATOR, "", mean)
+        self._add("accuracy, worst node", SIMULATOR, "", worst)
 
     def _add_blind(self) -> None:
         others = [self.scene.data[index].train for index in range(len(self.scene.data)) if index != self.scene.victim]
@@ -260,8 +273,8 @@ class Auditor:
                 self._note(f"membership, {layer.name}: {found}")
                 continue
             aucs[layer.name], rates[layer.name] = found.auc, found.tpr
-        self._add("membership, AUC (0.5 is a guess)", "simulator", "", aucs)
-        self._add("membership, found where 1% are wronged", "simulator", "", rates)
+        self._add("membership, AUC (0.5 is a guess)", SIMULATOR, "", aucs)
+        self._add("membership, found where 1% are wronged", SIMULATOR, "", rates)
 
     # -- the noise ----------------------------------------------------------------------------------------------------
 

@@ -94,5 +94,5 @@ def table_federation(tmp_path, here):
     for name in here:
         np.savez(folder / name / "rows.npz", x=rng.normal(size=(20, 4)), y=np.arange(20) % 2)
         node = folder / name / "node.toml"
-        node.write_text(node.read_text().replace("[data]", '[data]\npath = "rows.npz"'))
+        node.write_text(node.read_text().replace("\n[data]", '\n[data]\npath = "rows.npz" #', 1))
     return folder

@@ -27,6 +27,14 @@ class Ledger:
     is_whole: bool = True
     """False: something that was on disk is gone, and more may have been spent than this."""
 
+    def recovered(self, *, private: bool, complete: bool) -> Ledger | None:
+        """What it is worth when it comes from a disk, on which not all was found unless that was `complete`. Rounds of
+        a node that is not private are missing in it.
+        """
+        if not private:
+            return None
+        return self if complete else replace(self, is_whole=False)
+
     def plus(self, spend: Spend) -> Ledger:
         *before, last = self.spent or (spend._replace(steps=0),)
         if (last.noise, last.rate) == (spend.noise, spend.rate):

@@ -84,7 +84,7 @@ class TorchLearner:
         self.measures = _measures(task, labels=self.labels)
         """What the task is measured by, the main measure first."""
         self._protected = None if protection is None else Protected(protection, self.samples)
-        self._row_gradients = self._gradients_of_rows()
+        self.row_gradients = self._gradients_of_rows()
 
     @property
     def plan(self) -> Plan | None:
@@ -143,7 +143,7 @@ class TorchLearner:
             other._protected = Protected(self._protected.protection, other.samples)  # noqa: SLF001 - of the same class
         if self._settled or self.training.keep_optimizer:
             other._make_module()  # noqa: SLF001 - as above
-            other._row_gradients = other._gradients_of_rows()  # noqa: SLF001 - as above
+            other.row_gradients = other._gradients_of_rows()  # noqa: SLF001 - as above
         return other
 
     @property
@@ -218,9 +218,9 @@ class TorchLearner:
 
     def _private_steps(self, draws: Draws | None) -> PrivateSteps | None:
         """Of a round in which single rows are protected."""
-        if self.plan is None or draws is None or self._row_gradients is None:
+        if self.plan is None or draws is None or self.row_gradients is None:
             return None
-        return PrivateSteps(self.plan, self.samples, draws, self._row_gradients)
+        return PrivateSteps(self.plan, self.samples, draws, self.row_gradients)
 
     def finetune(self, vector: Vector, epochs: int) -> Vector:
         """The model (d,) after `epochs` passes over the node's own data, from `vector`.

@@ -214,6 +214,7 @@ class Application:
             after_round=each,
             reloading=reloading_of(setup.learner, setup.node.reload_s),
             gauge=setup.gauge,
+            withheld=budget.withheld(setup),
         )
         header = parts.snapshot_header(setup)
         self.thread = EngineThread(engine, store, durability=setup.durability, extra=header)

@@ -6,19 +6,17 @@ What was spent is the state's (`engine.ledger`). Whatever is not known counts as
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from p2pfl.config.privacy import PUBLIC
 from p2pfl.core.events import RoundRefused
 from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.state import NodeState
-from p2pfl.learn.interface import Learner
+from p2pfl.learn.interface import plan_by
 from p2pfl.learn.privacy import Plan, Spend
 from p2pfl.reporting.status import PrivacyStatus
+from p2pfl.runtime.parts import Setup
 from p2pfl.runtime.word import take_word
-
-if TYPE_CHECKING:
-    from p2pfl.runtime.parts import Setup
 
 log = logging.getLogger("p2pfl")
 
@@ -28,17 +26,13 @@ known to lack something.
 """
 
 
-def plan_by(learner: Learner) -> Plan | None:
-    """The plan that a learner goes by; None: nothing is promised."""
-    plan: Plan | None = getattr(learner, "plan", None)
-    return plan
-
-
-def kept(ledger: Ledger | None, *, plan: Plan | None, complete: bool) -> Ledger | None:
-    """What a ledger from the disk is worth. Rounds without a plan would be missing in it; so may be what was lost."""
-    if ledger is None or plan is None:
-        return None
-    return ledger if complete else replace(ledger, is_whole=False)
+def withheld(setup: Setup) -> frozenset[str]:
+    """The parts of the data of which a node tells no figure: scores and losses have no noise."""
+    if plan_by(setup.learner) is None:
+        return frozenset()
+    privacy = setup.federation.privacy
+    public = privacy is not None and privacy.test_set == PUBLIC
+    return frozenset({"local"} if public else {"local", "test"})
 
 
 @dataclass(slots=True, eq=False)

@@ -339,7 +339,9 @@ class Driver:
         return time.monotonic() - began
 
     def _tell_of_data(self, news: News) -> None:
-        if news.refused:
+        if news.refused and self.budget is not None:
+            log.warning("data-refused: %s", news.text)  # what is wrong with a row is told to nobody else
+        elif news.refused:
             self.alarm("data-refused", None, news.text)
         else:
             self.alarm("data-reloaded", None, news.text)

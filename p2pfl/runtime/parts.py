@@ -40,7 +40,7 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.doubts import unscaled
-from p2pfl.learn.interface import Learner, device_of
+from p2pfl.learn.interface import Learner, device_of, plan_by
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.methods.plain import Plain
@@ -50,7 +50,6 @@ from p2pfl.learn.stopping import Gauge, gauge_of
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.net.discovery import require_zeroconf
 from p2pfl.reporting.traffic import compressor_mistakes
-from p2pfl.runtime.budget import kept, plan_by
 from p2pfl.storage import Durability, Loaded, Store
 
 log = logging.getLogger("p2pfl")
@@ -118,6 +117,9 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity)
     if node.discovery:
         require_zeroconf(node.path if node.path.exists() else federation.path)
     learner, method = load_learner(federation, node), method_of(federation)
+    if federation.privacy is not None and plan_by(learner) is None:
+        text, allowed = "the learner of this task cannot keep what [privacy] promises", "a torch task, or no [privacy]"
+        raise UserError(text, file=federation.path, key="task.name", value=federation.task.name, allowed=allowed)
     log.info("training on %s", device_of(learner))
     for notice in federation.notices:
         log.warning("%s", notice)
@@ -132,7 +134,7 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity)
         learner=learner,
         method=method,
         durability=durability_of(node, learner, private=federation.privacy is not None),
-        unscaled=unscaled(learner),
+        unscaled=unscaled(learner) if federation.privacy is None else None,
         gauge=_gauge(federation, learner),
     )
 
@@ -245,7 +247,9 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
         log.warning("storage: %s", warning)
     _check_origin(setup, loaded.state.header)
     state = replay(setup.federation, loaded, setup.method)
-    state.ledger = kept(state.ledger, plan=plan_by(setup.learner), complete=loaded.complete)
+    if state.ledger is not None:
+        private = plan_by(setup.learner) is not None
+        state.ledger = state.ledger.recovered(private=private, complete=loaded.complete)
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
         store.end_log("it was written by other settings")  # what comes now could not be read by those in its snapshot
     _begin_edges_anew(setup, loaded, state)

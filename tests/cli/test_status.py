@@ -87,6 +87,7 @@ def test_an_address_may_be_written_short_or_long(p2pfl, page, form):
             "alarms": {"resync": 2, "storage": 1},
             "disk_refuses": None,
             "device": None,
+            "privacy": None,
             "second_hand": None,
         }
     ]

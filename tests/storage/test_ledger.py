@@ -27,7 +27,6 @@ from p2pfl.learn.interface import LocalRound
 from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.privacy import Spend
 from p2pfl.runtime import engine_thread
-from p2pfl.runtime.budget import kept
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Operate, Pay
 from p2pfl.storage import Store
 
@@ -101,7 +100,7 @@ def recovered(store):
     state = restore(loaded.state.header, loaded.state.arrays, loaded.state.blobs)
     for record in loaded.records:
         redo(state, change(record.kind, record.header, record.blobs, np.dtype("f4")), codecs=CODECS, method=Plain())
-    state.ledger = kept(state.ledger, plan=wrong, complete=loaded.complete)
+    state.ledger = state.ledger.recovered(private=True, complete=loaded.complete)
     return state
 
 

@@ -53,7 +53,7 @@ def test_noise_of_a_member_that_is_off_by_ten_is_found(monkeypatch):
     assert not canary(unit="member", tries=TRIES, chance=Quiet(5)).holds
 
 
-@pytest.mark.parametrize("way", [Chain, Vectorized])
+@pytest.mark.parametrize("way", [Chain, pytest.param(Vectorized, marks=pytest.mark.long)])
 def test_clipping_after_the_sum_is_found(monkeypatch, way):
     """Each row may then turn the whole sum around: twice as much as one clip."""
     clipped_sum = way.clipped_sum

@@ -53,7 +53,7 @@ def test_an_unknown_node_is_refused(tmp_path):
         scene_of(saved(tmp_path / "ward"), node="nobody")
 
 
-def test_a_layer_that_cannot_be_is_left_out_with_the_reason(tmp_path):
+def test_a_layer_that_cannot_be_is_left_out_with_the_reason(tmp_path, no_accountant):
     def model():
         return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
 

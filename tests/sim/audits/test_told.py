@@ -6,6 +6,7 @@ from audit_kit import digits_task, federation_of, learners_of
 from p2pfl.config.privacy import PrivacyConfig
 from p2pfl.learn.privacy.protection import Protected
 from p2pfl.reporting.vitals import Vitals
+from p2pfl.runtime.workshop import Workshop
 from sim.audits.audit import Auditor, Effort
 from sim.audits.real import observe_real
 from sim.audits.reconstruction import Rebuilder
@@ -50,9 +51,21 @@ def test_a_real_node_gives_away_its_rows_to_its_neighbors():
     assert "loss of a local round" in figures_told(observed.told)
 
 
+def break_both_guards(monkeypatch):
+    """The learner gives its loss away, and the node passes it on."""
+    made = Workshop.__init__
+
+    def careless(self, *arguments, **named):
+        made(self, *arguments, **named)
+        self.withheld = frozenset()
+
+    monkeypatch.setattr(Protected, "told_loss", lambda _, loss: loss)
+    monkeypatch.setattr(Workshop, "__init__", careless)
+
+
 def private(task, loss_is_told, monkeypatch):
     if loss_is_told:
-        monkeypatch.setattr(Protected, "told_loss", lambda _, loss: loss)
+        break_both_guards(monkeypatch)
     federation = federation_of(task, 2, rounds=2, local_steps=2, batch_size=8)
     data = learners_of(federation)
     privacy = PrivacyConfig(noise=2.0, delta=1e-3)
@@ -63,7 +76,7 @@ def private(task, loss_is_told, monkeypatch):
 
 
 @pytest.mark.parametrize("loss_is_told", [False, True])
-def test_a_loss_that_is_told_is_found(loss_is_told, monkeypatch):
+def test_a_loss_that_is_told_is_found(loss_is_told, monkeypatch, no_accountant):
     found = private(digits_task(), loss_is_told, monkeypatch)
 
     assert bool(found.mistakes) == loss_is_told

@@ -6,12 +6,16 @@ import pytest
 
 from p2pfl import Federation
 from p2pfl.cli.main import main
+from p2pfl.learn.privacy import plan
 from sim.audits import audit as audits
 from sim.cli.audit import audit
 
 
 @pytest.fixture
-def ward(tmp_path):
+def ward(tmp_path, monkeypatch):
+    """A federation to attack; without an accountant, which takes seconds and is tested elsewhere."""
+    monkeypatch.setattr(plan, "noise_for", lambda *_: 2.0)
+    monkeypatch.setattr(plan, "epsilon_of", lambda spent, *_: 0.1 * sum(one.steps for one in spent))
     return Federation(task="digits", nodes=3, rounds=1, local_steps=1, options={"hidden": 16}).save(tmp_path / "ward")
 
 

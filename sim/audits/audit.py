@@ -186,7 +186,7 @@ class Auditor:
             if layer.missing or self.left_s <= 0:
                 continue
             self.on_progress(f"what is told: {layer.name}")
-            observed = observe_real(layer.copy(rounds=LISTENED), self.scene.victim)
+            observed = observe_real(layer.copy(rounds=LISTENED, evaluate_every=1), self.scene.victim)
             told[layer.name] = ", ".join(self._private_figures(observed, layer)) or "nothing"
         self._add("figures told of private rows", REAL, "", told)
 

@@ -90,6 +90,7 @@ ROOMS: Mapping[str, str] = {
 }
 """The modules of commands that have no module of the same name."""
 JOINED: Mapping[str, str] = {
+    "audit": "Attack an own federation as its neighbors could, without and with privacy.",
     "sim": "Simulate a federation of up to thousands of nodes, with losses, crashes and attacks.",
     "topology": "List, compare and design graphs: how fast they mix, and which one to use.",
 }

@@ -104,10 +104,7 @@ class Federation:
         privacy: Mapping[str, Any] | None = None,
         **settings: Unpack[Keywords],
     ) -> None:
-        _check_shapes(task, options, edge)
-        if not (privacy is None or isinstance(privacy, Mapping)):
-            allowed = "a dictionary such as {'epsilon': 8.0, 'delta': 1e-5}"
-            raise UserError("impossible value", file=WHERE, key="privacy", value=privacy, allowed=allowed)
+        _check_shapes(task, options, edge, privacy)
         given = None if isinstance(task, str) else task
         called = task if isinstance(task, str) else getattr(task, "name", "") or OF_A_TASK
         head = {"name": name, "seed": _plain(seed), "topology": topology}
@@ -235,7 +232,7 @@ def _unknown(key: str, value: Any) -> UserError:
     return Federation.in_keywords(mistakes.found[0])
 
 
-def _check_shapes(task: Any, options: Any, edge: Any) -> None:
+def _check_shapes(task: Any, options: Any, edge: Any, privacy: Any) -> None:
     """Refuse what could not become a document."""
     if not isinstance(task, str | Task | LearnerFactory):
         raise UserError("no task", file=WHERE, key="task", value=task, allowed="a p2pfl.Task, or the name of one")
@@ -245,6 +242,9 @@ def _check_shapes(task: Any, options: Any, edge: Any) -> None:
     if not isinstance(edge, list | tuple) or not all(isinstance(one, Mapping) for one in edge):
         allowed = "a list of dictionaries with between and compressor"
         raise UserError("impossible value", file=WHERE, key="edge", value=edge, allowed=allowed)
+    if not (privacy is None or isinstance(privacy, Mapping)):
+        allowed = "a dictionary of the keys of [privacy], such as {'epsilon': 8.0, 'delta': 1e-5}"
+        raise UserError("impossible value", file=WHERE, key="privacy", value=privacy, allowed=allowed)
 
 
 def _read(key: str, value: Any, *, least: int) -> int:

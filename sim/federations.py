@@ -10,10 +10,12 @@ from typing import Any
 
 from p2pfl.config.charter import compacted
 from p2pfl.config.graph import DisconnectedGraph, federation_graph
-from p2pfl.config.load import federation_file, load_config
+from p2pfl.config.load import federation_file, load_config, load_node, node_file
 from p2pfl.config.model import GOSSIP, Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.config.tables import Mistakes, read_table
 from p2pfl.errors import UserError
+from p2pfl.learn.load import resolved
+from sim.privacy import refuse_broken, with_privacy
 from sim.worlds.memory import check_count
 from topologies import TopologyError
 from topologies.graph import components
@@ -35,12 +37,14 @@ def describe(
     rule: str | None = None,
     compressor: str | None = None,
     method: str | None = None,
+    privacy: str | None = None,
     seed: int | None = None,
 ) -> FederationConfig:
     """What is None is as the file has it, or as in `p2pfl demo`.
 
     Another number of nodes than the file's means other members, of the same kind; another number, topology or seed
     another graph. What the file says of single edges holds for those that are left; `compressor` is that of the others.
+    `privacy` is a line as in `sim.privacy`.
     Raises UserError: a mistake in the file or in an option; DisconnectedGraph: the graph is not connected.
     """
     if nodes is not None:
@@ -62,7 +66,20 @@ def describe(
         options = {**federation.task.options, "partition": partition}
         federation = replace(federation, task=replace(federation.task, options=options))
     wanted = {key: value for key, value in (("rule", rule), ("compressor", compressor)) if value is not None}
-    return replace(federation, gossip=_gossip(federation.gossip, wanted))
+    federation = replace(federation, gossip=_gossip(federation.gossip, wanted))
+    return refuse_broken(federation if privacy is None else with_privacy(federation, privacy))
+
+
+def own_tables(federation: FederationConfig) -> dict[str, dict[str, Any]]:
+    """The `[data]` tables of those members whose node files stand beside the federation file, by name, with absolute
+    paths: what `simulate` takes as `data`. Raises UserError: a mistake in such a file.
+    """
+    files = {member.name: node_file(federation, member.name) for member in federation.present}
+    there = {name: load_node(file, federation, name) for name, file in files.items() if file.exists()}
+    return {
+        name: {key: resolved(key, value, files[name].parent) for key, value in node.data.items()}
+        for name, node in there.items()
+    }
 
 
 def made_up(nodes: int) -> tuple[Member, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
@@ -93,6 +93,7 @@ def simulate(
     federation: FederationConfig | Described,
     *,
     world: World | WorldSpec | None = None,
+    data: Mapping[str, Mapping[str, Any]] | None = None,
     batching: bool = True,
     check: bool = False,
     references: bool = True,
@@ -102,7 +103,8 @@ def simulate(
     """Run the shipped core and engine of every node under virtual time, and return the report.
 
     `federation` is a `p2pfl.Federation`, or what a federation file says. Without a `world` it is the default one.
-    All chance comes from `federation.seed`. `batching` False does one operation at a time, by the shipped engine;
+    `data` has the `[data]` tables of nodes by name, with absolute paths. All chance comes from `federation.seed`.
+    `batching` False does one operation at a time, by the shipped engine;
     `check` does so too, and checks every invariant after every event. `references` adds what a central server and
     pooled data would have given, `alone` also what each node would have learned without neighbors, which takes about as
     long as the run itself.
@@ -113,6 +115,7 @@ def simulate(
     if not isinstance(federation, FederationConfig):
         how: dict[str, Any] = {
             "world": world,
+            "data": data,
             "batching": batching,
             "check": check,
             "references": references,
@@ -134,7 +137,7 @@ def simulate(
     federation = steps_of(federation, spec)[0].federation
     attack = None if spec.liars is None else parse_attack(spec.liars.attack)
     liars = frozenset(spec.liars.nodes if spec.liars else ())
-    learners = make_learners(federation, poison=None if attack is None else attack.poison, liars=liars)
+    learners = make_learners(federation, local=data, poison=None if attack is None else attack.poison, liars=liars)
     if mistakes := compressor_mistakes(federation, learners.exchanged_size):
         raise mistakes[0]
     uses = Counter(federation.compressor_of(*edge) for edge in federation.edges)

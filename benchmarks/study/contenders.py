@@ -39,10 +39,9 @@ class Setting:
 
 
 DIGITS = Setting("graphs", REFERENCES, 0.9, "tenfold", "digits, 16 nodes")
-DIGITS_IN_STEP = Setting("graphs", REFERENCES, 0.9, "none", "digits, 16 nodes, in step")
 MNIST = Setting("mnist", "mnist-references", 0.9, None, "MNIST, 5 clients")
 MNIST_GRAPHS = Setting("mnist-graphs", "mnist-graphs-references", 0.9, None, "MNIST, 16 nodes")
-SETTINGS = {"digits": DIGITS, "digits-in-step": DIGITS_IN_STEP, "mnist": MNIST, "mnist-graphs": MNIST_GRAPHS}
+SETTINGS = {"digits": DIGITS, "mnist": MNIST, "mnist-graphs": MNIST_GRAPHS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def contenders(results: Results, setting: Setting, partition: str) -> list[Conte
     where: dict[str, Any] = {"partition": partition, **_world(setting)}
     for topology, name in GRAPHS.items():
         runs = results.where(setting.graphs, topology=topology, **where)
-        if not runs and setting.world != "none":
+        if not runs:
             runs = [run for run in references if run.report.topology == topology]
         found.append(Contender(name, runs, final, worst, lambda run, over: run.curve(over)))
     found.append(Contender(ALONE, references, _alone("mean"), _alone("min"), None))

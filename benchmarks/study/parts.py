@@ -13,7 +13,6 @@ from sim.sweeps.plan import load_sweep, located
 HERE = Path(__file__).parent
 FULL, QUICK, SMALLEST = "full", "quick", "smallest"
 SIZES = (FULL, QUICK, SMALLEST)
-HARDEST = ("dirichlet:0.1", "shards:2")
 SMALL_MNIST = {"base": "small-mnist-federation.toml", "rounds": 5}
 
 
@@ -51,12 +50,12 @@ class Part:
 
 PARTS = (
     Part(name="references", quick=Smaller(seeds=2, fixed={"rounds": 20})),
-    Part(name="graphs", quick=Smaller(seeds=2, fixed={"rounds": 20}, axes={"world": ("tenfold.toml",)})),
+    Part(name="graphs", quick=Smaller(seeds=2, fixed={"rounds": 20})),
     Part(name="sixteen", quick=Smaller(seeds=2, fixed={"rounds": 20}, axes={"method": ("variate:beta=0.1",)})),
     Part(name="slow", quick=Smaller(seeds=2)),
     Part(
         name="methods",
-        quick=Smaller(fixed={"rounds": 20}, axes={"world": ("tenfold.toml",), "partition": HARDEST}),
+        quick=Smaller(fixed={"rounds": 20}),
     ),
     Part(name="mnist-references", quick=Smaller(fixed=SMALL_MNIST), mnist=True),
     Part(name="mnist", quick=Smaller(fixed=SMALL_MNIST, axes={"topology": ("ring", "complete")}), mnist=True),

@@ -117,7 +117,7 @@ def methods(results: Results) -> Any:
     figure = new_figure(2.2 + 2.4 * len(splits), 1.2 + 0.3 * len(names))
     for panel, split in zip(figure.subplots(1, len(splits), sharey=True, squeeze=False)[0], splits, strict=True):
         for row, name in enumerate(names):
-            runs = results.where("methods", partition=split, method=name, world="tenfold")
+            runs = results.where("methods", partition=split, method=name)
             values = [value for value in map(final, runs) if value is not None]
             panel.plot(values, [row] * len(values), "o", color="#56b4e9", markersize=4)
             panel.plot([np.mean(values)] if values else [], [row] if values else [], "|", color="black", markersize=12)

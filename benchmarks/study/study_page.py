@@ -55,8 +55,7 @@ def every_table(results: Results) -> dict[str, list[str]]:
     return {
         **ends,
         **until,
-        "methods": methods_table(results, "tenfold"),
-        "methods-in-step": methods_table(results, "none"),
+        "methods": methods_table(results),
         "sixteen": sixteen_table(results),
         "slow": slow_table(results),
         "real": real_table(results.folder / "real"),
@@ -82,11 +81,11 @@ def until_table(results: Results, setting: Setting) -> list[str]:
     return _by_contender(results, setting, cell)
 
 
-def methods_table(results: Results, world: str) -> list[str]:
+def methods_table(results: Results) -> list[str]:
     splits = [one for one in PARTITIONS if one in results.values("methods", "partition")]
     rows = []
     for name in results.values("methods", "method"):
-        found = [results.where("methods", method=name, partition=split, world=world) for split in splits]
+        found = [results.where("methods", method=name, partition=split) for split in splits]
         if any(found):
             rows.append([f"`{name.removesuffix('.0')}`", *(both(runs) for runs in found)])
     return table(["method", *(PARTITIONS[split] for split in splits)], rows)

@@ -76,6 +76,7 @@ def _survey(federation: FederationConfig, findings: Findings, liars: int | None)
     _warn(federation, findings)
     _look_for_room(federation, findings)
     _look_at_method(federation, findings)
+    privacy = _look_at_privacy(federation, findings)
     traffic, mistakes = traffic_facts(federation, findings.learners.values())
     findings.mistakes.extend(mistakes)
     graph = _graph(federation, findings, liars, traffic["parameters"] if traffic else None)
@@ -104,6 +105,7 @@ def _survey(federation: FederationConfig, findings: Findings, liars: int | None)
         "rule": rule,
         "traffic": traffic,
         "tables": findings.tables.rows if findings.tables else None,
+        "privacy": privacy,
     }
 
 
@@ -115,6 +117,16 @@ def _look_at_tables(federation: FederationConfig, findings: Findings) -> None:
         findings.mistakes.extend(findings.tables.mistakes)
         findings.warnings.extend(findings.tables.warnings)
         logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would say the same again
+
+
+def _look_at_privacy(federation: FederationConfig, findings: Findings) -> dict[str, Any] | None:
+    from p2pfl.cli.check_privacy import look_at_privacy  # noqa: PLC0415 - `--help` stays instant
+
+    here = sorted(findings.here.keys() & findings.learners.keys())
+    found = look_at_privacy(federation, {index: findings.learners[index].samples for index in here})
+    findings.mistakes.extend(found.mistakes)
+    findings.warnings.extend(found.warnings)
+    return found.facts
 
 
 def _look_at_method(federation: FederationConfig, findings: Findings) -> None:
@@ -329,6 +341,7 @@ def _as_row(mistake: UserError) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any]) -> None:
+    from p2pfl.cli.check_privacy import print_privacy  # noqa: PLC0415 - as above
     from p2pfl.cli.check_tables import print_tables  # noqa: PLC0415 - as above
     from p2pfl.cli.compressors import print_traffic  # noqa: PLC0415 - as above
     from p2pfl.cli.rules import print_rule  # noqa: PLC0415 - as above
@@ -348,6 +361,8 @@ def _print(report: dict[str, Any]) -> None:
             print_traffic(report["traffic"])
         if report["tables"]:
             print_tables(report["tables"])
+        if report["privacy"]:
+            print_privacy(report["privacy"])
     for warning in report["warnings"]:
         click.echo(f"\nwarning: {warning}")
     click.echo(f"\n{len(report['mistakes']) or 'no'} mistake{'s' * (len(report['mistakes']) != 1)}")

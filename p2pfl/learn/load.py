@@ -81,7 +81,7 @@ def make_learner(
         seed=seed,
         base_dir=base_dir,
         options=config.options,
-        local={key: _resolved(key, value, local_dir) for key, value in local.items()},
+        local={key: resolved(key, value, local_dir) for key, value in local.items()},
     )
     try:
         learner = learner_for(task, context, training, share, compute, protection=protection)
@@ -136,7 +136,8 @@ def _refuse_device(compute: Compute) -> None:
             raise UserError(text, file=compute.file, key=f"node.{key}", value=value, allowed=" or ".join(usual))
 
 
-def _resolved(key: str, value: Any, folder: Path) -> Any:
+def resolved(key: str, value: Any, folder: Path) -> Any:
+    """A value of `[data]`; a path is absolute, or relative to `folder`."""
     if isinstance(value, str) and (key == "path" or key.endswith("_path")):
         return (folder / Path(value).expanduser()).absolute()
     return value

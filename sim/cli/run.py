@@ -44,6 +44,11 @@ What a world file says: docs/worlds.md. What the figures mean: docs/simulator.md
 @click.option("--rule", help="How neighbors are mixed: `p2pfl rules`.  [default: the file's, or mean]")
 @click.option("--compressor", help="What travels: `p2pfl compressors`.  [default: the file's, or q4]")
 @click.option("--method", metavar="SPEC", help="What nodes learn by: `p2pfl methods`.  [default: the file's]")
+@click.option(
+    "--privacy",
+    metavar="SPEC",
+    help='What is promised, as in "epsilon=8,delta=1e-5": keys of [privacy]; or none.  [default: the file\'s]',
+)
 @click.option("--byzantine", type=click.IntRange(0), metavar="K", help="So many nodes lie; chance chooses them.")
 @click.option("--attack", metavar="NAME", help="How they lie: `p2pfl sim attacks`.")
 @click.option(
@@ -88,7 +93,8 @@ def command(
     """Simulate a federation: the code of every node, under virtual time, in this process.
 
     FEDERATION is a federation file, or the folder of its federation.toml; without it nodes learn the built-in digits,
-    as in `p2pfl demo`. The same seed gives the same run. Exits with 1 if --replay finds an invariant broken, with 130
+    as in `p2pfl demo`. A node whose folder stands beside the file learns from the data that its node.toml names. The
+    same seed gives the same run. Exits with 1 if --replay finds an invariant broken, with 130
     after Ctrl-C.
     """
     from p2pfl.cli.output import where  # noqa: PLC0415 - `--help` stays instant
@@ -148,6 +154,7 @@ def _simulated(options: Options, how: dict[str, bool], logs: Logs, *, quiet: boo
     """The report; None where an invariant was broken, which has been told by then."""
     from sim.cli.display import RunView  # noqa: PLC0415 - `--help` stays instant
     from sim.cli.scene import build, without_file  # noqa: PLC0415 - as above
+    from sim.federations import own_tables  # noqa: PLC0415 - as above
     from sim.simulation import InvariantError, simulate  # noqa: PLC0415 - as above
 
     federation, world = build(options)
@@ -157,7 +164,8 @@ def _simulated(options: Options, how: dict[str, bool], logs: Logs, *, quiet: boo
         torch.set_num_threads(1)
     try:
         with RunView(quiet=quiet) as view, without_file(options):
-            report = simulate(federation, world=world, on_progress=partial(_tell, view, logs), **how)
+            data = None if options.file is None else own_tables(federation)
+            report = simulate(federation, world=world, data=data, on_progress=partial(_tell, view, logs), **how)
     except InvariantError as error:
         click.echo("\n".join(["the last events:", *(f"  {line}" for line in error.events)]), err=True)
         click.echo(f"error: {error}", err=True)

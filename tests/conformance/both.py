@@ -68,6 +68,7 @@ def make(folder: Path, setting: Setting) -> Path:
         ('name = "task.py:task"', f'name = "task.py:task"\npartition = "{setting.partition}"'),
         ("rounds = 40", f"rounds = {setting.rounds}"),
         ("# evaluate_every = 1", "evaluate_every = 1"),
+        ("# vitals = true", "vitals = false"),  # what is simulated are models alone
     ):
         if old not in text:
             raise AssertionError(f"a new federation has no {old!r}")

@@ -8,7 +8,8 @@ from p2pfl.config.graph import DisconnectedGraph
 from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
-from sim.federations import describe
+from sim import simulate
+from sim.federations import describe, own_tables
 
 FILE = """
 [federation]
@@ -34,6 +35,22 @@ def file(tmp_path):
 
 def test_a_file_without_options_is_the_federation_that_launch_runs(file):
     assert describe(file=file) == load_config(file)
+
+
+def test_nodes_learn_from_the_data_that_their_folders_name(file):
+    """A path is relative to the folder of the node; a member that has no folder has no table."""
+    task = '[task]\nname = "csv"\ntarget = "y"\nnumeric = ["x"]\n[training]\nrounds = 2\n'
+    file.write_text(file.read_text().replace("[training]\ntime_s = 9.0\n", task))
+    federation = describe(file=file)
+    assert own_tables(federation) == {}
+    for index in range(4):
+        folder = file.parent / f"pi{index}"
+        folder.mkdir()
+        (folder / "node.toml").write_text('[data]\npath = "mine.csv"\n')
+        (folder / "mine.csv").write_text("x,y\n" + "1,2\n" * (5 + index))
+    assert own_tables(federation)["pi2"] == {"path": file.parent / "pi2" / "mine.csv"}
+    report = simulate(federation, data=own_tables(federation), references=False)
+    assert [node.samples for node in report.nodes] == [5, 6, 7, 8]
 
 
 def test_options_replace_what_the_file_says_and_nothing_else(file):

@@ -12,12 +12,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from p2pfl.config.model import FederationConfig, TrainingConfig
-from p2pfl.config.privacy import MEMBER, MOST_NOISE, PRIVACY, RECORD, PrivacyConfig
+from p2pfl.config.privacy import MEMBER, MOST_EPSILON, MOST_NOISE, PRIVACY, RECORD, PrivacyConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of, merged, noise_for, require_opacus
 
 STAGES = 32
 """In so many parts `Plan.spent` tells a budget: each takes an accountant's time."""
+
+MOST_TIMES = 8
+"""A node whose rounds have become cheap trains at most so many times the planned ones: PRV's arrays grow with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +97,9 @@ def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
         noise, epsilon = _noise(federation, privacy, once, rounds), privacy.epsilon or 0.0
     else:
         noise, epsilon = privacy.noise, epsilon_of((once._replace(steps=rounds * once.steps),), *told)
-    if not math.isfinite(epsilon):
-        text, allowed = "is too little for any promise", "more noise, or epsilon, from which the noise follows"
+    if not epsilon <= MOST_EPSILON:
+        text = f"is too little for any promise: epsilon is {epsilon:.3g}"
+        allowed = f"so much that epsilon is at most {MOST_EPSILON:g}; or epsilon, from which the noise follows"
         raise UserError(text, file=federation.path, key="privacy.noise", value=privacy.noise, allowed=allowed)
     return Plan(
         unit=privacy.unit,
@@ -153,16 +157,17 @@ def _parted(spent: Sequence[Spend]) -> tuple[tuple[Spend, ...], int]:
 @lru_cache(maxsize=256)
 def _limit(budget: Budget, before: tuple[Spend, ...], cost: Spend, planned: int) -> int:
     """The most steps of the kind of `cost`, in whole rounds of its steps, that stay within the budget after what was
-    spent `before`. `planned` are the rounds that are likely to.
+    spent `before`. `planned` are the rounds that are likely to; MOST_TIMES as many are the most.
     """
 
     def fits(rounds: int) -> bool:
         steps = rounds * cost.steps
         return epsilon_of((*before, cost._replace(steps=steps)), budget.delta, budget.accountant) <= budget.epsilon
 
-    least, beyond = 0, planned
-    while fits(beyond):
-        least, beyond = beyond, beyond + max(1, beyond - max(least, planned)) * 2
+    most = MOST_TIMES * planned
+    least, beyond, stride = 0, planned, 1
+    while beyond <= most and fits(beyond):
+        least, beyond, stride = beyond, min(beyond + stride, most + 1), 2 * stride
     while beyond - least > 1:
         middle = (least + beyond) // 2
         least, beyond = (middle, beyond) if fits(middle) else (least, middle)

@@ -7,12 +7,14 @@ of the batch, or a tensor that changes as rows pass by.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import UserError
 from p2pfl.learn.devices import Device, over_tensors
 
@@ -41,8 +43,13 @@ def refuse_mixing(module: nn.Module, inputs: Any, device: Device, source: str) -
 
 def _try(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with torch.no_grad():
+    try:
         outputs = [_outputs(module, batch, device) for batch in _beside_others(inputs)]
+    except FAILURES as error:
+        text = f"the model fails in training: {describe_failure(error)}"
+        raise UserError(text, file=source, key="model") from error
+    with suppress(*FAILURES):  # the model may know no such numbers
+        outputs.append(_outputs(module, _beside_strange(inputs), device))
     changed = [name for name, buffer in module.named_buffers() if not _same(before.get(name), buffer)]
     for name, buffer in module.named_buffers():
         if name in before:
@@ -62,9 +69,15 @@ def _beside_others(inputs: Any) -> Iterator[Any]:
     """Batches of two rows, of which the first is always the same."""
     yield over_tensors(lambda one: one[[0, -1]], inputs)
     yield over_tensors(lambda one: one[[0, 0]], inputs)
-    yield over_tensors(
-        lambda one: torch.stack([one[0], 1 - 2 * one[-1]]) if one.is_floating_point() else one[[0, 0]], inputs
-    )
+
+
+def _beside_strange(inputs: Any) -> Any:
+    """The same row beside one that nobody has: for data whose rows are alike."""
+
+    def beside(one: Tensor) -> Tensor:
+        return torch.stack([one[0], 1 - 2 * one[0]]) if one.is_floating_point() else one[[0, 0]]
+
+    return over_tensors(beside, inputs)
 
 
 def _outputs(module: nn.Module, batch: Any, device: Device) -> list[Tensor]:
@@ -76,7 +89,7 @@ def _outputs(module: nn.Module, batch: Any, device: Device) -> list[Tensor]:
             found.append(one[0].double())
         return one
 
-    with device.seeded(0):
+    with torch.no_grad(), device.seeded(0):
         over_tensors(keep, module(batch))
     return found
 

@@ -96,6 +96,37 @@ def test_a_model_in_which_no_row_meets_another_is_not(protected, model):
     assert mine.train(RoundStart(mine.initial()), 0).samples == 8
 
 
+class Fussy(nn.Module):
+    """Knows no negative numbers, and looks at them before anything else."""
+
+    def forward(self, x):
+        if bool((x < 0).any()):
+            raise ValueError("negative")
+        return x
+
+
+def test_a_model_may_refuse_numbers_that_are_in_no_row(protected):
+    x, y = table()
+    protected(data=((np.abs(x) + 1, y), None), model=lambda: nn.Sequential(Fussy(), nn.Linear(WIDTH, CLASSES)))
+
+
+def test_rows_that_are_all_alike_hide_no_mixing(protected):
+    x, y = np.ones((8, WIDTH), np.float32), table()[1]
+    with pytest.raises(UserError, match="change with the other rows"):
+        protected(data=((x, y), None), model=between(Attention))
+
+
+def test_a_model_that_fails_in_training_alone_is_named(protected):
+    class Lame(nn.Module):
+        def forward(self, x):
+            if self.training:
+                raise ValueError("lame")
+            return x
+
+    with pytest.raises(UserError, match=r"mine: model: the model fails in training: ValueError: lame"):
+        protected(data=(table(), None), model=lambda: nn.Sequential(Lame(), nn.Linear(WIDTH, CLASSES)))
+
+
 def test_the_trial_leaves_the_models_buffers_as_they_were(protected, learner):
     model = between(lambda: Frozen(4))
     mine, plain = protected(data=(table(), None), model=model), learner(data=(table(), None), model=model)

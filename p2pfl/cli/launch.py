@@ -138,6 +138,7 @@ def run_fleet(
         check_picture(plot)
     fleet = Fleet(federation, lies, spawn=spawn, restart=restart, verbose=verbose)
     with claimed(federation, [child.node for child in fleet.children]):
+        _require_budget(federation)
         logs = open_logs(log)
         try:
             written = asyncio.run(_watch(fleet, quiet=quiet, logs=logs))
@@ -152,6 +153,21 @@ def run_fleet(
         written.plot(plot)
         click.echo(f"picture: {plot}", err=True)
     return _judge(fleet, written)
+
+
+def _require_budget(federation: FederationConfig) -> None:
+    """Where nothing would be trained at all, say so before it is not. Raises UserError: nobody here has a budget."""
+    if federation.privacy is None:
+        return
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.spending import purses  # noqa: PLC0415 - as above
+
+    without = [one.name for one in purses(federation) if not (one.has_begun or one.is_waiting)]
+    if len(without) == len(federation.present):
+        text, allowed = "no node has one, so that none would train", f"p2pfl privacy begin {federation.path.parent}"
+        raise UserError(text, file=federation.path, key="the privacy budget", allowed=allowed)
+    for name in without:
+        click.echo(f"warning: {name} has no privacy budget: it will only mix", err=True)
 
 
 def _compare(written: Report, fleet: Fleet) -> None:

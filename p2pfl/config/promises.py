@@ -24,6 +24,9 @@ def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> 
     if federation.task.name == "csv" and federation.task.options.get("schema") == "agreed":
         text = "to agree on it nodes tell what their tables hold, without noise, while [privacy] is there"
         mistakes.add(text, "task.schema", "agreed", "the name of a schema file, such as `p2pfl schema` writes")
+    if privacy.unit == MEMBER and "*" not in federation.gossip.share:
+        text = "with privacy of members what a node keeps to itself has no noise, and scores and exports would tell it"
+        mistakes.add(text, "gossip.share", list(federation.gossip.share), 'the whole model, ["*"]; or unit = "record"')
     members = len(federation.present)
     if privacy.unit == MEMBER and privacy.delta * members > 1.0:
         text = f"is more than one in {members} members: all of one member might be told"

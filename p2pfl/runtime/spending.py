@@ -31,6 +31,11 @@ class Purse:
         return self.told is not None and self.told.state != MISSING
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether a person's word lies there, for the next start."""
+        return word_file(self.node.key_file).exists()
+
+    @property
     def epsilon(self) -> float | None:
         return None if self.told is None else self.told.epsilon
 
@@ -45,7 +50,7 @@ class Purse:
             "unit": told and told.unit,
             "rounds_left": told and told.rounds_left,
             "state": MISSING if told is None else told.state,
-            "waiting": word_file(self.node.key_file).exists(),
+            "waiting": self.is_waiting,
         }
 
 

@@ -80,6 +80,8 @@ STOPPING = 'rounds = 40\nstop = "no improvement of accuracy in 9 rounds"'
         (TABLE, (ROUNDS, STOPPING), "training.stop", "public"),
         (TABLE, ('name = "digits"', 'name = "csv"\nschema = "agreed"'), "task.schema", "schema file"),
         (f'{TABLE[:-4]}0.5\nunit = "member"', (), "privacy.delta", "0.33"),
+        (TABLE, (ROUNDS, 'rounds = 40\nwhen_through = "train"'), "training.when_through", "mix"),
+        (f'{TABLE}\nunit = "member"', ("[gossip]", '[gossip]\nshare = ["body.*"]'), "gossip.share", "whole model"),
     ],
 )
 def test_a_mistake_names_file_key_and_what_is_allowed(with_privacy, table, change, key, allowed):
@@ -87,6 +89,12 @@ def test_a_mistake_names_file_key_and_what_is_allowed(with_privacy, table, chang
     (mistake,) = federation_mistakes(path)
     assert (mistake.file, mistake.key) == (str(path), key)
     assert allowed in mistake.allowed
+
+
+def test_a_node_that_is_through_only_mixes_unless_nothing_is_promised(with_privacy, valid_text, write):
+    assert load_config(with_privacy()).training.when_through == "mix"
+    assert load_config(with_privacy(TABLE, ROUNDS, 'rounds = 40\nwhen_through = "mix"')).privacy is not None
+    assert load_config(write(valid_text)).training.when_through == "train"
 
 
 def test_a_public_test_set_may_end_the_training_and_rounds_of_its_own_bound_a_time(with_privacy):

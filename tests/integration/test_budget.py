@@ -102,6 +102,8 @@ async def test_each_round_is_paid_for_and_status_result_and_line_say_what_is_spe
             "state": "open",
         }
         assert node.lines[-1].privacy == result.privacy
+        told = [result.loss, result.local_loss, result.test_loss, *(line.loss for line in node.lines)]
+        assert set(told) == {None}, "the learner has all of them"
         assert [event.kind for event in node.application.driver.feed.events][:2] == ["started", "budget-begun"]
 
 

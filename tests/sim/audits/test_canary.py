@@ -3,11 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from audit_kit import digits_task, federation_of, learners_of
 
 from p2pfl.learn.privacy import record
 from p2pfl.learn.privacy.chance import Secret, Seeded
 from p2pfl.learn.privacy.gradients import Chain, Vectorized
-from sim.audits.canary import canary, most_alike, reuse
+from sim.audits import audit
+from sim.audits.audit import Auditor
+from sim.audits.bounds import proof
+from sim.audits.canary import Canary, canary, most_alike, reuse
+from sim.audits.scene import Scene
 
 TRIES = 150
 
@@ -108,3 +113,24 @@ def test_the_two_most_alike_are_named():
 
     assert set(found.pair) == {"a", "c"}
     assert found.is_reused
+
+
+@pytest.mark.parametrize("bad_luck", [1, 2])
+def test_a_canary_that_accuses_is_tried_again(monkeypatch, no_accountant, bad_luck):
+    federation = federation_of(digits_task(), 2)
+    data = [one.data_sets for one in learners_of(federation)]
+    scene = Scene(federation=federation, task=federation.task.given, data=data, victim=0)
+    auditor = Auditor(scene, attacks=["canary"])
+    auditor.layers = [layer for layer in auditor.layers if layer.plan is not None][:1]
+    asked = []
+
+    def unlucky(**how):
+        asked.append(how["tries"])
+        proven = 9.0 if len(asked) <= bad_luck else 1.0
+        return Canary(claimed=4.4, proven=proven, noise_at_most=2.0, proof=proof(np.ones(8), np.zeros(8), 1e-5))
+
+    monkeypatch.setattr(audit, "canary", unlucky)
+    auditor._try_noise()
+
+    assert asked == [600, 1200]
+    assert bool(auditor.found.mistakes) == (bad_luck == 2)

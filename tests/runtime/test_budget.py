@@ -93,7 +93,7 @@ def test_a_private_node_has_a_log_however_large_its_model_is(durability):
     node = SimpleNamespace(durability=durability, path=Path("node.toml"))
     learner = SimpleNamespace(size=10**9, local_state=dict)
     if durability == "snapshot":
-        with pytest.raises(UserError, match="node.durability: .*exchange, auto"):
+        with pytest.raises(UserError, match=r"node\.durability: .*exchange, auto"):
             durability_of(node, learner, private=True)
     else:
         assert durability_of(node, learner, private=True) == "exchange"

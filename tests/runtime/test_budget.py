@@ -131,6 +131,16 @@ def test_a_word_begins_one_ledger_and_never_another(tmp_path):
     assert state.ledger.spent == ()
 
 
+def test_a_word_that_root_gives_is_the_node_s_to_take(tmp_path, monkeypatch):
+    (tmp_path / "node.key").touch()
+    owners = []
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.chown", lambda path, user, group, **_: owners.append((path, user, group)))
+    give_word(tmp_path / "node.key")
+    key = (tmp_path / "node.key").stat()
+    assert owners == [(word_file(tmp_path / "node.key"), key.st_uid, key.st_gid)]
+
+
 def test_without_privacy_a_word_is_left_where_it_is(tmp_path):
     setup = setup_at(tmp_path)
     give_word(setup.node.key_file)

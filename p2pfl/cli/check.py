@@ -124,7 +124,8 @@ def _look_at_privacy(federation: FederationConfig, findings: Findings) -> dict[s
 
     here = sorted(findings.here.keys() & findings.learners.keys())
     found = look_at_privacy(federation, {index: findings.learners[index].samples for index in here})
-    findings.mistakes.extend(found.mistakes)
+    told = set(map(str, findings.mistakes))  # by a learner, which has a plan too
+    findings.mistakes.extend(mistake for mistake in found.mistakes if str(mistake) not in told)
     findings.warnings.extend(found.warnings)
     return found.facts
 
@@ -204,6 +205,7 @@ def _load_learners(federation: FederationConfig, findings: Findings) -> None:
 
 def _learner(federation: FederationConfig, member: Member, node: NodeConfig | None) -> Learner:
     from p2pfl.learn.load import make_learner  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.privacy.protection import protection_of  # noqa: PLC0415 - as above
     from p2pfl.learn.table.agreed import with_agreed  # noqa: PLC0415 - as above
 
     return make_learner(
@@ -220,6 +222,7 @@ def _learner(federation: FederationConfig, member: Member, node: NodeConfig | No
         file=federation.path,
         compute=node.compute if node else None,
         reload_s=node.reload_s if node else None,
+        protection=protection_of(federation),
     )
 
 

@@ -417,6 +417,14 @@ def test_without_opacus_check_says_once_what_to_install(p2pfl, ward, change, mon
     assert outcome.err.count("pip install '.[privacy]'") == 1
 
 
+def test_a_model_that_mixes_rows_is_a_mistake_once_with_what_to_put_in_its_place(p2pfl, ward, change):
+    with_privacy(change, 'noise = 1.5\ndelta = 1e-4\naccountant = "rdp"')
+    change("task.py", "torch.nn.ReLU()", "torch.nn.BatchNorm1d(32)")
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 2
+    assert outcome.err.count("BatchNorm1d") == outcome.err.count("GroupNorm") == 1
+
+
 def test_launch_refuses_references_with_privacy_before_anything_starts(p2pfl, ward, change):
     with_privacy(change, "epsilon = 8.0\ndelta = 1e-4")
     outcome = p2pfl("launch", ward, "--references")

@@ -374,7 +374,7 @@ def test_another_number_of_sections_is_refused():
 
 
 def test_a_table_that_only_one_end_has_is_named_by_it_and_known_to_be_missing_by_the_other():
-    sections = (*FEDERATION.sections, ("privacy.epsilon", bytes(32)), ("privacy.delta", bytes([9]) * 32))
+    sections = (("privacy.epsilon", bytes(32)), ("privacy.delta", bytes([9]) * 32), *FEDERATION.sections)
     ours, theirs = meet_with_another_federation(FederationBinding(federation_id=bytes(32), sections=sections))
     assert {ours.sections, theirs.sections} == {("privacy.epsilon", "privacy.delta"), (OTHERS,)}
     assert any("[privacy]" in str(fault) for fault in (ours, theirs))

@@ -24,7 +24,7 @@ class Normalized(Method):
         if training.speed_correction != 1.0:
             raise ValueError("normalized corrects for speed itself: training.speed_correction must be 1")
         if training.optimizer != "sgd" or training.momentum:
-            raise ValueError("normalized counts the steps of plain SGD: training.momentum must be 0, training.optimizer sgd")
+            raise ValueError("normalized counts plain SGD steps: training.momentum must be 0, training.optimizer sgd")
 
     def trained(self, change: Array, node: NodeVectors, round: Round) -> New:
         return New({MODEL: change * like(change, self.steps / round.steps)})

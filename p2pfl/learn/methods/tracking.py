@@ -46,7 +46,7 @@ class Tracking(Method):
 
     def prepare(self, training: TrainingConfig) -> None:
         if training.optimizer != "sgd" or training.momentum:
-            raise ValueError("tracking takes a gradient for what plain SGD moved: training.momentum must be 0, training.optimizer sgd")
+            raise ValueError("tracking reckons with plain SGD: training.momentum must be 0, training.optimizer sgd")
 
     def begin(self, node: NodeVectors) -> Vectors:
         return {CORRECTION: self._correction(node)}

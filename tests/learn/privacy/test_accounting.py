@@ -91,7 +91,7 @@ def test_an_epsilon_that_no_noise_reaches_has_none():
 
 
 def test_many_kinds_count_as_fewer_that_tell_more():
-    spent = [Spend(4.0 + index % 3, 0.5 + index / 100, 1 + index) for index in range(20)]
+    spent = [Spend(4.0 + index / 8, 0.5 + index % 7 / 100, 1 + index) for index in range(20)]
     fewer = merged(spent)
     assert len(fewer) == MOST_KINDS
     assert sum(one.steps for one in fewer) == sum(one.steps for one in spent)

@@ -79,7 +79,7 @@ def test_asking_again_about_another_round_asks_no_accountant(plan, monkeypatch):
 
 
 def test_a_node_that_grows_pays_less_for_a_round_and_one_that_shrinks_ends_early():
-    found = plan_of(federation(epsilon=8.0), 200)
+    found = plan_of(federation(epsilon=8.0, accountant="rdp"), 200)
     large, small = found.spend(400), found.spend(160)
     assert large.rate < found.spend(200).rate < small.rate == 1.0
     spent = (found.spend(200)._replace(steps=8),)
@@ -151,6 +151,7 @@ def test_a_promise_that_cannot_be_kept_is_refused(privacy, samples, key, text, a
 
 def test_a_missing_opacus_is_said_before_anything_is_computed(monkeypatch):
     monkeypatch.setattr(accounting, "find_spec", lambda _: None)
+    described = federation(epsilon=8.0)
     with pytest.raises(UserError, match="Opacus") as caught:
-        plan_of(federation(epsilon=8.0), SAMPLES)
-    assert caught.value.key == "privacy"
+        plan_of(described, SAMPLES)
+    assert (caught.value.file, caught.value.key) == (str(described.path), "privacy")

@@ -124,11 +124,12 @@ def test_a_round_is_a_function_of_seed_node_and_round_where_chance_is_seeded(pro
 
 
 def test_where_chance_is_secret_no_round_is_another_and_torchs_generator_is_put_back(protected):
-    """Not the rows, not the dropout, not the noise."""
+    """Not the dropout, where all rows are seen and there is no noise; not the rows; not the noise."""
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    for how in ({"noise": 0.0}, {"noise": 1.0}):
-        made = [protected(data=(table(), None), model=dropout, chance=Secret(), how=how) for _ in range(2)]
+    for how in ({"training": FULL, "model": dropout}, {"training": replace(FULL, batch_size=5)}, {}):
+        noise = {} if not how else {"how": {"noise": 0.0}}
+        made = [protected(data=(table(), None), chance=Secret(), **how, **noise) for _ in range(2)]
         assert moved(made[0]).tobytes() != moved(made[1]).tobytes()
         assert moved(made[0]).tobytes() != moved(made[0]).tobytes()
     assert torch.equal(torch.get_rng_state(), before)

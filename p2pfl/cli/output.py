@@ -188,10 +188,10 @@ def privacy_facts(report: Report) -> dict[str, Any]:
     found = report.privacy
     if found is None:
         return {}
-    spent = "is not known of all nodes" if found.epsilon is None else f"at most {found.epsilon:.3g} spent"
+    spent = "not known of all nodes" if found.epsilon is None else f"at most {found.epsilon:.3g}"
     return {
-        "privacy of each " + found.unit: f"epsilon {spent}, of {found.budget:.3g}; delta {found.delta:g}",
-        "withheld": f"{', '.join(found.figures)}: they would tell of single rows",
+        "privacy of each " + found.unit: f"epsilon spent: {spent}; budget: {found.budget:.3g} at delta {found.delta:g}",
+        "withheld": f"{', '.join(found.figures)}: they would tell of the data without noise",
     }
 
 

@@ -248,7 +248,7 @@ def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
         if row["disk_refuses"]:
             yield f"{row['node']}: {row['disk_refuses']}"
     if any(row["privacy"] for row in rows):
-        yield "withheld, for they would tell of single rows: losses in training, and scores on data that are private"
+        yield "withheld, for they would tell of the data without noise: losses, and scores on private data"
 
 
 def _accused(name: str, held: dict[str, Any]) -> str:

@@ -32,9 +32,15 @@ def word_file(key_file: Path) -> Path:
 def give_word(key_file: Path) -> None:
     """Say once that the budget of the node with that key begins. Durable when this returns.
 
-    Raises StorageError: the disk refuses.
+    Whoever owns the key owns the word: root may give it for a node that runs as another user. Raises StorageError: the
+    disk refuses.
     """
-    replace_file(word_file(key_file), [_TEXT.format(word=secrets.token_hex(WORD_BYTES)).encode()])
+    path = word_file(key_file)
+    replace_file(path, [_TEXT.format(word=secrets.token_hex(WORD_BYTES)).encode()])
+    if os.geteuid() == 0 and key_file.exists():
+        owner = key_file.stat()
+        with refusal_of(path):
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def take_word(key_file: Path) -> str | None:

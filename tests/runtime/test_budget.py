@@ -93,7 +93,7 @@ def test_a_private_node_has_a_log_however_large_its_model_is(durability):
     node = SimpleNamespace(durability=durability, path=Path("node.toml"))
     learner = SimpleNamespace(size=10**9, local_state=dict)
     if durability == "snapshot":
-        with pytest.raises(UserError, match="node.durability: .*exchange, auto"):
+        with pytest.raises(UserError, match=r"node\.durability: .*exchange, auto"):
             durability_of(node, learner, private=True)
     else:
         assert durability_of(node, learner, private=True) == "exchange"
@@ -129,6 +129,16 @@ def test_a_word_begins_one_ledger_and_never_another(tmp_path):
     give_word(setup.node.key_file)
     assert "adds to it: epsilon 2" in budget.begin(setup, state)
     assert state.ledger.spent == ()
+
+
+def test_a_word_that_root_gives_is_the_node_s_to_take(tmp_path, monkeypatch):
+    (tmp_path / "node.key").touch()
+    owners = []
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.chown", lambda path, user, group, **_: owners.append((path, user, group)))
+    give_word(tmp_path / "node.key")
+    key = (tmp_path / "node.key").stat()
+    assert owners == [(word_file(tmp_path / "node.key"), key.st_uid, key.st_gid)]
 
 
 def test_without_privacy_a_word_is_left_where_it_is(tmp_path):

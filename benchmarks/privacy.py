@@ -82,6 +82,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=("digits", "mnist"), default="digits")
     parser.add_argument("--out", type=Path, required=True, help="the folder of results")
+    parser.add_argument("--rounds", type=int, help="in place of 20")
     parser.add_argument("--no-audits", action="store_true", help="accuracy and cost alone")
     given = parser.parse_args()
     if given.task == "mnist" and not Path(_mnist()).is_dir():
@@ -89,6 +90,7 @@ def main() -> int:
         return 2
     torch.set_num_threads(1)
     setting, folder = settings()[given.task], given.out / given.task
+    setting = replace(setting, rounds=given.rounds or setting.rounds)
     folder.mkdir(parents=True, exist_ok=True)
     costs = {
         (place, layer): _cell(folder / f"{place}, {layer}.json", lambda: _cost(setting, place, layer))  # noqa: B023

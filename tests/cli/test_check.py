@@ -398,6 +398,7 @@ def test_a_weak_promise_is_warned_of_and_one_that_cannot_be_kept_is_a_mistake(p2
     assert keys == {"privacy.delta"}
 
 
+@pytest.mark.long
 def test_where_no_data_are_here_the_noise_of_members_is_known_and_that_of_rows_is_not(p2pfl, ward, change):
     for index in range(4):
         shutil.rmtree(ward / f"node{index}")

@@ -65,6 +65,7 @@ def test_halves_have_equally_many_rows_each():
     assert len({row.tobytes() for row in members}) == 5
 
 
+@pytest.mark.long
 def test_members_of_a_small_node_are_found_without_any_layer():
     federation = federation_of(digits_task(), 2, rounds=2, local_steps=40, batch_size=8, learning_rate=0.5)
     task = federation.task.given

@@ -44,10 +44,10 @@ class Clock:
         return self._real() - self.behind_s
 
 
-def made(nodes: int, clock: Clock) -> Made:
+def made(nodes: int, clock: Clock, *, private: bool = False) -> Made:
     """Some time ago one member went away, or three of them; one has a neighbor without a session, one a full disk."""
     clock.behind_s = LONG_S
-    found = Made(nodes)
+    found = Made(nodes, private=private)
     found.feed.tell("started", None, "this node has started for the first time")
     silent = {4} if nodes < 20 else {17, 54, 120}
     began = TROUBLE_S if nodes < 20 else 2 * TROUBLE_S
@@ -66,6 +66,7 @@ def made(nodes: int, clock: Clock) -> Made:
 
 
 async def shoot(found: Made, nodes: int, folder: Path) -> None:
+    kind = "private" if found.private else str(nodes)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         async with (
             StatusPage("127.0.0.1:0", dict, site=found.display.overview) as page,
@@ -74,7 +75,7 @@ async def shoot(found: Made, nodes: int, folder: Path) -> None:
             for dark in (False, True):
                 for form in (DESK, PHONE):
                     tab = await new()
-                    name = f"page-{nodes}{'-phone' if form['phone'] else ''}-{'dark' if dark else 'light'}.png"
+                    name = f"page-{kind}{'-phone' if form['phone'] else ''}-{'dark' if dark else 'light'}.png"
                     await tab.open(f"http://127.0.0.1:{page.port}/", dark=dark, **form)
                     await tab.until(DRAWN)
                     await tab.until("document.getAnimations().every(one => one.playState !== 'running')")
@@ -105,6 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", type=int, nargs="+", default=[5, 200])
+    parser.add_argument("--private", action="store_true", help="members with a privacy budget, who tell no score")
     options = parser.parse_args()
     if browser.found is None:
         parser.error("there is no Chromium (Debian: apt install chromium)")
@@ -112,7 +114,7 @@ def main() -> None:
     for nodes in options.nodes:
         clock = Clock(0.0)
         time.monotonic = clock  # type: ignore[assignment]
-        asyncio.run(shoot(made(nodes, clock), nodes, options.folder))
+        asyncio.run(shoot(made(nodes, clock, private=options.private), nodes, options.folder))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.net.http import StatusPage
 from p2pfl.net.spread import period_s
 from p2pfl.reporting.measures import value_of
+from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.reporting.vitals import Vitals, bitmap, figure, in_row, realm_of, sign
 from p2pfl.runtime.display import Display
 from p2pfl.runtime.feed import Feed
@@ -59,9 +60,18 @@ class Made:
     """A display that is fed by `pass_time`: node 0 is the one that shows. `fast` says how much sooner rounds come."""
 
     def __init__(
-        self, nodes: int, topology: str = "", *, fast: float = 1.0, measures: Sequence[Measure] = (ACCURACY, LOSS)
+        self,
+        nodes: int,
+        topology: str = "",
+        *,
+        fast: float = 1.0,
+        measures: Sequence[Measure] = (ACCURACY, LOSS),
+        private: bool = False,
     ) -> None:
-        """The first of `measures` is the main one; one that is neither accuracy nor loss falls with the loss."""
+        """The first of `measures` is the main one; one that is neither accuracy nor loss falls with the loss. Who is
+        `private` has a budget, and tells no score.
+        """
+        self.private = private
         self.federation = federation_of(nodes, topology or ("ring" if nodes < 20 else "random-regular:degree=4"))
         self.chance = random.Random(1)
         self.fast = fast
@@ -94,7 +104,7 @@ class Made:
             began_at=self.began,
             measures=lambda: self.measures,
         )
-        status: Any = SimpleNamespace(core=core, alarms={})
+        status: Any = SimpleNamespace(core=core, alarms={}, privacy=lambda: self.budget(0))
         self.display = Display(
             federation=lambda: self.federation,
             own=0,
@@ -119,20 +129,27 @@ class Made:
         self.feed.stand(kind, peer, text)
         self.feed.tell(kind, peer, text, wrong=True)
 
+    def budget(self, index: int) -> PrivacyStatus | None:
+        spent = 8.0 * math.sqrt(min(1.0, self.rounds[index] / ROUNDS))
+        left = max(0, ROUNDS - int(self.rounds[index]))
+        told = PrivacyStatus("record", round(spent, 4), 8.0, 1e-5, left, "open" if left else "spent")
+        return told if self.private else None
+
     def accuracy(self, index: int) -> float:
         base = 0.965 - 0.02 * math.sin(index * 12.9898)
         return base - 0.75 * math.exp(-self.rounds[index] / 25) + self.chance.gauss(0, 0.003)
 
     def line(self, index: int) -> Any:
         rounds = int(self.rounds[index])
-        loss = 0.05 + math.exp(-self.rounds[index] / 30)
+        loss = None if self.private else 0.05 + math.exp(-self.rounds[index] / 30)
         return SimpleNamespace(
             phase="finished" if rounds >= ROUNDS else "training",
             rounds=min(ROUNDS, rounds),
-            accuracy=max(0.0, self.accuracy(index)) if rounds else None,
+            accuracy=max(0.0, self.accuracy(index)) if rounds and not self.private else None,
             loss=loss,
             test_loss=loss,
-            metrics={one.name: 9 * loss + 0.1 * index for one in self.measures},
+            metrics={} if loss is None else {one.name: 9 * loss + 0.1 * index for one in self.measures},
+            privacy=self.budget(index),
             neighbor_distance=0.004 + 0.3 * math.exp(-self.rounds[index] / 20),
             staleness=SimpleNamespace(mean=0.5 + 0.2 * math.sin(index)),
             bytes_sent=int(self.sent[index]),
@@ -164,6 +181,7 @@ class Made:
                 charter=0,
                 software=software(),
                 metrics=tuple(figure(value_of(line, one)) for one in in_row(self.measures)),
+                epsilon=None if line.privacy is None else figure(line.privacy.epsilon),
             ),
             identity_of(index),
             realm_of(self.federation),

@@ -82,8 +82,9 @@ class Federation:
     `task` is a `Task`, or the name of a task as a federation file has it, with `options` for its other keys. `nodes` is
     their number, or a list of names. `topology` is the graph (`p2pfl topology list`), `edge` holds settings of single
     edges: dictionaries with `between` and `compressor`. `method` and `rule` may be a class or a function of your
-    program. `device` and `precision` say where nodes train and how exactly, as in a node file: one for all, or a
-    dictionary by node. All other keywords are those of `[training]` and `[gossip]`.
+    program. `privacy` is a dictionary of the keys of `[privacy]`. `device` and `precision` say where nodes train and
+    how exactly, as in a node file: one for all, or a dictionary by node. All other keywords are those of `[training]`
+    and `[gossip]`.
 
     Raises UserError: a keyword is unknown or has an impossible value, or the graph is not connected.
     """
@@ -100,15 +101,18 @@ class Federation:
         edge: Sequence[Mapping[str, Any]] = (),
         device: str | Mapping[str, str] = "cpu",
         precision: str | Mapping[str, str] = "float32",
+        privacy: Mapping[str, Any] | None = None,
         **settings: Unpack[Keywords],
     ) -> None:
-        _check_shapes(task, options, edge)
+        _check_shapes(task, options, edge, privacy)
         given = None if isinstance(task, str) else task
         called = task if isinstance(task, str) else getattr(task, "name", "") or OF_A_TASK
         head = {"name": name, "seed": _plain(seed), "topology": topology}
         told = {key: _plain(value) for key, value in (options or {}).items() if value is not None}
         document: dict[str, Any] = {"federation": head, "task": {**told, "name": called}}
         document |= _tables(settings)
+        if privacy is not None:
+            document["privacy"] = {key: _plain(value) for key, value in privacy.items() if value is not None}
         document["node"] = _members(_plain(nodes))
         document["edge"] = [dict(one) for one in edge]
         self._config = _checked(document, given)
@@ -228,7 +232,7 @@ def _unknown(key: str, value: Any) -> UserError:
     return Federation.in_keywords(mistakes.found[0])
 
 
-def _check_shapes(task: Any, options: Any, edge: Any) -> None:
+def _check_shapes(task: Any, options: Any, edge: Any, privacy: Any) -> None:
     """Refuse what could not become a document."""
     if not isinstance(task, str | Task | LearnerFactory):
         raise UserError("no task", file=WHERE, key="task", value=task, allowed="a p2pfl.Task, or the name of one")
@@ -238,6 +242,9 @@ def _check_shapes(task: Any, options: Any, edge: Any) -> None:
     if not isinstance(edge, list | tuple) or not all(isinstance(one, Mapping) for one in edge):
         allowed = "a list of dictionaries with between and compressor"
         raise UserError("impossible value", file=WHERE, key="edge", value=edge, allowed=allowed)
+    if not (privacy is None or isinstance(privacy, Mapping)):
+        allowed = "a dictionary of the keys of [privacy], such as {'epsilon': 8.0, 'delta': 1e-5}"
+        raise UserError("impossible value", file=WHERE, key="privacy", value=privacy, allowed=allowed)
 
 
 def _read(key: str, value: Any, *, least: int) -> int:

@@ -19,6 +19,7 @@ from p2pfl.core.staleness import Turns
 from sim.host import Host, HostPace, HostPlan, NodeEngine, Watch
 from sim.kernel import Kernel
 from sim.network import Network
+from sim.purse import Purse
 from sim.trace import Trace, TraceKind
 from sim.worlds.model import LinkSpec, SlowNodes
 
@@ -50,7 +51,7 @@ class Surroundings:
 
 
 class Cluster(Generic[E]):
-    """`settings`, `paces` and `steps` are per node."""
+    """`settings`, `paces`, `steps` and `purses` are per node; without purses no round is paid for."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Cluster(Generic[E]):
         settings: Sequence[Settings],
         paces: Sequence[HostPace],
         steps: Sequence[int],
+        purses: Sequence[Purse] | None = None,
         watch: Watch | None = None,
         on_commit: Callable[[int], None] | None = None,
     ) -> None:
@@ -95,6 +97,7 @@ class Cluster(Generic[E]):
                 pace=paces[index],
                 steps=steps[index],
                 engine_ns=around.engine_ns,
+                purse=purses[index] if purses else None,
             )
             host = Host(
                 plan,
@@ -132,7 +135,10 @@ class Cluster(Generic[E]):
     def forget(self, index: int) -> None:
         """The disk of a node that is down is lost."""
         self.trace.add(self.kernel.now_ns, TraceKind.FORGOT, index, 0, 0)
-        self.hosts[index].engine.forget()
+        host = self.hosts[index]
+        host.engine.forget()
+        if host.plan.purse is not None:
+            host.plan.purse.is_lost = True
 
     def restart(self, index: int) -> None:
         """Start again, unless it was removed from the federation meanwhile."""

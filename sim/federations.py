@@ -15,6 +15,7 @@ from p2pfl.config.model import GOSSIP, Edges, FederationConfig, GossipConfig, Me
 from p2pfl.config.tables import Mistakes, read_table
 from p2pfl.errors import UserError
 from p2pfl.learn.load import resolved
+from sim.privacy import refuse_broken, with_privacy
 from sim.worlds.memory import check_count
 from topologies import TopologyError
 from topologies.graph import components
@@ -36,12 +37,14 @@ def describe(
     rule: str | None = None,
     compressor: str | None = None,
     method: str | None = None,
+    privacy: str | None = None,
     seed: int | None = None,
 ) -> FederationConfig:
     """What is None is as the file has it, or as in `p2pfl demo`.
 
     Another number of nodes than the file's means other members, of the same kind; another number, topology or seed
     another graph. What the file says of single edges holds for those that are left; `compressor` is that of the others.
+    `privacy` is a line as in `sim.privacy`.
     Raises UserError: a mistake in the file or in an option; DisconnectedGraph: the graph is not connected.
     """
     if nodes is not None:
@@ -63,7 +66,8 @@ def describe(
         options = {**federation.task.options, "partition": partition}
         federation = replace(federation, task=replace(federation.task, options=options))
     wanted = {key: value for key, value in (("rule", rule), ("compressor", compressor)) if value is not None}
-    return replace(federation, gossip=_gossip(federation.gossip, wanted))
+    federation = replace(federation, gossip=_gossip(federation.gossip, wanted))
+    return refuse_broken(federation if privacy is None else with_privacy(federation, privacy))
 
 
 def own_tables(federation: FederationConfig) -> dict[str, dict[str, Any]]:

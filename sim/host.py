@@ -46,6 +46,7 @@ from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
 from p2pfl.reporting.status import MeanAndMax
 from sim.kernel import NS, Kernel
+from sim.purse import Purse
 from sim.trace import Trace, TraceKind
 
 NEVER = float("inf")
@@ -144,7 +145,9 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlan:
-    """How a host is built each time it starts. `steps` are those of a local round."""
+    """How a host is built each time it starts. `steps` are those of a local round; `purse` pays for each, if privacy is
+    promised.
+    """
 
     index: int
     neighbors: tuple[int, ...]
@@ -153,6 +156,7 @@ class HostPlan:
     pace: HostPace
     steps: int
     engine_ns: int
+    purse: Purse | None = None
 
 
 class Host(Generic[E_co]):
@@ -291,9 +295,13 @@ class Host(Generic[E_co]):
         kind, number = TRACED[type(operation)]
         if event is not None:
             kind = ANSWERS.get(type(event), kind)
-            self.answers_ns = max(self.answers_ns, now_ns) + self.engine_ns
-            self.kernel.at_ns(self.answers_ns, partial(self._answer, self.life, event))
+            self._answer_later(event)
         self.trace.add(now_ns, kind, self.index, getattr(operation, "peer", 0), number(operation))
+
+    def _answer_later(self, event: Event) -> None:
+        """One operation after the other."""
+        self.answers_ns = max(self.answers_ns, self.kernel.now_ns) + self.engine_ns
+        self.kernel.at_ns(self.answers_ns, partial(self._answer, self.life, event))
 
     def _answer(self, life: int, event: Event) -> None:
         if life == self.life:
@@ -302,6 +310,10 @@ class Host(Generic[E_co]):
                 self.on_commit(self.index)
 
     def _train(self, effect: StartRound) -> None:
+        refused = None if self.plan.purse is None else self.plan.purse.pay()
+        if refused is not None:
+            self._answer_later(refused)
+            return
         self.has_begun = True
         self._note(TraceKind.ROUND_BEGUN, effect.index)
         self.engine.begin_round(effect.index, accompanied=effect.accompanied)

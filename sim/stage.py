@@ -16,6 +16,7 @@ from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import Seen
 from p2pfl.engine.codecs import codecs_of
+from p2pfl.learn.privacy.plan import planned_rounds
 from p2pfl.learn.stopping import gauge_of
 from p2pfl.reporting.sketch import Sketch
 from sim.attacks import Attack, parse_attack
@@ -26,6 +27,7 @@ from sim.lazy import Begun, EdgeCodecs, LazyEngine, Pairs, Plane
 from sim.learning.batched import Ahead, BatchedLearners
 from sim.liars import Liars
 from sim.oracle import Oracle
+from sim.purse import Purse
 from sim.worlds.amendments import Step, all_edges, steps_of
 from sim.worlds.faults import Crash, FaultPlan, Join, Rejoin, Restart, Separate, plan_faults
 from sim.worlds.model import WorldSpec
@@ -115,6 +117,9 @@ class Stage:
             settings=self._settings(federation, gammas),
             paces=node_speeds(spec, federation),
             steps=[given.learners.steps(node) for node in range(self.nodes)],
+            purses=None
+            if federation.privacy is None
+            else [Purse(planned_rounds(federation)) for _ in range(self.nodes)],
             watch=self.oracle,
             on_commit=on_commit,
         )

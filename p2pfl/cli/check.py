@@ -76,6 +76,7 @@ def _survey(federation: FederationConfig, findings: Findings, liars: int | None)
     _warn(federation, findings)
     _look_for_room(federation, findings)
     _look_at_method(federation, findings)
+    privacy = _look_at_privacy(federation, findings)
     traffic, mistakes = traffic_facts(federation, findings.learners.values())
     findings.mistakes.extend(mistakes)
     graph = _graph(federation, findings, liars, traffic["parameters"] if traffic else None)
@@ -104,6 +105,7 @@ def _survey(federation: FederationConfig, findings: Findings, liars: int | None)
         "rule": rule,
         "traffic": traffic,
         "tables": findings.tables.rows if findings.tables else None,
+        "privacy": privacy,
     }
 
 
@@ -115,6 +117,17 @@ def _look_at_tables(federation: FederationConfig, findings: Findings) -> None:
         findings.mistakes.extend(findings.tables.mistakes)
         findings.warnings.extend(findings.tables.warnings)
         logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would say the same again
+
+
+def _look_at_privacy(federation: FederationConfig, findings: Findings) -> dict[str, Any] | None:
+    from p2pfl.cli.check_privacy import look_at_privacy  # noqa: PLC0415 - `--help` stays instant
+
+    here = sorted(findings.here.keys() & findings.learners.keys())
+    found = look_at_privacy(federation, {index: findings.learners[index].samples for index in here})
+    told = set(map(str, findings.mistakes))  # by a learner, which has a plan too
+    findings.mistakes.extend(mistake for mistake in found.mistakes if str(mistake) not in told)
+    findings.warnings.extend(found.warnings)
+    return found.facts
 
 
 def _look_at_method(federation: FederationConfig, findings: Findings) -> None:
@@ -192,6 +205,7 @@ def _load_learners(federation: FederationConfig, findings: Findings) -> None:
 
 def _learner(federation: FederationConfig, member: Member, node: NodeConfig | None) -> Learner:
     from p2pfl.learn.load import make_learner  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.privacy.protection import protection_of  # noqa: PLC0415 - as above
     from p2pfl.learn.table.agreed import with_agreed  # noqa: PLC0415 - as above
 
     return make_learner(
@@ -208,6 +222,7 @@ def _learner(federation: FederationConfig, member: Member, node: NodeConfig | No
         file=federation.path,
         compute=node.compute if node else None,
         reload_s=node.reload_s if node else None,
+        protection=protection_of(federation),
     )
 
 
@@ -230,6 +245,8 @@ def _warn_of_data(federation: FederationConfig, findings: Findings) -> None:
     for name, learner in here.items():
         if text := unscaled(learner):
             findings.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
+    if federation.privacy is not None:
+        return  # what each of them holds is nothing for the others
     classes = {name: found for name, learner in here.items() if (found := own_classes(learner)) is not None}
     text = about_lone_classes(federation.gossip.rule, classes) if len(classes) == len(names) else None
     findings.warnings += [] if text is None else [text]
@@ -248,12 +265,12 @@ def _look_for_room(federation: FederationConfig, findings: Findings) -> None:
         node, learner = findings.here[index], findings.learners[index]
         peers = federation.neighbors(index)
         try:
-            method = method_of(federation)
+            method, private = method_of(federation), federation.privacy is not None
             state = NodeState.new(learner.initial(), learner.samples, peers, learner.local_state(), method)
-            needs = needs_of(state, durability_of(node, learner), codecs_of(federation, index), method)
+            needs = needs_of(state, durability_of(node, learner, private=private), codecs_of(federation, index), method)
             shortage = needs.shortage(node)
         except UserError as error:
-            if error.key == "node.state_dir":  # others are found elsewhere
+            if error.key in ("node.state_dir", "node.durability"):  # others are found elsewhere
                 findings.mistakes.append(error)
         else:
             findings.warnings += [shortage] if shortage else []
@@ -295,11 +312,13 @@ def _member_row(federation: FederationConfig, member: Member, findings: Findings
 
 
 def _targets(federation: FederationConfig, findings: Findings) -> dict[str, Any] | None:
-    """How far the targets of the nodes that are here are apart; None where they cannot be compared."""
+    """How far the targets of the nodes that are here are apart; None where they cannot, or must not, be compared."""
     from dataclasses import asdict  # noqa: PLC0415 - `--help` stays instant
 
     from p2pfl.learn.shift import label_shift, targets_of  # noqa: PLC0415 - as above
 
+    if federation.privacy is not None:
+        return None
     here = sorted(findings.learners.keys() & findings.here.keys())
     found = label_shift({federation.members[index].name: targets_of(findings.learners[index]) for index in here})
     return None if found is None else asdict(found) | {"in_words": found.in_words}
@@ -325,6 +344,7 @@ def _as_row(mistake: UserError) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any]) -> None:
+    from p2pfl.cli.check_privacy import print_privacy  # noqa: PLC0415 - as above
     from p2pfl.cli.check_tables import print_tables  # noqa: PLC0415 - as above
     from p2pfl.cli.compressors import print_traffic  # noqa: PLC0415 - as above
     from p2pfl.cli.rules import print_rule  # noqa: PLC0415 - as above
@@ -344,6 +364,8 @@ def _print(report: dict[str, Any]) -> None:
             print_traffic(report["traffic"])
         if report["tables"]:
             print_tables(report["tables"])
+        if report["privacy"]:
+            print_privacy(report["privacy"])
     for warning in report["warnings"]:
         click.echo(f"\nwarning: {warning}")
     click.echo(f"\n{len(report['mistakes']) or 'no'} mistake{'s' * (len(report['mistakes']) != 1)}")

@@ -17,6 +17,7 @@ from p2pfl.cli.output import (
     learned_facts,
     log_option,
     node_rows,
+    privacy_facts,
     reference_facts,
     size,
     where,
@@ -127,13 +128,17 @@ def run_fleet(
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
     from p2pfl.runtime.claim import claimed  # noqa: PLC0415 - as above
     from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
+    from p2pfl.runtime.references import refuse_references  # noqa: PLC0415 - as above
 
+    if references:
+        refuse_references(federation, "--references")
     check_report(report)
     check_logs(log)
     if plot is not None:
         check_picture(plot)
     fleet = Fleet(federation, lies, spawn=spawn, restart=restart, verbose=verbose)
     with claimed(federation, [child.node for child in fleet.children]):
+        _require_budget(federation)
         logs = open_logs(log)
         try:
             written = asyncio.run(_watch(fleet, quiet=quiet, logs=logs))
@@ -148,6 +153,21 @@ def run_fleet(
         written.plot(plot)
         click.echo(f"picture: {plot}", err=True)
     return _judge(fleet, written)
+
+
+def _require_budget(federation: FederationConfig) -> None:
+    """Where nothing would be trained at all, say so before it is not. Raises UserError: nobody here has a budget."""
+    if federation.privacy is None:
+        return
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.spending import purses  # noqa: PLC0415 - as above
+
+    without = [one.name for one in purses(federation) if not (one.has_begun or one.is_waiting)]
+    if len(without) == len(federation.present):
+        text, allowed = "no node has one, so that none would train", f"p2pfl privacy begin {federation.path.parent}"
+        raise UserError(text, file=federation.path, key="the privacy budget", allowed=allowed)
+    for name in without:
+        click.echo(f"warning: {name} has no privacy budget: it will only mix", err=True)
 
 
 def _compare(written: Report, fleet: Fleet) -> None:
@@ -223,6 +243,7 @@ def _show(report: Report, form: Form) -> None:
         "attack success, mean": success and success.mean,
         "attack success, most": success and success.max,
         "held against": in_words(report.held_against),
+        **privacy_facts(report),
         "consensus distance": report.consensus_distance,
         "algebraic connectivity": report.algebraic_connectivity,
         "contraction, predicted": report.contraction.predicted,

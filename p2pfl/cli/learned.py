@@ -53,6 +53,10 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
     if finetune:
         learned = learned.finetuned(finetune)
     facts = _facts(learned)
+    if getattr(learned.learner, "plan", None) is not None:
+        text = "withheld, for they would tell of the data without noise: scores on the node's own data"
+        text += "" if facts["test_samples"] else ", and on a test set that is private"
+        click.echo(text, err=True)
     if form == "json":
         write_json(facts)
     else:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from p2pfl.cli.output import figure, footnote, size
+from p2pfl.cli.output import figure, footnote, size, spent_of
 from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.reporting.history import Point
@@ -84,7 +84,7 @@ class LiveView:
         title = f"{self.fleet.federation.name}: {self.fleet.federation.topology}, {self.fleet.elapsed_s:.0f} s"
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
         measures = self._measures()
-        for column in (*BEFORE, *(one.label for one in shown(measures)), *AFTER):
+        for column in (*BEFORE, *(one.label for one in self._told(measures)), *self._after):
             table.add_column(column, justify="left" if column in ("node", "state") else "right")
         for child in self.fleet.children:
             cells = self._row(child, measures)
@@ -101,8 +101,21 @@ class LiveView:
             )
             for line in lines
         ]
+        if self.fleet.federation.privacy is not None:
+            notes.append("withheld, for they would tell of the data without noise: losses, and scores on private data")
         table.caption, table.caption_justify = "\n".join(filter(None, notes)) or None, "left"
         return table
+
+    def _told(self, measures: Sequence[Measure]) -> tuple[Measure, ...]:
+        """Those that have a column: in a private run, whatever any node tells."""
+        lines = [child.last for child in self.fleet.children if child.last is not None]
+        if self.fleet.federation.privacy is None:
+            return shown(measures)
+        return tuple(one for one in shown(measures) if any(value_of(line, one) is not None for line in lines))
+
+    @property
+    def _after(self) -> tuple[str, ...]:
+        return AFTER if self.fleet.federation.privacy is None else ("epsilon", *AFTER)
 
     def _measures(self) -> tuple[Measure, ...]:
         return measures_of(child.last for child in self.fleet.children if child.last is not None)
@@ -111,13 +124,21 @@ class LiveView:
         line = child.last
         style = "red" if child.died else "green" if child.exit_code == 0 else "yellow"
         if line is None:
-            return [child.name, f"[{style}]{child.state}[/]", *["-"] * (1 + len(shown(measures)) + len(AFTER))]
+            return [
+                child.name,
+                f"[{style}]{child.state}[/]",
+                *["-"] * (1 + len(self._told(measures)) + len(self._after)),
+            ]
         rounds = self.fleet.federation.training.rounds
         return [
             child.name,
             f"[{style}]{child.state}[/]",
             _rounds(line.rounds, rounds),
-            *(figure(value_of(line, one), stale=line.test_is_stale, form=_form(one)) or "-" for one in shown(measures)),
+            *(
+                figure(value_of(line, one), stale=line.test_is_stale, form=_form(one)) or "-"
+                for one in self._told(measures)
+            ),
+            *([] if self.fleet.federation.privacy is None else [spent_of(line.privacy) or "-"]),
             _figure(line.staleness.mean, ".1f"),
             size(line.bytes_sent),
             f"{line.peers}, {line.quarantined} away" if line.quarantined else str(line.peers),

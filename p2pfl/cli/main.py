@@ -79,6 +79,7 @@ COMMANDS: Mapping[str, str] = {
     "evaluate": "Test the model that a node has learned.",
     "export": "Write the model that a node has learned as a plain file.",
     "predict": "Score the rows of a table with the model that was learned.",
+    "privacy": "Begin the privacy budgets of nodes, and show what is spent of them.",
 }
 ROOMS: Mapping[str, str] = {
     "key": "new",
@@ -89,6 +90,7 @@ ROOMS: Mapping[str, str] = {
 }
 """The modules of commands that have no module of the same name."""
 JOINED: Mapping[str, str] = {
+    "audit": "Attack an own federation as its neighbors could, without and with privacy.",
     "sim": "Simulate a federation of up to thousands of nodes, with losses, crashes and attacks.",
     "topology": "List, compare and design graphs: how fast they mix, and which one to use.",
 }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from p2pfl.learn.metrics import Measure
     from p2pfl.reporting.history import ModelScore
     from p2pfl.reporting.report import NodeReport, Report
+    from p2pfl.reporting.status import PrivacyStatus
 
 Form = Literal["table", "json", "csv"]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -149,19 +150,23 @@ def write_report(report: Report, path: Path) -> None:
 def node_rows(nodes: Iterable[NodeReport], measures: Sequence[Measure]) -> list[dict[str, Any]]:
     """What a table shows of these `nodes` of a report, whose task is measured by `measures`, the main one first."""
     known = list(nodes)
+    private = any(node.privacy is not None for node in known)
     compared = any(node.alone is not None for node in known)
-    return [
+    rows = [
         {
             "node": node.name,
             "state": _state(node),
             "rounds": node.rounds,
             "samples": node.samples,
             **_scores(node, measures, compared=compared),
+            **({"epsilon": spent_of(node.privacy)} if private else {}),
             "staleness": node.staleness and node.staleness.mean,
             "sent": node.bytes_sent and size(node.bytes_sent),
         }
         for node in known
     ]
+    untold = {key for key in rows[0] if private and all(row[key] is None for row in rows)} if rows else set()
+    return [{key: value for key, value in row.items() if key not in untold} for row in rows]
 
 
 def learned_facts(report: Report, *, worst_of: str = "node", mean_of: str = "") -> dict[str, Any]:
@@ -176,6 +181,30 @@ def learned_facts(report: Report, *, worst_of: str = "node", mean_of: str = "") 
     }
     means = {f"{one.label}, mean": value_of(report, one) for one in others}
     return facts | {name: found and found.mean for name, found in means.items()}
+
+
+def privacy_facts(report: Report) -> dict[str, Any]:
+    """What is promised by a private run, what of it is spent, and what the tables lack for that."""
+    found = report.privacy
+    if found is None:
+        return {}
+    spent = "not known of all nodes" if found.epsilon is None else f"at most {found.epsilon:.3g}"
+    return {
+        "privacy of each " + found.unit: f"epsilon spent: {spent}; budget: {found.budget:.3g} at delta {found.delta:g}",
+        "withheld": f"{', '.join(found.figures)}: they would tell of the data without noise",
+    }
+
+
+def spent_of(privacy: PrivacyStatus | None) -> str | None:
+    """What a node has spent of its budget, in one cell."""
+    return None if privacy is None else spent_text(privacy.epsilon, privacy.budget, privacy.state)
+
+
+def spent_text(epsilon: float | None, budget: float | None = None, state: str = "open") -> str:
+    if epsilon is None:
+        return state
+    of = "" if budget is None else f" of {budget:.3g}"
+    return f"{epsilon:.3g}{of}" + ("" if state == "open" else f", {state}")
 
 
 def reference_facts(report: Report) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from p2pfl.cli.output import Form, cell, figure, format_option, log_option
+from p2pfl.cli.output import Form, cell, figure, format_option, log_option, spent_of
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, Member, NodeConfig
@@ -196,12 +196,14 @@ def _in_words(line: NodeLine) -> str:
     tested = {"test loss" if one.name == "loss" else one.label: value_of(line, one) for one in measures_of([line])}
     if len(tested) > 1:
         del tested["test loss"]
+    if line.privacy is not None:
+        tested = {label: value for label, value in tested.items() if value is not None}
     shown = {
         "round": line.rounds,
         "phase": line.phase,
         **{label: figure(value, stale=line.test_is_stale) for label, value in tested.items()},
         "tested": f"after round {line.tested_round}" if line.test_is_stale else None,
-        "loss": line.loss,
+        **({"loss": line.loss} if line.privacy is None else {"epsilon": spent_of(line.privacy)}),
         "staleness": line.staleness.mean,
         "peers": line.peers,
         "sent": line.bytes_sent,

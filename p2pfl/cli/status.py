@@ -8,15 +8,18 @@ from typing import Any
 import click
 
 from p2pfl.cli.asking import DIED, LocalFederation, ask_federation, ask_status, is_folder, place_of, read_folder
-from p2pfl.cli.output import Form, age, cell, figure, footnote, format_option, write_rows
+from p2pfl.cli.output import Form, age, cell, figure, footnote, format_option, spent_text, write_rows
 
 AT_ONCE = 32
 SELDOM = (
     *("metrics", "rule", "liars_borne", "rounds_alone", "held_against", "kept", "pace_set_by", "device"),
+    "privacy",
     "second_hand",
 )
-"""Columns of other metrics, of robust rules, of who sets the pace, of devices, and of who tells: a table leaves out
-those in which nobody says anything that is not usual."""
+"""Columns of other metrics, of robust rules, of who sets the pace, of devices, of privacy budgets, and of who tells: a
+table leaves out those in which nobody says anything that is not usual."""
+WITHHELD = ("accuracy", "loss")
+"""Likewise where there are privacy budgets."""
 TOLD_BELOW = ("tested_round", "test_is_stale", "disk_refuses")
 OTHER_NODE = "another node answers there"
 
@@ -116,6 +119,7 @@ def _second_hand(name: str, reason: str, heard: Mapping[str, Any]) -> dict[str, 
             "of": heard.get("of"),
             "peers": len(live) if isinstance(live, list) else None,
             "alarms": dict.fromkeys(heard.get("standing") or (), 1),
+            "privacy": None if heard.get("epsilon") is None else {"epsilon": heard["epsilon"]},
             "second_hand": {"by": heard["by"], "age_s": round(heard["age_s"], 1), "instead_of": reason},
             "well": reason != DIED and (over or not heard.get("quiet")),
         }
@@ -152,6 +156,7 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "alarms": said.get("alarms"),
         "disk_refuses": said.get("disk_refuses"),
         "device": said.get("device"),
+        "privacy": said.get("privacy"),
         "second_hand": None,
         "well": not isinstance(answer, str),
     }
@@ -201,6 +206,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
         "compressors": ", ".join(each) or None,
         "held_against": ", ".join(against) or None,
         "kept": least and f"{least[0]} {least[1]:.2g}",
+        "privacy": row["privacy"] and _spent(row["privacy"]),
         "second_hand": row["second_hand"] and f"{age(row['second_hand']['age_s'])} ago, by {row['second_hand']['by']}",
     }
 
@@ -210,10 +216,17 @@ def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
     quiet = (None, "mean", "cpu", 0)
     if form != "table":
         return rows
-    empty = {key for key in SELDOM if all(row[key] in quiet for row in rows)} | set(TOLD_BELOW)
+    private = any(row["privacy"] for row in rows)
+    some = SELDOM if not private or any(row["main"] is not None for row in rows) else (*SELDOM, *WITHHELD)
+    empty = {key for key in some if all(row[key] in quiet for row in rows)} | set(TOLD_BELOW)
     names = {row["metric"] for row in rows if row["metric"]}
     head = "main metric" if len(names) > 1 else next(iter(names), "accuracy")
     return [{key: value for key, value in _measured(row, head).items() if key not in empty} for row in rows]
+
+
+def _spent(privacy: Mapping[str, Any]) -> str:
+    """What a node says of its budget, or others have heard of it."""
+    return f"epsilon {spent_text(privacy.get('epsilon'), privacy.get('budget'), str(privacy.get('state', 'open')))}"
 
 
 def _measured(row: dict[str, Any], head: str) -> dict[str, Any]:
@@ -234,6 +247,8 @@ def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
             yield f"{row['node']}: {row['second_hand']['instead_of']}; told by {row['second_hand']['by']}"
         if row["disk_refuses"]:
             yield f"{row['node']}: {row['disk_refuses']}"
+    if any(row["privacy"] for row in rows):
+        yield "withheld, for they would tell of the data without noise: losses, and scores on private data"
 
 
 def _accused(name: str, held: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from p2pfl.cli.asking import PageAddress, ask_federation, is_folder, place_of, read_folder
-from p2pfl.cli.output import Form, age, format_option, size, write_json, write_rows
+from p2pfl.cli.output import Form, age, format_option, size, spent_text, write_json, write_rows
 from p2pfl.errors import P2PFLError
 
 if TYPE_CHECKING:
@@ -105,7 +105,9 @@ def view(found: dict[str, Any], *, rows: int, note: str = "", narrow: bool = Fal
     if note:
         parts.append(Text(note, style="bold red"))
     members = sorted(found["members"], key=lambda row: (-_trouble(row), row["index"]))
-    parts.append(_table(members[:rows], found["now"], _measures(found), narrow=narrow))
+    parts.append(
+        _table(members[:rows], found["now"], _measures(found), narrow=narrow, private=bool(found.get("privacy")))
+    )
     if len(members) > rows:
         parts.append(Text(f"and {len(members) - rows} more, in which nothing is wrong that is not above", style="dim"))
     parts += _alarms(found)
@@ -132,6 +134,11 @@ def _headline(found: dict[str, Any]) -> RenderableType:
         low, high = f"{min(scores):.3f}", f"{max(scores):.3f}"
         spread = "" if low == high else f" ({low} to {high})"
         figures = f"{_measures(found)[0]['label']} {sum(scores) / len(scores):.3f}{spread}; {figures}"
+    if privacy := found.get("privacy"):
+        epsilon = max([privacy["epsilon"] or 0.0, *_known(members, "epsilon")])
+        spent = spent_text(epsilon, privacy["budget"])
+        figures += f"\nprivacy: epsilon {spent} spent at delta {privacy['delta']:g}, of each {privacy['unit']}"
+        figures += "" if scores else "; scores are withheld"
     text = Text()
     text.append(f"{found['federation']}", style="bold")
     text.append(f"  {len(members)} members of {found.get('topology', '')}, seen by {found['node']}\n", style="dim")
@@ -161,7 +168,9 @@ def _measures(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"name": name, "label": name}]
 
 
-def _table(members: list[dict[str, Any]], now: float, measures: list[dict[str, Any]], *, narrow: bool) -> Table:
+def _table(
+    members: list[dict[str, Any]], now: float, measures: list[dict[str, Any]], *, narrow: bool, private: bool = False
+) -> Table:
     from rich import box  # noqa: PLC0415 - as above
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
@@ -171,15 +180,21 @@ def _table(members: list[dict[str, Any]], now: float, measures: list[dict[str, A
     table.add_column("state", overflow="fold", max_width=26)
     others = [] if narrow else [one for one in measures[1:] if one["name"] != "loss"][:MOST_OTHERS]
     main, wide = measures[0]["label"], () if narrow else ("distance", "sent")
-    for name in ("round", main, *(one["label"] for one in others), *wide, "heard"):
+    withheld = private and not _known(members, MAIN)
+    scores = () if withheld else (main, *(one["label"] for one in others))
+    for name in ("round", *scores, *(("epsilon",) if private else ()), *wide, "heard"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in members:
         state = Text(state_of(row), style=COLORS.get(state_of(row), "yellow"))
         for kind in row.get("standing") or ():
             state.append(f" {kind}", style="bold red")
         by = "*" if row.get("source") else ""
-        cells = [_cell(row.get("rounds"), "d"), _cell(row.get(MAIN), ".3f")]
-        cells += [_cell((row.get("scores") or {}).get(one["name"]), ".3f") for one in others]
+        cells = [_cell(row.get("rounds"), "d")]
+        if not withheld:
+            cells += [_cell(row.get(MAIN), ".3f")]
+            cells += [_cell((row.get("scores") or {}).get(one["name"]), ".3f") for one in others]
+        if private:
+            cells.append(_cell(row.get("epsilon"), ".3g"))
         if not narrow:
             cells.append(_cell(row.get("distance"), ".1e"))
             cells.append(size(row["bytes_sent"]) if isinstance(row.get("bytes_sent"), int) else "-")

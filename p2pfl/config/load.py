@@ -35,6 +35,8 @@ from p2pfl.config.model import (
     TaskConfig,
     TrainingConfig,
 )
+from p2pfl.config.privacy import read_privacy
+from p2pfl.config.promises import refuse_broken_promises
 from p2pfl.config.stop import MOST_ROUNDS, parse_stop
 from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
@@ -121,6 +123,8 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     head: dict[str, Any] = {"seed": 0, "topology": "ring", "name": ""} | _head(document.get("federation", {}), mistakes)
     task = _task(document.get("task", {}), mistakes)
     training = _training(document.get("training", {}), mistakes)
+    if "privacy" in document:
+        _train_no_longer(training, mistakes)
     gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", GOSSIP, mistakes))
     notices = _modernize(training, gossip, mistakes.file)
     network = read_table(document.get("network", {}), "network.", NETWORK, mistakes)
@@ -129,7 +133,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     told = document.get("edge", [])
     tables = read_edge_tables(told, mistakes) if "admin" in head else ()
     own = compressors_of(tables, members, edges) if "admin" in head else read_edges(told, members, edges, mistakes)
-    return FederationConfig(
+    federation = FederationConfig(
         path=mistakes.file.absolute(),
         **head,
         task=task,
@@ -142,8 +146,11 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         edge_compressors=own,
         edge_tables=tables,
         founders=tuple(member.key for member in members) if "admin" in head else (),
+        privacy=read_privacy(document.get("privacy"), mistakes),
         **network,
     )
+    refuse_broken_promises(federation, mistakes)
+    return federation
 
 
 def _head(table: Any, mistakes: Mistakes) -> dict[str, Any]:
@@ -170,6 +177,13 @@ def _training(table: Any, mistakes: Mistakes) -> dict[str, Any]:
     if "stop" in values:
         _bound_by_stop(values, mistakes)
     return values
+
+
+def _train_no_longer(values: dict[str, Any], mistakes: Mistakes) -> None:
+    """With a budget a node that is through only mixes: rounds beyond its own would have to be paid for."""
+    if values.setdefault("when_through", "mix") != "mix":
+        text = "with [privacy] a node trains no more rounds than its budget is for"
+        mistakes.add(text, "training.when_through", values["when_through"], "mix")
 
 
 def _bound_by_stop(values: dict[str, Any], mistakes: Mistakes) -> None:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from p2pfl.config.compressor import compressor
 from p2pfl.config.learning_rate import parse_schedule, schedule
 from p2pfl.config.method import method
+from p2pfl.config.privacy import PrivacyConfig
 from p2pfl.config.rule import rule, staleness
 from p2pfl.config.stop import stop
 from p2pfl.config.tables import (
@@ -205,6 +206,8 @@ class FederationConfig:
     """The charter that members, graph and rounds are from; None: they are from the file itself."""
     discovery: bool = False
     """Whether nodes find each other on a LAN, unless a node's own file says otherwise. Two nodes may disagree."""
+    privacy: PrivacyConfig | None = None
+    """What is promised to the people whose data are learned from; None: nothing."""
 
     @property
     def method(self) -> str:
@@ -320,7 +323,7 @@ class NodeConfig:
 
 Kinds = Mapping[str, Kind]
 
-TABLES = ("federation", "task", "training", "gossip", "network", "node", "edge")
+TABLES = ("federation", "task", "training", "gossip", "privacy", "network", "node", "edge")
 
 FEDERATION: Kinds = {"name": name(), "seed": whole(0), "topology": text(), "admin": public_keys()}
 
@@ -411,6 +414,7 @@ def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         "training": _training(federation),
         "gossip": dataclasses.asdict(federation.gossip),
         **_membership(federation),
+        **({} if federation.privacy is None else {"privacy": dataclasses.asdict(federation.privacy)}),
     }
     return tuple((name, _hash(_canonical(content), f"p2pfl-{name}")) for name, content in contents.items())
 
@@ -430,6 +434,7 @@ def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         **_by_key("gossip", federation.gossip),
         **({"federation.admin": _admin(federation)} if federation.admin else {}),
         **_membership(federation),
+        **({} if federation.privacy is None else _by_key("privacy", federation.privacy)),
     }
     return tuple((name, _hash(_canonical([name, content]), "p2pfl-key")) for name, content in contents.items())
 

@@ -125,7 +125,7 @@ class NoteLife(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StartRound(Struct, frozen=True, kw_only=True, gc=False):
-    """Train one local round from the model as it is now. -> RoundTrained
+    """Train one local round from the model as it is now. -> RoundTrained or RoundRefused
 
     `accompanied`: a neighbor is there. What balances mixing would drive a node whose neighbors are all gone away for
     ever.

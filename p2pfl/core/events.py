@@ -93,6 +93,17 @@ class RoundTrained(Struct, frozen=True, kw_only=True, gc=False):
     """What must improve for training to go on, lower is better; None: nobody asks, or it is not known yet."""
 
 
+class RoundRefused(Struct, frozen=True, kw_only=True, gc=False):
+    """The round that was to begin has not: the privacy budget does not reach, or could not be written to.
+
+    `for_good`: nor will any later one; else it is tried again. `planned`: nothing is wrong with that.
+    """
+
+    why: str
+    for_good: bool
+    planned: bool = False
+
+
 class RoundCommitted(Struct, frozen=True, kw_only=True, gc=False):
     """The model moved by the local round (or, with `failed`, did not: the result was not finite or training raised)."""
 
@@ -149,6 +160,7 @@ Event = (
     | MessageReceived
     | EngineResult
     | RoundTrained
+    | RoundRefused
     | RoundCommitted
     | Bootstrapped
     | Mixed

@@ -15,7 +15,15 @@ from p2pfl.core.amending import Amending
 from p2pfl.core.edge import Edge, announce, is_accompanied, say_done
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
 from p2pfl.core.ending import Ending, Reason
-from p2pfl.core.events import Bootstrapped, Mixed, RoundCommitted, RoundTrained, Started, StopRequested
+from p2pfl.core.events import (
+    Bootstrapped,
+    Mixed,
+    RoundCommitted,
+    RoundRefused,
+    RoundTrained,
+    Started,
+    StopRequested,
+)
 from p2pfl.core.facts import NEVER, Facts, Phase
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S, Gathering, Joining
@@ -27,7 +35,7 @@ from p2pfl.core.training import Pace, Training
 IDLE_S = 0.5
 """How often a node that is through and trains no longer looks whether the federation has ended."""
 
-RoundEvent = Started | RoundTrained | RoundCommitted | Bootstrapped | Mixed | StopRequested
+RoundEvent = Started | RoundTrained | RoundRefused | RoundCommitted | Bootstrapped | Mixed | StopRequested
 
 
 class Rounds:
@@ -64,6 +72,8 @@ class Rounds:
         """Whether an answer of the engine or the trainer is owed, or the node has not been started."""
         self.due = NEVER
         """When `advance` must be called next."""
+        self.refused_until = 0.0
+        """A round that could not begin is not tried again before."""
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -73,6 +83,8 @@ class Rounds:
                 return self._trained(event, now)
             case RoundCommitted():
                 return self._committed(event, now)
+            case RoundRefused():
+                return self._refused(event, now)
             case Started():
                 return self._started(now)
             case Bootstrapped():
@@ -113,6 +125,22 @@ class Rounds:
         training.look_at(event.figure)
         self.facts.alone += bool(self.edges) and not training.accompanied
         return [self._commit(trained=True, rho=training.pace.correction(event.steps, waited_s, now), now=now)]
+
+    def _refused(self, event: RoundRefused, now: float) -> list[Effect]:
+        """No round begins. Where none ever will, the node is through, and only mixes."""
+        if self.phase is Phase.FINISHED:
+            return []
+        self.working = False
+        self.refused_until = now + IDLE_S
+        training = self.training
+        if not event.for_good or training.out_of_budget:
+            return []
+        training.out_of_budget = event.why
+        self.ending.complete(now)
+        text = f"nothing more is trained after round {self.facts.rounds}: {event.why}"
+        if event.planned:
+            return [Alarm(kind="budget-spent", peer=None, text=text, notice=True)]
+        return [Alarm(kind="no-budget", peer=None, text=text)]
 
     def _committed(self, event: RoundCommitted, now: float) -> list[Effect]:
         self.working = False
@@ -190,9 +218,9 @@ class Rounds:
             return late_at if now < late_at else self.phase_from + LONGEST_JOIN_S
         if self.phase in (Phase.CLOSING, Phase.LINGERING):
             return min(self.phase_from + self.settings.linger_s, self.repeats.next_at)
-        if self.ending.is_through and not self.settings.overtime:
+        if self.ending.is_through and not self.training.goes_on:
             return now + IDLE_S
-        return self.tick.began_at
+        return max(self.tick.began_at, self.refused_until)
 
     # -- phases -----------------------------------------------------------------------------------------------------
 
@@ -242,7 +270,7 @@ class Rounds:
         reason = self._reason_to_end(now)
         if reason is not None:
             return effects + self._start_closing(reason, now)
-        if ending.is_through and not self.settings.overtime:
+        if (ending.is_through and not training.goes_on) or now < self.refused_until:
             return effects
         self.working = True
         training.begin_round(now, accompanied=is_accompanied(self.edges))

@@ -71,6 +71,8 @@ class Training:
     failed_rounds: int = 0
     best: Best | None = None
     """The best figure of its rounds, where one must improve."""
+    out_of_budget: str = ""
+    """Why nothing more may be trained, whatever there is to do; empty: it may."""
 
     def begin(self, now: float) -> bool:
         """True the first time."""
@@ -102,14 +104,21 @@ class Training:
             self.best = Best(figure, rounds + 1)
 
     def enough(self, now: float) -> str | None:
-        """Why this node has trained all that it had to; None: it has not."""
+        """Why this node has trained all that it had to, or may; None: it has not."""
         settings = self.settings
+        if self.out_of_budget:
+            return self.out_of_budget
         if settings.rounds is not None and self.facts.rounds >= settings.rounds:
             return f"{settings.rounds} rounds are done"
         if settings.rounds is None and self.elapsed_s(now) >= (settings.time_s or 0.0):
             return f"it has trained for {settings.time_s or 0.0:g} s"
         stop = settings.stop
         return None if stop is None else stop.why(self.best, self.facts.rounds, self.elapsed_s(now))
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a node that is through trains until the federation ends; else it only mixes."""
+        return self.settings.overtime and not self.out_of_budget
 
     def elapsed_s(self, now: float) -> float:
         """The time trained; where rounds were taken over, they are taken to have been as long as the own ones."""

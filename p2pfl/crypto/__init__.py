@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from p2pfl.errors import PeerFault
 
+OTHERS = "others"
+"""Stands for the sections that only the other's federation has."""
 WHOLE_SECTIONS = {
     "node": "the names or keys of [[node]] tables",
     "edges": "edges (the graph, or [[edge]] tables)",
     "schema": "the schema of the tables",
     "model": "the model's shape",
+    OTHERS: "a table that only one of the files has (such as [privacy])",
 }
 """What differs where no single key can be named."""
 

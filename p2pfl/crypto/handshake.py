@@ -35,7 +35,7 @@ from nacl.public import PrivateKey
 from nacl.signing import VerifyKey
 
 from p2pfl.core.messages import PROTOCOL
-from p2pfl.crypto import FederationMismatch, HandshakeFault, UnlistedKey
+from p2pfl.crypto import OTHERS, FederationMismatch, HandshakeFault, UnlistedKey
 from p2pfl.crypto.identity import PUBLIC_BYTES, SIGNATURE_BYTES, Identity
 
 KEY_BYTES = 32
@@ -46,6 +46,8 @@ M1_BYTES = KEY_BYTES + TAG_BYTES
 NONCE = bytes(crypto_aead_chacha20poly1305_ietf_NPUBBYTES)
 
 MAX_SECTIONS = 64
+PROOF_BYTES = SIGNATURE_BYTES + KEY_BYTES
+"""The signature and the MAC, at the end of an introduction."""
 
 T = TypeVar("T")
 
@@ -65,8 +67,7 @@ def m2_bytes(federation: FederationBinding) -> int:
 
 
 def m3_bytes(federation: FederationBinding) -> int:
-    plain = PUBLIC_BYTES + federation.blinded_bytes + SIGNATURE_BYTES + KEY_BYTES
-    return plain + crypto_aead_chacha20poly1305_ietf_ABYTES
+    return PUBLIC_BYTES + federation.blinded_bytes + PROOF_BYTES + crypto_aead_chacha20poly1305_ietf_ABYTES
 
 
 class _Steps:
@@ -129,7 +130,7 @@ class Initiator(_Steps):
         but trains something else; its `farewell` is still to be sent.
         """
         self._begin("second")
-        _expect_length("m2", m2, m2_bytes(self._federation))
+        _expect_sections("m2", m2, m2_bytes(self._federation), self._federation)
         ephemeral, c2 = m2[:KEY_BYTES], m2[KEY_BYTES:]
         # Whatever comes of it: who finds the ephemeral key later can open what was recorded of the session.
         ours, self._ephemeral = _present(self._ephemeral), None
@@ -201,7 +202,7 @@ class Responder(_Steps):
         part; FederationMismatch: it may, but trains something else.
         """
         self._begin("third")
-        _expect_length("m3", m3, m3_bytes(self._federation))
+        _expect_sections("m3", m3, m3_bytes(self._federation), self._federation)
         (secrets, th2), self._pending = _present(self._pending), None
         initiator = examine(Leg.of_initiator(secrets, th2), m3, self._federation)
         if initiator.public == self._identity.public:
@@ -263,7 +264,7 @@ def introduce(leg: Leg, identity: Identity, federation: FederationBinding) -> by
 
 
 def examine(leg: Leg, sealed: bytes, federation: FederationBinding) -> Introduction:
-    """Decrypt and verify the peer's introduction; `sealed` has the right length already.
+    """Decrypt and verify the peer's introduction; `sealed` has a possible length already.
 
     Raises HandshakeFault: any of it is not what `introduce` makes for this leg.
     """
@@ -272,7 +273,7 @@ def examine(leg: Leg, sealed: bytes, federation: FederationBinding) -> Introduct
     except CryptoError as error:
         raise HandshakeFault(f"the {leg.role}'s introduction was not sealed for this handshake") from error
     public, rest = plain[:PUBLIC_BYTES], plain[PUBLIC_BYTES:]
-    blinded, proofs = rest[: federation.blinded_bytes], rest[federation.blinded_bytes :]
+    blinded, proofs = rest[:-PROOF_BYTES], rest[-PROOF_BYTES:]
     signature, mac = proofs[:SIGNATURE_BYTES], proofs[SIGNATURE_BYTES:]
     statement = leg.statement(public, blinded)
     if not sodium_memcmp(mac, digest("introduction", statement, key=leg.mac_key)):
@@ -350,16 +351,20 @@ class FederationBinding:
         return b"".join([digest("federation", transcript, self.federation_id), *sections])
 
     def differences(self, transcript: bytes, theirs: bytes) -> tuple[str, ...]:
-        """Names of the sections in which a peer's blinded binding differs; "federation" if only the id does."""
+        """Names of the sections in which a peer's blinded binding differs; "federation" if only the id does, OTHERS if
+        it has all of ours and more, as where it alone has an optional table.
+        """
         ours = self.blinded(transcript)
         if ours == theirs:
             return ()
+        parts = [theirs[start : start + KEY_BYTES] for start in range(0, len(theirs), KEY_BYTES)]
+        same_places = len(theirs) == len(ours)
         names = []
         for place, (name, _) in enumerate(self.sections, start=1):
-            here = slice(place * KEY_BYTES, (place + 1) * KEY_BYTES)
-            if ours[here] != theirs[here]:
+            mine = ours[place * KEY_BYTES : (place + 1) * KEY_BYTES]
+            if mine != parts[place] if same_places else mine not in parts:
                 names.append(name)
-        return tuple(names) or ("federation",)
+        return tuple(names) or ("federation" if same_places else OTHERS,)
 
 
 def _present(secret: T | None) -> T:
@@ -367,6 +372,13 @@ def _present(secret: T | None) -> T:
     if secret is None:
         raise AssertionError("this secret was used up by an earlier step")
     return secret
+
+
+def _expect_sections(name: str, message: bytes, usual: int, federation: FederationBinding) -> None:
+    """A federation file with other optional tables has more sections than ours, or fewer."""
+    more, rest = divmod(len(message) - usual, KEY_BYTES)
+    if rest or not 0 <= len(federation.sections) + more < MAX_SECTIONS:
+        _expect_length(name, message, usual)
 
 
 def _expect_length(name: str, message: bytes, expected: int) -> None:

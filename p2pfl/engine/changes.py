@@ -21,6 +21,7 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
+from p2pfl.learn.privacy.accounting import Spend
 
 
 class RequestWasFrozen(Struct, frozen=True, kw_only=True, gc=False):
@@ -88,6 +89,12 @@ class LifeWasHeard(Struct, frozen=True, kw_only=True, gc=False):
     life: Life
 
 
+class BudgetWasSpent(Struct, frozen=True, kw_only=True, gc=False):
+    """A local round is paid for, which may begin once this is on disk."""
+
+    spend: Spend
+
+
 Change = (
     RequestWasFrozen
     | RequestWasApplied
@@ -97,6 +104,7 @@ Change = (
     | RoundWasCommitted
     | ModelWasReplaced
     | LifeWasHeard
+    | BudgetWasSpent
 )
 
 
@@ -122,6 +130,10 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) ->
             state.unmixed = state.best = None
         case LifeWasHeard(member=member, life=life):
             state.hear_life(member, life)
+        case BudgetWasSpent(spend=spend):
+            if state.ledger is None:
+                raise ValueError("a round was paid for without a ledger")
+            state.ledger = state.ledger.plus(spend)
         case _:
             assert_never(change)
 

@@ -22,8 +22,10 @@ from p2pfl.core.messages import Reply, Request
 from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine import changes as ch
+from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.state import EdgeState, NodeState, as_bytes, zeros
 from p2pfl.errors import StorageError
+from p2pfl.learn.privacy.accounting import Spend
 
 FORMAT = 3
 READABLE = (1, 2, FORMAT)
@@ -73,6 +75,8 @@ def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Imag
         "lives": {str(member): list(life) for member, life in state.lives.items()},
         "edges": edges,
     }
+    if state.ledger is not None:
+        header["ledger"] = state.ledger.plain()
     arrays: dict[str, Array] = {name: v.copy() if copied else v for name, v in vectors.items()}
     arrays |= {f"local.{name}": value for name, value in state.local.items()}
     return Image(header=header, arrays=arrays, blobs=blobs)
@@ -98,6 +102,7 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
         ended=header.get("ended"),
         life=Life(*header.get("life", FIRST_LIFE)),
         lives={int(member): Life(*life) for member, life in header.get("lives", {}).items()},
+        ledger=Ledger.of(header.get("ledger")),
     )
     state.local = {name.removeprefix("local."): np.array(a) for name, a in arrays.items() if name.startswith("local.")}
     for key, plain in header["edges"].items():
@@ -143,6 +148,8 @@ def entry(change: ch.Change) -> Entry:
             return "model", {"rounds": rounds, "elapsed_s": elapsed_s}, [as_bytes(model)]
         case ch.LifeWasHeard(member=member, life=life):
             return "life", {"member": member, "life": list(life)}, []
+        case ch.BudgetWasSpent(spend=spend):
+            return "budget", spend._asdict(), []
 
 
 def _round_entry(change: ch.RoundWasCommitted) -> Entry:
@@ -186,6 +193,8 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
             return ch.ModelWasReplaced(model=np.frombuffer(blobs[0], dtype=dtype), **header)
         case "life":
             return ch.LifeWasHeard(member=header["member"], life=Life(*header["life"]))
+        case "budget":
+            return ch.BudgetWasSpent(spend=Spend(**header))
     raise StorageError(f"unknown log entry {kind!r}")
 
 

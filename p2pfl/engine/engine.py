@@ -49,6 +49,7 @@ from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
 from p2pfl.engine.arithmetic import Seen, check_moved, distance, gain, has_moved, lead, learned, median, norm
 from p2pfl.engine.changes import (
+    BudgetWasSpent,
     Change,
     EdgesWereChanged,
     EdgeWasReset,
@@ -68,6 +69,7 @@ from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.learn.methods import Method, Round
 from p2pfl.learn.methods.method import overrides
 from p2pfl.learn.methods.plain import Plain
+from p2pfl.learn.privacy.accounting import Spend
 
 log = logging.getLogger("p2pfl")
 
@@ -151,6 +153,12 @@ class Engine:
             case NoteLife(member=member, life=life):
                 return self._done(None, LifeWasHeard(member=member, life=life))
         assert_never(operation)
+
+    def pay(self, spend: Spend) -> Change:
+        """Write down what the next round will spend: it must be on disk before that begins."""
+        change = BudgetWasSpent(spend=spend)
+        redo(self.state, change, codecs=self.codecs, method=self.method)
+        return change
 
     def begin_round(self, *, accompanied: bool) -> RoundStart:
         """What a local round begins with, in memory of its own. `accompanied`: a neighbor is there."""

@@ -16,6 +16,7 @@ from p2pfl.core.lives import FIRST_LIFE, Life
 from p2pfl.core.messages import DIGEST_BYTES
 from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
+from p2pfl.engine.ledger import Ledger
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
 from p2pfl.learn.methods.plain import Plain
@@ -95,6 +96,8 @@ class NodeState:
 
     `life` is the own one; `lives` those that were heard of, by member index.
 
+    `ledger` is what was spent of the privacy budget; None: there is none, or nothing is known of it.
+
     `unmixed` (c d,) are the channels as they were before a robust rule mixed them, from then until the next round is
     committed: so long neighbors are shown those. It does not outlive a crash: after one they see the mixed model once.
     """
@@ -115,6 +118,7 @@ class NodeState:
     lives: dict[int, Life] = field(default_factory=dict)
     local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
     kept: dict[str, Vector] = field(default_factory=dict)
+    ledger: Ledger | None = None
     unmixed: Vector | None = field(default=None, compare=False)
     scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -48,15 +48,7 @@ class Device:
 
     def move(self, value: Any) -> Any:
         """A tensor, or tensors in lists, tuples and dictionaries, there; anything else as it is."""
-        if self.is_host:
-            return value
-        if isinstance(value, Tensor):
-            return value.to(self.torch)
-        if isinstance(value, Mapping):
-            return {key: self.move(one) for key, one in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*map(self.move, value))
-        return type(value)(map(self.move, value)) if isinstance(value, list | tuple) else value
+        return value if self.is_host else over_tensors(lambda one: one.to(self.torch), value)
 
     def rows(self, read: Callable[[Tensor], tuple[Any, Any]]) -> Callable[[Tensor], tuple[Any, Any]]:
         """The same reader of rows, with what it reads there."""
@@ -69,16 +61,20 @@ class Device:
 
         return moved
 
-    def loss(self, module: nn.Module, loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+    def loss(self, module: Callable[[Any], Any], loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
         """The loss of (inputs, targets), in mixed precision where that is asked for: parameters stay as they are."""
         if not self.is_mixed:
             return lambda inputs, targets: loss(module(inputs), targets)
 
         def mixed(inputs: Any, targets: Any) -> Tensor:
-            with torch.autocast(self.torch.type, dtype=torch.bfloat16):
+            with self.precision():
                 return loss(module(inputs), targets)
 
         return mixed
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """In this outputs and losses are computed: in mixed precision where that is asked for."""
+        return torch.autocast(self.torch.type, dtype=torch.bfloat16) if self.is_mixed else nullcontext()
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
@@ -121,6 +117,17 @@ class Device:
     def mistake(self, text: str, allowed: str | None) -> UserError:
         """What the user should change in the node file."""
         return UserError(text, file=self.compute.file, key="node.device", value=str(self), allowed=allowed)
+
+
+def over_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """What `function` makes of a tensor, or of tensors in lists, tuples and dictionaries; anything else as it is."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {key: over_tensors(function, one) for key, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(over_tensors(function, one) for one in value))
+    return type(value)(over_tensors(function, one) for one in value) if isinstance(value, list | tuple) else value
 
 
 @contextmanager

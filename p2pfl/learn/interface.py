@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.learn.methods.method import Method
+from p2pfl.learn.privacy.plan import Plan
 
 Vector = NDArray[np.floating[Any]]
 """A one-dimensional array of float32, or of float64 in some tests."""
@@ -108,6 +109,12 @@ class Learner(Protocol):
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
         """The plain model: tensors by name as torch's `state_dict` would name them, local ones included."""
         ...
+
+
+def plan_by(learner: Learner) -> Plan | None:
+    """The plan of its noise; None: its rounds are not private."""
+    plan: Plan | None = getattr(learner, "plan", None)
+    return plan
 
 
 def device_of(learner: Learner) -> str:

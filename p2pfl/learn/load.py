@@ -18,6 +18,8 @@ from p2pfl.config.model import Compute, TaskConfig, TrainingConfig
 from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
+from p2pfl.learn.privacy.member import hidden_rounds
+from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.reloading import reloads
 from p2pfl.learn.sharing import KEY, WHOLE
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task
@@ -63,9 +65,11 @@ def make_learner(
     file: Path | None = None,
     compute: Compute | None = None,
     reload_s: float | None = None,
+    protection: Protection | None = None,
 ) -> Learner:
     """One node's learner, on the processor unless `compute` says otherwise. `local` is its `[data]` table, with paths
-    relative to `local_dir`; `reload_s`: it must be able to read its data again so often.
+    relative to `local_dir`; `reload_s`: it must be able to read its data again so often. With a `protection` its
+    rounds are private.
 
     Raises UserError: the task, its options or the node's data are wrong, or `share` does not fit the model.
     """
@@ -80,7 +84,7 @@ def make_learner(
         local={key: resolved(key, value, local_dir) for key, value in local.items()},
     )
     try:
-        learner = learner_for(task, context, training, share, compute)
+        learner = learner_for(task, context, training, share, compute, protection=protection)
         if reload_s is not None:
             reloads(learner, reload_s)
     except UserError as error:
@@ -97,26 +101,30 @@ def learner_for(
     training: TrainingConfig,
     share: Sequence[str] = WHOLE,
     compute: Compute | None = None,
+    *,
+    protection: Protection | None = None,
 ) -> Learner:
-    """The learner of one node, from a task that is already loaded.
+    """The learner of one node, from a task that is already loaded; with a `protection` its rounds are private.
 
-    Raises UserError: the node's data are wrong, `share` does not fit the model, or there is no such device.
+    Raises UserError: the node's data are wrong, `share` does not fit the model, there is no such device, or what is
+    promised cannot be kept.
     """
     compute = compute or Compute()
     if isinstance(task, Task):
         from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - a task without torch must not import it
 
-        return TorchLearner(task, context, training, share, compute)
+        return TorchLearner(task, context, training, share, compute, protection=protection)
     _refuse_device(compute)
     if tuple(share) != WHOLE:
         text = "this task has its own learner, whose tensors have no names to select"
         raise UserError(text, key=KEY, value=", ".join(share), allowed="*")
     try:
-        return task.learner(context, training)
+        learner = task.learner(context, training)
     except UserError:
         raise
     except FAILURES as error:
         raise UserError(f"the task's learner failed: {describe_failure(error)}", key="task.name") from error
+    return learner if protection is None else hidden_rounds(learner, protection, context.node)
 
 
 def _refuse_device(compute: Compute) -> None:

@@ -13,6 +13,7 @@ well puts it back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -28,14 +29,22 @@ from torch.nn import functional
 from p2pfl.chance import generator, torch_seed
 from p2pfl.config.model import Compute, TrainingConfig
 from p2pfl.config.plugins import FAILURES, describe_failure
+from p2pfl.config.privacy import MEMBER, RECORD
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.devices import Device, is_shortage, seeded
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.optimizers import make_optimizer, remember, remembered
 from p2pfl.learn.params import FlatModule, Place
+from p2pfl.learn.privacy.alone import refuse_mixing
+from p2pfl.learn.privacy.chance import Draws
+from p2pfl.learn.privacy.gradients import RowGradients, row_gradients
+from p2pfl.learn.privacy.member import hide_round
+from p2pfl.learn.privacy.plan import Plan
+from p2pfl.learn.privacy.protection import Protected, Protection
+from p2pfl.learn.privacy.record import PrivateSteps
 from p2pfl.learn.reloading import files_of
-from p2pfl.learn.samples import DataSets, Samples, TensorSamples, draw_batches, read_samples
+from p2pfl.learn.samples import DataSets, Samples, TensorSamples, batch_sizes, draw_batches, read_samples
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.task import NodeContext, Task
 
@@ -43,7 +52,8 @@ from p2pfl.learn.task import NodeContext, Task
 class TorchLearner:
     """The `Learner` of a `Task`. Building it reads the node's data and tries the model on two samples.
 
-    `share` are the patterns of what is shared, `compute` says on which device.
+    `share` are the patterns of what is shared, `compute` says on which device. With a `protection` its rounds are
+    private: it has a `plan`, and tells no figure of what it protects.
     """
 
     def __init__(
@@ -53,6 +63,8 @@ class TorchLearner:
         training: TrainingConfig,
         share: Sequence[str] = WHOLE,
         compute: Compute | None = None,
+        *,
+        protection: Protection | None = None,
     ) -> None:
         self.device = Device(compute)
         self.task = task
@@ -71,6 +83,32 @@ class TorchLearner:
         """Whether targets are class labels."""
         self.measures = _measures(task, labels=self.labels)
         """What the task is measured by, the main measure first."""
+        self._protected = None if protection is None else Protected(protection, self.samples)
+        self.row_gradients = self._gradients_of_rows()
+
+    @property
+    def plan(self) -> Plan | None:
+        """What its rounds may tell, and how much noise hides the rest; None: they are not private."""
+        return None if self._protected is None else self._protected.plan
+
+    def steps_with(self, samples: int) -> int:
+        """Those of a local round on so many samples."""
+        if self.plan is not None and self.plan.unit == RECORD:
+            return self.plan.spend(samples).steps
+        return len(batch_sizes(self.training, samples))
+
+    @property
+    def protection(self) -> Protection | None:
+        return None if self._protected is None else self._protected.protection
+
+    def _gradients_of_rows(self) -> RowGradients | None:
+        """None where no single row is protected. Raises UserError: rows meet in the model."""
+        if self.plan is None or self.plan.unit != RECORD:
+            return None
+        with self.device.seeded(0):
+            trial = self.device.rows(self.train_set.rows)(torch.arange(min(2, self.samples)))
+            refuse_mixing(self.module, trial[0], self.device, self.task.name)
+            return row_gradients(self.module, self._parameters, loss_of(self.task), self.device, trial)
 
     def _make_module(self) -> None:
         """The task's initial model, as drawn from the federation's seed, and what belongs to it."""
@@ -101,8 +139,11 @@ class TorchLearner:
         other = copy(self)
         other.context, other.train_set, other.test_set = context, train_set, test_set
         other.samples = len(train_set)
+        if self._protected is not None:
+            other._protected = Protected(self._protected.protection, other.samples)  # noqa: SLF001 - of the same class
         if self._settled or self.training.keep_optimizer:
-            other._make_module()  # noqa: SLF001 - of the same class
+            other._make_module()  # noqa: SLF001 - as above
+            other.row_gradients = other._gradients_of_rows()  # noqa: SLF001 - as above
         return other
 
     @property
@@ -148,15 +189,22 @@ class TorchLearner:
         self._flat.load(start.model)
         gradient = self._gradients(start)
         place, rate = (self.context.node, round_index), self.training.rate(round_index, start.elapsed_s)
-        batches = draw_batches(self.training, self.samples, generator(self.context.seed, "batches", *place))
+        draws = None if self._protected is None else self._protected.draws(*place)
+        private = self._private_steps(draws)
+        batches = self._batches(*place) if private is None else private.batches
+        seed = torch_seed(self.context.seed, "dropout", *place) if draws is None else draws.seed()
         try:
-            with self.device.seeded(torch_seed(self.context.seed, "dropout", *place)):
-                loss = self._descend(batches, gradient, rate)
+            with self.device.seeded(seed):
+                loss = self._descend(batches, gradient, rate, private)
             vector = self._flat.vector()
             self._settle(vector)
         except BaseException:
             self._load_local(self._settled)
             raise
+        if self._protected is not None and draws is not None:
+            loss = self._protected.told_loss(loss)
+            if self._protected.plan.unit == MEMBER:
+                vector = hide_round(start.model, vector, self._protected.plan, draws)
         return LocalRound(
             vector=vector,
             steps=len(batches),
@@ -165,12 +213,23 @@ class TorchLearner:
             loss=loss,
         )
 
+    def _batches(self, node: int, round_index: int) -> list[Tensor]:
+        return draw_batches(self.training, self.samples, generator(self.context.seed, "batches", node, round_index))
+
+    def _private_steps(self, draws: Draws | None) -> PrivateSteps | None:
+        """Of a round in which single rows are protected."""
+        if self.plan is None or draws is None or self.row_gradients is None:
+            return None
+        return PrivateSteps(self.plan, self.samples, draws, self.row_gradients)
+
     def finetune(self, vector: Vector, epochs: int) -> Vector:
         """The model (d,) after `epochs` passes over the node's own data, from `vector`.
 
         Where the node trains a part of the model for itself, that alone is trained, and `vector` is returned as it is.
-        Raises LearningError: the user's code failed, or what is learned is not finite.
+        Raises LearningError: the user's code failed, or what is learned is not finite; UserError: rounds are private.
         """
+        if self.plan is not None:
+            raise UserError("would tell of the node's rows without noise", key="--finetune", allowed="no [privacy]")
         self._flat.load(vector)
         training = replace(self.training, local_steps=None, local_epochs=epochs)
         place = (self.context.seed, "finetune", self.context.node)
@@ -197,7 +256,7 @@ class TorchLearner:
     def evaluate(self, vector: Vector, part: str) -> Score | None:
         sets = {"test": self.test_set, "local": self.train_set}
         samples = sets[part]
-        if samples is None:
+        if samples is None or (self._protected is not None and not self._protected.tells(part)):
             return None
         self._flat.load(vector)
         for batch in (BATCH, *SMALLER):
@@ -276,13 +335,21 @@ class TorchLearner:
 
         return put
 
-    def _descend(self, batches: list[Tensor], put_gradients: Callable[[], None], rate: float) -> float:
-        """The mean of the steps' losses. Gradients are gone afterwards, from memory too, and so is an optimizer's state
-        that is not kept.
+    def _descend(
+        self,
+        batches: list[Tensor],
+        put_gradients: Callable[[], None],
+        rate: float,
+        private: PrivateSteps | None = None,
+    ) -> float:
+        """The mean of the steps' losses; not a number where no step had a row. Gradients are gone afterwards, from
+        memory too, and so is an optimizer's state that is not kept.
         """
         self.module.train()
+        read = self.device.rows(self.train_set.rows)
+        backward = self._backward(read) if private is None else private.backward(self._parameters, read)
         try:
-            losses = self._steps(batches, put_gradients, rate)
+            losses = self._steps(batches, backward, put_gradients, rate)
         except FAILURES as error:
             self.device.refuse_shortage(error)
             raise LearningError(f"{self.task.name}: training failed: {describe_failure(error)}") from error
@@ -291,21 +358,37 @@ class TorchLearner:
                 parameter.grad = None
             if not self.training.keep_optimizer:
                 self._optimizer.memory = {}
-        return float(torch.stack(losses).float().mean())
+        return float(torch.stack(losses).float().mean()) if losses else math.nan
 
-    def _steps(self, batches: list[Tensor], put_gradients: Callable[[], None], rate: float) -> list[Tensor]:
-        """The inner loop. What a step looks up stands in local names: a step of a small model takes 0.1 ms."""
-        read, step, losses = self.device.rows(self.train_set.rows), self._optimizer.begin(rate), []
-        parameters, backward, loss_of_batch = self._parameters, torch.autograd.backward, self._loss_of_batch
-        for rows in batches:
-            for parameter in parameters:
-                parameter.grad = None
+    def _backward(self, read: Callable[[Tensor], tuple[Any, Any]]) -> Callable[[Tensor], Tensor]:
+        """Leaves the gradient of the batch of these rows at the parameters; returns its loss."""
+        backward, loss_of_batch = torch.autograd.backward, self._loss_of_batch
+
+        def differentiate(rows: Tensor) -> Tensor:
             inputs, targets = read(rows)
             loss = loss_of_batch(inputs, targets)
             backward(loss)
+            return loss.detach()
+
+        return differentiate
+
+    def _steps(
+        self,
+        batches: list[Tensor],
+        backward: Callable[[Tensor], Tensor | None],
+        put_gradients: Callable[[], None],
+        rate: float,
+    ) -> list[Tensor]:
+        """The inner loop. What a step looks up stands in local names: a step of a small model takes 0.1 ms."""
+        step, losses, parameters = self._optimizer.begin(rate), [], self._parameters
+        for rows in batches:
+            for parameter in parameters:
+                parameter.grad = None
+            loss = backward(rows)
             put_gradients()
             step()
-            losses.append(loss.detach())
+            if loss is not None:
+                losses.append(loss)
         return losses
 
 

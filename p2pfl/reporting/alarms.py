@@ -130,6 +130,13 @@ ALARMS: Mapping[str, AlarmText] = {
         does="Drops that round and trains the next one from the model before it.",
         advice="Read the log. A learning rate that is too high is the usual cause; else a bug in the task or its data.",
     ),
+    "no-budget": AlarmText(
+        means="The federation trains with a privacy budget, and there is none at this node that it could rely on.",
+        does="Trains nothing, mixes with the others, and shows what it has mixed.",
+        advice="If this node has never trained, or its state is lost: `p2pfl privacy begin`, then restart the node. "
+        "What was told before counts too.",
+        ended_by="budget-begun",
+    ),
     "loss-grows": AlarmText(
         means="The loss on the common test set is clearly higher than it was at its best; without such a set, that of "
         "the own rounds, if it is also ten times the very first round's.",

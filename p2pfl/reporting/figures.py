@@ -100,6 +100,7 @@ def configuration(federation: FederationConfig) -> dict[str, Any]:
         "task": federation.task.contents,
         "training": dataclasses.asdict(federation.training),
         "gossip": dataclasses.asdict(federation.gossip),
+        **({} if federation.privacy is None else {"privacy": dataclasses.asdict(federation.privacy)}),
         "edges": [list(edge) for edge in federation.edges],
         "schedule": [[list(edge) for edge in edges] for edges in federation.schedule],
         "edge_compressors": [[*edge, spec] for edge, spec in federation.edge_compressors.items()],

@@ -60,6 +60,11 @@ OF_NODE = (
     MetricLine("neighbors_open", "peers", "Neighbors with an open session."),
     MetricLine("neighbors_quarantined", "quarantined", "Neighbors in quarantine."),
     MetricLine("samples", "samples", "Samples that the node's model stands for."),
+    MetricLine(
+        "privacy_epsilon", "privacy.epsilon", "Epsilon spent of the privacy budget; none where it is not known."
+    ),
+    MetricLine("privacy_budget_epsilon", "privacy.budget", "Epsilon of the whole privacy budget."),
+    MetricLine("privacy_rounds_left", "privacy.rounds_left", "Local rounds that the privacy budget has room for."),
     MetricLine("through", "through", "1 where the node has trained all that it had to."),
 )
 OF_NEIGHBOR = (

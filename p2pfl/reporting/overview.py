@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from p2pfl.learn.metrics import Measure
+from p2pfl.reporting.status import PrivacyStatus
 
 
 class MemberRow(msgspec.Struct, kw_only=True):
@@ -46,6 +47,8 @@ class MemberRow(msgspec.Struct, kw_only=True):
     charter: int | None = None
     software: str | None = None
     life: int | None = None
+    epsilon: float | None = None
+    """What it has spent of its privacy budget."""
 
 
 class NotableEvent(msgspec.Struct, kw_only=True, frozen=True):
@@ -88,6 +91,8 @@ class FederationStatus(msgspec.Struct, kw_only=True):
     quiet_after_s: float
     measures: list[Measure] = []
     """What the task is measured by, the main measure first."""
+    privacy: PrivacyStatus | None = None
+    """The budget of the answering node; null where nothing is promised."""
     rounds_to_do: int | None
     topology: str
     charter: int
@@ -107,5 +112,6 @@ class FederationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Those that have changed, whole."""
     events: list[NotableEvent] = []
     alarms: list[StandingAlarm] | None = None
+    privacy: PrivacyStatus | None = None
     point: dict[str, list[float | None]] | None = None
     """The next point of the curves, where it is time for one."""

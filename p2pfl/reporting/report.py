@@ -17,11 +17,17 @@ from p2pfl.learn.metrics import Measure
 from p2pfl.learn.shift import LabelShift
 from p2pfl.reporting.history import ModelScore, Point, References, Statistic
 from p2pfl.reporting.measures import measures_of, value_of
-from p2pfl.reporting.status import MeanAndMax, NeighborStatus
+from p2pfl.reporting.status import MeanAndMax, NeighborStatus, PrivacyStatus
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+
+PRIVATE_FIGURES = ("losses in training", "scores on a node's own data", "which classes a node has")
+"""What a private run does not tell."""
+SCORES = "scores on the test set"
+"""Nor that, unless the set is nobody's data."""
 
 
 class NodeReport(msgspec.Struct, kw_only=True):
@@ -80,6 +86,20 @@ class NodeReport(msgspec.Struct, kw_only=True):
     log: str | None = None
     attack_success: float | None = None
     """The share of samples that its model puts where poisoned data was to lead them."""
+    privacy: PrivacyStatus | None = None
+    """What it has spent of its budget; null where nothing is promised."""
+
+
+class Withheld(msgspec.Struct, kw_only=True):
+    """What a private run promises, and what it does not tell for that."""
+
+    unit: str
+    epsilon: float | None
+    """The most that any node has spent; null where it is not known of one."""
+    budget: float
+    delta: float
+    figures: list[str]
+    """In words, which figures are left out: they would tell of rows without noise."""
 
 
 class HeldAgainst(msgspec.Struct, kw_only=True):
@@ -191,6 +211,8 @@ class Report(msgspec.Struct, kw_only=True):
     peak_memory_bytes: int | None = None
     cost: Cost | None = None
     batching: Batching | None = None
+    privacy: Withheld | None = None
+    """Of a real run with a privacy budget; null where nothing is withheld."""
     sweep: dict[str, Any] | None = None
     """Which run of which sweep a simulation was."""
 

@@ -27,6 +27,22 @@ class ClosedRound(msgspec.Struct, frozen=True):
     """A short random projection of the model: distances between sketches estimate distances between models."""
 
 
+class PrivacyStatus(msgspec.Struct, frozen=True):
+    """What a node has spent of its privacy budget."""
+
+    unit: str
+    """Who is protected: a "record", or the "member" with all its rows."""
+    epsilon: float | None
+    """What is spent so far, a bound; null where that is not known."""
+    budget: float
+    """The epsilon for the whole run."""
+    delta: float
+    rounds_left: int
+    """How many more rounds the budget has room for."""
+    state: str
+    """"open"; "spent"; or nothing is left because it is not known what was spent: "missing", "unsure"."""
+
+
 class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One line of a node's progress, and one point of its history."""
 
@@ -68,6 +84,8 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     closed: ClosedRound | None = None
     classes: list[int] | None = None
     """The classes in the node's own data: once, for a launcher on the same machine."""
+    privacy: PrivacyStatus | None = None
+    """Null where nothing is promised."""
 
 
 class NeighborStatus(msgspec.Struct, kw_only=True):

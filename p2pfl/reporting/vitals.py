@@ -43,7 +43,8 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     `live` is the set of members with whom it has a session, as a bitmap whose lowest bit is member 0, cut off where it
     would be too long. `alarms` counts those of this process; `standing` are the kinds of those that still stand, as
     many as there is room for. `loss` is that of the latest local round. `metrics` are the task's own and the loss of
-    the latest test, in the order of `in_row`: every member has the same task.
+    the latest test, in the order of `in_row`: every member has the same task. `epsilon` is what is spent of its privacy
+    budget; where nothing is promised it is not in the row.
     """
 
     member: Count
@@ -64,6 +65,7 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     charter: Count
     software: Word
     metrics: Figures = ()
+    epsilon: Figure = None
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -84,12 +86,16 @@ def fitted(vitals: Vitals) -> Vitals:
 
 
 def _fits(vitals: Vitals) -> bool:
-    return len(_ENCODER.encode(vitals)) + SIGNATURE_BYTES <= MOST_ROW_BYTES
+    return len(_row(vitals)) + SIGNATURE_BYTES <= MOST_ROW_BYTES
+
+
+def _row(vitals: Vitals) -> bytes:
+    return _ENCODER.encode(vitals if vitals.epsilon is not None else msgspec.structs.astuple(vitals)[:-1])
 
 
 def sign(vitals: Vitals, identity: Identity, realm: bytes) -> bytes:
     """The row as it travels. Raises ValueError: it holds what no member would accept."""
-    row = _ENCODER.encode(vitals)
+    row = _row(vitals)
     try:
         _DECODER.decode(row)
     except msgspec.ValidationError as error:

@@ -24,7 +24,7 @@ from p2pfl.net.links import Links
 from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
-from p2pfl.runtime import conclusion, parts, whereabouts, workshop
+from p2pfl.runtime import budget, conclusion, parts, whereabouts, workshop
 from p2pfl.runtime.amended import listed
 from p2pfl.runtime.changing import Changing, Live
 from p2pfl.runtime.charter_talk import CharterTalk
@@ -117,6 +117,7 @@ class Application:
         try:
             recovered = parts.recover(self.setup, store)
             engine = self._engine_of(recovered)
+            began_budget = budget.begin(self.setup, engine.state)
             self._look_for_room(engine)
             core = parts.make_core(self.setup, engine.state, fresh=recovered is None)
             self.changing.built()
@@ -128,6 +129,8 @@ class Application:
             driver = self._assemble(core, engine, store)
             began = "for the first time" if recovered is None else f"again, after round {core.facts.rounds}"
             driver.feed.keep("started", None, f"this node has started {began}")
+            if began_budget is not None:
+                driver.alarm("budget-begun", None, began_budget)
             return await self._serve(core, engine, driver)
         except UserError as error:
             if error.file is None and error.key in OWN_ADDRESSES:
@@ -197,6 +200,9 @@ class Application:
 
     def _assemble(self, core: Core, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
+        paid_by = budget.Budget.of(setup)
+        if paid_by is not None:
+            paid_by.look(engine.state.ledger, setup.learner.samples)
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
         each = None if self.on_round is None else EachRound(setup.member.name, setup.learner, self.on_round)
         workshop = Workshop(
@@ -208,6 +214,7 @@ class Application:
             after_round=each,
             reloading=reloading_of(setup.learner, setup.node.reload_s),
             gauge=setup.gauge,
+            withheld=budget.withheld(setup),
         )
         header = parts.snapshot_header(setup)
         self.thread = EngineThread(engine, store, durability=setup.durability, extra=header)
@@ -220,6 +227,7 @@ class Application:
             on_closed=self._closed,
             on_amended=self.changing.took_effect,
             compute=None if self.shared is None else self.shared.compute,
+            budget=paid_by,
         )
         self.thread.listener = driver
         if setup.federation.admin:
@@ -287,6 +295,7 @@ class Application:
             kept=lambda: self.thread.engine.kept,
             members_version=lambda: None if driver.charters is None else driver.charters.keeper.version,
             refusal=lambda: self.thread.refusal,
+            privacy=lambda: None if driver.budget is None else driver.budget.told,
         )
 
     def _begin(self, driver: Driver, links: Links) -> None:

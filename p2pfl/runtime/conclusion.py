@@ -46,7 +46,7 @@ async def last_test(
 
     def test() -> None:
         shop.measure(state.model, Moment(state.rounds, state.version, final=True))
-        local.append(learner.evaluate(state.model, "local"))
+        local.append(shop.score(state.model, "local"))
 
     under_way = driver.under_way
     if await waiting.until(driver.learner_is_free, limit_s=workshop.LAST_ROUND_S if hasty else None):

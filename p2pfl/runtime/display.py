@@ -57,6 +57,7 @@ class Display:
             rows=self.spread.rows,
             feed=self.feed,
             measures=watch.measures,
+            privacy=status.privacy,
         )
         self._line = line
         self._published_at = float("-inf")
@@ -131,6 +132,7 @@ class Display:
             charter=self.federation().charter_version,
             software=software(),
             metrics=tuple(figure(value_of(line, one)) for one in in_row(self.watch.measures())),
+            epsilon=None if line.privacy is None else figure(line.privacy.epsilon),
         )
 
     def _key_of(self, index: int) -> bytes | None:

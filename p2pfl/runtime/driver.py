@@ -42,8 +42,9 @@ from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.net.link import MALFORMED
 from p2pfl.reporting.status import ClosedRound
+from p2pfl.runtime.budget import Budget
 from p2pfl.runtime.charter_talk import CharterTalk
-from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Quit
+from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Pay, Quit
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.reloading import News
 from p2pfl.runtime.status import Presence
@@ -56,7 +57,17 @@ WAITING_BYTES = 64 << 20
 TRAINING_NICE = 10
 """How much lower the priority of training is: it takes all time that nothing else wants, and no more."""
 NOTICES = frozenset(
-    {"joined", "data-reloaded", "storage-restored", "enough-neighbors", "kept-again", "probation", "trained-enough"}
+    {
+        "joined",
+        "data-reloaded",
+        "storage-restored",
+        "enough-neighbors",
+        "kept-again",
+        "probation",
+        "trained-enough",
+        "budget-begun",
+        "budget-spent",
+    }
 )
 """Kinds of what has become right, or was meant to be: told, and no alarm."""
 FIRST_ALARMS = 5
@@ -107,6 +118,7 @@ class Driver:
         on_closed: Callable[[ClosedRound], None] = lambda _: None,
         on_amended: Callable[[], None] = lambda: None,
         compute: ThreadPoolExecutor | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.core = core
         self.engine_thread = engine_thread
@@ -115,6 +127,8 @@ class Driver:
         self.on_measure = on_measure
         self.on_closed = on_closed
         self.on_amended = on_amended
+        self.budget = budget
+        """What pays for each round; None: nobody asks for it."""
         self.links: NetworkEdge
         self.charters: CharterTalk | None = None
         """What sessions say about the charter; None where the federation has no admin key."""
@@ -261,7 +275,27 @@ class Driver:
             start = engine.begin_round(accompanied=accompanied)
             self._submit(self._train, start, index, _now(engine), time.monotonic())
 
-        self.engine_thread.jobs.put(Look(begin))
+        if self.budget is None:
+            self.engine_thread.jobs.put(Look(begin))
+        else:
+            self._submit(self._price, self.budget, begin)
+
+    def _price(self, budget: Budget, begin: Callable[[Engine], None]) -> None:
+        """What the round will cost depends on the rows that there are then: they are read before it is paid for.
+
+        The accountant may take its time here, and has its answers ready when the engine's thread asks the same.
+        """
+        try:
+            self._renew_data()
+            samples = self.workshop.learner.samples
+            spend, ledger = budget.plan.spend(samples), self.engine_thread.engine.state.ledger
+            budget.look(ledger, samples)
+            if budget.wrong(ledger, spend) is None and ledger is not None:
+                budget.look(ledger.plus(spend), samples)
+        except BaseException as error:  # noqa: BLE001 - as below
+            self.fail(error)
+        else:
+            self.engine_thread.jobs.put(Pay(spend, lambda ledger: budget.wrong(ledger, spend), begin))
 
     def _submit(self, work: Callable[..., None], *arguments: object) -> None:
         try:
@@ -283,7 +317,7 @@ class Driver:
             if self._closed:
                 return
             self.under_way = "round"
-            waited_s += self._renew_data()
+            waited_s += self._renew_data() if self.budget is None else 0.0
             local = self.workshop.train(start, index)
         except LearningError as error:
             if self.workshop.strict:
@@ -305,7 +339,9 @@ class Driver:
         return time.monotonic() - began
 
     def _tell_of_data(self, news: News) -> None:
-        if news.refused:
+        if news.refused and self.budget is not None:
+            log.warning("data-refused: %s", news.text)  # what is wrong with a row is told to nobody else
+        elif news.refused:
             self.alarm("data-refused", None, news.text)
         else:
             self.alarm("data-reloaded", None, news.text)

@@ -20,13 +20,16 @@ from msgspec.structs import force_setattr
 
 from p2pfl.config.model import NodeConfig
 from p2pfl.core.effects import Operation
-from p2pfl.core.events import EngineResult, Event, StorageFailed, StorageRestored
+from p2pfl.core.events import EngineResult, Event, RoundRefused, StorageFailed, StorageRestored
+from p2pfl.engine.changes import Change
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import entry, image
 from p2pfl.engine.engine import Engine
+from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.methods import Method
+from p2pfl.learn.privacy import Spend
 from p2pfl.storage import Durability, State, Store, disk
 from p2pfl.storage.disk import LEAST_LOG_BYTES
 from p2pfl.storage.snapshot import size_bytes
@@ -57,6 +60,18 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Pay:
+    """Call `use` once the cost of a round is on disk; else the event RoundRefused says why that was not to be.
+
+    `wrong` is asked with the ledger as it is, and says what speaks against one more round.
+    """
+
+    spend: Spend
+    wrong: Callable[[Ledger | None], RoundRefused | None]
+    use: Callable[[Engine], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Write a full snapshot."""
 
@@ -66,7 +81,7 @@ class Quit:
     pass
 
 
-Job = Operate | Look | Checkpoint | Quit
+Job = Operate | Look | Pay | Checkpoint | Quit
 
 
 class Listener(Protocol):
@@ -137,6 +152,8 @@ class EngineThread(threading.Thread):
                     urgent |= self._operate(job, events)
                 case Look(use=use):
                     use(self.engine)
+                case Pay():
+                    self._pay(job, events)
                 case Checkpoint():
                     self._guard(events, lambda: self.checkpoint(self.engine.state))
                 case Quit():
@@ -170,6 +187,28 @@ class EngineThread(threading.Thread):
                 force_setattr(outcome.event, "cost_s", time.thread_time() - begun_s)
             events.append(outcome.event)
         return outcome.urgent
+
+    def _pay(self, job: Pay, events: list[Event]) -> None:
+        """At once, without the batch's flush: nothing of the round may be computed before it is paid for.
+
+        What was paid and cannot be written is lost: a later snapshot has it, although nothing came of it.
+        """
+        if self.durability != "exchange":
+            raise ValueError("a budget needs a log")
+        refused = job.wrong(self.engine.state.ledger)
+        if refused is None and self.broken_since is None:
+            change = self.engine.pay(job.spend)
+            self._guard(events, lambda: self._write_now(change))
+        if refused is None and self.broken_since is not None:
+            refused = RoundRefused(why=f"the disk refuses: {self.refusal}", for_good=False)
+        if refused is None:
+            job.use(self.engine)
+        else:
+            events.append(refused)
+
+    def _write_now(self, change: Change) -> None:
+        self.store.append(*entry(change))
+        self._flush()
 
     def _guard(self, events: list[Event], write: Callable[[], object]) -> None:
         """Write; if the disk refuses, say so before every event of this batch."""

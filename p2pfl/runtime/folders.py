@@ -52,6 +52,9 @@ def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Co
         task = {"name": _own_code("task", federation.task.name, beside, staging), **federation.task.options}
         tables = [_table("[federation]", head), _table("[task]", task)]
         tables += [_table("[training]", training), _table("[gossip]", gossip)]
+        if federation.privacy is not None:
+            told = {field.name: getattr(federation.privacy, field.name) for field in fields(federation.privacy)}
+            tables.append(_table("[privacy]", {key: value for key, value in told.items() if value is not None}))
         tables += [_table("[[node]]", {"name": m.name, "key": m.key, "address": m.address}) for m in members]
         edges = federation.edge_compressors.items()
         tables += [_table("[[edge]]", {"between": list(own[edge]), "compressor": spec}) for edge, spec in edges]

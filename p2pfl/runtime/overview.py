@@ -18,6 +18,7 @@ from p2pfl.learn.metrics import Measure
 from p2pfl.net.spread import LEAST_PERIOD_S, VitalsRow, period_s
 from p2pfl.reporting.curves import FIGURES, Curves
 from p2pfl.reporting.overview import FederationStatus, FederationStep, MemberRow
+from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.reporting.vitals import Vitals, members_of, scores, word
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.watch import OVER
@@ -50,8 +51,10 @@ class Overview:
         rows: Mapping[int, VitalsRow],
         feed: Feed,
         measures: Callable[[], Sequence[Measure]],
+        privacy: Callable[[], PrivacyStatus | None] = lambda: None,
     ) -> None:
         self.federation, self.own, self.rows, self.feed, self.measures = federation, own, rows, feed, measures
+        self.privacy = privacy
         self.curves = Curves()
         self._rates: dict[int, float] = {}
         self._shown: dict[int, tuple[object, MemberRow]] = {}
@@ -137,6 +140,7 @@ class Overview:
             period_s=period_s(len(federation.members)),
             quiet_after_s=self.quiet_after_s,
             measures=list(self.measures()),
+            privacy=self.privacy(),
             rounds_to_do=federation.training.rounds,
             topology=federation.topology,
             charter=federation.charter_version,
@@ -162,6 +166,7 @@ class Overview:
             members=[row for row in self._told.values() if before.get(row.index) is not row],
             events=[event for event in self.feed.events if event.number > self._events_shown],
             alarms=self.feed.standing() if self.feed.changes != self._alarms_shown else None,
+            privacy=self.privacy(),
             point=self._point,
         )
         self._events_shown, self._alarms_shown, self._point = self.feed.told, self.feed.changes, None

@@ -40,10 +40,11 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.doubts import unscaled
-from p2pfl.learn.interface import Learner, device_of
+from p2pfl.learn.interface import Learner, device_of, plan_by
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.methods.plain import Plain
+from p2pfl.learn.privacy.protection import protection_of
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.stopping import Gauge, gauge_of
 from p2pfl.learn.table.agreed import with_agreed
@@ -116,6 +117,9 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity)
     if node.discovery:
         require_zeroconf(node.path if node.path.exists() else federation.path)
     learner, method = load_learner(federation, node), method_of(federation)
+    if federation.privacy is not None and plan_by(learner) is None:
+        text, allowed = "the learner of this task cannot keep what [privacy] promises", "a torch task, or no [privacy]"
+        raise UserError(text, file=federation.path, key="task.name", value=federation.task.name, allowed=allowed)
     log.info("training on %s", device_of(learner))
     for notice in federation.notices:
         log.warning("%s", notice)
@@ -129,8 +133,8 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity)
         identity=identity,
         learner=learner,
         method=method,
-        durability=durability_of(node, learner),
-        unscaled=unscaled(learner),
+        durability=durability_of(node, learner, private=federation.privacy is not None),
+        unscaled=unscaled(learner) if federation.privacy is None else None,
         gauge=_gauge(federation, learner),
     )
 
@@ -143,8 +147,16 @@ def _gauge(federation: FederationConfig, learner: Learner) -> Gauge | None:
         raise
 
 
-def durability_of(node: NodeConfig, learner: Learner) -> Durability:
-    """What "auto" means depends on the model."""
+def durability_of(node: NodeConfig, learner: Learner, *, private: bool = False) -> Durability:
+    """What "auto" means depends on the model; a `private` node pays for each round in its log.
+
+    Raises UserError: it is to have none.
+    """
+    if private:
+        if node.durability == "snapshot":
+            text, allowed = "with [privacy] each round must be on disk before it is trained", "exchange, auto"
+            raise UserError(text, file=node.path, key="node.durability", value=node.durability, allowed=allowed)
+        return "exchange"
     if node.durability != "auto":
         return "exchange" if node.durability == "exchange" else "snapshot"
     kept_bytes = 4 * learner.size + sum(array.nbytes for array in learner.local_state().values())
@@ -175,6 +187,7 @@ def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
         file=federation.path,
         compute=node.compute,
         reload_s=node.reload_s,
+        protection=protection_of(federation),
     )
 
 
@@ -234,6 +247,9 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
         log.warning("storage: %s", warning)
     _check_origin(setup, loaded.state.header)
     state = replay(setup.federation, loaded, setup.method)
+    if state.ledger is not None:
+        private = plan_by(setup.learner) is not None
+        state.ledger = state.ledger.recovered(private=private, complete=loaded.complete)
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
         store.end_log("it was written by other settings")  # what comes now could not be read by those in its snapshot
     _begin_edges_anew(setup, loaded, state)

@@ -9,11 +9,19 @@ from collections.abc import Sequence
 
 from p2pfl.config.charter import compacted
 from p2pfl.config.model import FederationConfig
+from p2pfl.errors import UserError
 from p2pfl.learn.shift import label_shift, targets_of
 from p2pfl.reporting.history import References
 from p2pfl.reporting.report import Report
 from p2pfl.runtime.fleet import Child
 from p2pfl.runtime.parts import load_learner
+
+
+def refuse_references(federation: FederationConfig, key: str) -> None:
+    """Raises UserError: the data of nodes that promise privacy are not put in one place, nor learned without noise."""
+    if federation.privacy is not None:
+        text = "they would be learned from the nodes' rows without noise, while [privacy] is there"
+        raise UserError(text, file=federation.path, key=key, allowed="without them")
 
 
 def add_references(report: Report, federation: FederationConfig, children: Sequence[Child]) -> None:

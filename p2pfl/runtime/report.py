@@ -14,6 +14,7 @@ import numpy as np
 
 from p2pfl.config.charter import compacted
 from p2pfl.config.model import FederationConfig
+from p2pfl.config.privacy import PUBLIC
 from p2pfl.errors import StorageError
 from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.interface import Vector
@@ -21,7 +22,7 @@ from p2pfl.reporting.figures import by_compressor, configuration, contraction, o
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.measures import measures_of, spreads
-from p2pfl.reporting.report import NodeReport, Report
+from p2pfl.reporting.report import PRIVATE_FIGURES, SCORES, NodeReport, Report, Withheld
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.runtime.fleet import Child, Lies
 from p2pfl.runtime.parts import replay
@@ -106,6 +107,7 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         warnings=_warnings(fleet),
         history=list(history),
         config=configuration(federation),
+        privacy=_withheld(federation, nodes),
         seed=federation.seed,
         simulated=False,
     )
@@ -116,6 +118,22 @@ def _warnings(fleet: Nodes) -> list[str]:
     told = {child.name: line.classes for child in fleet.honest for line in child.lines if line.classes is not None}
     text = about_lone_classes(fleet.federation.gossip.rule, told) if len(told) == len(fleet.honest) else None
     return [] if text is None else [text]
+
+
+def _withheld(federation: FederationConfig, nodes: Sequence[NodeReport]) -> Withheld | None:
+    """What is promised, as far as the nodes have told, and what the report lacks for that."""
+    told = [node.privacy for node in nodes if node.privacy is not None]
+    if federation.privacy is None or not told:
+        return None
+    spent = [one.epsilon for one in told]
+    known = [epsilon for epsilon in spent if epsilon is not None]
+    return Withheld(
+        unit=told[0].unit,
+        epsilon=max(known) if len(known) == len(nodes) else None,
+        budget=max(one.budget for one in told),
+        delta=told[0].delta,
+        figures=list(PRIVATE_FIGURES if federation.privacy.test_set == PUBLIC else (*PRIVATE_FIGURES, SCORES)),
+    )
 
 
 def _sent(fleet: Nodes, nodes: Sequence[NodeReport]) -> dict[tuple[int, int], int]:

@@ -24,7 +24,7 @@ from p2pfl.net.channel import Counters
 from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.reporting.alarms import BACK
 from p2pfl.reporting.liars import Bearing
-from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeLine, NodeStatus
+from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeLine, NodeStatus, PrivacyStatus
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.workshop import Moment, Workshop
 
@@ -51,6 +51,7 @@ class Status:
     """What the node waits for at its start or end, shown as its phase: a disk that refuses, the last test."""
     refusal: Callable[[], str | None] = lambda: None
     """Why the disk does not take the state; None while it does."""
+    privacy: Callable[[], PrivacyStatus | None] = lambda: None
     over: bool = False
     """Whether the model is final."""
     started_at: float = field(default_factory=time.monotonic)
@@ -121,6 +122,7 @@ class Status:
             closing_rounds=self.core.facts.closed,
             neighbor_distance=self.neighbor_distance,
             disk_refuses=self.refusal(),
+            privacy=self.privacy(),
         )
 
     def _is_stale(self, tested: Moment) -> bool:

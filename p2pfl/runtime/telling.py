@@ -55,7 +55,8 @@ class Teller:
         self.thread = thread
         self.was_stopped = was_stopped
         self.sketched = sketched
-        self.untold = own_classes(status.workshop.learner) if sketched else None
+        shop = status.workshop
+        self.untold = own_classes(shop.learner) if sketched and "local" not in shop.withheld else None
         """The classes in this node's data, for a launcher on this machine, which compares them."""
         self.last_line_at = self.look_again_at = float("-inf")
 

@@ -27,9 +27,11 @@ from p2pfl.runtime.app import Application, OneProcess
 from p2pfl.runtime.driver import compute_thread
 from p2pfl.runtime.each_round import OnRound
 from p2pfl.runtime.fleet import STOPPED, Child, Lies
+from p2pfl.runtime.folders import KEY_FILE
 from p2pfl.runtime.parts import Setup, setup_of
-from p2pfl.runtime.references import add_references
+from p2pfl.runtime.references import add_references, refuse_references
 from p2pfl.runtime.report import History, final_report
+from p2pfl.runtime.word import give_word
 
 log = logging.getLogger("p2pfl")
 
@@ -50,6 +52,8 @@ def run_together(
 
     Raises UserError: the task, its options or the data are wrong; LearningError: the task failed in a node.
     """
+    if wishes is not None and wishes.references:
+        refuse_references(federation, "references")
     with tempfile.TemporaryDirectory(prefix="p2pfl-") as folder:
         together = Together(*_with_keys(federation), Path(folder), on_progress, wishes or Wishes())
         setups = together.prepare()
@@ -199,13 +203,19 @@ class Together:
         is_file = self.federation.path.is_file()
         place = node_file(self.federation, name) if is_file else self.folder / name
         node = load_node(place, self.federation, name)
+        own = self.folder / name
+        private = self.federation.privacy is not None
+        if private:  # whoever calls `run` says so: each run has a budget of its own
+            own.mkdir(exist_ok=True)
+            give_word(own / KEY_FILE)
         return replace(
             node,
             **self.wishes.of(node),
-            state_dir=self.folder / name / "state",
+            key_file=own / KEY_FILE,
+            state_dir=own / "state",
             listen=self.federation.member(name).address or "127.0.0.1:0",
             status_listen=None,
-            durability="snapshot",
+            durability="exchange" if private else "snapshot",
             discovery=False,
         )
 

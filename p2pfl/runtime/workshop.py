@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -79,6 +80,8 @@ class Workshop:
     """Reads the data again when they have grown; None: they are those of the start."""
     gauge: Gauge | None = None
     """Reads what must improve for training to go on; None: nothing must."""
+    withheld: frozenset[str] = frozenset()
+    """The parts of the data of which no figure may be told, not even to the node's own log: "local", "test"."""
     trends: tuple[Trend, Trend] = field(default_factory=lambda: (Trend(), Trend(common=True)))
     """Where the losses of its rounds are going, and those of its tests."""
     figure: float | None = None
@@ -101,9 +104,12 @@ class Workshop:
         began = time.thread_time()
         local = self.learner.train(start, index)
         self.cpu_s += time.thread_time() - began
-        self.loss = local.loss
-        self.trends[0].note(local.loss)
         self.steps += local.steps
+        if "local" in self.withheld:
+            local = replace(local, loss=math.nan)
+        else:
+            self.loss = local.loss
+            self.trends[0].note(local.loss)
         tested = self.tested
         score = None if tested is None else tested.score
         if self.gauge is not None:
@@ -111,6 +117,10 @@ class Workshop:
         if self.after_round is not None:
             self.after_round(local, index + 1, score, None if tested is None else tested.of.rounds)
         return replace(local, local=self.learner.local_state())
+
+    def score(self, vector: Vector, part: str) -> Score | None:
+        """As `Learner.evaluate`; None also of what is withheld."""
+        return None if part in self.withheld else self.learner.evaluate(vector, part)
 
     def renew_data(self) -> News | None:
         """Between two rounds, see whether the data have grown; what is to be told, if anything is."""
@@ -133,7 +143,7 @@ class Workshop:
         if of.final and self.files is not None:
             self.files.save(vector, of.rounds)
         try:
-            score = self.learner.evaluate(vector, "test")
+            score = self.score(vector, "test")
         except LearningError as error:
             if self.strict:
                 raise

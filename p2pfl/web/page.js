@@ -6,7 +6,8 @@ const COLUMNS = [
   ["name", "member", row => row.index],
   ["state", "state", row => trouble(row)],
   ["rounds", "round", row => row.rounds ?? -1],
-  ["main", "accuracy", row => row.main ?? -Infinity],
+  ["main", "accuracy", row => row.main ?? -Infinity, "score"],
+  ["epsilon", "epsilon", row => row.epsilon ?? -1, "private less"],
   ["distance", "distance", row => row.distance ?? -1, "less"],
   ["staleness", "staleness", row => row.staleness ?? -1, "less"],
   ["bytes_sent", "sent", row => row.bytes_sent ?? -1, "less"],
@@ -57,6 +58,10 @@ const main = () => said.measures?.[0] ?? (rows().some(row => row.accuracy !== nu
 const titled = text => text.charAt(0).toUpperCase() + text.slice(1);
 const nameOf = index => said.byIndex.get(index)?.name ?? `member ${index}`;
 const rows = () => [...said.byIndex.values()];
+// Where there is a privacy budget, scores may be withheld: then nobody has any.
+const isWithheld = () => said.privacy && rows().every(row => row.main === null || row.main === undefined);
+const short = value => value === null || value === undefined ? "–" : String(+value.toFixed(2));
+const spentBy = row => row.index === said.own && said.privacy.epsilon === null ? said.privacy.state : `${short(row.epsilon)} of ${short(said.privacy.budget)}`;
 
 // -- what is shown ---------------------------------------------------------------------------------------------------
 
@@ -96,10 +101,17 @@ function tiles() {
     progress.lastChild.replaceWith(bar);
   }
   const wrongs = all.filter(row => row.standing.length), count = sum(wrongs.map(row => row.standing.length));
+  const epsilon = spread("epsilon", known), withheld = isWithheld();
+  const unknown = said.privacy && said.privacy.epsilon === null;
+  const privacy = !said.privacy ? [] : [tile("Privacy", epsilon.length ? short(Math.max(...epsilon)) : "–", `of ${short(said.privacy.budget)}`,
+    unknown ? `budget of ${said.node}: ${said.privacy.state}` : `epsilon spent of each ${said.privacy.unit}, delta ${said.privacy.delta}${withheld ? "; scores would tell of rows: withheld" : ""}`, unknown)];
+  $("main").classList.toggle("is-private", Boolean(said.privacy));
+  $("main").classList.toggle("is-withheld", Boolean(withheld));
   $("tiles").replaceChildren(
     tile("Members", String(all.length), "", told),
     progress,
-    tile(titled(main().label), score.length ? figure(sum(score) / score.length) : "–", "mean", score.length ? `${figure(Math.min(...score))} to ${figure(Math.max(...score))}` : "not tested yet"),
+    ...withheld ? [] : [tile(titled(main().label), score.length ? figure(sum(score) / score.length) : "–", "mean", score.length ? `${figure(Math.min(...score))} to ${figure(Math.max(...score))}` : "not tested yet")],
+    ...privacy,
     tile("Sent", sent.length ? bytes(sum(sent)) : "–", "by all", rate.length ? `${bytes(sum(rate))} a second` : ""),
     tile("Alarms", String(count), "", count ? wrongs.slice(0, 4).map(row => row.name).join(", ") + (wrongs.length > 4 ? ` and ${wrongs.length - 4} more` : "") : "none stands", count > 0),
   );
@@ -156,7 +168,7 @@ function fill(line, row) {
   for (const kind of row.standing) state.append(make("span", kind, "badge"));
   const heard = make("td", "", "less");
   element.replaceChildren(
-    name, state, make("td", row.rounds ?? "–"), make("td", figure(row.main)),
+    name, state, make("td", row.rounds ?? "–"), make("td", figure(row.main), "score"), make("td", short(row.epsilon), "private less"),
     make("td", figure(row.distance), "less"), make("td", figure(row.staleness, 2), "less"),
     make("td", row.bytes_sent === null || row.bytes_sent === undefined ? "–" : bytes(row.bytes_sent), "less"), heard,
   );
@@ -184,7 +196,7 @@ function member() {
   const facts = [
     ["state", stateText(row)], ["alarms", row.standing.join(", ") || (row.alarms ? `${row.alarms} so far, none stands` : "none")],
     ["neighbors", neighbors.map(index => nameOf(index) + (row.live && !row.live.includes(index) ? " (no session)" : "")).join(", ")],
-    ...others(row), ["loss in training", figure(row.loss)], ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
+    ...(isWithheld() ? [] : others(row)), ...(said.privacy ? [["privacy", `epsilon ${spentBy(row)}`]] : [["loss in training", figure(row.loss)]]), ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
     ["software", row.software ? `p2pfl ${row.software}` : "–"], ["charter", row.charter || "none"],
     ["heard", row.at === null || row.at === undefined ? "never" : `${age(nodeNow() - row.at)} ago${row.source ? `, by ${row.source}` : ""}`],
   ];
@@ -233,6 +245,7 @@ function takeStep(step) {
   const last = said.events.at(-1)?.number ?? 0;
   said.events = [...said.events, ...(step.events ?? []).filter(event => event.number > last)].slice(-100);
   if (step.alarms) said.alarms = step.alarms;
+  if (step.privacy) said.privacy = step.privacy;
   if (step.point && curves.add(step.point, chosen === null ? null : said.byIndex.get(chosen)) === false) loadHistory();
   draw();
 }

@@ -176,11 +176,21 @@ def _learned(report: Report) -> dict[str, Any]:
         "byzantine": _names(report.byzantine),
         "alarms": _alarms(report.nodes),
         **_mixed(report),
+        **_promised(report),
         **learned_facts(report, worst_of="honest node", mean_of="of the honest"),
         **_attacked(report),
         "the mean of the honest models": score_words(report.mean_model, main) if report.mean_model else None,
         "consensus distance": report.consensus_distance,
     }
+
+
+def _promised(report: Report) -> dict[str, Any]:
+    """A simulation keeps no promise, so all figures are there: it shows what keeping one costs."""
+    privacy = (report.config or {}).get("privacy")
+    if privacy is None:
+        return {}
+    amount = f"epsilon {privacy['epsilon']:g}" if privacy["noise"] is None else f"noise {privacy['noise']:g}"
+    return {"privacy": f"by {privacy['unit']}: {amount}, delta {privacy['delta']:g}, clip {privacy['clip']:g}"}
 
 
 def _mixed(report: Report) -> dict[str, Any]:

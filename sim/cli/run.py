@@ -44,6 +44,11 @@ What a world file says: docs/worlds.md. What the figures mean: docs/simulator.md
 @click.option("--rule", help="How neighbors are mixed: `p2pfl rules`.  [default: the file's, or mean]")
 @click.option("--compressor", help="What travels: `p2pfl compressors`.  [default: the file's, or q4]")
 @click.option("--method", metavar="SPEC", help="What nodes learn by: `p2pfl methods`.  [default: the file's]")
+@click.option(
+    "--privacy",
+    metavar="SPEC",
+    help='What is promised, as in "epsilon=8,delta=1e-5": keys of [privacy]; or none.  [default: the file\'s]',
+)
 @click.option("--byzantine", type=click.IntRange(0), metavar="K", help="So many nodes lie; chance chooses them.")
 @click.option("--attack", metavar="NAME", help="How they lie: `p2pfl sim attacks`.")
 @click.option(

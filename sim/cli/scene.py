@@ -15,13 +15,25 @@ from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
 from sim.attacks import ALLOWED_ATTACKS, make_attack, placed
 from sim.federations import describe
+from sim.privacy import KEY
 from sim.worlds.check import check_world
 from sim.worlds.model import RUN, LiarSpec, WorldSpec
 from sim.worlds.random_worlds import draw
 from sim.worlds.world import read_world
 
 RANDOM = "random"
-DRAWN_WITH = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "method", "byzantine", "attack")
+DRAWN_WITH = (
+    "nodes",
+    "topology",
+    "rounds",
+    "partition",
+    "rule",
+    "compressor",
+    "method",
+    "privacy",
+    "byzantine",
+    "attack",
+)
 """Options that `--world random` draws, or that would change which run a seed means."""
 
 
@@ -37,6 +49,7 @@ class Options:
     rule: str | None = None
     compressor: str | None = None
     method: str | None = None
+    privacy: str | None = None
     byzantine: int | None = None
     attack: str | None = None
     world: str | None = None
@@ -98,6 +111,7 @@ def _described(options: Options) -> FederationConfig:
         rule=options.rule,
         compressor=options.compressor,
         method=_own_method(options.method),
+        privacy=options.privacy,
         seed=options.seed,
     )
 
@@ -118,6 +132,8 @@ def without_file(options: Options) -> Iterator[None]:
     except UserError as error:
         if error.key == "gossip.compressor" and options.compressor is not None:
             error.file, error.key = None, "--compressor"
+        elif (error.key or "").startswith("privacy") and options.privacy is not None:
+            error.file, error.key = None, f"{KEY} {error.key}".replace("privacy privacy.", "privacy ")
         elif options.file is None and error.key is not None:
             table, _, name = error.key.partition(".")
             if table in ("federation", "task", "training", "gossip") and name:

@@ -23,7 +23,6 @@ from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.methods.plain import Plain
-from p2pfl.learn.samples import batch_sizes
 from sim.attacks import Poison
 from sim.learning.grouped import Flags, Grouped, Integers, RoundStarts
 from sim.learning.nodes import TorchNodes, gathered, load_learners, poisoned
@@ -100,7 +99,7 @@ class BatchedLearners:
     def steps(self, node: int) -> int:
         """How many steps this node's next local round has."""
         if self.nodes is not None:
-            return len(batch_sizes(self.nodes.prototype.training, self.samples[node]))
+            return self.nodes.prototype.steps_with(self.samples[node])
         return self._probe(node).steps
 
     @property
@@ -168,6 +167,8 @@ class BatchedLearners:
             return nodes.pool
         if self.personal:
             return "each node keeps a part of the model to itself"
+        if nodes.prototype.plan is not None:
+            return "each round has noise of its own"
         if nodes.prototype.training.keep_optimizer:
             return "each node's optimizer remembers"
         if not nodes.shareable:

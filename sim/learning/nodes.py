@@ -22,6 +22,8 @@ from p2pfl.errors import UserError
 from p2pfl.learn.devices import seeded
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.load import learner_for, load_task
+from p2pfl.learn.privacy.chance import Seeded
+from p2pfl.learn.privacy.protection import Protection, protection_of
 from p2pfl.learn.samples import Distinct, Samples, TensorSamples, place_in_memory, read_samples
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner, try_out
@@ -106,7 +108,8 @@ class TorchNodes(Sequence[Learner]):
             return self.prototype.at_node(self.contexts[node], self.train_set(node), self._test_set(node))
         if node not in self._own:
             first = self.prototype
-            own = TorchLearner(first.task, self.contexts[node], first.training, first.share)
+            context, protection = self.contexts[node], first.protection
+            own = TorchLearner(first.task, context, first.training, first.share, protection=protection)
             own.train_set = self.train_set(node)
             self._own[node] = own
         return self._own[node]
@@ -126,13 +129,22 @@ class TorchNodes(Sequence[Learner]):
 def load_learners(
     federation: FederationConfig, local: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Sequence[Learner]:
-    """One learner per member; `local`: `[data]` tables by node, absolute paths. Raises UserError: task or data."""
+    """One learner per member; `local`: `[data]` tables by node, absolute paths. With `[privacy]` rounds are private, by
+    chance from the federation's seed.
+
+    Raises UserError: the task or its data are wrong, or what is promised cannot be kept.
+    """
     task = load_task(federation.task, federation.path.parent, file=federation.path)
     contexts = [_context(federation, index, local or {}) for index in range(len(federation.members))]
+    training, share, protection = (
+        federation.training,
+        federation.gossip.share,
+        protection_of(federation, Seeded(federation.seed)),
+    )
     try:
         if isinstance(task, Task):
-            return _torch_nodes(task, contexts, federation.training, federation.gossip.share)
-        return [learner_for(task, context, federation.training, federation.gossip.share) for context in contexts]
+            return _torch_nodes(task, contexts, training, share, protection)
+        return [learner_for(task, context, training, share, protection=protection) for context in contexts]
     except UserError as error:
         if error.file is None:
             error.file = str(federation.path)
@@ -156,14 +168,23 @@ def gathered(learners: Sequence[Learner]) -> TorchNodes | str:
     )
 
 
-def _torch_nodes(task: Task, contexts: list[NodeContext], training: TrainingConfig, share: Sequence[str]) -> TorchNodes:
-    """The model is tried out once, with the labels of all nodes."""
+def _torch_nodes(
+    task: Task,
+    contexts: list[NodeContext],
+    training: TrainingConfig,
+    share: Sequence[str],
+    protection: Protection | None,
+) -> TorchNodes:
+    """The model is tried out once, with the labels of all nodes. Each node's plan is made, if privacy is promised."""
     sets, tests, numbers = [], Distinct(), []
     for context in contexts:
         train_set, test_set = read_samples(task, context)
         sets.append(train_set)
         numbers.append(tests.add(test_set))
-    prototype = TorchLearner(task, contexts[0], training, share)
+    if protection is not None:
+        for count in sorted({len(one) for one in sets}):
+            protection.plan_for(count)
+    prototype = TorchLearner(task, contexts[0], training, share, protection=protection)
     nodes = TorchNodes(prototype, contexts, sets).with_tests(tests, numbers)
     if isinstance(nodes.pool, Pool):
         with seeded(0):

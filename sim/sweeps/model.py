@@ -28,6 +28,7 @@ OWN: Kinds = {
     "nodes": whole(2),
     "topology": text(),
     "partition": text(),
+    "privacy": text(),
     "byzantine": whole(0),
     "attack": text(),
     "references": flag(),

@@ -10,13 +10,14 @@ from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
 from p2pfl.reporting.report import Report
 from sim.federations import describe
+from sim.privacy import refuse_broken
 from sim.sweeps.fingerprint import identify
 from sim.sweeps.model import EXCLUSIVE, NONE, Job, Options
 from sim.worlds.check import check_world
 from sim.worlds.model import LiarSpec, WorldSpec
 from sim.worlds.world import read_world
 
-DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor")
+DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "privacy")
 """Options that shape the federation as a whole; the others replace a single setting."""
 
 
@@ -67,9 +68,8 @@ def _with_settings(federation: FederationConfig, options: Options) -> Federation
         for one, other in (pair, pair[::-1]):
             if one in options:
                 training[other] = None
-    return replace(
-        federation, training=replace(federation.training, **training), gossip=replace(federation.gossip, **gossip)
-    )
+    training_config, gossip_config = replace(federation.training, **training), replace(federation.gossip, **gossip)
+    return refuse_broken(replace(federation, training=training_config, gossip=gossip_config))
 
 
 def _world(options: Options, federation: FederationConfig) -> WorldSpec:

@@ -34,6 +34,8 @@ SMALLEST = {
     "joins": "--sizes 5 --joins 2",
     "losses": "--scenario wipe --rounds 40",
     "page": "--nodes 3 --pages 2 --seconds 2",
+    "privacy": "--rounds 2 --no-audits --out here",
+    "privacy_cost": "--models 2410 --batch 16 --steps 2 --repeats 1",
     "overhead": "--parameters 10k --rounds 1 --repeats 1 --round-s 0.1",
     "rules": "--count 9 --liars 1 --size 1000 --repeats 1",
     "simulate": "--nodes 10 --node-rounds 50",

@@ -13,6 +13,8 @@ from p2pfl.cli.check import readable
 from p2pfl.compress import entropy
 from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.learn.privacy import accounting
+from p2pfl.learn.privacy.accounting import Spend, epsilon_of
 from p2pfl.reporting.figures import predicted
 from p2pfl.storage import disk
 from topologies import build, contraction
@@ -362,3 +364,71 @@ def test_a_disk_without_room_for_two_snapshots_is_a_warning_and_a_volume_that_is
     outcome = p2pfl("check", ward)
     assert outcome.code == 2
     assert re.search(r"node\.toml: node\.state_dir: the volume is too small .*2,000 bytes", outcome.err)
+
+
+def with_privacy(change, table):
+    change("federation.toml", "[network]", f"[privacy]\n{table}\n\n[network]")
+
+
+def test_privacy_is_the_noise_and_the_epsilon_of_each_node_that_is_here(p2pfl, ward, change):
+    assert report_of(p2pfl("check", ward, "--format", "json"))["privacy"] is None
+    shutil.rmtree(ward / "node3")
+    with_privacy(change, 'noise = 1.5\ndelta = 1e-4\naccountant = "rdp"')
+    report = report_of(p2pfl("check", ward, "--format", "json"))
+    rows = {row["name"]: row for row in report["privacy"]["nodes"]}
+    samples = {member["name"]: member["samples"] for member in report["members"] if member["here"]}
+    assert rows.keys() == samples.keys() == {"node0", "node1", "node2"}
+    for name, row in rows.items():
+        spent = Spend(1.5, 16 / samples[name], 800)
+        assert (row["noise"], row["sampling_rate"], row["steps"]) == spent
+        assert row["epsilon"] == epsilon_of([spent], 1e-4, "rdp") < 10
+    shown = p2pfl("check", ward)
+    assert "for 40 rounds of each node, by RDP" in shown.out
+    assert f"{rows['node0']['epsilon']:.4g}" in shown.out
+
+
+def test_a_weak_promise_is_warned_of_and_one_that_cannot_be_kept_is_a_mistake(p2pfl, ward, change):
+    with_privacy(change, 'noise = 0.3\ndelta = 1e-4\nunit = "member"\naccountant = "rdp"')
+    outcome = p2pfl("check", ward)
+    assert (outcome.code, "promises little" in outcome.out) == (0, True)
+    change("federation.toml", 'delta = 1e-4\nunit = "member"', "delta = 0.1")
+    outcome = p2pfl("check", ward, "--format", "json")
+    assert outcome.code == 2
+    keys = {mistake["key"] for mistake in report_of(outcome)["mistakes"]}
+    assert keys == {"privacy.delta"}
+
+
+@pytest.mark.long
+def test_where_no_data_are_here_the_noise_of_members_is_known_and_that_of_rows_is_not(p2pfl, ward, change):
+    for index in range(4):
+        shutil.rmtree(ward / f"node{index}")
+    with_privacy(change, "epsilon = 4.5\ndelta = 1e-4")
+    assert "no node's data are here" in p2pfl("check", ward).out
+    change("federation.toml", "epsilon = 4.5", 'epsilon = 4.5\nunit = "member"')
+    rows = report_of(p2pfl("check", ward, "--format", "json"))["privacy"]["nodes"]
+    assert [row["name"] for row in rows] == ["node0", "node1", "node2", "node3"]
+    assert {row["samples"] for row in rows} == {None}
+
+
+def test_without_opacus_check_says_once_what_to_install(p2pfl, ward, change, monkeypatch):
+    with_privacy(change, "epsilon = 8.0\ndelta = 1e-4")
+    monkeypatch.setattr(accounting, "find_spec", lambda _: None)
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 2
+    assert outcome.err.count("pip install '.[privacy]'") == 1
+
+
+def test_a_model_that_mixes_rows_is_a_mistake_once_with_what_to_put_in_its_place(p2pfl, ward, change):
+    with_privacy(change, 'noise = 1.5\ndelta = 1e-4\naccountant = "rdp"')
+    change("task.py", "torch.nn.ReLU()", "torch.nn.BatchNorm1d(32)")
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 2
+    assert outcome.err.count("BatchNorm1d") == outcome.err.count("GroupNorm") == 1
+
+
+def test_launch_refuses_references_with_privacy_before_anything_starts(p2pfl, ward, change):
+    with_privacy(change, "epsilon = 8.0\ndelta = 1e-4")
+    outcome = p2pfl("launch", ward, "--references")
+    assert outcome.code == 2
+    assert "--references" in outcome.err
+    assert not (ward / "report.json").exists()

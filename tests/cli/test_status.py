@@ -87,6 +87,7 @@ def test_an_address_may_be_written_short_or_long(p2pfl, page, form):
             "alarms": {"resync": 2, "storage": 1},
             "disk_refuses": None,
             "device": None,
+            "privacy": None,
             "second_hand": None,
         }
     ]
@@ -259,6 +260,23 @@ def test_a_table_has_no_columns_of_robust_rules_where_all_nodes_take_the_mean(p2
 def test_nonsense_about_neighbors_is_left_out_and_no_crash(p2pfl, neighbors):
     with serving(SAID | {"neighbors": neighbors}) as address:
         assert p2pfl("status", address).code == 0
+
+
+def test_a_private_node_says_what_is_spent_and_has_no_column_of_what_it_withholds(p2pfl, page):
+    """Nor is there a word of it where nothing is promised."""
+    told = {"unit": "record", "epsilon": 2.3102, "budget": 8.0, "delta": 1e-5, "rounds_left": 9, "state": "open"}
+    silent = {"accuracy": None, "test_loss": None, "loss": None, "metrics": {}}
+    with serving(SAID | silent | {"privacy": told}) as private, serving(SAID | silent | {"privacy": LOST}) as lost:
+        out = p2pfl("status", private, lost).out
+    assert "epsilon 2.31 of 8" in out
+    assert "epsilon missing" in out
+    assert "withheld" in out
+    assert "loss" not in out.split("withheld")[0]
+    assert "accuracy" not in out
+    assert "withheld" not in p2pfl("status", page).out
+
+
+LOST = {"unit": "record", "epsilon": None, "budget": 8.0, "delta": 1e-5, "rounds_left": 0, "state": "missing"}
 
 
 def test_who_sets_the_pace_is_a_column_where_somebody_does(p2pfl, page):

@@ -125,3 +125,15 @@ def test_ctrl_c_ends_it_with_130(p2pfl, monkeypatch):
     monkeypatch.setattr("p2pfl.cli.watch.time.sleep", press)
     with serving(SAID, KNOWN) as address:
         assert p2pfl("watch", address).code == 130
+
+
+def test_a_private_federation_says_what_is_spent_in_place_of_scores_that_nobody_has():
+    told = {"unit": "record", "epsilon": 1.5, "budget": 8.0, "delta": 1e-5, "rounds_left": 9, "state": "open"}
+    members = [row | {"main": None, "accuracy": None, "scores": {}, "epsilon": 2.0} for row in KNOWN["members"]]
+    for width in (80, 40):
+        out = drawn(KNOWN | {"privacy": told, "members": members}, width=width)
+        assert "privacy: epsilon 2 of 8 spent" in " ".join(out.split())
+        assert "withheld" in out
+        assert "accuracy" not in out.split("withheld")[1].split("member")[0]
+        assert max(map(len, out.splitlines())) <= width
+    assert "privacy" not in drawn(KNOWN)

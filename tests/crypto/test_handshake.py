@@ -14,7 +14,7 @@ from nacl.bindings import (
 )
 from nacl.public import PrivateKey
 
-from p2pfl.crypto import FederationMismatch, HandshakeFault, UnlistedKey, handshake
+from p2pfl.crypto import OTHERS, FederationMismatch, HandshakeFault, UnlistedKey, handshake
 from p2pfl.crypto.handshake import (
     M1_BYTES,
     NONCE,
@@ -147,7 +147,7 @@ def test_every_flipped_bit_is_refused(make_step, message):
 @each_step
 def test_every_truncation_and_extension_is_refused(make_step, message):
     for length in range(len(message)):
-        with pytest.raises(HandshakeFault, match="instead of"):
+        with pytest.raises(HandshakeFault, match=r"instead of|not sealed"):
             make_step()(message[:length])
     for excess in (b"\0", message):
         assert_refused(make_step(), message + excess)
@@ -371,6 +371,19 @@ def test_another_number_of_sections_is_refused():
     fewer = dataclasses.replace(FEDERATION, sections=FEDERATION.sections[1:])
     m2 = make_responder(federation=fewer).first(M1)
     assert_refused(initiator_awaiting_m2().second, m2)
+
+
+def test_a_table_that_only_one_end_has_is_named_by_it_and_known_to_be_missing_by_the_other():
+    sections = (("privacy.epsilon", bytes(32)), ("privacy.delta", bytes([9]) * 32), *FEDERATION.sections)
+    ours, theirs = meet_with_another_federation(FederationBinding(federation_id=bytes(32), sections=sections))
+    assert {ours.sections, theirs.sections} == {("privacy.epsilon", "privacy.delta"), (OTHERS,)}
+    assert any("[privacy]" in str(fault) for fault in (ours, theirs))
+
+
+def test_more_sections_do_not_hide_one_that_differs():
+    sections = (*with_section("task", bytes([7]) * 32).sections, ("privacy.epsilon", bytes(32)))
+    ours, theirs = meet_with_another_federation(FederationBinding(federation_id=bytes(32), sections=sections))
+    assert {ours.sections, theirs.sections} == {("task", "privacy.epsilon"), ("task",)}
 
 
 def test_a_stranger_is_not_told_which_section_differs():

@@ -87,11 +87,12 @@ def test_a_step_leaves_nothing_on_the_processor(learner, optimizer):
     parts = [part for _, named in flat.parts({"anchor": start}) for part in named.values()]
     assert {part.device.type for part in parts} == {"meta"}
     put = mine._gradients(RoundStart(start, {"correction": np.ones_like(start)}, Variate()))
-    (loss,) = mine._steps([torch.arange(3)], put, 0.01)
+    backward = mine._backward(mine.device.rows(mine.train_set.rows))
+    (loss,) = mine._steps([torch.arange(3)], backward, put, 0.01)
     assert loss.device.type == "meta"
     mine.device.is_host = True
     with pytest.raises(RuntimeError):
-        mine._steps([torch.arange(3)], put, 0.01)
+        mine._steps([torch.arange(3)], mine._backward(mine.device.rows(mine.train_set.rows)), put, 0.01)
 
 
 def test_mixed_precision_trains_in_it_and_keeps_parameters_and_tests_in_float32(on):

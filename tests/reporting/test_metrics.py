@@ -16,6 +16,7 @@ STATUS = {
     "disk_refuses": None,
     "alarms": {"resync": 1, "made-up": 2, "also": 3},
     "standing_alarms": ["neighbor-lost"],
+    "privacy": {"unit": "record", "epsilon": 2.31, "budget": 8.0, "delta": 1e-5, "rounds_left": 7, "state": "open"},
 }
 
 

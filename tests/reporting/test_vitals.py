@@ -150,8 +150,15 @@ def test_the_tasks_own_metrics_and_the_test_loss_travel_in_an_order_that_all_mem
 
 
 def test_a_row_of_a_member_that_tells_no_metrics_is_read():
-    old = msgspec.msgpack.encode(msgspec.structs.astuple(TYPICAL)[:-1])
+    old = msgspec.msgpack.encode(msgspec.structs.astuple(TYPICAL)[:-2])
     assert read(old + bytes(SIGNATURE_BYTES)) == TYPICAL
     assert scores(TYPICAL, [RMSE, LOSS]) == {"rmse": None, "loss": None}
     assert scores(TYPICAL, []) == {"accuracy": TYPICAL.accuracy}
     assert scores(msgspec.structs.replace(TYPICAL, accuracy=None), []) == {"loss": TYPICAL.loss}
+
+
+def test_what_is_spent_of_a_budget_travels_and_rows_without_one_are_as_they_were_before_there_was_any():
+    private = msgspec.structs.replace(TYPICAL, epsilon=2.31)
+    assert read(sign(private, KEY, REALM)).epsilon == 2.31
+    fields = msgspec.msgpack.decode(sign(TYPICAL, KEY, REALM)[:-SIGNATURE_BYTES])
+    assert len(fields) == TYPICAL.__struct_fields__.index("epsilon") == len(TYPICAL.__struct_fields__) - 1

@@ -45,19 +45,26 @@ _FITTING = {
     ROBUST: "plain, prox, normalized, momentum, outer; or gossip.rule = mean",
     CONSERVATIVE: "another method, or a robust rule",
 }
+_PRIVATE = tuple(name for name, method in CLASSES.items() if not method.needs_loss)
 
 
 def method_of(federation: FederationConfig) -> Method:
     """The learning method of a federation.
 
-    Raises UserError: it is the user's own and cannot be made, or does not go with the federation's rule or training.
+    Raises UserError: it is the user's own and cannot be made, or does not go with the federation's rule, training or
+    privacy.
     """
     profile = ROBUST if liars_of(federation.gossip.rule) else CONSERVATIVE
     try:
-        return make_method(federation.method, federation.training, profile=profile, folder=federation.path.parent)
+        made = make_method(federation.method, federation.training, profile=profile, folder=federation.path.parent)
     except UserError as error:
         error.file = error.file or str(federation.path)
         raise
+    if federation.privacy is not None and made.needs_loss:
+        text = "this method looks at the loss of a node's rows, which has no noise, while [privacy] is there"
+        allowed = f"{', '.join(_PRIVATE)}; or no [privacy]"
+        raise UserError(text, file=federation.path, key=KEY, value=federation.method, allowed=allowed)
+    return made
 
 
 def make_method(

@@ -7,7 +7,8 @@ import pytest
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.methods import Method, Round, make_method
+from p2pfl.federation import Federation
+from p2pfl.learn.methods import Method, Round, make_method, method_of
 from p2pfl.learn.methods.method import ROBUST
 
 TEN_LINES = '''\
@@ -117,6 +118,17 @@ def test_what_a_robust_rule_cannot_carry_is_refused_with_the_reason_and_what_to_
         make_method(spec, TrainingConfig(), profile=ROBUST)
     assert "momentum, outer" in str(caught.value)
     assert all(make_method(other, TrainingConfig(), profile=ROBUST) for other in ("momentum", "outer"))
+
+
+def test_with_privacy_a_method_that_looks_at_the_loss_is_refused_with_those_that_do_not(tmp_path):
+    text = "from p2pfl import Method\n\n\nclass Own(Method):\n    needs_loss = True\n"
+    (tmp_path / "own.py").write_text(text, encoding="utf-8")
+    private = {"nodes": 2, "topology": "complete", "privacy": {"epsilon": 8.0, "delta": 1e-5}}
+    for spec in ("fair", f"{tmp_path}/own.py:Own"):
+        with pytest.raises(UserError, match="loss") as caught:
+            method_of(Federation(method=spec, **private).config)
+        assert (caught.value.key, "variate, prox" in caught.value.allowed) == ("training.method", True)
+    assert method_of(Federation(method="tracking", **private).config).spec == "tracking:gain=0.5"
 
 
 @pytest.mark.parametrize("training", [{"momentum": 0.9}, {"optimizer": "adam"}])

@@ -1,0 +1,67 @@
+"""The table `[privacy]` of a federation file: what of a node's data may be learned from what the node sends.
+
+Its values, and what contradicts it in the same file. What it takes to keep the promise is for `learn.privacy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from p2pfl.config.tables import Kind, Mistakes, choice, exclusive, number, read_table, require, whole
+
+RECORD, MEMBER = "record", "member"
+UNITS = (RECORD, MEMBER)
+PRV, RDP = "prv", "rdp"
+PRIVATE, PUBLIC = "private", "public"
+MOST_EPSILON = 1000.0
+MOST_NOISE = 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyConfig:
+    """Exactly one of `epsilon` and `noise` is given; the other one follows from the rounds and the rows of a node."""
+
+    unit: str = RECORD
+    """Who is protected: one row of a node's data (`record`), or all of its rows together (`member`)."""
+    epsilon: float | None = None
+    """The budget of each node for the whole run."""
+    noise: float | None = None
+    """The noise multiplier: the standard deviation of the noise, in lengths of `clip`."""
+    delta: float
+    """The chance that the promise of epsilon does not hold."""
+    clip: float = 1.0
+    """The longest gradient of one row (`record`), or change of one round (`member`)."""
+    rounds: int | None = None
+    """The rounds for which the budget is planned; None: those of `[training]`."""
+    accountant: str = PRV
+    """Which bound on epsilon counts: `prv` (numerical, tighter) or `rdp` (Rényi, older)."""
+    test_set: str = PRIVATE
+    """Whether scores on the common test set may be told: only if it is nobody's data (`public`)."""
+
+
+PRIVACY: Mapping[str, Kind] = {
+    "unit": choice(*UNITS),
+    "epsilon": number(0, MOST_EPSILON, above=True),
+    "noise": number(0, MOST_NOISE, above=True),
+    "delta": number(0, 1, above=True, below=True),
+    "clip": number(0, 1e6, above=True),
+    "rounds": whole(1),
+    "accountant": choice(PRV, RDP),
+    "test_set": choice(PRIVATE, PUBLIC),
+}
+
+
+def read_privacy(table: Any, mistakes: Mistakes) -> PrivacyConfig | None:
+    """What a table says; None where there is none, or one that cannot be used."""
+    if table is None:
+        return None
+    before = len(mistakes.found)
+    values = read_table(table, "privacy.", PRIVACY, mistakes)
+    require(table, "privacy.", ("delta",), PRIVACY, mistakes)
+    exclusive(table, "privacy.", "epsilon", "noise", mistakes)
+    if isinstance(table, dict) and not {"epsilon", "noise"} & table.keys():
+        allowed = f"epsilon, {PRIVACY['epsilon'].allowed}; or noise, from which it follows"
+        mistakes.add("is missing", "privacy.epsilon", None, allowed)
+    return None if len(mistakes.found) > before else PrivacyConfig(**values)

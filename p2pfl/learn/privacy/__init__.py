@@ -1,0 +1,6 @@
+"""What keeps the promise of `[privacy]`: the plan of a node's noise, and what has been spent of its budget."""
+
+from p2pfl.learn.privacy.accounting import Spend
+from p2pfl.learn.privacy.plan import Plan, plan_of
+
+__all__ = ["Plan", "Spend", "plan_of"]

@@ -1,0 +1,189 @@
+"""How much noisy steps tell: epsilon of what was spent, and the noise that keeps within an epsilon.
+
+Each step is a sum over rows drawn by Poisson sampling, plus Gaussian noise. The bounds are those of Opacus (an extra):
+numerical composition of privacy loss (PRV, Gopi et al. 2021, arXiv 2106.02848) and Rényi moments (RDP, Mironov et al.
+2019, arXiv 1908.10530). Both are upper bounds, so that the smaller one counts. Nothing here asks what a step computes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from p2pfl.config.privacy import MOST_NOISE, PRV
+from p2pfl.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+INSTALL = "pip install '.[privacy]' in a checkout of p2pfl"
+LEAST_NOISE = 0.01
+CLOSE = 0.998
+"""The part of a budget that its noise spends at least."""
+COARSE, FINE = 4.0, 1.15
+"""Factors between noises that are tried: by RDP alone, and from there on."""
+Orders = tuple[float, ...]
+ORDERS: Orders = (*(1 + step / 10 for step in range(1, 100)), *range(12, 64))
+"""The orders of RDP that Opacus looks at."""
+WHOLE_ORDERS: Orders = (*range(2, 32), 48, 64, 128, 256, 512, 1024)
+"""Others that take a tenth of the time."""
+MOST_BY_PRV = 50.0
+"""Above this epsilon, which is no protection, only RDP is asked: the arrays of PRV grow with it."""
+MOST_KINDS = 8
+"""How many kinds of steps are told apart: others count as ones that tell more. PRV takes a while for each."""
+PRV_ERROR = 0.01
+"""The error of PRV that is allowed for: Opacus adds it to what it finds."""
+
+
+class Spend(NamedTuple):
+    """Steps of one kind. With the unit member a round is one step at rate 1."""
+
+    noise: float
+    """The noise multiplier: the standard deviation of the noise, in lengths of the clipping bound."""
+    rate: float
+    """The chance of each row to be in a step, above 0 and up to 1."""
+    steps: int
+
+
+def require_opacus(file: object = None) -> None:
+    """Raises UserError: Opacus is not installed, although `file` wants it."""
+    if find_spec("opacus") is None:
+        text, allowed = "needs Opacus, which is not installed", f"[privacy] after {INSTALL}; or no [privacy]"
+        raise UserError(text, file=file, key="privacy", allowed=allowed)
+
+
+def epsilon_of(spent: Sequence[Spend], delta: float, accountant: str = PRV) -> float:
+    """An upper bound on the epsilon of all steps together, at that delta; infinite where there is none.
+
+    More kinds of steps than MOST_KINDS count as ones that tell more, so that it stays a bound.
+    Raises UserError: Opacus is not installed.
+    """
+    kinds = merged(spent)
+    return _epsilon(kinds, delta, accountant) if kinds else 0.0
+
+
+@lru_cache(maxsize=1024)
+def noise_for(epsilon: float, delta: float, rate: float, steps: int, accountant: str = PRV) -> float:
+    """A noise multiplier with which so many steps stay within epsilon.
+
+    They spend at least CLOSE of it, unless LEAST_NOISE is enough.
+    Raises ValueError: MOST_NOISE is not enough; UserError: Opacus is not installed.
+    """
+
+    def bound(noise: float) -> float:
+        return epsilon_of((Spend(noise, rate, steps),), delta, accountant)
+
+    def rough_bound(noise: float) -> float:
+        return _by_rdp((Spend(noise, rate, steps),), delta, WHOLE_ORDERS)
+
+    start = _least(rough_bound, epsilon, 1.0, COARSE, close=0.9)
+    return _least(bound, epsilon, start, FINE, close=CLOSE)
+
+
+def _least(bound: Callable[[float], float], epsilon: float, start: float, factor: float, *, close: float) -> float:
+    """The noise at which a falling `bound` is within epsilon, and above `close` of it: first looked for in steps of
+    `factor` from `start`, then between two of them. Where the bound jumps, it is that beyond the jump.
+
+    Raises ValueError: it is above MOST_NOISE.
+    """
+    enough = start
+    while not bound(enough) <= epsilon:
+        if enough == MOST_NOISE:
+            raise ValueError(f"with noise {enough:g} epsilon is {bound(enough):.3g}")
+        enough = min(enough * factor, MOST_NOISE)
+    while enough > LEAST_NOISE and bound(enough / factor) <= epsilon:
+        enough /= factor
+    little = enough / factor
+    while enough > LEAST_NOISE and bound(enough) < close * epsilon and enough / little > 1 + 1e-4:
+        middle = little * (enough / little) ** _part(bound(little), bound(enough), (1 + close) / 2 * epsilon)
+        if bound(middle) <= epsilon:
+            enough = middle
+        else:
+            little = middle
+    return enough
+
+
+def _part(high: float, low: float, wanted: float) -> float:
+    """Which part of the way, in logarithms, leads from `high` to `wanted`, if `low` is all of it; never near an end."""
+    if not 0.0 < low < high < math.inf:
+        return 0.5
+    return min(max(math.log(high / wanted) / math.log(high / low), 0.05), 0.95)
+
+
+def merged(spent: Sequence[Spend]) -> tuple[Spend, ...]:
+    """Steps of equal kinds together, in a fixed order: composition has none. At most MOST_KINDS kinds are left."""
+    steps: dict[tuple[float, float], int] = {}
+    for noise, rate, count in spent:
+        if count:
+            steps[noise, rate] = steps.get((noise, rate), 0) + count
+    kinds = [Spend(*kind, count) for kind, count in sorted(steps.items())]
+    while len(kinds) > MOST_KINDS:
+        place = min(range(len(kinds) - 1), key=lambda at: _distance(kinds[at], kinds[at + 1]))
+        first, second = kinds[place : place + 2]
+        noise, rate = min(first.noise, second.noise), max(first.rate, second.rate)
+        kinds[place : place + 2] = [Spend(noise, rate, first.steps + second.steps)]
+    return tuple(kinds)
+
+
+def _distance(one: Spend, other: Spend) -> float:
+    return abs(math.log(one.noise / other.noise)) + abs(math.log(one.rate / other.rate))
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(kinds: tuple[Spend, ...], delta: float, accountant: str) -> float:
+    by_rdp = _by_rdp(kinds, delta)
+    if accountant != PRV or not by_rdp <= MOST_BY_PRV:
+        return by_rdp
+    try:
+        by_prv = _by_prv(kinds, delta)
+    except (ArithmeticError, RuntimeError, ValueError, MemoryError) as error:
+        _log.info("PRV has no bound for %s (%s): RDP has, %.4g", kinds, error, by_rdp)
+        return by_rdp
+    if not 0.0 <= by_prv < math.inf:
+        _log.info("PRV gives no number for %s: RDP has a bound, %.4g", kinds, by_rdp)
+        return by_rdp
+    return min(by_prv, by_rdp)
+
+
+def _by_prv(kinds: tuple[Spend, ...], delta: float) -> float:
+    """As `PRVAccountant.get_epsilon` of Opacus, which would find the same moments three times more."""
+    import numpy as np  # noqa: PLC0415 - as Opacus, for who has [privacy] alone
+    from opacus.accountants.analysis import prv  # noqa: PLC0415 - as above
+
+    error = delta / 1000
+    steps = [one.steps for one in kinds]
+    mesh = PRV_ERROR / math.sqrt(sum(steps) * math.log(12 / error) / 2)
+    alone = [_by_rdp((one._replace(steps=1),), error / (8 * sum(steps))) for one in kinds]
+    reach = max(_by_rdp(kinds, error / 4), *alone, PRV_ERROR) + 3
+    domain = prv.Domain.create_aligned(-reach, reach, mesh)
+    with np.errstate(all="ignore"):  # at rate 1 it takes the logarithm of 0, rightly
+        losses = [prv.PoissonSubsampledGaussianPRV(rate, noise) for noise, rate, _ in kinds]
+        cut = [prv.TruncatedPrivacyRandomVariable(one, domain.t_min, domain.t_max) for one in losses]
+        discrete = [prv.discretize(one, domain) for one in cut]
+        whole = prv.compose_heterogeneous(dprvs=discrete, num_self_compositions=steps)
+        return float(whole.compute_epsilon(delta, error, PRV_ERROR)[2])
+
+
+def _by_rdp(kinds: tuple[Spend, ...], delta: float, orders: Orders = ORDERS) -> float:
+    require_opacus()
+    from opacus.accountants.analysis.rdp import get_privacy_spent  # noqa: PLC0415 - as above
+
+    warnings.filterwarnings("ignore", "Optimal order is", UserWarning)  # it is a bound all the same
+    try:
+        moments = sum(_moments(noise, rate, orders) * steps for noise, rate, steps in kinds)
+        found = float(get_privacy_spent(orders=orders, rdp=moments, delta=delta)[0])
+    except (ArithmeticError, ValueError):
+        return math.inf
+    return max(found, 0.0) if math.isfinite(found) else math.inf
+
+
+@lru_cache(maxsize=256)
+def _moments(noise: float, rate: float, orders: Orders) -> Any:
+    """Rényi moments of one step: an array, by order."""
+    from opacus.accountants.analysis.rdp import compute_rdp  # noqa: PLC0415 - as above
+
+    return compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders)

@@ -1,0 +1,247 @@
+"""The gradient of each row's own loss, cut to a length and summed: what one row can do to a step is bounded.
+
+A row's loss is that of a batch in which it is alone. So no row sees another: by construction where rows go through
+`torch.func` or one after the other, and in a chain of layers because each of these works row by row. A chain needs no
+gradient of a single row: of a linear layer it is the outer product of what came in and what came back, and its length
+the product of their lengths (Goodfellow, arXiv 1510.01799; Li et al., arXiv 2110.05679, section 4).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.linalg import vector_norm
+from torch.nn import functional
+
+from p2pfl.config.plugins import FAILURES, describe_failure
+from p2pfl.learn.devices import Device, over_tensors
+
+log = logging.getLogger("p2pfl")
+
+Loss = Callable[[Any, Any], Tensor]
+"""From outputs and targets of a batch to a scalar: the mean over the batch."""
+
+MARGIN = 1.0 - 2.0**-16
+"""Gradients are cut to this much of the clip: their lengths are computed in float32, and may be a little longer."""
+CHUNK_FLOATS = 1 << 21
+"""How many numbers the gradients of single rows that are kept at once may have."""
+ROWWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Dropout, nn.Identity)
+"""Layers without parameters that look at each number alone."""
+
+
+class RowGradients(Protocol):
+    """`how` says in words which way it takes."""
+
+    how: str
+
+    def clipped_sum(self, inputs: Any, targets: Any, clip: float) -> tuple[list[Tensor], Tensor]:
+        """Of b rows, at least one: the sum of their gradients in the parameters' shapes, each first scaled down to
+        length `clip` over all parameters together; and their losses (b,). A gradient that is not finite counts as zero.
+        """
+        ...
+
+
+class Chain:
+    """Layers one after the other, of which only linear ones have parameters."""
+
+    how = "layer by layer"
+
+    def __init__(
+        self, layers: Sequence[nn.Module], parameters: Sequence[nn.Parameter], loss: Loss, device: Device
+    ) -> None:
+        self._layers = layers
+        self._parameters = parameters
+        places = {id(parameter): place for place, parameter in enumerate(parameters)}
+        linears = (layer for layer in layers if isinstance(layer, nn.Linear))
+        self._linears = [(places.get(id(one.weight)), places.get(id(one.bias))) for one in linears]
+        """Where weight and bias of each linear layer are among the parameters; None: not there."""
+        self._losses = losses_of_rows(loss)
+        self._device = device
+
+    def clipped_sum(self, inputs: Any, targets: Any, clip: float) -> tuple[list[Tensor], Tensor]:
+        entered, left, x = [], [], inputs
+        with self._device.precision():
+            for layer in self._layers:
+                if isinstance(layer, nn.Linear):
+                    entered.append(_flat(x).to(layer.weight.dtype))
+                    x = functional.linear(x, layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
+                    left.append(x if x.requires_grad else x.requires_grad_())
+                else:
+                    x = layer(x)
+            losses = self._losses(x, targets)
+        found = torch.autograd.grad(losses.sum(), left)
+        returned = [one.to(came.dtype) for one, came in zip(found, entered, strict=True)]
+        return self._summed(entered, returned, clip), losses.detach()
+
+    def _summed(self, entered: list[Tensor], returned: list[Tensor], clip: float) -> list[Tensor]:
+        """From what came into each linear layer (b, in) and what came back to it (b, out)."""
+        layers = list(zip(self._linears, entered, returned, strict=True))
+        squares = torch.zeros_like(returned[0][:, 0])
+        for (weight, bias), came, went in layers:
+            reach = 0.0 if weight is None else _squares(came)
+            squares = squares + _squares(went) * (reach if bias is None else reach + 1.0)
+        factors, fine = factors_of(squares.sqrt(), clip)
+        sums = [torch.zeros_like(one) for one in self._parameters]
+        for (weight, bias), came, went in layers:
+            scaled = _without(went, fine) * factors[:, None]
+            if weight is not None:
+                sums[weight] = scaled.t() @ _without(came, fine)
+            if bias is not None:
+                sums[bias] = scaled.sum(0)
+        return sums
+
+
+class Vectorized:
+    """Any module that torch.func's vmap can do."""
+
+    how = "all rows at once"
+
+    def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter], loss: Loss, device: Device) -> None:
+        from torch.func import grad_and_value, vmap  # noqa: PLC0415 - slow, and most models do without it
+
+        self._module, self._parameters, self._loss, self._device = module, parameters, loss, device
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        self._names = [names[id(parameter)] for parameter in parameters]
+        self._each = vmap(grad_and_value(self._loss_of_one), in_dims=(None, 0, 0), randomness="different")
+        self._rows = max(1, CHUNK_FLOATS // sum(parameter.numel() for parameter in parameters))
+
+    def clipped_sum(self, inputs: Any, targets: Any, clip: float) -> tuple[list[Tensor], Tensor]:
+        trained = {name: one.detach() for name, one in zip(self._names, self._parameters, strict=True)}
+        sums, losses, count = [torch.zeros_like(one) for one in trained.values()], [], _count(targets)
+        for first in range(0, count, self._rows):
+            x, y = (_rows(each, slice(first, first + self._rows)) for each in (inputs, targets))
+            found, values = self._each(trained, x, y)
+            gradients = [found[name].flatten(1) for name in self._names]
+            lengths = torch.stack([vector_norm(one, dim=1) for one in gradients])
+            factors, fine = factors_of(vector_norm(lengths, dim=0), clip)
+            for total, one in zip(sums, gradients, strict=True):
+                total.add_((factors @ _without(one, fine)).view(total.shape))
+            losses.append(values)
+        return sums, torch.cat(losses).detach()
+
+    def _loss_of_one(self, trained: dict[str, Tensor], inputs: Any, targets: Any) -> Tensor:
+        from torch.func import functional_call  # noqa: PLC0415 - as above
+
+        def outputs(batch: Any) -> Any:
+            return functional_call(self._module, trained, (batch,))
+
+        alone = (over_tensors(lambda one: one.unsqueeze(0), each) for each in (inputs, targets))
+        return self._device.loss(outputs, self._loss)(*alone).reshape(())
+
+
+class OneByOne:
+    """What nothing else can do: as many backward passes as there are rows."""
+
+    how = "one row after the other"
+
+    def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter], loss: Loss, device: Device) -> None:
+        self._parameters = parameters
+        self._loss_of_batch = device.loss(module, loss)
+
+    def clipped_sum(self, inputs: Any, targets: Any, clip: float) -> tuple[list[Tensor], Tensor]:
+        sums, losses = [torch.zeros_like(one) for one in self._parameters], []
+        for row in range(_count(targets)):
+            x, y = (_rows(each, slice(row, row + 1)) for each in (inputs, targets))
+            loss = self._loss_of_batch(x, y).reshape(())
+            found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            pairs = [(total, one) for total, one in zip(sums, found, strict=True) if one is not None]
+            length = vector_norm(torch.stack([vector_norm(one) for _, one in pairs]))
+            factors, fine = factors_of(length[None], clip)
+            for total, one in pairs if fine is None else ():
+                total.add_(one * factors)
+            losses.append(loss.detach())
+        return sums, torch.stack(losses)
+
+
+def row_gradients(
+    module: nn.Module, parameters: Sequence[nn.Parameter], loss: Loss, device: Device, trial: tuple[Any, Any]
+) -> RowGradients:
+    """The fastest way that does for this module: `trial` are the inputs and targets of a few rows."""
+    layers = _chain(module, parameters)
+    ways: list[tuple[str, Callable[[], RowGradients]]] = [
+        (Vectorized.how, lambda: Vectorized(module, parameters, loss, device)),
+    ]
+    if layers is not None:
+        ways.insert(0, (Chain.how, lambda: Chain(layers, parameters, loss, device)))
+    was_training = module.training
+    module.train()
+    try:
+        for how, make in ways:
+            try:
+                way = make()
+                way.clipped_sum(*trial, 1.0)
+            except FAILURES as error:
+                log.debug("no gradients %s: %s", how, describe_failure(error))
+            else:
+                return way
+    finally:
+        module.train(was_training)
+    log.warning("privacy: torch cannot take this model's gradients of many rows at once, so training will be slow")
+    return OneByOne(module, parameters, loss, device)
+
+
+def losses_of_rows(loss: Loss) -> Loss:
+    """From outputs (b, ...) and targets of b rows to the loss (b,) of each as a batch of its own."""
+    if loss is functional.cross_entropy:
+        return lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none")
+    from torch.func import vmap  # noqa: PLC0415 - as above
+
+    def alone(outputs: Any, targets: Any) -> Tensor:
+        return loss(*(over_tensors(lambda one: one.unsqueeze(0), each) for each in (outputs, targets))).reshape(())
+
+    return vmap(alone, randomness="different")
+
+
+def factors_of(lengths: Tensor, clip: float) -> tuple[Tensor, Tensor | None]:
+    """What gradients of these lengths (b,) are multiplied by; and which of them are finite, None: all."""
+    factors, fine = (clip * MARGIN / lengths).clamp(max=1.0), lengths.isfinite()
+    if bool(fine.all()):
+        return factors, None
+    return torch.where(fine, factors, 0.0), fine
+
+
+def _without(rows: Tensor, fine: Tensor | None) -> Tensor:
+    """The rows (b, d), zero where they are not `fine`."""
+    return rows if fine is None else torch.where(fine[:, None], rows, 0.0)
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """The squared lengths (b,) of (b, d)."""
+    return rows.square().sum(1)
+
+
+def _flat(x: Tensor) -> Tensor:
+    if x.ndim != 2:
+        raise ValueError(f"a linear layer gets inputs of shape {tuple(x.shape)}")
+    return x.detach()
+
+
+def _rows(value: Any, part: slice) -> Any:
+    return over_tensors(lambda one: one[part], value)
+
+
+def _count(targets: Any) -> int:
+    return len(targets)
+
+
+def _chain(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[nn.Module] | None:
+    """The layers of a plain chain whose trained parameters are those of linear layers, each in one place alone."""
+    if type(module) is not nn.Sequential or _has_hooks(module):
+        return None
+    layers = list(module)
+    if not all(type(layer) in (nn.Linear, nn.Flatten, *ROWWISE) and not _has_hooks(layer) for layer in layers):
+        return None
+    if any(getattr(layer, "inplace", False) for layer in layers):
+        return None
+    if any(isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1) for layer in layers):
+        return None
+    held = [id(one) for layer in layers for one in layer.parameters()]
+    return layers if len(held) == len(set(held)) and {id(one) for one in parameters} <= set(held) else None
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return any(getattr(module, name) for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"))

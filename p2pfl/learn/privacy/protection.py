@@ -1,0 +1,61 @@
+"""What a learner needs to keep the promise of `[privacy]`: its plan, its chance, and what it may tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.config.privacy import PUBLIC
+from p2pfl.learn.privacy.chance import Chance, Draws, Secret
+from p2pfl.learn.privacy.plan import Plan, plan_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protection:
+    """`plan_for` makes the plan of a node with so many rows: it is called once, when these have been read."""
+
+    plan_for: Callable[[int], Plan]
+    chance: Chance
+    public_test: bool = False
+    """Whether the common test set is nobody's data, so that scores on it may be told."""
+
+    def tells(self, part: str) -> bool:
+        """Whether scores on this part of the data may be told, "test" or "local". What nobody is protected from, in a
+        simulation with seeded chance, is no secret either.
+        """
+        return not self.chance.is_secret or (part == "test" and self.public_test)
+
+
+def protection_of(federation: FederationConfig, chance: Chance | None = None) -> Protection | None:
+    """Of a node, or of those of a simulation, with its own `chance`; None: the federation has no `[privacy]`."""
+    privacy = federation.privacy
+    if privacy is None:
+        return None
+
+    def plan_for(samples: int) -> Plan:
+        plan = plan_of(federation, samples)
+        if plan is None:
+            raise AssertionError("a federation with [privacy] has no plan")
+        return plan
+
+    return Protection(plan_for=plan_for, chance=chance or Secret(), public_test=privacy.test_set == PUBLIC)
+
+
+class Protected:
+    """The protection of one learner with `samples` rows."""
+
+    def __init__(self, protection: Protection, samples: int) -> None:
+        self.protection = protection
+        self.plan = protection.plan_for(samples)
+
+    def draws(self, node: int, round_index: int) -> Draws:
+        return self.protection.chance.of_round(node, round_index)
+
+    def tells(self, part: str) -> bool:
+        return self.protection.tells(part)
+
+    def told_loss(self, loss: float) -> float:
+        """The loss of a local round as others may know it: not a number where it is of protected rows."""
+        return loss if self.tells("local") else math.nan

@@ -1,0 +1,172 @@
+"""Whether the noise that hides a row, or a member, is what it claims to be: many rounds with a canary and without it.
+
+The canary is a row whose gradient is as long as one likes and points against those of all others, so that whatever it
+gets through is seen (Nasr et al. 2021, arXiv 2101.04535; 2023, arXiv 2302.07956). The model is a bare vector, the
+mechanism the learner's own: its chance, its clipping, its noise. `proof` turns errors into a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.config.privacy import PRV, RECORD
+from p2pfl.learn.interface import RoundStart
+from p2pfl.learn.privacy import Plan
+from p2pfl.learn.privacy.chance import Chance, Secret
+from p2pfl.learn.privacy.protection import Protection
+from p2pfl.learn.task import NodeContext, Task
+from p2pfl.learn.trainer import TorchLearner
+from sim.audits.bounds import Proof, epsilon_of_gaussians, proof
+
+Values = NDArray[np.floating[Any]]
+NOISE = 1.0
+"""The noise multiplier that is tried: with one the errors tell most."""
+SIZE = 32
+"""Numbers in the bare model."""
+ROWS = 8
+LOUD = 1e3
+"""The length of a gradient, in clips: far beyond what is let through."""
+MISTAKEN = 6.0
+"""Standard deviations that the correlation of independent noises does not reach."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """Of one step with every row in it, at noise 1: `claimed` is epsilon by the distance 1 of two Gaussians, `proven`
+    what the errors prove with 95% confidence. `noise_at_most` is the noise multiplier that is really there, at most.
+    """
+
+    claimed: float
+    proven: float
+    noise_at_most: float
+    proof: Proof
+
+    @property
+    def holds(self) -> bool:
+        return self.proven <= self.claimed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """The two rounds whose noises are most alike, and how much: the `correlation`, in [-1, 1], of `size` numbers."""
+
+    pair: tuple[str, str]
+    correlation: float
+    size: int
+
+    @property
+    def is_reused(self) -> bool:
+        return abs(self.correlation) * float(np.sqrt(self.size)) > MISTAKEN
+
+
+class Bare(nn.Module):
+    """A vector w whose gradient, for a row x, is x. Not a chain of layers, so that rows go through `torch.func`."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ self.weight[:, None]
+
+
+def _bare_chain(size: int) -> nn.Module:
+    """The same as a chain of one layer."""
+    layer = nn.Linear(size, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    return nn.Sequential(layer)
+
+
+def bare_learner(
+    rows: Tensor,
+    *,
+    unit: str = RECORD,
+    clip: float = 1.0,
+    delta: float = 1e-5,
+    chance: Chance | None = None,
+    node: int = 0,
+    chain: bool = True,
+) -> TorchLearner:
+    """One whose rounds are one step over all `rows` (n, SIZE), each row its own gradient, at noise NOISE."""
+    training = TrainingConfig(rounds=1, local_steps=1, batch_size=len(rows), learning_rate=1.0, method="plain")
+    plan = Plan(
+        unit=unit, epsilon=1e3, delta=delta, clip=clip, noise=NOISE, accountant=PRV, rounds=1, training=training
+    )
+    task = Task(
+        name="canary",
+        model=(lambda: _bare_chain(rows.shape[1])) if chain else (lambda: Bare(rows.shape[1])),
+        data=lambda _: ((rows, torch.zeros(len(rows))), None),
+        loss=lambda outputs, _: outputs.mean(),
+    )
+    context = NodeContext(node=node, nodes=2, name=f"node{node}", seed=0, base_dir=Path())
+    return TorchLearner(
+        task, context, training, protection=Protection(plan_for=lambda _: plan, chance=chance or Secret())
+    )
+
+
+def canary(
+    *,
+    unit: str = RECORD,
+    clip: float = 1.0,
+    delta: float = 1e-5,
+    tries: int = 1000,
+    chance: Chance | None = None,
+    chain: bool = True,
+) -> Canary:
+    """`tries` rounds with the canary and as many without it. `chance` is that of nodes, unless a test wants its own."""
+    rows = _rows(unit, clip)
+    learners = [bare_learner(one, unit=unit, clip=clip, delta=delta, chance=chance, chain=chain) for one in rows]
+    with_it, without = (_scores(learner, tries, place * tries) for place, learner in enumerate(learners))
+    proven = proof(with_it, without, delta)
+    return Canary(
+        claimed=epsilon_of_gaussians(1 / NOISE, delta),
+        proven=epsilon_of_gaussians(proven.mu, delta),
+        noise_at_most=1 / proven.mu if proven.mu else float("inf"),
+        proof=proven,
+    )
+
+
+def _rows(unit: str, clip: float) -> tuple[Tensor, Tensor]:
+    """With the canary, and with nothing in its place; without a member there is nothing at all."""
+    loud = LOUD * clip * torch.eye(1, SIZE)
+    others = loud.repeat(ROWS - 1, 1)
+    with_it = torch.cat([others, -LOUD * loud])
+    without = torch.cat([others, torch.zeros(1, SIZE)])
+    return with_it, without if unit == RECORD else torch.zeros_like(with_it)
+
+
+def _scores(learner: TorchLearner, tries: int, first: int) -> Values:
+    """How far each round went where the canary pushes: against its own gradient, forwards along the first axis."""
+    start = RoundStart(learner.initial())
+    return np.array([learner.train(start, first + number).vector[0] for number in range(tries)], dtype=np.float64)
+
+
+def reuse(unit: str = RECORD, clip: float = 1.0, chance: Callable[[], Chance] = Secret, size: int = 1024) -> Reuse:
+    """Noise of two rounds, of two nodes, and of a node that was started again: none may tell of another."""
+    noises: dict[str, Values] = {}
+    for name, node, rounds in (("node 0", 0, 3), ("node 1", 1, 2), ("node 0 started again", 0, 2)):
+        learner = bare_learner(torch.zeros(ROWS, size), unit=unit, clip=clip, node=node, chance=chance())
+        if name.endswith("again") and not chance().is_secret:
+            continue  # a simulation repeats itself
+        start = RoundStart(learner.initial())
+        for number in range(rounds):
+            noises[f"{name}, round {number}"] = learner.train(start, number).vector.astype(np.float64)
+    return most_alike(list(noises), list(noises.values()))
+
+
+def most_alike(names: Sequence[str], noises: Sequence[Values]) -> Reuse:
+    """Of at least two `noises` (d,) the two with the largest correlation."""
+    stacked = np.stack([noise / max(1e-300, float(np.linalg.norm(noise))) for noise in noises])
+    products = stacked @ stacked.T
+    np.fill_diagonal(products, 0.0)
+    one, other = divmod(int(np.abs(products).argmax()), len(names))
+    return Reuse(pair=(names[one], names[other]), correlation=float(products[one, other]), size=len(noises[0]))

@@ -1,0 +1,46 @@
+"""From a round that was seen to the gradient that it followed. What the federation's file says, everybody knows."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import numpy as np
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.learn.interface import Vector
+from p2pfl.learn.methods import Method
+from p2pfl.learn.methods.method import Vectors
+from p2pfl.learn.methods.variate import FLOW, Variate
+from sim.audits.observation import RoundSeen
+
+CORRECTIONS = ("plain", "variate", "prox")
+"""Methods whose part in a gradient neighbors can reckon; that of others is left in it."""
+
+
+class _Known:
+    """The victim as its method sees it, as far as its neighbors know it."""
+
+    def __init__(self, seen: RoundSeen, samples: int) -> None:
+        self._seen, self.samples = seen, samples
+        self.channels: Vectors = MappingProxyType({})
+        self.kept = self.given = self.channels
+
+    def sum_of_edges(self, name: str, channel: str = "model") -> Vector:
+        del channel
+        known = self._seen.flows
+        return np.zeros_like(self._seen.start) if name != FLOW or known is None else known.copy()
+
+
+def gradient_of(seen: RoundSeen, training: TrainingConfig, method: Method, *, samples: int, steps: int = 1) -> Vector:
+    """The mean gradient (d,) of a round of `steps` steps of SGD, without what the method and the weight decay added.
+
+    Exact where there was one step and nothing was lost in compression. `samples` is the victim's n, which its messages
+    tell.
+    """
+    rate = training.rate(seen.number, 0.0)
+    gradient = -seen.change / np.float32(rate * steps * seen.versions)
+    gradient -= np.float32(training.weight_decay) * seen.start
+    if isinstance(method, Variate):
+        start = {"anchor": seen.start, **method.begin(_Known(seen, samples))}
+        gradient -= method.gradient(np.zeros_like(gradient), seen.start, start)
+    return gradient

@@ -1,0 +1,175 @@
+"""What the neighbors of one node, all of them together, see of its local rounds.
+
+An exchange shows a neighbor the node's model, and the neighbor knows by how much the exchange then moves it: both ends
+compute the same D. So neighbors that put together what they see know where a local round began and where it ended, as
+exactly as the compressor lets anything through. `Eye` watches, in the simulator and beside a real node's engine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+
+import numpy as np
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Operation
+from p2pfl.engine.state import NodeState
+from p2pfl.learn.interface import Vector
+from p2pfl.learn.methods.variate import FLOW
+
+ROUNDING = 1e-5
+"""A change of the model that is shorter than this part of it is what float32 has rounded."""
+MOST_MODELS = 32
+"""Models that a victim may have shown in a round, by what it had mixed by then, that are remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """One exchange with the victim, as the neighbor `peer` has it afterwards.
+
+    `replica` (d,) is what the victim has shown of its model in its `version`, `move` (d,) what the exchange then adds
+    to that model. `flow` (d,) is what the learning method keeps of the edge at the victim's end; None: nothing yet.
+    """
+
+    peer: int
+    version: int
+    replica: Vector
+    move: Vector
+    flow: Vector | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSeen:
+    """A local round between two exchanges: the model (d,) from which it began and its `change` (d,), as neighbors
+    reckon them.
+
+    `flows` (d,) is the sum of what the method keeps of all edges at the victim's end; `versions` how many rounds lie
+    between the two exchanges, training or not.
+    """
+
+    number: int
+    start: Vector
+    change: Vector
+    flows: Vector | None
+    versions: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The `sightings` of all neighbors in their order, and the model `initial` (d,) from which everybody began, which
+    follows from the federation's seed; `models` (nodes, d) are those at the end, for the auditor.
+    """
+
+    victim: int
+    initial: Vector
+    sightings: Sequence[Sighting]
+    models: Vector
+    lossless: bool = False
+    """Whether nothing of a model is lost on the way."""
+    told: Sequence[object] = field(default=())
+    """Rows of vitals that a real victim has told, in their order."""
+
+    def rounds(self) -> list[RoundSeen]:
+        """The rounds that changed the model, numbered from 0.
+
+        A round begins when every neighbor has had its exchange; those that come later move the model meanwhile. Where
+        nothing is lost on the way, what is shown tells one round from the next. The versions in messages do not quite:
+        the first exchange after a commit may still name the one before.
+        """
+        return _by_content(self) if self.lossless else _by_version(self)
+
+
+def _by_content(observed: Observation) -> list[RoundSeen]:
+    found, start, left = list[RoundSeen](), observed.initial, observed.initial
+    known, before, served = [observed.initial], list[Vector](), set[int]()
+    flows, now = dict[int, Vector](), dict[int, Vector]()
+    everybody = {one.peer for one in observed.sightings}
+    for one in observed.sightings:
+        near = ROUNDING * float(np.linalg.norm(one.replica))
+        if not any(np.linalg.norm(one.replica - model) <= near for model in known + before):
+            change = one.replica - left
+            found.append(RoundSeen(number=len(found), start=start, change=change, flows=_sum(flows), versions=1))
+            start = left = one.replica
+            known, before, served, flows = [one.replica], known, set(), dict(now)
+        left = left + one.move
+        known = (known + [model + one.move for model in known])[-MOST_MODELS:]
+        if one.flow is not None:
+            now[one.peer] = one.flow
+        if served != everybody:
+            served.add(one.peer)
+            start, flows = start + one.move, dict(now)
+    return found
+
+
+def _by_version(observed: Observation) -> list[RoundSeen]:
+    flows, found, most = dict[int, Vector](), list[RoundSeen](), np.linalg.norm(observed.initial)
+    version, start, left, total = 0, observed.initial, observed.initial, None
+    ordered, everybody = sorted(observed.sightings, key=attrgetter("version")), {s.peer for s in observed.sightings}
+    for number, group in groupby(ordered, key=attrgetter("version")):
+        first, later = _split(list(group), everybody)
+        shown = first[0].replica
+        change = shown - left
+        if number > version and np.linalg.norm(change) > ROUNDING * most:
+            place, apart = len(found), number - version
+            found.append(RoundSeen(number=place, start=start, change=change, flows=total, versions=apart))
+        flows |= {one.peer: one.flow for one in first if one.flow is not None}
+        total = _sum(flows)
+        flows |= {one.peer: one.flow for one in later if one.flow is not None}
+        version, start = number, shown + sum((one.move for one in first), np.zeros_like(shown))
+        left = start + sum((one.move for one in later), np.zeros_like(shown))
+        most = np.linalg.norm(shown)
+    return found
+
+
+def _sum(vectors: Mapping[int, Vector]) -> Vector | None:
+    """Of all, (d,); None where there is none."""
+    return np.sum([vectors[peer] for peer in sorted(vectors)], axis=0) if vectors else None
+
+
+def _split(seen: list[Sighting], everybody: set[int]) -> tuple[list[Sighting], list[Sighting]]:
+    """The exchanges in one version until everybody has had one, and the others."""
+    served = set[int]()
+    for place, one in enumerate(seen):
+        served.add(one.peer)
+        if served == everybody:
+            return seen[: place + 1], seen[place + 1 :]
+    return seen, []
+
+
+class Eye:
+    """Remembers each exchange that one of the `spies` has with the `victim`, which has `samples` n rows."""
+
+    def __init__(self, victim: int, spies: Iterable[int], samples: int) -> None:
+        self.victim, self.spies, self.samples = victim, frozenset(spies), samples
+        self.sightings: list[Sighting] = []
+        self._lock = threading.Lock()
+
+    def look(self, index: int, state: NodeState, operation: Operation) -> None:
+        """After node `index` has carried out `operation`; `state` is that node's."""
+        if index not in self.spies or not isinstance(operation, ApplyRequest | ApplyReply):
+            return
+        edge = state.edges.get(operation.peer)
+        message = operation.request if isinstance(operation, ApplyRequest) else operation.reply
+        if operation.peer != self.victim or edge is None or edge.record.seq != message.seq:
+            return  # another's, or refused
+        factor = operation.factor if isinstance(operation, ApplyRequest) else operation.reply.factor
+        size = state.model.size
+        flow = edge.kept.get(FLOW)
+        sighting = Sighting(
+            peer=index,
+            version=message.version,
+            replica=edge.peer[:size].copy(),
+            move=(edge.own[:size] - edge.peer[:size]) * np.float32(factor) / np.float32(self.samples),
+            flow=None if flow is None else -flow[:size],
+        )
+        with self._lock:
+            self.sightings.append(sighting)
+
+
+def is_lossless(federation: FederationConfig) -> bool:
+    """Whether what neighbors get of a model is the model, but for rounding."""
+    return {federation.gossip.compressor, *federation.edge_compressors.values()} == {"none"}

@@ -1,0 +1,106 @@
+"""Real nodes in this process, with real sockets, and a spy beside the engine of each neighbor of one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.core.effects import Operation
+from p2pfl.engine.engine import Engine, Outcome
+from p2pfl.engine.state import NodeState
+from p2pfl.reporting.status import NodeResult
+from p2pfl.reporting.vitals import Vitals
+from p2pfl.runtime.app import Application, OneProcess
+from p2pfl.runtime.driver import Driver
+from p2pfl.runtime.fleet import STOPPED, Child
+from p2pfl.runtime.parts import Setup
+from p2pfl.runtime.together import Together, _with_keys
+from p2pfl.runtime.word import give_word
+from sim.audits.observation import Eye, Observation, is_lossless
+
+
+class Spied(Application):
+    """The shipped application; the spy only looks at what its engine has done and what it tells."""
+
+    eye: Eye
+    told: list[Vitals]
+
+    def _engine_of(self, recovered: NodeState | None) -> Engine:
+        engine = super()._engine_of(recovered)
+        run = engine.run
+
+        def watched(operation: Operation) -> Outcome:
+            outcome = run(operation)
+            self.eye.look(engine.index, engine.state, operation)
+            return outcome
+
+        engine.run = watched  # type: ignore[method-assign]
+        self.last_engine = engine
+        return engine
+
+    async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
+        """A short run may be over before its rows have gone round, so the victim is asked for the one it would tell."""
+        if self.setup.member.index == self.eye.victim and self.display.tells:
+            self.told.append(self.display._own())
+        return await super()._conclude(engine, driver)
+
+
+@dataclass(slots=True)
+class SpiedTogether(Together):
+    """All nodes with spies. `applications` are by member index."""
+
+    eye: Eye | None = None
+    told: list[Vitals] = field(default_factory=list)
+    applications: dict[int, Spied] = field(default_factory=dict)
+
+    def _node(self, name: str) -> NodeConfig:
+        """With [privacy] its budget begins here, by the auditor's word, and ends with the folder."""
+        node = Together._node(self, name)  # a class with slots is made twice, and super() means the first
+        if self.federation.privacy is None:
+            return node
+        key_file = self.folder / name / "node.key"
+        key_file.parent.mkdir(exist_ok=True)
+        give_word(key_file)
+        return replace(node, durability="exchange", key_file=key_file)
+
+    async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
+        application = Spied(setup, on_line=child.lines.append, sketched=True, shared=shared)
+        if self.eye is None:
+            raise AssertionError("nobody watches")
+        application.eye, application.told = self.eye, self.told
+        self.applications[setup.member.index] = application
+        result = await application.run()
+        child.exit_code = 0 if result is not None and result.finished else STOPPED
+        child.ended_s = self.elapsed_s
+
+
+def observe_real(federation: FederationConfig, victim: int) -> Observation:
+    """Run all nodes of `federation` in this process, over loopback, and watch `victim` from all its neighbors.
+
+    Raises UserError: the task or its data are wrong; LearningError: the task failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="p2pfl-audit-") as folder:
+        together = SpiedTogether(*_with_keys(federation), Path(folder))
+        setups = together.prepare()
+        eye = together.eye = Eye(victim, federation.neighbors(victim), setups[victim].learner.samples)
+        asyncio.run(together.run(setups))
+        return _observed(together, eye, setups)
+
+
+def _observed(together: SpiedTogether, eye: Eye, setups: Sequence[Setup]) -> Observation:
+    engines = [together.applications[setup.member.index].last_engine for setup in setups]
+    models = np.stack([engine.state.model for engine in engines])
+    return Observation(
+        victim=eye.victim,
+        initial=setups[0].learner.initial(),
+        sightings=eye.sightings,
+        models=models,
+        lossless=is_lossless(together.federation),
+        told=tuple(together.told),
+    )

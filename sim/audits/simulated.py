@@ -1,0 +1,60 @@
+"""A federation in the simulator with all neighbors of one node in league: the shipped engines, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.effects import Operation
+from p2pfl.learn.interface import Learner
+from p2pfl.learn.methods import method_of
+from sim.audits.observation import Eye, Observation, is_lossless
+from sim.exact import ExactEngine
+from sim.host import Watch
+from sim.kernel import NS
+from sim.learning.batched import BatchedLearners
+from sim.stage import Stage, script
+from sim.worlds.choices import settle
+from sim.worlds.model import ComputeSpec, LinkSpec, Spread, WorldSpec
+
+AT_ONCE = WorldSpec(
+    links=LinkSpec(latency_s=Spread(low=0.0, high=0.0)), compute=ComputeSpec(engine_s=0.0), limit_s=10_000.0
+)
+"""Neighbors in league answer at once, so that every exchange is over before a local round ends."""
+
+
+class _Watching(Watch):
+    """Hands to an eye what each host has done."""
+
+    def __init__(self, eye: Eye, engines: Sequence[ExactEngine]) -> None:
+        self.eye, self.engines = eye, engines
+
+    def before(self, index: int, operation: Operation) -> None:
+        pass
+
+    def after(self, index: int, operation: Operation) -> None:
+        self.eye.look(index, self.engines[index].state, operation)
+
+
+def observe_simulated(
+    federation: FederationConfig, learners: Sequence[Learner], victim: int, world: WorldSpec = AT_ONCE
+) -> Observation:
+    """Run `federation` in virtual time with these `learners`, one for each member, and watch `victim` from all its
+    neighbors. Raises LearningError: the task failed.
+    """
+    spec = settle(world, len(federation.members), federation.seed)
+    batched = BatchedLearners(learners, method_of(federation), batching=False)
+    stage = Stage(script(federation, spec, batched, exact=True, check=False, batching=False))
+    hosts = stage.world.hosts
+    eye = Eye(victim, federation.neighbors(victim), learners[victim].samples)
+    watching = _Watching(eye, [host.engine for host in hosts])
+    for host in hosts:
+        host.watch = watching
+    stage.world.run(until_ns=round(spec.limit_s * NS))
+    return Observation(
+        victim=victim,
+        initial=batched.initial(),
+        sightings=eye.sightings,
+        models=stage.models(),
+        lossless=is_lossless(federation),
+    )

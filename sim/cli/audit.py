@@ -1,0 +1,205 @@
+"""`p2pfl audit`: attacks one's own federation, without and with each layer of privacy, in one table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from p2pfl.cli.output import Form, cell, format_option, where, write_json, write_rows
+
+if TYPE_CHECKING:
+    from sim.audits.audit import Audit, Auditor, Effort
+
+EPILOG = """\b
+Examples:
+  p2pfl audit ward-7
+  p2pfl audit ward-7 --quick --picture rebuilt.png
+  p2pfl audit ward-7 --attacks rank-one,canary --format json
+
+Attacks: rank-one, inversion, membership, told, canary. What each is, and what its figures mean: docs/privacy.md.
+"""
+
+SHARE = "recognizable"
+
+
+@click.command("audit", epilog=EPILOG)
+@click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+@click.option("--attacks", metavar="NAMES", help="Only these, with commas between.  [default: all]")
+@click.option("--node", metavar="NAME", help="Who is attacked.  [default: who has most neighbors here]")
+@click.option("--quick", is_flag=True, help="Fewer rounds and tries, one minute; no membership unless asked for.")
+@click.option(
+    "--budget-s", type=click.FloatRange(1), metavar="SECONDS", help="Begin nothing after this time.  [default: 300]"
+)
+@click.option("--simulated", is_flag=True, help="Start no real nodes: the simulator alone.")
+@click.option("--report", type=click.Path(path_type=Path), help="Write everything to this file, as JSON; - is stdout.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw what was rebuilt: .png, .svg or .pdf.")
+@click.option("--seed", type=click.IntRange(0), help="Of the attacked copy.  [default: the file's]")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@format_option("table", "json", "csv")
+def audit(
+    *,
+    federation: Path,
+    attacks: str | None,
+    node: str | None,
+    quick: bool,
+    budget_s: float | None,
+    simulated: bool,
+    report: Path | None,
+    picture: Path | None,
+    seed: int | None,
+    quiet: bool,
+    form: Form,
+) -> int:
+    """Attack a federation as its own neighbors could: what of a node's rows do its messages give away?
+
+    FEDERATION is a federation file, or the folder of its federation.toml. A copy of it is attacked, with the data of
+    the nodes whose folders are here, in the simulator and with real nodes in this process. Nothing is sent to anybody.
+    Exits with 1 if the mechanism does not do what it claims.
+    """
+    from sim.audits.audit import Auditor  # noqa: PLC0415 - `--help` stays instant
+    from sim.audits.scene import scene_of  # noqa: PLC0415 - as above
+
+    report, form = where(report, form)
+    names, effort = _chosen(attacks, quick=quick), _effort(quick=quick, budget_s=budget_s)
+    _check_targets(report, picture, names)
+    _quiet_nodes()
+    scene = scene_of(federation, node=node, seed=seed)
+    if picture is not None:
+        from sim.audits.picture import require_picture  # noqa: PLC0415 - as above
+
+        require_picture(tuple(scene.rows()[0].shape[1:]))
+    auditor = Auditor(
+        scene,
+        attacks=names,
+        effort=effort,
+        observe_real=None if simulated else _real(),
+        on_progress=lambda text: None if quiet else click.echo(f"  {text}", err=True),
+    )
+    found = auditor.run()
+    _deliver(found, report, form)
+    if picture is not None:
+        _draw(auditor, picture)
+    return 1 if found.mistakes else 0
+
+
+def _chosen(attacks: str | None, *, quick: bool) -> tuple[str, ...]:
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from sim.audits.audit import ATTACKS, LONG  # noqa: PLC0415 - as above
+
+    if attacks is None:
+        return tuple(name for name in ATTACKS if not (quick and name in LONG))
+    names = tuple(name.strip() for name in attacks.split(",") if name.strip())
+    for name in names or ("",):
+        if name not in ATTACKS:
+            raise UserError("no such attack", key="--attacks", value=name, allowed=", ".join(ATTACKS))
+    return names
+
+
+def _effort(*, quick: bool, budget_s: float | None) -> Effort:
+    from dataclasses import replace  # noqa: PLC0415 - as above
+
+    from sim.audits.audit import QUICK, Effort  # noqa: PLC0415 - as above
+
+    effort = QUICK if quick else Effort()
+    return effort if budget_s is None else replace(effort, budget_s=budget_s)
+
+
+def _check_targets(report: Path | None, picture: Path | None, names: Sequence[str]) -> None:
+    from p2pfl.cli.output import check_report  # noqa: PLC0415 - as above
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
+
+    if report is not None:
+        check_report(report)
+    if picture is not None:
+        check_picture(picture, key="--picture")
+        if "inversion" not in names:
+            raise UserError("shows what inversion rebuilds", key="--picture", value=str(picture), allowed="with it")
+
+
+def _quiet_nodes() -> None:
+    """The nodes of the copy would fill the screen with their notices; and small products need one thread."""
+    import logging  # noqa: PLC0415 - as above
+
+    import torch  # noqa: PLC0415 - as above
+
+    logging.getLogger("p2pfl").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+
+
+def _real() -> Any:
+    from sim.audits.real import observe_real  # noqa: PLC0415 - as above
+
+    return observe_real
+
+
+def _deliver(found: Audit, report: Path | None, form: Form) -> None:
+    if form == "json":
+        write_json(found.as_json())
+    else:
+        title = f"what neighbors learn of the {found.samples} rows of {found.node}"
+        write_rows(_rows(found), form, title=title)
+    if form == "table":
+        for note in found.notes:
+            click.echo(f"note: {note}", err=True)
+    for mistake in found.mistakes:
+        click.echo(f"error: {mistake}", err=True)
+    if report is not None:
+        _write(found, report)
+        click.echo(f"report: {report}", err=True)
+
+
+def _rows(found: Audit) -> list[dict[str, Any]]:
+    rows: list[dict[str, str | None]] = []
+    for row in found.rows:
+        said: dict[str, str | None] = {name: _said(value, row.unit) for name, value in row.values.items()}
+        if row.unit == SHARE:  # beside the figure that it belongs to
+            rows[-1] |= {name: f"{rows[-1][name]} ({value})" for name, value in said.items() if value is not None}
+        else:
+            rows.append({"attack": row.attack, "against": row.place, **said})
+    return rows
+
+
+def _said(value: Any, unit: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, float):
+        return str(value)
+    match unit:
+        case "dB":
+            return f"{value:.1f} dB"
+        case "recognizable":
+            return f"{value:.0%}"
+        case _:
+            return cell(float(f"{value:.3g}"))
+
+
+def _write(found: Audit, path: Path) -> None:
+    """The whole file or nothing. Raises StorageError: it cannot be written."""
+    from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
+    from topologies.files import replace  # noqa: PLC0415 - as above
+
+    content = json.dumps(found.as_json(), indent=2).encode()
+
+    def write(file: BinaryIO) -> None:
+        file.write(content)
+
+    try:
+        replace(path, write)
+    except OSError as error:
+        raise StorageError(f"{path} could not be written: {error.strerror}") from error
+
+
+def _draw(auditor: Auditor, path: Path) -> None:
+    from sim.audits.picture import draw  # noqa: PLC0415 - as above
+
+    guesses = {name: found for name, found in auditor.found.guesses.items() if found}
+    if not guesses:
+        click.echo("picture: nothing was rebuilt, so there is none", err=True)
+        return
+    draw(guesses, auditor.scene.rows()[0].numpy(), path)
+    click.echo(f"picture: {path}", err=True)

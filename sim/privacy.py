@@ -1,0 +1,64 @@
+"""Privacy in one line, for `sim run --privacy` and sweeps: the keys of `[privacy]`, as in `epsilon=8,delta=1e-5`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.config.privacy import PRIVACY, read_privacy
+from p2pfl.config.promises import refuse_broken_promises
+from p2pfl.config.tables import Mistakes
+from p2pfl.errors import UserError
+
+NONE = "none"
+"""No privacy, whatever the file says."""
+KEY = "--privacy"
+ALLOWED = f'{NONE}, or keys of [privacy] as in "epsilon=8,delta=1e-5": {", ".join(PRIVACY)}'
+
+
+def with_privacy(federation: FederationConfig, spec: str) -> FederationConfig:
+    """The federation with what `spec` promises in place of its own. Raises UserError: the spec is wrong."""
+    if spec == NONE:
+        return replace(federation, privacy=None)
+    mistakes = Mistakes(federation.path)
+    privacy = read_privacy(_table(spec), mistakes)
+    for mistake in mistakes.found:
+        said = f"{mistake.key}: {mistake.message}".replace("privacy.", "")
+        raise UserError(said, key=KEY, value=mistake.value or spec, allowed=mistake.allowed)
+    return replace(federation, privacy=privacy, training=replace(federation.training, when_through="mix"))
+
+
+def refuse_broken(federation: FederationConfig) -> FederationConfig:
+    """The federation itself. Raises UserError: options contradict its privacy."""
+    mistakes = Mistakes(federation.path)
+    if federation.privacy is not None and federation.training.when_through != "mix":
+        text = "with privacy a node trains no more rounds than its budget is for"
+        mistakes.add(text, "training.when_through", federation.training.when_through, "mix")
+    refuse_broken_promises(federation, mistakes)
+    for mistake in mistakes.found:
+        mistake.file = None
+        raise mistake
+    return federation
+
+
+def _table(spec: str) -> dict[str, Any]:
+    """Raises UserError: there is no such key, or it is no pair."""
+    found: dict[str, Any] = {}
+    for part in spec.split(","):
+        key, equals, value = (each.strip() for each in part.partition("="))
+        if not equals or key not in PRIVACY or key in found:
+            text = "stands there twice" if key in found else "is none of them"
+            raise UserError(f"{part.strip()!r} {text}", key=KEY, value=spec, allowed=ALLOWED)
+        found[key] = _number(value)
+    return found
+
+
+def _number(value: str) -> int | float | str:
+    """The value as a file would have it."""
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value

@@ -1,0 +1,98 @@
+"""`p2pfl privacy`: words for nodes that are here, and what their ledgers say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from p2pfl.cli.main import main
+from p2pfl.runtime import spending
+from p2pfl.runtime.word import word_file
+
+PRIVACY = "\n[privacy]\nepsilon = 8.0\ndelta = 1e-4\n"
+
+
+@pytest.fixture
+def p2pfl(capsys):
+    def call(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(["privacy", *map(str, arguments)])
+        told = capsys.readouterr()
+        return ended.value.code, told.out, told.err
+
+    return call
+
+
+@pytest.fixture
+def ward(tmp_path, capsys):
+    folder = tmp_path / "ward"
+    with pytest.raises(SystemExit):
+        main(["new", str(folder), "--nodes", "3", "--task", "digits"])
+    capsys.readouterr()
+    with (folder / "federation.toml").open("a") as file:
+        file.write(PRIVACY)
+    return folder
+
+
+def words(folder):
+    return sorted(path.parent.name for path in folder.glob("*/node.budget"))
+
+
+def test_begin_gives_each_node_here_a_word_or_those_that_are_named(p2pfl, ward):
+    code, out, _ = p2pfl("begin", ward, "--node", "node2")
+    assert (code, words(ward)) == (0, ["node2"])
+    assert "node2: its budget begins when it is started" in out
+    assert p2pfl("begin", ward)[0] == 0
+    assert words(ward) == ["node0", "node1", "node2"]
+    rows = json.loads(p2pfl("show", ward, "--format", "json")[1])
+    assert [(row["node"], row["state"], row["waiting"], row["epsilon"]) for row in rows] == [
+        (f"node{index}", "missing", True, None) for index in range(3)
+    ]
+
+
+def test_a_budget_that_has_begun_is_begun_again_only_on_purpose(p2pfl, ward, monkeypatch):
+    monkeypatch.setattr(spending.Purse, "has_begun", property(lambda self: self.name == "node1"))
+    code, _, err = p2pfl("begin", ward)
+    assert code == 2
+    assert "has begun at node1" in err
+    assert "--again" in err
+    assert words(ward) == [], "nothing is half made"
+    assert p2pfl("begin", ward, "--again")[0] == 0
+    assert words(ward) == ["node0", "node1", "node2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--node", "nobody"), "no such node"),
+        (("--node", "node1"), "no folder here for node1"),
+    ],
+)
+def test_words_are_for_members_with_a_folder_here(p2pfl, ward, arguments, said):
+    (ward / "node1").rename(ward / "elsewhere")
+    for command in ("begin", "show"):
+        code, _, err = p2pfl(command, ward, *arguments)
+        assert code == 2
+        assert said in err
+    assert words(ward) == []
+    assert p2pfl("begin", ward)[0] == 0
+    assert words(ward) == ["node0", "node2"]
+
+
+def test_where_nothing_is_promised_there_is_no_budget(p2pfl, ward):
+    file = ward / "federation.toml"
+    file.write_text(file.read_text().replace(PRIVACY, ""))
+    code, _, err = p2pfl("begin", ward)
+    assert code == 2
+    assert "nothing is promised here" in err
+    assert words(ward) == []
+
+
+def test_launch_does_not_begin_where_no_node_would_train(ward, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", str(ward)])
+    assert ended.value.code == 2
+    assert f"p2pfl privacy begin {ward}" in capsys.readouterr().err
+    assert not list(ward.glob("*/state"))
+    assert word_file(ward / "node0" / "node.key").name == "node.budget"

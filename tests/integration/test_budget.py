@@ -1,0 +1,177 @@
+"""Whole nodes with a privacy budget: begun by a person, spent round by round, remembered by a restart."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from p2pfl.errors import UserError
+from p2pfl.learn.privacy import Spend
+from p2pfl.runtime.word import give_word, word_file
+
+sys.path.insert(0, str(Path(__file__).parent))
+from conftest import Wrapped
+
+pytestmark = pytest.mark.usefixtures("lone")
+
+
+class RoundsPlan:
+    """A budget of so many rounds, whose epsilon is a tenth of each."""
+
+    unit, delta, clip, noise = "record", 1e-5, 1.0, 1.0
+
+    def __init__(self, rounds):
+        self.rounds, self.epsilon = rounds, rounds / 10
+
+    def spend(self, samples):
+        return Spend(1.0, 1 / samples, 1)
+
+    def rounds_left(self, spent, samples):
+        return self.rounds - sum(one.steps for one in spent)
+
+    def allows(self, spent, cost):
+        return self.rounds_left(spent, 1) >= cost.steps
+
+    def spent(self, spent):
+        return sum(one.steps for one in spent) / 10
+
+
+class Private(Wrapped):
+    """Trains by a plan, and counts how often it draws noise."""
+
+    def __init__(self, learner, rounds):
+        super().__init__(learner)
+        self.plan = RoundsPlan(rounds)
+        self.drawn = 0
+        self.held = None
+        """Its rounds last until this is set."""
+
+    def train(self, start, index):
+        self.drawn += 1
+        if self.held is not None:
+            self.held.wait()
+        return self.learner.train(start, index)
+
+
+@pytest.fixture
+def private(ward, start):
+    """A ward whose nodes have budgets of so many rounds, and how its node `index` is started."""
+
+    def private(rounds=6, *, to_do=4, words=(0, 1), **training):
+        field = ward(
+            2,
+            training={"rounds": to_do, "closing_rounds": 1, "when_through": "mix", **training},
+            gossip={"start_wait_s": 5.0, "linger_s": 1.0},
+        )
+        for index in words:
+            give_word(field.folder / field.names[index] / "node.key")
+
+        def begin(index):
+            (node,) = start(field, index)
+            node.learn_with(Private(node.setup.learner, rounds))
+            return node
+
+        return field, begin
+
+    return private
+
+
+def drawn(node):
+    return node.application.setup.learner.drawn
+
+
+async def test_each_round_is_paid_for_and_status_result_and_line_say_what_is_spent(private):
+    field, begin = private(rounds=6, to_do=4)
+    nodes = [begin(0), begin(1)]
+    results = [await node.result() for node in nodes]
+    assert not word_file(field.folder / "node0" / "node.key").exists()
+    for node, result in zip(nodes, results, strict=True):
+        assert drawn(node) == result.rounds == 4
+        told = msgspec.json.decode(result.to_json())["privacy"]
+        assert told == {
+            "unit": "record",
+            "epsilon": pytest.approx(0.4),
+            "budget": pytest.approx(0.6),
+            "delta": 1e-5,
+            "rounds_left": 2,
+            "state": "open",
+        }
+        assert node.lines[-1].privacy == result.privacy
+        told = [result.loss, result.local_loss, result.test_loss, *(line.loss for line in node.lines)]
+        assert set(told) == {None}, "the learner has all of them"
+        assert [event.kind for event in node.application.driver.feed.events][:2] == ["started", "budget-begun"]
+
+
+async def test_a_node_killed_again_and_again_never_trains_more_than_its_budget(private):
+    """Each time in the middle of a round, which is paid for and lost."""
+    _, begin = private(rounds=5, to_do=30)
+    first, trained, epsilon = begin(0), 0, 0.0
+    for _ in range(3):
+        second = begin(1)
+        learner = second.application.setup.learner
+        learner.held = threading.Event()
+        await second.until(lambda learner=learner: learner.drawn)
+        assert second.status.privacy.epsilon == pytest.approx(epsilon + 0.1), "what was spent is not forgotten"
+        epsilon = second.status.privacy.epsilon
+        await second.break_off()
+        learner.held.set()
+        trained += 1
+    last = begin(1)
+    await last.until(lambda: last.status is not None and last.status.through)
+    assert "budget-spent" in [event.kind for event in last.application.driver.feed.events]
+    assert trained + drawn(last) == 5
+    assert (last.status.privacy.state, last.status.privacy.rounds_left) == ("spent", 0)
+    assert last.status.through
+    assert last.status.alarms == {}
+    assert first.status.privacy.state in ("open", "spent")
+
+
+async def test_without_a_person_s_word_a_node_mixes_and_trains_nothing(private):
+    _, begin = private(rounds=40, to_do=3, words=(0,))
+    nodes = [begin(0), begin(1)]
+    trained, mixed = [await node.result() for node in nodes]
+    assert (drawn(nodes[0]), drawn(nodes[1]), mixed.rounds) == (trained.rounds, 0, 0)
+    assert trained.rounds
+    assert mixed.exchanges
+    assert mixed.neighbor_distance < 0.5
+    assert mixed.alarms == {"no-budget": 1}
+    assert (mixed.privacy.state, mixed.privacy.epsilon, mixed.privacy.rounds_left) == ("missing", None, 0)
+    assert "p2pfl privacy begin" in nodes[1].application.driver.feed.standing()[0].text
+
+
+async def test_a_wiped_node_has_no_budget_until_a_person_begins_another(private):
+    field, begin = private(rounds=40, to_do=4)
+    nodes = [begin(0), begin(1)]
+    for node in nodes:
+        await node.result()
+    shutil.rmtree(field.folder / "node1" / "state")
+    again = [begin(0), begin(1)]
+    assert (await again[1].result()).privacy.state == "missing"
+    await again[0].result()
+    assert drawn(again[1]) == 0
+    give_word(field.folder / "node1" / "node.key")
+    field.write(training={"rounds": 8})
+    anew = [begin(0), begin(1)]
+    results = [await node.result() for node in anew]
+    assert drawn(anew[1]) > 0
+    assert results[1].privacy.epsilon == pytest.approx(drawn(anew[1]) / 10)
+
+
+async def test_a_word_that_cannot_be_taken_away_keeps_the_node_from_starting(private):
+    field, begin = private(words=())
+    word = word_file(field.folder / "node0" / "node.key")
+    for content in ("what is this", 'word = "12"'):
+        word.write_text(content)
+        with pytest.raises(UserError, match="holds no word"):
+            await begin(0).result()
+        assert word.read_text() == content
+    word.unlink()
+    word.symlink_to(field.folder / "elsewhere")
+    with pytest.raises(UserError, match="cannot be read"):
+        await begin(0).result()
+    assert not (field.folder / "node0" / "state").exists()

@@ -1,0 +1,39 @@
+"""Plans and learners whose rounds are private, with chance from a seed unless it is to be secret."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.config.privacy import RECORD
+from p2pfl.learn.load import learner_for
+from p2pfl.learn.privacy import Plan
+from p2pfl.learn.privacy.chance import Seeded
+from p2pfl.learn.privacy.protection import Protection
+from p2pfl.learn.task import Task
+
+torch.set_num_threads(1)
+
+
+def plan(training, *, unit=RECORD, clip=1.0, noise=1.0):
+    return Plan(
+        unit=unit, epsilon=8.0, delta=1e-5, clip=clip, noise=noise, accountant="rdp", rounds=40, training=training
+    )
+
+
+@pytest.fixture
+def protected(context):
+    """Make a learner of a task given by keywords, as `learner` does, that is private; `how` are fields of the plan."""
+
+    def make(*, training=None, seed=0, node=0, chance=None, public_test=False, how=None, share=("*",), **fields):
+        training = training or TrainingConfig()
+        data = fields.pop("data")
+        fields.setdefault("model", lambda: torch.nn.Linear(4, 3))
+        protection = Protection(
+            plan_for=lambda _: plan(training, **(how or {})), chance=chance or Seeded(seed), public_test=public_test
+        )
+        task = Task(name="mine", data=data if callable(data) else lambda _: data, **fields)
+        return learner_for(task, context(seed=seed, node=node, nodes=8), training, share, protection=protection)
+
+    return make

@@ -1,0 +1,88 @@
+"""`p2pfl audit`: one table, exit codes, and one clear error for a mistake."""
+
+import json
+
+import pytest
+
+from p2pfl import Federation
+from p2pfl.cli.main import main
+from p2pfl.learn.privacy import plan
+from sim.audits import audit as audits
+from sim.cli.audit import audit
+
+
+@pytest.fixture
+def ward(tmp_path, monkeypatch):
+    """A federation to attack; without an accountant, which takes seconds and is tested elsewhere."""
+    monkeypatch.setattr(plan, "noise_for", lambda *_: 2.0)
+    monkeypatch.setattr(plan, "epsilon_of", lambda spent, *_: 0.1 * sum(one.steps for one in spent))
+    return Federation(task="digits", nodes=3, rounds=1, local_steps=1, options={"hidden": 16}).save(tmp_path / "ward")
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([str(one) for one in arguments], command=audit, name="p2pfl audit")
+    return ended.value.code
+
+
+def test_the_table_has_attacks_layers_epsilon_and_accuracy(ward, tmp_path, capsys):
+    report = tmp_path / "audit.json"
+
+    assert run(ward, "--simulated", "--quick", "--attacks", "rank-one", "--report", report) == 0
+
+    said = capsys.readouterr()
+    for text in ("no layer", "q4", "record, epsilon 8", "one row a step, rank one", "(100%)", "accuracy, mean"):
+        assert text in said.out
+    assert "what neighbors learn of the 479 rows of node0" in said.out
+    rows = json.loads(report.read_text())["rows"]
+    (exact,) = (row for row in rows if row["attack"] == "one row a step, rank one" and row["unit"] == "dB")
+    assert exact["values"]["no layer"] > 60
+    assert exact["values"]["record, epsilon 8"] < 20
+
+
+@pytest.mark.long
+def test_a_whole_audit_with_real_nodes_ends_with_a_table_and_a_picture(ward, tmp_path, capsys):
+    picture = tmp_path / "rebuilt.png"
+
+    assert run(ward, "--picture", picture, "--budget-s", "100") == 0
+
+    said = capsys.readouterr()
+    for text in ("real nodes", "figures told of private rows", "epsilon proven by the canary", "membership, AUC"):
+        assert text in said.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_goes_to_stdout_and_a_mistake_in_the_mechanism_is_an_error(ward, capsys, monkeypatch):
+    monkeypatch.setattr(audits.Auditor, "_try_noise", lambda self: self.found.mistakes.append("too quiet"))
+
+    assert run(ward, "--simulated", "--quick", "--attacks", "canary", "--format", "json", "--quiet") == 1
+
+    said = capsys.readouterr()
+    assert json.loads(said.out)["mistakes"] == ["too quiet"]
+    assert said.err == "error: too quiet\n"
+
+
+def test_no_time_is_no_failure(ward, capsys):
+    assert run(ward, "--simulated", "--attacks", "rank-one,membership", "--budget-s", "1", "--quiet") == 0
+    assert "no time" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--attacks", "guess"],
+            "--attacks: no such attack (found 'guess'); allowed: rank-one, inversion, membership, told, canary",
+        ),
+        (["--attacks", ""], "--attacks: no such attack"),
+        (["--attacks", "canary", "--picture", "a.png"], "--picture: shows what inversion rebuilds"),
+        (["--picture", "a.txt"], "no such picture format"),
+        (["--node", "nobody"], "no such node"),
+        (["--report", "/nowhere/at/all.json"], "no such folder"),
+    ],
+)
+def test_bad_input_is_one_clear_error(ward, capsys, arguments, said):
+    assert run(ward, *arguments) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "Traceback" not in told

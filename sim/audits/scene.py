@@ -16,7 +16,7 @@ from p2pfl.config.model import FederationConfig, TaskConfig, TrainingConfig
 from p2pfl.config.privacy import PrivacyConfig
 from p2pfl.config.rule import liars_of
 from p2pfl.errors import UserError
-from p2pfl.learn.load import load_task
+from p2pfl.learn.load import load_task, resolved
 from p2pfl.learn.privacy.chance import Chance
 from p2pfl.learn.privacy.protection import protection_of
 from p2pfl.learn.samples import DataSets, Samples, TensorSamples, read_samples
@@ -124,7 +124,7 @@ def _read_all(federation: FederationConfig) -> tuple[Task, dict[int, DataSets], 
             text, allowed = "has a learner of its own: there are no rows that could be attacked", "a torch task"
             raise UserError(text, file=federation.path, key="task.name", value=federation.task.name, allowed=allowed)
         folder = node_file(federation, member.name).parent
-        local = {key: _resolved(key, value, folder) for key, value in node.data.items()}
+        local = {key: resolved(key, value, folder) for key, value in node.data.items()}
         context = NodeContext(
             node=member.index,
             nodes=len(federation.members),
@@ -143,11 +143,6 @@ def _read_all(federation: FederationConfig) -> tuple[Task, dict[int, DataSets], 
                 raise
             missing[member.name] = error
     return task, found, missing
-
-
-def _resolved(key: str, value: Any, folder: Path) -> Any:
-    is_path = isinstance(value, str) and (key == "path" or key.endswith("_path"))
-    return (folder / Path(value).expanduser()).absolute() if is_path else value
 
 
 def _first(federation: FederationConfig, found: dict[int, DataSets]) -> int:

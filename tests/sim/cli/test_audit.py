@@ -40,6 +40,7 @@ def test_the_table_has_attacks_layers_epsilon_and_accuracy(ward, tmp_path, capsy
     assert exact["values"]["record, epsilon 8"] < 20
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.long
 def test_a_whole_audit_with_real_nodes_ends_with_a_table_and_a_picture(ward, tmp_path, capsys):
     picture = tmp_path / "rebuilt.png"

@@ -196,8 +196,7 @@ class TorchLearner:
         try:
             with self.device.seeded(seed):
                 loss = self._descend(batches, gradient, rate, private)
-            vector = self._flat.vector()
-            self._settle(vector)
+            vector = self._ended()
         except BaseException:
             self._load_local(self._settled)
             raise
@@ -212,6 +211,20 @@ class TorchLearner:
             samples=self.samples,
             loss=loss,
         )
+
+    def _ended(self) -> Vector:
+        """Where a round has ended, its local part kept. One of a hidden member is in no finite model if that part is in
+        none: that such a round was dropped would tell of rows, without noise.
+        """
+        vector = self._flat.vector()
+        try:
+            self._settle(vector)
+        except LearningError:
+            if self.plan is None or self.plan.unit != MEMBER:
+                raise
+            self._load_local(self._settled)
+            return np.full_like(vector, np.nan)
+        return vector
 
     def _batches(self, node: int, round_index: int) -> list[Tensor]:
         return draw_batches(self.training, self.samples, generator(self.context.seed, "batches", node, round_index))

@@ -175,3 +175,26 @@ async def test_a_word_that_cannot_be_taken_away_keeps_the_node_from_starting(pri
     with pytest.raises(UserError, match="cannot be read"):
         await begin(0).result()
     assert not (field.folder / "node0" / "state").exists()
+
+
+async def test_an_older_snapshot_does_not_bring_back_what_a_node_knew_before_its_budget_began(private):
+    """The newer one is damaged, in which the budget begins: what was paid since is in the log alone."""
+    field, begin = private(rounds=5, to_do=30, words=(0,))
+    first, node = begin(0), begin(1)
+    await node.until(lambda: node.application.begun)
+    await node.break_off()
+    give_word(field.folder / "node1" / "node.key")
+    second = begin(1)
+    learner = second.application.setup.learner
+    learner.held = threading.Event()
+    await second.until(lambda: learner.drawn)
+    await second.break_off()
+    learner.held.set()
+    newest = max((field.folder / "node1" / "state").glob("snapshot-*"))
+    content = bytearray(newest.read_bytes())
+    content[100] ^= 1
+    newest.write_bytes(content)
+    third = begin(1)
+    await third.until(lambda: third.application.begun)
+    assert third.status.privacy.state == "missing"
+    assert first.status.privacy.state in ("open", "spent")

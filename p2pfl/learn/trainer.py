@@ -40,7 +40,7 @@ from p2pfl.learn.privacy.alone import refuse_mixing
 from p2pfl.learn.privacy.chance import Draws
 from p2pfl.learn.privacy.gradients import RowGradients, row_gradients
 from p2pfl.learn.privacy.member import hide_round
-from p2pfl.learn.privacy.plan import Plan
+from p2pfl.learn.privacy.plan import Plan, refuse_delta
 from p2pfl.learn.privacy.protection import Protected, Protection
 from p2pfl.learn.privacy.record import PrivateSteps
 from p2pfl.learn.reloading import files_of
@@ -166,6 +166,8 @@ class TorchLearner:
             raise UserError(text, file=self.task.name, key="training set, targets", allowed=allowed)
         if test_set is None and self.test_set is not None:
             raise UserError("there is none any more", file=self.task.name, key="test set", allowed="one, as before")
+        if self.plan is not None:
+            refuse_delta(self.plan.unit, self.plan.delta, len(train_set))
         return DataSets(train=train_set, test=test_set)
 
     def adopt(self, found: DataSets) -> None:

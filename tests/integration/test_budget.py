@@ -180,6 +180,7 @@ async def test_a_word_that_cannot_be_taken_away_keeps_the_node_from_starting(pri
     assert not (field.folder / "node0" / "state").exists()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a session is broken off on purpose
 async def test_an_older_snapshot_does_not_bring_back_what_a_node_knew_before_its_budget_began(private):
     """The newer one is damaged, in which the budget begins: what was paid since is in the log alone."""
     field, begin = private(rounds=5, to_do=30, words=(0,))

@@ -58,7 +58,7 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool) -> None:
 
     described = _private(federation)
     purses = _purses(described, names)
-    begun = [] if again else [one.name for one in purses if one.has_begun]
+    begun = [] if again else [one.name for one in purses if one.has_begun or one.was_begun]
     if begun:
         text = f"has begun at {', '.join(begun)}: what is spent stays spent"
         allowed = "--node for those where none has; --again, which adds a second budget to the first"
@@ -67,6 +67,9 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool) -> None:
         give_word(one.node.key_file)
         more = f"; it adds to what was spent before, epsilon {one.epsilon:.3g}" if one.epsilon else ""
         click.echo(f"{one.name}: its budget begins when it is started{more}")
+        if one.unpaid:
+            text = f"warning: {one.name} has a state after {one.unpaid} rounds that no budget knows of"
+            click.echo(f"{text}: what they told of its data, the new one does not cover", err=True)
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl privacy show ward-7 --format json")

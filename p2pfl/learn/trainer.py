@@ -40,7 +40,7 @@ from p2pfl.learn.privacy.alone import refuse_mixing
 from p2pfl.learn.privacy.chance import Draws
 from p2pfl.learn.privacy.gradients import RowGradients, row_gradients
 from p2pfl.learn.privacy.member import hide_round
-from p2pfl.learn.privacy.plan import Plan
+from p2pfl.learn.privacy.plan import Plan, refuse_delta
 from p2pfl.learn.privacy.protection import Protected, Protection
 from p2pfl.learn.privacy.record import PrivateSteps
 from p2pfl.learn.reloading import files_of
@@ -166,6 +166,8 @@ class TorchLearner:
             raise UserError(text, file=self.task.name, key="training set, targets", allowed=allowed)
         if test_set is None and self.test_set is not None:
             raise UserError("there is none any more", file=self.task.name, key="test set", allowed="one, as before")
+        if self.plan is not None:
+            refuse_delta(self.plan.unit, self.plan.delta, len(train_set))
         return DataSets(train=train_set, test=test_set)
 
     def adopt(self, found: DataSets) -> None:
@@ -196,8 +198,7 @@ class TorchLearner:
         try:
             with self.device.seeded(seed):
                 loss = self._descend(batches, gradient, rate, private)
-            vector = self._flat.vector()
-            self._settle(vector)
+            vector = self._ended()
         except BaseException:
             self._load_local(self._settled)
             raise
@@ -212,6 +213,20 @@ class TorchLearner:
             samples=self.samples,
             loss=loss,
         )
+
+    def _ended(self) -> Vector:
+        """Where a round has ended, its local part kept. One of a hidden member is in no finite model if that part is in
+        none: that such a round was dropped would tell of rows, without noise.
+        """
+        vector = self._flat.vector()
+        try:
+            self._settle(vector)
+        except LearningError:
+            if self.plan is None or self.plan.unit != MEMBER:
+                raise
+            self._load_local(self._settled)
+            return np.full_like(vector, np.nan)
+        return vector
 
     def _batches(self, node: int, round_index: int) -> list[Tensor]:
         return draw_batches(self.training, self.samples, generator(self.context.seed, "batches", node, round_index))

@@ -118,6 +118,8 @@ class Application:
             recovered = parts.recover(self.setup, store)
             engine = self._engine_of(recovered)
             began_budget = budget.begin(self.setup, engine.state)
+            if began_budget is not None:
+                store.end_log("a privacy budget has begun that it knows nothing of")
             self._look_for_room(engine)
             core = parts.make_core(self.setup, engine.state, fresh=recovered is None)
             self.changing.built()

@@ -339,12 +339,13 @@ class Driver:
         return time.monotonic() - began
 
     def _tell_of_data(self, news: News) -> None:
-        if news.refused and self.budget is not None:
-            log.warning("data-refused: %s", news.text)  # what is wrong with a row is told to nobody else
-        elif news.refused:
-            self.alarm("data-refused", None, news.text)
-        else:
-            self.alarm("data-reloaded", None, news.text)
+        kind = "data-refused" if news.refused else "data-reloaded"
+        if self.budget is None:
+            self.alarm(kind, None, news.text)
+            return
+        log.log(logging.WARNING if news.refused else logging.INFO, "%s: %s", kind, news.text)  # it tells of rows
+        if news.counts:
+            self.alarm(kind, None, news.counts)
 
     def _trained(self, start: Vector, local: LocalRound | None, waited_s: float) -> None:
         """The engine takes what came of the round when the core asks it to commit one."""

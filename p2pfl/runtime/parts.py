@@ -250,6 +250,8 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
     if state.ledger is not None:
         private = plan_by(setup.learner) is not None
         state.ledger = state.ledger.recovered(private=private, complete=loaded.complete)
+        if state.ledger is None:
+            store.end_log("rounds that are not private follow, which its ledger has not")
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
         store.end_log("it was written by other settings")  # what comes now could not be read by those in its snapshot
     _begin_edges_anew(setup, loaded, state)

@@ -28,6 +28,8 @@ class News:
 
     text: str
     refused: bool = False
+    counts: str = field(default="", compare=False)
+    """How many rows there were and are, if that has changed: all that a node with a privacy budget tells of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,9 +94,10 @@ class Reloading:
         if not (was_refused or found.differ_from(before)):
             return None
         text = f"{n} to {self.learner.samples} samples"
+        counts = "" if n == self.learner.samples else text
         if not found.compare_with(before):
             text += "; rows of the test set are others than before, so that scores do not compare with earlier ones"
-        return News(text)
+        return News(text, counts=counts)
 
     def _refused(self, text: str) -> News | None:
         """Said once: the same mistake is found again until somebody corrects it."""

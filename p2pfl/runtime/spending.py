@@ -19,11 +19,15 @@ from p2pfl.storage import peek
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purse:
-    """The budget of one node here; `told` is None where it has no state yet."""
+    """The budget of one node here; `told` is None where it has no state yet. `was_begun`: there is a ledger, if only
+    one of another unit; `unpaid` are the rounds of a state that has none.
+    """
 
     name: str
     node: NodeConfig
     told: PrivacyStatus | None
+    was_begun: bool = False
+    unpaid: int = 0
 
     @property
     def has_begun(self) -> bool:
@@ -80,4 +84,11 @@ def _purse(federation: FederationConfig, node: NodeConfig) -> Purse:
     ledger = None if state.ledger is None else state.ledger.recovered(private=True, complete=loaded.complete)
     budget = Budget(plan, "")
     budget.look(ledger, int(state.samples))
-    return Purse(name=node.name, node=node, told=budget.told)
+    was_begun = ledger is not None
+    return Purse(
+        name=node.name,
+        node=node,
+        told=budget.told,
+        was_begun=was_begun,
+        unpaid=0 if was_begun else state.rounds,
+    )

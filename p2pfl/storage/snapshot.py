@@ -49,14 +49,18 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
+    """`has_log`: a log of the same generation was durable before it, and holds what has happened since."""
+
     generation: int
     state: State
     log_end: bytes
+    has_log: bool = False
 
 
 def save(folder: Path, snapshot: Snapshot) -> None:
     """Durable when this returns. Raises StorageError when the disk refuses; then nothing has changed."""
     metadata = {"generation": str(snapshot.generation), "log_end": snapshot.log_end.hex()}
+    metadata |= {"has_log": "yes"} if snapshot.has_log else {}
     body = pieces_of(snapshot.state, metadata)
     path = snapshot_path(folder, snapshot.generation)
     replace_file(path, [MAGIC + _digest(snapshot.generation, body), *body])
@@ -78,7 +82,8 @@ def load(folder: Path, generation: int) -> Snapshot:
     if content[:_HEAD_BYTES] != MAGIC + _digest(generation, [body]):
         raise StorageError(f"{path} is damaged: its digest does not match")
     state, metadata = state_of(body)
-    return Snapshot(generation=generation, state=state, log_end=bytes.fromhex(metadata["log_end"]))
+    end, has_log = bytes.fromhex(metadata["log_end"]), "has_log" in metadata
+    return Snapshot(generation=generation, state=state, log_end=end, has_log=has_log)
 
 
 def load_latest(folder: Path) -> tuple[Snapshot | None, list[str]]:

@@ -86,6 +86,8 @@ def recover(folder: Path) -> Recovery | None:
         if generation >= snapshot.generation and not _follow(recovery, folder, generation):
             break
     _account_for_damaged(recovery, snapshot_generations(folder)[-1])
+    if snapshot.has_log and recovery.complete and recovery.last_log is None:
+        recovery.lose(f"{log_path(folder, snapshot.generation)} is missing or empty; what it held is lost")
     return recovery
 
 
@@ -222,7 +224,7 @@ class Store:
     def checkpoint(self, state: State) -> None:
         """Make this the state to start from. It must contain every record appended so far."""
         self._unsaved = log_end = self._begin_log()
-        snapshot = Snapshot(generation=self._newest, state=state, log_end=log_end)
+        snapshot = Snapshot(generation=self._newest, state=state, log_end=log_end, has_log=self._logging)
         self._with_room(lambda: save(self._folder, snapshot))
         self._refusal = self._unsaved = None
         if self._base is not None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
+import numpy as np
 import pytest
 
 from p2pfl.cli.main import main
+from p2pfl.engine.durable import image
+from p2pfl.engine.ledger import Ledger
+from p2pfl.engine.state import NodeState
+from p2pfl.learn.privacy import Spend
 from p2pfl.runtime import spending
 from p2pfl.runtime.word import word_file
+from p2pfl.storage import State, Store
 
 PRIVACY = "\n[privacy]\nepsilon = 8.0\ndelta = 1e-4\n"
 
@@ -59,6 +66,59 @@ def test_a_budget_that_has_begun_is_begun_again_only_on_purpose(p2pfl, ward, mon
     assert "--again" in err
     assert words(ward) == [], "nothing is half made"
     assert p2pfl("begin", ward, "--again")[0] == 0
+    assert words(ward) == ["node0", "node1", "node2"]
+
+
+class OpenPlan:
+    """Asks no accountant: it has room for whatever there is."""
+
+    unit, epsilon, delta = "record", 8.0, 1e-4
+
+    def spend(self, samples):
+        return Spend(1.0, 0.1, 1)
+
+    def allows(self, spent, cost):
+        return True
+
+    def spent(self, spent):
+        return 0.0
+
+    def rounds_left(self, spent, samples):
+        return 1
+
+
+@pytest.fixture
+def _unaccounted(monkeypatch):
+    monkeypatch.setattr(spending, "plan_of", lambda *_: OpenPlan())
+
+
+def leave_state(folder, **changes):
+    """What a node keeps that has trained seven rounds."""
+    state = NodeState.new(np.ones(4, np.float32), 100, ())
+    state.rounds = 7
+    for name, value in changes.items():
+        setattr(state, name, value)
+    picture = image(state, with_replicas=True)
+    with closing(Store.open(folder / "state", durability="exchange")) as store:
+        store.load()
+        store.checkpoint(State(header=picture.header, arrays=picture.arrays, blobs=picture.blobs))
+
+
+@pytest.mark.usefixtures("_unaccounted")
+def test_a_budget_of_another_unit_has_begun_too(p2pfl, ward):
+    leave_state(ward / "node1", ledger=Ledger(unit="member", word="w", spent=(Spend(20.0, 1.0, 3),)))
+    code, _, err = p2pfl("begin", ward)
+    assert code == 2
+    assert "has begun at node1" in err
+    assert p2pfl("begin", ward, "--again")[0] == 0
+
+
+@pytest.mark.usefixtures("_unaccounted")
+def test_rounds_that_no_budget_has_paid_for_are_said_to_be_uncovered(p2pfl, ward):
+    leave_state(ward / "node1")
+    code, _, err = p2pfl("begin", ward)
+    assert code == 0
+    assert "node1 has a state after 7 rounds that no budget knows of" in err
     assert words(ward) == ["node0", "node1", "node2"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,9 @@ import pytest
 
 from p2pfl.errors import UserError
 from p2pfl.learn.privacy import Spend
+from p2pfl.runtime.parts import recover
 from p2pfl.runtime.word import give_word, word_file
+from p2pfl.storage import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 from conftest import Wrapped
@@ -175,3 +178,25 @@ async def test_a_word_that_cannot_be_taken_away_keeps_the_node_from_starting(pri
     with pytest.raises(UserError, match="cannot be read"):
         await begin(0).result()
     assert not (field.folder / "node0" / "state").exists()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a session is broken off on purpose
+async def test_an_older_snapshot_does_not_bring_back_what_a_node_knew_before_its_budget_began(private):
+    """The newer one is damaged, in which the budget begins: what was paid since is in the log alone."""
+    field, begin = private(rounds=5, to_do=30, words=(0,))
+    _, node = begin(0), begin(1)
+    await node.until(lambda: node.application.begun)
+    await node.break_off()
+    give_word(field.folder / "node1" / "node.key")
+    second = begin(1)
+    learner = second.application.setup.learner
+    learner.held = threading.Event()
+    await second.until(lambda: learner.drawn)
+    await second.break_off()
+    learner.held.set()
+    newest = max((field.folder / "node1" / "state").glob("snapshot-*"))
+    content = bytearray(newest.read_bytes())
+    content[100] ^= 1
+    newest.write_bytes(content)
+    with closing(Store.open(field.folder / "node1" / "state", durability="exchange")) as store:
+        assert recover(second.application.setup, store).ledger is None

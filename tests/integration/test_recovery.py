@@ -9,7 +9,8 @@ import pytest
 from p2pfl.config.load import load_node
 from p2pfl.core.effects import Freeze
 from p2pfl.engine.durable import entry, image
-from p2pfl.errors import UserError
+from p2pfl.engine.ledger import Ledger
+from p2pfl.errors import StorageError, UserError
 from p2pfl.runtime.learned import read_learned
 from p2pfl.runtime.parts import make_engine, read_setup, recover, snapshot_header
 from p2pfl.storage import State, Store
@@ -131,3 +132,20 @@ def test_a_compressor_that_does_not_fit_the_model_is_found_before_anything_is_op
     with pytest.raises(UserError, match="5000 values to keep") as caught:
         setup_of(field)
     assert (caught.value.file, caught.value.key) == (str(field.folder / "federation.toml"), "edge[0].compressor")
+
+
+def test_rounds_that_are_not_private_do_not_continue_a_log_with_a_ledger(ward):
+    """Else an older snapshot would bring that ledger back, as if they had not been."""
+    field = ward(2)
+    field.write()
+    setup = setup_of(field)
+    with closing(Store.open(setup.node.state_dir, durability="exchange")) as store:
+        state = make_engine(setup, None).state
+        state.ledger = Ledger(unit="record", word="w")
+        picture = image(state, with_replicas=True)
+        header = picture.header | snapshot_header(setup)
+        store.checkpoint(State(header=header, arrays=picture.arrays, blobs=picture.blobs))
+    with closing(Store.open(setup.node.state_dir, durability="exchange")) as store:
+        assert recover(setup, store).ledger is None
+        with pytest.raises(StorageError, match="until a checkpoint succeeds: rounds that are not private"):
+            store.append("budget", {})

@@ -82,7 +82,9 @@ def test_rows_that_come_are_learned_from_once_the_file_has_settled(site):
     site.file.write_text("a b c d e")
     assert site.look(EVERY_S - SETTLED_S - 1) is None
     assert site.learner.samples == 3
-    assert site.settle() == News("3 to 5 samples")
+    news = site.settle()
+    assert news == News("3 to 5 samples")
+    assert news.counts == news.text
     assert site.learner.samples == 5
 
 
@@ -124,7 +126,9 @@ def test_what_cannot_be_used_is_told_once_and_the_data_of_before_stay(site, cont
     assert [site.look(EVERY_S) for _ in range(3)] == [None] * 3
     assert site.learner.samples == 3
     site.file.write_text("a b c")
-    assert site.settle() == News("3 to 3 samples"), "so that the alarm ends"
+    settled = site.settle()
+    assert settled == News("3 to 3 samples"), "so that the alarm ends"
+    assert settled.counts == ""
     site.file.write_text(content)
     assert site.settle().refused, "it is news again"
 

@@ -88,6 +88,14 @@ def test_what_is_wrong_with_a_row_stands_in_the_own_log_alone(budget, raised, ca
     node = SimpleNamespace(budget=budget, alarm=lambda kind, *_: told.append(kind))
     with caplog.at_level(logging.WARNING, "p2pfl"):
         Driver._tell_of_data(node, News("row 7 has no 'age'", refused=True))
-        Driver._tell_of_data(node, News("5 to 6 samples"))
+        Driver._tell_of_data(node, News("5 to 6 samples", counts="5 to 6 samples"))
     assert told == [*raised, "data-reloaded"]
     assert ("row 7" in caplog.text) == (budget is not None)
+
+
+def test_of_rows_that_are_others_now_a_budget_lets_their_number_alone_be_told():
+    told = []
+    node = SimpleNamespace(budget=object(), alarm=lambda *alarm: told.append(alarm))
+    Driver._tell_of_data(node, News("6 to 6 samples"))
+    Driver._tell_of_data(node, News("6 to 7 samples; rows of the test set are others", counts="6 to 7 samples"))
+    assert told == [("data-reloaded", None, "6 to 7 samples")]

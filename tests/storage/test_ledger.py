@@ -255,3 +255,17 @@ def test_a_ledger_that_lacks_what_was_on_disk_says_so_and_pays_for_nothing(tmp_p
     assert [refusal.for_good for refusal in node.refusals] == [True]
     with closing(Store.open(tmp_path, durability="exchange")) as store:
         assert not recovered(store).ledger.is_whole, "a checkpoint does not make it whole"
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda log: log.write_bytes(b"")])
+def test_a_ledger_whose_whole_log_is_gone_says_so(tmp_path, lose):
+    used = Used()
+    with closing(Store.open(tmp_path, durability="exchange")) as store:
+        store.load()
+        run_script(Node(store, begun(), used), "cpp", used)
+    lose(max(tmp_path.glob("log-*")))
+    with closing(Store.open(tmp_path, durability="exchange")) as store:
+        state = recovered(store)
+        assert not state.ledger.is_whole
+        Node(store, state, used).pay()
+    assert used.steps == 2 * COST.steps

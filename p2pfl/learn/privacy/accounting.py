@@ -35,6 +35,10 @@ MOST_BY_PRV = 50.0
 """Above this epsilon, which is no protection, only RDP is asked: the arrays of PRV grow with it."""
 MOST_KINDS = 8
 """How many kinds of steps are told apart: others count as ones that tell more. PRV takes a while for each."""
+ROUNDING = 1e-13
+"""PRV is asked at a delta of at least this times the steps. It composes by Fourier transforms of doubles, whose
+rounding grows with the steps: below 1e-15 times the steps it has been seen to take more than PRV_ERROR.
+"""
 PRV_ERROR = 0.01
 """The error of PRV that is allowed for: Opacus adds it to what it finds."""
 
@@ -136,7 +140,7 @@ def _distance(one: Spend, other: Spend) -> float:
 @lru_cache(maxsize=1024)
 def _epsilon(kinds: tuple[Spend, ...], delta: float, accountant: str) -> float:
     by_rdp = _by_rdp(kinds, delta)
-    if accountant != PRV or not by_rdp <= MOST_BY_PRV:
+    if accountant != PRV or not by_rdp <= MOST_BY_PRV or delta < ROUNDING * sum(one.steps for one in kinds):
         return by_rdp
     try:
         by_prv = _by_prv(kinds, delta)

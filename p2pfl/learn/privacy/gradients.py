@@ -115,7 +115,7 @@ class Vectorized:
         for first in range(0, count, self._rows):
             x, y = (_rows(each, slice(first, first + self._rows)) for each in (inputs, targets))
             found, values = self._each(trained, x, y)
-            gradients = [found[name].flatten(1) for name in self._names]
+            gradients = [found[name].reshape(len(found[name]), -1) for name in self._names]
             lengths = torch.stack([vector_norm(one, dim=1) for one in gradients])
             factors, fine = factors_of(vector_norm(lengths, dim=0), clip)
             for total, one in zip(sums, gradients, strict=True):
@@ -152,7 +152,7 @@ class OneByOne:
             length = vector_norm(torch.stack([vector_norm(one) for _, one in pairs]))
             factors, fine = factors_of(length[None], clip)
             for total, one in pairs if fine is None else ():
-                total.add_(one * factors)
+                total.add_(one * factors[0])
             losses.append(loss.detach())
         return sums, torch.stack(losses)
 
@@ -225,7 +225,15 @@ def _rows(value: Any, part: slice) -> Any:
 
 
 def _count(targets: Any) -> int:
-    return len(targets)
+    """How many rows there are: in a dictionary or tuple, as in each of its tensors."""
+    found: list[int] = []
+
+    def note(one: Tensor) -> Tensor:
+        found.append(len(one))
+        return one
+
+    over_tensors(note, targets)
+    return found[0]
 
 
 def _chain(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[nn.Module] | None:

@@ -89,7 +89,7 @@ def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
     if privacy is None:
         return None
     require_opacus(federation.path)
-    _refuse_delta(federation, privacy, samples)
+    refuse_delta(privacy.unit, privacy.delta, samples, federation.path)
     rounds = planned_rounds(federation)
     once = spend_of(privacy.unit, federation.training, privacy.noise or 1.0, samples)
     told = (privacy.delta, privacy.accountant)
@@ -128,11 +128,12 @@ def spend_of(unit: str, training: TrainingConfig, noise: float, samples: int) ->
     return Spend(noise, min(1.0, training.batch_size / samples), steps)
 
 
-def _refuse_delta(federation: FederationConfig, privacy: PrivacyConfig, samples: int) -> None:
-    if privacy.unit == RECORD and privacy.delta * samples > 1.0:
+def refuse_delta(unit: str, delta: float, samples: int, file: object = None) -> None:
+    """Raises UserError: with so many rows delta would allow to tell all of one."""
+    if unit == RECORD and delta * samples > 1.0:
         text = f"is more than one in the {samples:,} rows of a node: all of one row might be told"
         allowed = f"at most {1 / samples:.2g}, better a tenth of that"
-        raise UserError(text, file=federation.path, key="privacy.delta", value=privacy.delta, allowed=allowed)
+        raise UserError(text, file=file, key="privacy.delta", value=delta, allowed=allowed)
 
 
 def _noise(federation: FederationConfig, privacy: PrivacyConfig, once: Spend, rounds: int) -> float:

@@ -16,9 +16,9 @@ from p2pfl.learn.task import Task
 torch.set_num_threads(1)
 
 
-def plan(training, *, unit=RECORD, clip=1.0, noise=1.0):
+def plan(training, *, unit=RECORD, clip=1.0, noise=1.0, delta=1e-5):
     return Plan(
-        unit=unit, epsilon=8.0, delta=1e-5, clip=clip, noise=noise, accountant="rdp", rounds=40, training=training
+        unit=unit, epsilon=8.0, delta=delta, clip=clip, noise=noise, accountant="rdp", rounds=40, training=training
     )
 
 

@@ -34,6 +34,17 @@ class Residual(nn.Module):
         return self.head(self.again(x) * self.frozen)
 
 
+class Warm(nn.Module):
+    """A parameter that is one number, not a vector of one."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.warmth = layer, nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return self.layer(x) * self.warmth
+
+
 class Lengths(nn.Module):
     """Branches on values, which torch.func cannot."""
 
@@ -93,6 +104,8 @@ MODELS = {
     "embedding": (embedding, Vectorized),
     "recurrent": (recurrent, None),
     "branches": (Lengths, OneByOne),
+    "a number": (lambda: Warm(nn.Linear(WIDTH, CLASSES)), Vectorized),
+    "a number and branches": (lambda: Warm(Lengths()), OneByOne),
 }
 
 
@@ -252,3 +265,20 @@ def test_inputs_and_targets_may_be_dictionaries_and_tuples():
     way = row_gradients(module, parameters, functional.cross_entropy, Device(), (batch, y))
     plain = row_gradients(module.linear, parameters, functional.cross_entropy, Device(), (2 * x, y))
     torch.testing.assert_close(way.clipped_sum(batch, y, 0.4), plain.clipped_sum(2 * x, y, 0.4))
+
+
+@pytest.mark.parametrize("way", [Vectorized, OneByOne])
+def test_all_rows_count_where_targets_are_a_dictionary(way, monkeypatch):
+    """A dictionary has as many entries as it has keys, not rows."""
+    monkeypatch.setattr("p2pfl.learn.privacy.gradients.CHUNK_FLOATS", 1)  # one row at a time
+    module = nn.Linear(WIDTH, CLASSES)
+    parameters = list(module.parameters())
+
+    def named(outputs, targets):
+        return functional.cross_entropy(outputs, targets["class"])
+
+    x, y = rows(6)
+    mine = way(module, parameters, named, Device()).clipped_sum(x, {"class": y}, 0.4)
+    plain = way(module, parameters, functional.cross_entropy, Device()).clipped_sum(x, y, 0.4)
+    assert len(mine[1]) == 6
+    torch.testing.assert_close(mine, plain)

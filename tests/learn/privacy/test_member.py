@@ -109,3 +109,16 @@ def test_a_torch_round_is_cut_as_a_whole(protected, learner):
     assert np.linalg.norm(change) == pytest.approx(0.01, rel=1e-4)
     assert np.dot(change, plain) == pytest.approx(np.linalg.norm(change) * np.linalg.norm(plain), rel=1e-4)
     assert mine.steps_with(20) == mine.train(begun, 0).steps == 5
+
+
+def test_a_kept_optimizer_that_ends_in_no_number_is_hidden_as_well(protected):
+    """A round that fails is told to all, and that one row was large has no noise."""
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((20, 4)).astype(np.float32)
+    inputs[7] = 1e25
+    training = replace(TRAINING, optimizer="adam", keep_optimizer=True, batch_size=20)
+    how = {"unit": MEMBER, "noise": 0.0, "clip": 0.01}
+    mine = protected(data=((inputs, rng.integers(0, 3, 20)), None), training=training, how=how)
+    begun, kept = RoundStart(mine.initial()), mine.local_state()
+    assert np.array_equal(mine.train(begun, 0).vector, begun.model)
+    assert all(np.array_equal(value, kept[name]) for name, value in mine.local_state().items())

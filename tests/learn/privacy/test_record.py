@@ -275,3 +275,14 @@ def test_a_private_model_learns(protected):
     after = mine.train(start(mine), 0).vector
     assert mine.evaluate(mine.initial(), "local").accuracy < 0.6
     assert mine.evaluate(after, "local").accuracy > 0.85
+
+
+def test_rows_that_are_too_many_for_delta_are_not_taken_over_while_a_node_runs(protected):
+    """A restart would refuse them."""
+    found = [table(20), table(10_001), table(30)]
+    mine = protected(data=lambda _: (found.pop(0), None), how={"delta": 1e-4})
+    with pytest.raises(UserError, match=r"privacy\.delta.*one in the 10,001 rows"):
+        mine.read_again()
+    assert mine.samples == 20
+    mine.adopt(mine.read_again())
+    assert mine.samples == 30

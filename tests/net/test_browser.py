@@ -23,7 +23,7 @@ DISTANCES = """import('/curves.js').then(({ Curves }) => {
   const place = document.createElement('div');
   document.body.append(place);
   const none = [[null], [null]];
-  const figures = { main: none, distance: [[0.002], [0.3]], staleness: none, bytes_per_s: none };
+  const figures = { main: none, distance: [[0.02], [0.9]], staleness: none, bytes_per_s: none };
   new Curves(place).start({ members: true, times: [1, 2], figures }, () => 'pi0', 0, null);
 })"""
 """Curves of distances for which not every line of their scale has room for a number."""

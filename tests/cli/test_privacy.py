@@ -7,6 +7,8 @@ import json
 import pytest
 
 from p2pfl.cli.main import main
+from p2pfl.config.load import load_node, node_file
+from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.runtime import spending
 from p2pfl.runtime.word import word_file
 
@@ -60,6 +62,26 @@ def test_a_budget_that_has_begun_is_begun_again_only_on_purpose(p2pfl, ward, mon
     assert words(ward) == [], "nothing is half made"
     assert p2pfl("begin", ward, "--again")[0] == 0
     assert words(ward) == ["node0", "node1", "node2"]
+
+
+def test_begin_says_what_adds_to_the_new_budget_and_what_is_not_known(p2pfl, ward, monkeypatch):
+    told, lost = (
+        PrivacyStatus(unit="record", epsilon=epsilon, budget=8.0, delta=1e-4, rounds_left=9, state="open")
+        for epsilon in (2.5, None)
+    )
+    found = {"node0": None, "node1": told, "node2": lost}
+
+    def purses(federation, names):
+        nodes = [load_node(node_file(federation, name), federation, name) for name in found]
+        return [spending.Purse(name=node.name, node=node, told=found[node.name]) for node in nodes]
+
+    monkeypatch.setattr(spending, "purses", purses)
+    lines = p2pfl("begin", ward, "--again")[1].splitlines()
+    assert [line.partition("; it adds to what was spent before, ")[2] for line in lines] == [
+        "",
+        "epsilon 2.5",
+        "of which nothing is known here",
+    ]
 
 
 @pytest.mark.parametrize(

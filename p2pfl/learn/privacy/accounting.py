@@ -58,7 +58,7 @@ def require_opacus(file: object = None) -> None:
     try:
         import_module("opacus.accountants.analysis.rdp")
     except ImportError as error:
-        text, allowed = f"needs Opacus, which cannot be imported ({error})", f"[privacy] after {INSTALL}; or no [privacy]"
+        text, allowed = f"needs Opacus, which cannot be imported: {error}", f"{INSTALL}; or no [privacy]"
         raise UserError(text, file=file, key="privacy", allowed=allowed) from error
 
 

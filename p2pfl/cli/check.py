@@ -127,7 +127,21 @@ def _look_at_privacy(federation: FederationConfig, findings: Findings) -> dict[s
     told = set(map(str, findings.mistakes))  # by a learner, which has a plan too
     findings.mistakes.extend(mistake for mistake in found.mistakes if str(mistake) not in told)
     findings.warnings.extend(found.warnings)
+    if found.facts is not None:
+        _look_for_budgets(federation, findings)
     return found.facts
+
+
+def _look_for_budgets(federation: FederationConfig, findings: Findings) -> None:
+    """Warn of nodes that have never run and have no word that their budget begins: they would train nothing."""
+    from p2pfl.runtime.word import word_file  # noqa: PLC0415 - `--help` stays instant
+
+    new = [node for node in findings.here.values() if not node.state_dir.exists()]
+    without = [node.name for node in new if not word_file(node.key_file).exists()]
+    if without:
+        names = "" if len(without) == len(findings.here) else "".join(f" --node {name}" for name in without)
+        text = "privacy: without a budget a node trains nothing, and a person begins it, once before the first start"
+        findings.warnings.append(f"{text}: p2pfl privacy begin {federation.path.parent}{names}")
 
 
 def _look_at_method(federation: FederationConfig, findings: Findings) -> None:

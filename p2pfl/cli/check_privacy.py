@@ -79,6 +79,8 @@ def print_privacy(facts: dict[str, Any]) -> None:
     protected = "each row of a node" if facts["unit"] == "record" else "all rows of a node together"
     rounds = f"{facts['rounds']} rounds of each node"
     write_facts({"privacy": f"of {protected}, for {rounds}, by {facts['accountant'].upper()}"})
+    if facts["test_set"] == "private":
+        write_facts({"scores": 'withheld; test_set = "public" shows those on a test set that is nobody\'s data'})
     if not facts["nodes"]:
         write_facts({"noise": "not known: it follows from a node's rows, and no node's data are here"})
         return

@@ -54,7 +54,7 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
         learned = learned.finetuned(finetune)
     facts = _facts(learned)
     if getattr(learned.learner, "plan", None) is not None:
-        text = "withheld, for they would tell of the data without noise: scores on the node's own data"
+        text = "withheld, as computed from the data without noise: scores on the node's own data"
         text += "" if facts["test_samples"] else ", and on a test set that is private"
         click.echo(text, err=True)
     if form == "json":

@@ -102,7 +102,7 @@ class LiveView:
             for line in lines
         ]
         if self.fleet.federation.privacy is not None:
-            notes.append("withheld, for they would tell of the data without noise: losses, and scores on private data")
+            notes.append("withheld, as computed from the data without noise: losses, and scores on private data")
         table.caption, table.caption_justify = "\n".join(filter(None, notes)) or None, "left"
         return table
 

@@ -191,7 +191,7 @@ def privacy_facts(report: Report) -> dict[str, Any]:
     spent = "not known of all nodes" if found.epsilon is None else f"at most {found.epsilon:.3g}"
     return {
         "privacy of each " + found.unit: f"epsilon spent: {spent}; budget: {found.budget:.3g} at delta {found.delta:g}",
-        "withheld": f"{', '.join(found.figures)}: they would tell of the data without noise",
+        "withheld": f"{', '.join(found.figures)}: computed from the data without noise",
     }
 
 

@@ -65,11 +65,18 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool) -> None:
         raise UserError(text, file=described.path, key="the privacy budget", allowed=allowed)
     for one in purses:
         give_word(one.node.key_file)
-        more = f"; it adds to what was spent before, epsilon {one.epsilon:.3g}" if one.epsilon else ""
-        click.echo(f"{one.name}: its budget begins when it is started{more}")
+        click.echo(f"{one.name}: its budget begins when it is started{_before(one)}")
         if one.unpaid:
             text = f"warning: {one.name} has a state after {one.unpaid} rounds that no budget knows of"
             click.echo(f"{text}: what they told of its data, the new one does not cover", err=True)
+
+
+def _before(purse: Purse) -> str:
+    """What the promise for these data has to count beside a new budget."""
+    if purse.told is None:
+        return ""
+    known = "of which nothing is known here" if purse.epsilon is None else f"epsilon {purse.epsilon:.3g}"
+    return "" if purse.epsilon == 0 else f"; it adds to what was spent before, {known}"
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl privacy show ward-7 --format json")

@@ -226,7 +226,8 @@ def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
 
 def _spent(privacy: Mapping[str, Any]) -> str:
     """What a node says of its budget, or others have heard of it."""
-    return f"epsilon {spent_text(privacy.get('epsilon'), privacy.get('budget'), str(privacy.get('state', 'open')))}"
+    epsilon, state = privacy.get("epsilon"), str(privacy.get("state", "open"))
+    return f"budget {state}" if epsilon is None else f"epsilon {spent_text(epsilon, privacy.get('budget'), state)}"
 
 
 def _measured(row: dict[str, Any], head: str) -> dict[str, Any]:
@@ -248,7 +249,7 @@ def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
         if row["disk_refuses"]:
             yield f"{row['node']}: {row['disk_refuses']}"
     if any(row["privacy"] for row in rows):
-        yield "withheld, for they would tell of the data without noise: losses, and scores on private data"
+        yield "withheld, as computed from the data without noise: losses, and scores on private data"
 
 
 def _accused(name: str, held: dict[str, Any]) -> str:

@@ -138,6 +138,8 @@ def _headline(found: dict[str, Any]) -> RenderableType:
         epsilon = max([privacy["epsilon"] or 0.0, *_known(members, "epsilon")])
         spent = spent_text(epsilon, privacy["budget"])
         figures += f"\nprivacy: epsilon {spent} spent at delta {privacy['delta']:g}, of each {privacy['unit']}"
+        unknown = len(members) - len(_known(members, "epsilon"))
+        figures += f"; not known of {unknown}" if unknown else ""
         figures += "" if scores else "; scores are withheld"
     text = Text()
     text.append(f"{found['federation']}", style="bold")

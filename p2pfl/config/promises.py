@@ -7,7 +7,7 @@ What only the model, the data or imported code can tell is refused where they ar
 from __future__ import annotations
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.privacy import MEMBER, PRIVACY, PRIVATE, PrivacyConfig
+from p2pfl.config.privacy import MEMBER, PRIVACY, PRIVATE, PUBLIC, PrivacyConfig
 from p2pfl.config.stop import parse_stop
 from p2pfl.config.tables import Mistakes
 
@@ -21,9 +21,8 @@ def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> 
         return
     _refuse_unbounded(federation, privacy, mistakes)
     _refuse_stop(federation, privacy, mistakes)
-    if federation.task.name == "csv" and federation.task.options.get("schema") == "agreed":
-        text = "to agree on it nodes tell what their tables hold, without noise, while [privacy] is there"
-        mistakes.add(text, "task.schema", "agreed", "the name of a schema file, such as `p2pfl schema` writes")
+    if federation.task.name == "csv":
+        _refuse_tables(federation, privacy, mistakes)
     if privacy.unit == MEMBER and "*" not in federation.gossip.share:
         text = "with privacy of members what a node keeps to itself has no noise, and scores and exports would tell it"
         mistakes.add(text, "gossip.share", list(federation.gossip.share), 'the whole model, ["*"]; or unit = "record"')
@@ -41,6 +40,16 @@ def _refuse_unbounded(federation: FederationConfig, privacy: PrivacyConfig, mist
     elif privacy.rounds is None and privacy.noise is not None and federation.admin:
         text = "is missing: with the noise given, who may change the rounds of training would raise the budget"
         mistakes.add(text, "privacy.rounds", None, f"{PRIVACY['rounds'].allowed}; or epsilon in place of noise")
+
+
+def _refuse_tables(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:
+    options = federation.task.options
+    if options.get("schema") == "agreed":
+        text = "to agree on it nodes tell what their tables hold, without noise, while [privacy] is there"
+        mistakes.add(text, "task.schema", "agreed", "the name of a schema file, such as `p2pfl schema` writes")
+    if privacy.test_set == PUBLIC and options.get("holdout"):
+        text = "the test set is held out of each node's own rows (task.holdout), and scores on it would tell of them"
+        mistakes.add(text, "privacy.test_set", PUBLIC, '"private"; or test_path in [data], a table that is nobody\'s')
 
 
 def _refuse_stop(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:

@@ -153,12 +153,13 @@ rule = {rule}  # {protects}
 # audit_every = {audit_every}  # exchanges between two comparisons of what both ends hold
 # vitals = {vitals}  # members tell each other phase, round, accuracy and alarms, for the page that shows all of them
 
-# What a node sends tells of its data. How much, noise can bound: docs/privacy.md and `p2pfl check`.
+# What a node sends tells of its data. How much, noise can bound: docs/privacy.md, `p2pfl check`, `p2pfl privacy begin`.
 #   [privacy]
 #   unit = "record"  # a node's single rows are hidden; with "member" all its rows together
 #   epsilon = 8.0  # the budget of each node for all its rounds: the smaller, the more noise; or noise = 1.1
 #   delta = 1e-5  # the chance that this does not hold: less than one in the rows of a node
 #   clip = 1.0  # the longest gradient of one row ("record"), or change of one round ("member")
+#   test_set = "private"  # "public": the common test set is nobody's data, and scores on it are shown
 
 [network]
 # discovery = false  # true: nodes on one LAN find each other, and addresses may be left out; pip install '.[lan]'

@@ -126,8 +126,9 @@ class Application:
             if recovered is not None:
                 notice.info("resuming after round %d", core.facts.rounds)
                 if core.facts.done:
-                    text = "finished, only answers late neighbors for a while: to continue, raise rounds or remove %s"
-                    notice.info(text, folder)
+                    text = "finished, only answers late neighbors for a while: to continue, raise rounds%s"
+                    private = self.setup.federation.privacy is not None  # its ledger is in that folder
+                    notice.info(text, ", as far as its privacy budget lasts" if private else f" or remove {folder}")
             driver = self._assemble(core, engine, store)
             began = "for the first time" if recovered is None else f"again, after round {core.facts.rounds}"
             driver.feed.keep("started", None, f"this node has started {began}")

@@ -127,7 +127,7 @@ export class Curves {
       scales: { y: name === "distance" ? { distr: 3, log: 10 } : { range: (_, low, high) => range(name === "main" && this.main?.name, low, high) } },
       axes: [
         { ...axis, size: 28, space: (_, __, low, high) => high - low <= 300 ? 76 : 48, values: (_, ticks) => this.ticks(ticks) },
-        { ...axis, size: 54, space: 28, values: (_, ticks) => ticks.map(format), ...(name === "distance" ? { splits: (_, __, low, high) => powers(low, high) } : {}) },
+        { ...axis, size: 54, space: 28, values: (_, ticks) => ticks.map(tick => tick === null ? "" : format(tick)), ...(name === "distance" ? { splits: (_, __, low, high) => powers(low, high) } : {}) },
       ],
       hooks: { setCursor: [plot => { hint.textContent = this.hintAt(plot, format); }] },
     };

@@ -387,6 +387,17 @@ def test_privacy_is_the_noise_and_the_epsilon_of_each_node_that_is_here(p2pfl, w
     assert f"{rows['node0']['epsilon']:.4g}" in shown.out
 
 
+def test_check_says_where_a_budget_has_not_begun(p2pfl, ward, change):
+    with_privacy(change, 'noise = 1.5\ndelta = 1e-4\naccountant = "rdp"')
+    assert f"p2pfl privacy begin {ward}\n" in p2pfl("check", ward).out
+    for name in ("node1", "node2"):
+        (ward / name / "node.budget").touch()
+    assert f"p2pfl privacy begin {ward} --node node0 --node node3\n" in p2pfl("check", ward).out
+    for name in ("node0", "node3"):
+        (ward / name / "state").mkdir()
+    assert "privacy begin" not in p2pfl("check", ward).out
+
+
 def test_a_weak_promise_is_warned_of_and_one_that_cannot_be_kept_is_a_mistake(p2pfl, ward, change):
     with_privacy(change, 'noise = 0.3\ndelta = 1e-4\nunit = "member"\naccountant = "rdp"')
     outcome = p2pfl("check", ward)

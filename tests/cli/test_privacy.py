@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from p2pfl.cli.main import main
+from p2pfl.config.load import load_node, node_file
 from p2pfl.engine.durable import image
 from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.privacy import Spend
+from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.runtime import spending
 from p2pfl.runtime.word import word_file
 from p2pfl.storage import State, Store
@@ -120,6 +122,26 @@ def test_rounds_that_no_budget_has_paid_for_are_said_to_be_uncovered(p2pfl, ward
     assert code == 0
     assert "node1 has a state after 7 rounds that no budget knows of" in err
     assert words(ward) == ["node0", "node1", "node2"]
+
+
+def test_begin_says_what_adds_to_the_new_budget_and_what_is_not_known(p2pfl, ward, monkeypatch):
+    told, lost = (
+        PrivacyStatus(unit="record", epsilon=epsilon, budget=8.0, delta=1e-4, rounds_left=9, state="open")
+        for epsilon in (2.5, None)
+    )
+    found = {"node0": None, "node1": told, "node2": lost}
+
+    def purses(federation, names):
+        nodes = [load_node(node_file(federation, name), federation, name) for name in found]
+        return [spending.Purse(name=node.name, node=node, told=found[node.name]) for node in nodes]
+
+    monkeypatch.setattr(spending, "purses", purses)
+    lines = p2pfl("begin", ward, "--again")[1].splitlines()
+    assert [line.partition("; it adds to what was spent before, ")[2] for line in lines] == [
+        "",
+        "epsilon 2.5",
+        "of which nothing is known here",
+    ]
 
 
 @pytest.mark.parametrize(

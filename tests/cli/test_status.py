@@ -269,7 +269,7 @@ def test_a_private_node_says_what_is_spent_and_has_no_column_of_what_it_withhold
     with serving(SAID | silent | {"privacy": told}) as private, serving(SAID | silent | {"privacy": LOST}) as lost:
         out = p2pfl("status", private, lost).out
     assert "epsilon 2.31 of 8" in out
-    assert "epsilon missing" in out
+    assert "budget missing" in out
     assert "withheld" in out
     assert "loss" not in out.split("withheld")[0]
     assert "accuracy" not in out

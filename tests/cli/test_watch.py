@@ -136,4 +136,7 @@ def test_a_private_federation_says_what_is_spent_in_place_of_scores_that_nobody_
         assert "withheld" in out
         assert "accuracy" not in out.split("withheld")[1].split("member")[0]
         assert max(map(len, out.splitlines())) <= width
+    members[0]["epsilon"] = None
+    out = drawn(KNOWN | {"privacy": told, "members": members}, width=80)
+    assert "of each record; not known of 1;" in " ".join(out.split())
     assert "privacy" not in drawn(KNOWN)

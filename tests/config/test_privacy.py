@@ -15,6 +15,7 @@ from p2pfl.errors import UserError
 from p2pfl.federation import Federation
 
 TABLE = "epsilon = 8.0\ndelta = 1e-5"
+OPEN_TEST = f'{TABLE}\ntest_set = "public"'
 MARK = "# The members"
 
 
@@ -79,6 +80,7 @@ STOPPING = 'rounds = 40\nstop = "no improvement of accuracy in 9 rounds"'
         (TABLE, (ROUNDS, 'stop = "no improvement in 9 rounds"'), "training.stop", "public"),
         (TABLE, (ROUNDS, STOPPING), "training.stop", "public"),
         (TABLE, ('name = "digits"', 'name = "csv"\nschema = "agreed"'), "task.schema", "schema file"),
+        (OPEN_TEST, ('name = "digits"', 'name = "csv"\nholdout = 0.2'), "privacy.test_set", "test_path"),
         (f'{TABLE[:-4]}0.5\nunit = "member"', (), "privacy.delta", "0.33"),
         (TABLE, (ROUNDS, 'rounds = 40\nwhen_through = "train"'), "training.when_through", "mix"),
         (f'{TABLE}\nunit = "member"', ("[gossip]", '[gossip]\nshare = ["body.*"]'), "gossip.share", "whole model"),

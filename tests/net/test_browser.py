@@ -19,6 +19,14 @@ pytestmark = pytest.mark.skipif(browser.found is None, reason="needs Chromium (D
 
 DRAWN = "document.querySelectorAll('.curve canvas').length === 4 && document.querySelectorAll('.node').length > 0"
 ROWS = "document.querySelectorAll('#members tbody tr').length"
+DISTANCES = """import('/curves.js').then(({ Curves }) => {
+  const place = document.createElement('div');
+  document.body.append(place);
+  const none = [[null], [null]];
+  const figures = { main: none, distance: [[0.02], [0.9]], staleness: none, bytes_per_s: none };
+  new Curves(place).start({ members: true, times: [1, 2], figures }, () => 'pi0', 0, null);
+})"""
+"""Curves of distances for which not every line of their scale has room for a number."""
 
 
 @asynccontextmanager
@@ -50,6 +58,7 @@ async def test_the_page_shows_the_federation_live_and_asks_nobody_else(tmp_path)
         assert "Trains and mixes with the other neighbors" in text
         await tab.evaluate("document.querySelectorAll('.node')[2].dispatchEvent(new MouseEvent('click'))")
         await tab.until("document.querySelector('#member b').textContent === 'pi3'")
+        await tab.evaluate(DISTANCES)
         await tab.open(f"http://127.0.0.1:{page.port}/", width=390, height=844, dark=True, phone=True)
         await tab.until(DRAWN)
         assert await tab.evaluate("document.documentElement.scrollWidth") <= 390, "a phone need not scroll sideways"

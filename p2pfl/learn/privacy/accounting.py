@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -54,10 +55,15 @@ class Spend(NamedTuple):
 
 
 def require_opacus(file: object = None) -> None:
-    """Raises UserError: Opacus is not installed, although `file` wants it."""
+    """Raises UserError: Opacus is not installed, or broken, although `file` wants it."""
     if find_spec("opacus") is None:
         text, allowed = "needs Opacus, which is not installed", f"[privacy] after {INSTALL}; or no [privacy]"
         raise UserError(text, file=file, key="privacy", allowed=allowed)
+    try:
+        import_module("opacus.accountants.analysis.rdp")
+    except ImportError as error:
+        text, allowed = f"needs Opacus, which cannot be imported: {error}", f"{INSTALL}; or no [privacy]"
+        raise UserError(text, file=file, key="privacy", allowed=allowed) from error
 
 
 def epsilon_of(spent: Sequence[Spend], delta: float, accountant: str = PRV) -> float:

@@ -132,6 +132,13 @@ def test_without_opacus_one_error_names_the_extra(monkeypatch):
     assert (caught.value.file, caught.value.key) == ("ward/federation.toml", "privacy")
 
 
+def test_an_opacus_that_cannot_be_imported_is_one_error_too(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opacus.accountants.analysis.rdp", None)
+    with pytest.raises(UserError, match="cannot be imported") as caught:
+        accounting.require_opacus("ward/federation.toml")
+    assert (caught.value.file, caught.value.key) == ("ward/federation.toml", "privacy")
+
+
 def test_opacus_is_imported_when_it_is_asked_and_not_before():
     code = """if True:
         import sys, p2pfl, p2pfl.learn.privacy.plan, p2pfl.federation

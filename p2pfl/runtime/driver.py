@@ -339,13 +339,16 @@ class Driver:
         return time.monotonic() - began
 
     def _tell_of_data(self, news: News) -> None:
-        kind = "data-refused" if news.refused else "data-reloaded"
-        if self.budget is None:
-            self.alarm(kind, None, news.text)
+        text = news.text
+        if self.budget is not None:  # it tells of rows
+            log.log(logging.WARNING if news.refused else logging.INFO, "data: %s", text)
+            text = news.counts
+        if not text:
             return
-        log.log(logging.WARNING if news.refused else logging.INFO, "%s: %s", kind, news.text)  # it tells of rows
-        if news.counts:
-            self.alarm(kind, None, news.counts)
+        if news.refused:
+            self.alarm("data-refused", None, text)
+        else:
+            self.alarm("data-reloaded", None, text)
 
     def _trained(self, start: Vector, local: LocalRound | None, waited_s: float) -> None:
         """The engine takes what came of the round when the core asks it to commit one."""

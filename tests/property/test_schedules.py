@@ -85,6 +85,7 @@ def test_nodes_of_very_different_speed_reach_the_weighted_mean():
     assert farthest(world, target) < 1e-3
 
 
+@pytest.mark.long
 def test_a_node_behind_a_slow_link_does_not_drive_the_federation_apart():
     """All its neighbors wait for it at once: were each offered half of its model, it would be thrown ever further."""
     plan = {"compressor": "none", "samples": [100] * 8, "round_s": dict.fromkeys(range(8), 0.02)}

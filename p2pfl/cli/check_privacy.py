@@ -78,11 +78,14 @@ def print_privacy(facts: dict[str, Any]) -> None:
     """For people: what all have in common, and a row for each node."""
     protected = "each row of a node" if facts["unit"] == "record" else "all rows of a node together"
     rounds = f"{facts['rounds']} rounds of each node"
-    write_facts({"privacy": f"of {protected}, for {rounds}, by {facts['accountant'].upper()}"})
+    said = {"privacy": f"of {protected}, for {rounds}, by {facts['accountant'].upper()}"}
     if facts["test_set"] == "private":
-        write_facts({"scores": 'withheld; test_set = "public" shows those on a test set that is nobody\'s data'})
+        said["scores"] = 'withheld; test_set = "public" shows those on a test set that is nobody\'s data'
+    said["accuracy"] = "`p2pfl sim run` says what to expect; its scores of private rows have no noise: show them nobody"
     if not facts["nodes"]:
-        write_facts({"noise": "not known: it follows from a node's rows, and no node's data are here"})
+        said["noise"] = "not known: it follows from a node's rows, and no node's data are here"
+    write_facts(said)
+    if not facts["nodes"]:
         return
     figures = ("noise", "sampling_rate", "epsilon")
     shown = [row | {key: f"{row[key]:.4g}" for key in figures} for row in facts["nodes"]]

@@ -384,6 +384,7 @@ def test_privacy_is_the_noise_and_the_epsilon_of_each_node_that_is_here(p2pfl, w
         assert row["epsilon"] == epsilon_of([spent], 1e-4, "rdp") < 10
     shown = p2pfl("check", ward)
     assert "for 40 rounds of each node, by RDP" in shown.out
+    assert "`p2pfl sim run` says what to expect" in shown.out
     assert f"{rows['node0']['epsilon']:.4g}" in shown.out
 
 

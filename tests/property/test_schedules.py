@@ -73,6 +73,7 @@ def test_a_round_costs_what_its_own_edges_cost_not_what_the_union_would(graph, m
     assert active * least <= sum(models) / 2 <= 2 * active * ticks + len(world.plan.edges)
 
 
+@pytest.mark.long
 def test_nodes_of_very_different_speed_reach_the_weighted_mean():
     """Whoever is a hundred rounds ahead is in other rounds of the schedule, and every wish is met."""
     samples = [100, 60, 80, 120, 90, 70, 110, 100]

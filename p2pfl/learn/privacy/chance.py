@@ -5,8 +5,9 @@ operating system for a new key each time and draw from ChaCha20 under it: nothin
 or forked. Only a simulation draws from the seed, and keeps nobody's secret.
 
 Floating-point Gaussians give away in their last bits which uniform numbers they were made of (Mironov 2012; Jin,
-McMurtry, Rubinstein and Ohrimenko, arXiv 2112.05307). So each one here is the sum of four, halved: Holohan and Braghin,
-arXiv 2107.10138, section 5.2.
+McMurtry, Rubinstein and Ohrimenko, arXiv 2112.05307). So each one here is the sum of two, over the square root of two,
+and comes of four uniform numbers. Holohan and Braghin (arXiv 2107.10138, section 5.2) add four Gaussians, the halves of
+two Box-Muller pairs, which come of as many; here the halves of a pair are added on paper, by one cosine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """What privacy costs and what it buys: accuracy, bytes and CPU of peers and of a trusted center; how far attacks get.
 
-    python benchmarks/privacy.py --out FOLDER                               the built-in digits: 3 CPU-minutes, and audits
-    P2PFL_DATA=/data python benchmarks/privacy.py --task mnist --out FOLDER /data/mnist has MNIST's files: 4
+    python benchmarks/privacy.py --out FOLDER
+    P2PFL_DATA=/data python benchmarks/privacy.py --task mnist --out FOLDER
+
+The first takes the built-in digits and three CPU-minutes, the second MNIST's files in /data/mnist and four. Audits
+come on top.
 
 Sixteen nodes with equal speeds, data at random, one seed, everything simulated. The trusted center has the rows of all
 nodes (record) or sees all their rounds (member), takes as many steps at the same sampling rate, and adds noise once. A

@@ -16,8 +16,9 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from served import read_served
 
-from p2pfl.reporting.history import ReferencePoint
+from p2pfl.reporting.history import Reference
 from p2pfl.reporting.report import Report
 from sim.sweeps.model import Job, Plan
 from sim.sweeps.work import build
@@ -25,6 +26,7 @@ from sim.worlds.choices import settle
 from sim.worlds.speeds import node_speeds
 
 PLACES = "places.json"
+SERVED = "served"
 FLOAT_BYTES = 4
 
 
@@ -47,13 +49,21 @@ class Curve:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a sweep. `values` are those of the axes; `slowest_s` is the local round of the slowest node."""
+    """One run of a sweep. `values` are those of the axes; `slowest_s` is the local round of the slowest node.
+
+    `served` is the same with a server that compresses, if that was run.
+    """
 
     values: Mapping[str, Any]
     seed: int
     slowest_s: float
     latency_s: float
     report: Report
+    served: Reference | None = None
+
+    @property
+    def fedavg(self) -> Reference | None:
+        return self.report.reference.fedavg if self.report.reference else None
 
     @property
     def nodes(self) -> int:
@@ -69,20 +79,19 @@ class Run:
         points = [point for point in self.report.history if point.accuracy is not None]
         return Curve([found(point) for point in points], [point.accuracy.mean for point in points if point.accuracy])
 
-    def server(self, over: str, slowest_s: float | None = None) -> Curve:
+    def server(self, over: str, slowest_s: float | None = None, *, compressed: bool = False) -> Curve:
         """The same of a server that averages each round: a round waits for the slowest node, here or of another world,
         and a model goes both ways.
 
         Bytes are all that travel over the number of nodes, as for a run of peers.
         """
-        reference = self.report.reference
-        history: list[ReferencePoint] = [] if reference is None or not reference.fedavg else reference.fedavg.history
+        reference = self.served if compressed else self.fedavg
         step = {
             "rounds": lambda point: point.rounds or 0,
             "bytes": lambda point: (point.bytes_sent or 0) / self.nodes,
             "time": lambda point: (point.rounds or 0) * ((slowest_s or self.slowest_s) + 2 * self.latency_s),
         }[over]
-        known = [point for point in history if point.accuracy is not None]
+        known = [point for point in (reference.history if reference else ()) if point.accuracy is not None]
         return Curve([float(step(point)) for point in known], [point.accuracy or 0.0 for point in known])
 
     def pooled_after(self, steps: float) -> float | None:
@@ -110,10 +119,9 @@ class Run:
     @property
     def size(self) -> int:
         """Values of the model, as the server's bytes tell them; those of the built-in digits without a server."""
-        fedavg = self.report.reference.fedavg if self.report.reference else None
-        if fedavg is None or not fedavg.rounds:
+        if self.fedavg is None or not self.fedavg.rounds:
             return 2410
-        return (fedavg.bytes_sent or 0) // (2 * FLOAT_BYTES * self.nodes * fedavg.rounds)
+        return (self.fedavg.bytes_sent or 0) // (2 * FLOAT_BYTES * self.nodes * self.fedavg.rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +200,8 @@ def _read(folder: Path) -> list[Run]:
         path = folder / "runs" / f"{row['key']}.json"
         if path.exists():
             report = Report.from_json(path.read_bytes())
-            found.append(Run(row["values"], row["seed"], row["slowest_s"], row["latency_s"], report))
+            served = read_served(folder.parent / SERVED, folder.name, row["values"], row["seed"])
+            found.append(Run(row["values"], row["seed"], row["slowest_s"], row["latency_s"], report, served))
     return found
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cells import Curve, Over, Results, Run, final, worst
+from served import COMPRESSOR
 
 PARTITIONS = {
     "iid": "IID",
@@ -23,7 +24,8 @@ GRAPHS = {
     "ring": "ring",
     "base:k=1": "Base-2",
 }
-POOLED, POOLED_LONG, SERVER, ALONE = "all data, one node's steps", "all data, all steps", "server (FedAvg)", "alone"
+POOLED, POOLED_LONG, ALONE = "all data, one node's steps", "all data, all steps", "alone"
+SERVER, SQUEEZED = "server (FedAvg)", f"server, {COMPRESSOR}"
 REFERENCES = "references"
 
 
@@ -87,6 +89,9 @@ def contenders(results: Results, setting: Setting, partition: str) -> list[Conte
         Contender(POOLED, references, _pooled("one_node"), _pooled("one_node"), None),
         Contender(SERVER, references, _server, _server, lambda run, over: run.server(over)),
     ]
+    if served := [run for run in references if run.served]:
+        squeezed = Contender(SQUEEZED, served, _served, _served, lambda run, over: run.server(over, compressed=True))
+        found.append(squeezed)
     where: dict[str, Any] = {"partition": partition, **_world(setting)}
     for topology, name in GRAPHS.items():
         runs = results.where(setting.graphs, topology=topology, **where)
@@ -112,8 +117,11 @@ def _pooled(which: str) -> Callable[[Run], float | None]:
 
 
 def _server(run: Run) -> float | None:
-    reference = run.report.reference
-    return reference.fedavg.accuracy if reference and reference.fedavg else None
+    return run.fedavg.accuracy if run.fedavg else None
+
+
+def _served(run: Run) -> float | None:
+    return run.served.accuracy if run.served else None
 
 
 def _alone(which: str) -> Callable[[Run], float | None]:

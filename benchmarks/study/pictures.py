@@ -14,6 +14,7 @@ from contenders import (
     MNIST_GRAPHS,
     PARTITIONS,
     SERVER,
+    SQUEEZED,
     Contender,
     Setting,
     contenders,
@@ -25,6 +26,7 @@ from topologies.plots import new_figure, save
 
 COLORS = {
     SERVER: "#000000",
+    SQUEEZED: "#7f3c8d",
     "complete": "#999999",
     "exponential": "#0072b2",
     "6-regular": "#009e73",

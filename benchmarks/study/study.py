@@ -19,8 +19,10 @@ from functools import partial
 from pathlib import Path
 
 from budget import Budget, already_spent_s
-from cells import Results, note_places
+from cells import SERVED, Results, note_places
+from contenders import SETTINGS
 from parts import FULL, PARTS, QUICK, SIZES, SMALLEST, Part
+from served import serve
 
 from p2pfl.errors import P2PFLError
 from sim.cli.display import SweepView
@@ -31,7 +33,7 @@ from sim.sweeps.work import build, run
 
 REAL = "real"
 REAL_RUNS = {FULL: {"seeds": 3, "rounds": 30}, QUICK: {"seeds": 1, "rounds": 30}, SMALLEST: {"seeds": 0, "rounds": 2}}
-NAMES = (*(part.name for part in PARTS), REAL)
+NAMES = (*(part.name for part in PARTS), SERVED, REAL)
 HOURS = 10.0
 MNIST_FILE = "train-images-idx3-ubyte"
 STOPPED = 130
@@ -51,6 +53,8 @@ def main() -> int:
     except P2PFLError as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return STOPPED
     from pictures import draw_all  # noqa: PLC0415 - as above
     from study_page import write_pages  # noqa: PLC0415 - matplotlib, only where there is something to draw
 
@@ -82,6 +86,8 @@ def _run_all(given: argparse.Namespace, folder: Path, budget: Budget) -> int:
             if code == STOPPED:
                 return code
             worst = max(worst, code)
+    if SERVED in given.only and budget.left:
+        budget.spent_s += _serve_all(given.size, folder / SERVED)
     if REAL in given.only and budget.left:
         from twice import compare  # noqa: PLC0415 - it is part of the tests, which an installation lacks
 
@@ -111,6 +117,18 @@ def _run(part: Part, given: argparse.Namespace, folder: Path, budget: Budget) ->
     if sweep.standing.left:
         print(f"  {sweep.standing.left} runs are left out: {given.hours:g} CPU-hours are spent", file=sys.stderr)
     return int(sweep.standing.left > 0 or sweep.standing.failed > 0)
+
+
+def _serve_all(size: str, folder: Path) -> float:
+    """Beside all references that this size and the data allow; CPU-seconds."""
+    spent_s = 0.0
+    for setting in SETTINGS.values():
+        part = next(part for part in PARTS if part.name == setting.references)
+        file = part.sweep(size)
+        if file is not None and (has_mnist() or not part.mnist):
+            print(f"{SERVED}: a server that compresses, beside {part.name}", flush=True)
+            spent_s += serve(part.name, make_plan(file), folder)
+    return spent_s
 
 
 def has_mnist() -> bool:

@@ -2,7 +2,9 @@
 
 - `centralized`: all data in one place, the same optimizer, batch size and length of a round.
 - `fedavg`: synchronous federated averaging (McMahan et al. 2017, arXiv 1602.05629, algorithm 1, C = 1): in each round
-  every node trains from the same model and a hub takes the mean, weighted by the nodes' samples.
+  every node trains from the same model and a hub takes the mean, weighted by the nodes' samples. With a compressor
+  both ways carry differences to what the other side knows already: of each node's change (EF21, Richtarik et al. 2021,
+  arXiv 2106.05203), and of the hub's model (EF21-P, Gruntkowska et al. 2022, arXiv 2209.15218).
 - `alone`: each node without any neighbor.
 """
 
@@ -13,6 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.chance import generator
+from p2pfl.compress.interface import Compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.learn.interface import Score, Vector
 from p2pfl.reporting.history import Centralized, ModelScore, Reference, ReferencePoint
@@ -71,9 +75,15 @@ def alone(
 
 
 def fedavg(
-    federation: FederationConfig, learners: BatchedLearners, *, rounds: int | None = None, round_s: float = 0.0
+    federation: FederationConfig,
+    learners: BatchedLearners,
+    *,
+    rounds: int | None = None,
+    round_s: float = 0.0,
+    compressor: Compressor | None = None,
 ) -> Reference | None:
-    """Accuracy, loss, rounds, history and `bytes_sent`: a float32 model to and from each node in each round.
+    """Accuracy, loss, rounds, history and `bytes_sent`: what goes to and from each node in each round, a model in
+    float32 or what `compressor` makes of a difference. What is scored is the model that the nodes have.
 
     None where nodes keep a part of the model to themselves: there is no one model whose accuracy it would be. The
     history's `loss` is that of the test set, or the mean of the nodes' training losses where there is none.
@@ -82,11 +92,13 @@ def fedavg(
         return None
     taken = _rounds(federation, rounds)
     model = np.asarray(learners.initial(), dtype=np.float32)
-    weights = np.array(learners.samples, dtype=np.float64) / sum(learners.samples)
-    round_bytes = 2 * len(learners) * learners.size * _FLOAT_BYTES
+    links = None if compressor is None else _Squeezed(compressor, model, len(learners), federation.seed)
+    hub = _Hub(learners, links)
+    message_bytes = learners.size * _FLOAT_BYTES if compressor is None else compressor.size_bytes(learners.size)
+    round_bytes = 2 * len(learners) * message_bytes
     wanted, history = set(moments(taken)), list[ReferencePoint]()
     for index in range(taken):
-        model, loss = _average(learners, model, index, weights, index * round_s)
+        model, loss = hub.round(model, index, index * round_s)
         if index + 1 in wanted:
             point = reference_point(score_everywhere(learners, model, range(len(learners))), loss)
             point.rounds, point.bytes_sent = index + 1, (index + 1) * round_bytes
@@ -112,17 +124,51 @@ def _rounds(federation: FederationConfig, rounds: int | None) -> int:
     return max(1, found)
 
 
-def _average(
-    learners: BatchedLearners, model: Vector, index: int, weights: NDArray[np.float64], elapsed_s: float
-) -> tuple[NDArray[np.float32], float]:
-    """One round from `model` (d,): the new model (d,) and the mean training loss."""
-    total, loss = np.zeros(learners.size), 0.0
-    block = max(1, _BLOCK_FLOATS // learners.size)
-    for start in range(0, len(learners), block):
-        nodes = np.arange(start, min(start + block, len(learners)))
-        rows = np.repeat(model[None], len(nodes), axis=0)
-        begun = RoundStarts(rows, np.zeros(len(nodes), np.bool_), elapsed_s=np.full(len(nodes), elapsed_s))
-        losses = learners.train(nodes, np.full(len(nodes), index), begun, rows)
-        total += weights[nodes] @ rows.astype(np.float64)
-        loss += float(weights[nodes] @ losses)
-    return total.astype(np.float32), loss
+class _Squeezed:
+    """Links that compress: `heard` (n, d) is each node's change in a round as the hub knows it, `model` (d,) the hub's.
+
+    Nodes know of the hub's model what has arrived.
+    """
+
+    def __init__(self, compressor: Compressor, model: Vector, nodes: int, seed: int) -> None:
+        self.compressor, self.chance = compressor, generator(seed, "server")
+        self.heard, self.model = np.zeros((nodes, len(model)), np.float32), model.astype(np.float64)
+
+    def hear(self, nodes: NDArray[np.int64], changes: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The changes (b, d) of these nodes, as far as they arrive."""
+        self.heard[nodes] += self._sent(changes - self.heard[nodes])
+        return self.heard[nodes]
+
+    def tell(self, known: NDArray[np.float32], change: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Move the hub's model by `change` (d,); what nodes know of it (d,), which was `known`."""
+        self.model += change
+        arrived = self._sent((self.model - known).astype(np.float32)[None])[0]
+        told: NDArray[np.float32] = known + arrived
+        return told
+
+    def _sent(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        chances = self.chance.integers(2**63, size=len(rows)).tolist() if self.compressor.random else None
+        arrived: NDArray[np.float32] = self.compressor.quantize_rows(rows, chances=chances)
+        return arrived
+
+
+class _Hub:
+    """Trains all nodes from one model and averages, weighted by their samples."""
+
+    def __init__(self, learners: BatchedLearners, links: _Squeezed | None) -> None:
+        self.learners, self.links = learners, links
+        self.weights = np.array(learners.samples, dtype=np.float64) / sum(learners.samples)
+
+    def round(self, model: NDArray[np.float32], index: int, elapsed_s: float) -> tuple[NDArray[np.float32], float]:
+        """One round from `model` (d,): the new model (d,) and the mean training loss."""
+        total, loss = np.zeros(self.learners.size), 0.0
+        block = max(1, _BLOCK_FLOATS // self.learners.size)
+        for start in range(0, len(self.learners), block):
+            nodes = np.arange(start, min(start + block, len(self.learners)))
+            rows = np.repeat(model[None], len(nodes), axis=0)
+            begun = RoundStarts(rows, np.zeros(len(nodes), np.bool_), elapsed_s=np.full(len(nodes), elapsed_s))
+            losses = self.learners.train(nodes, np.full(len(nodes), index), begun, rows)
+            heard = rows if self.links is None else self.links.hear(nodes, rows - model)
+            total += self.weights[nodes] @ heard.astype(np.float64)
+            loss += float(self.weights[nodes] @ losses)
+        return total.astype(np.float32) if self.links is None else self.links.tell(model, total), loss

@@ -17,13 +17,14 @@ from sim.sweeps.work import build
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "study"))
-from budget import START_CPU_S, Budget
-from cells import PLACES, Curve, Over, Results, note_places
-from contenders import DIGITS, SERVER, contenders
+from budget import START_CPU_S, Budget, already_spent_s
+from cells import PLACES, SERVED, Curve, Over, Results, note_places
+from contenders import DIGITS, SERVER, SQUEEZED, contenders
 from idx_files import write_set
-from parts import FULL, HERE, PARTS, QUICK, SIZES
+from parts import FULL, HERE, PARTS, QUICK, SIZES, SMALLEST
 from pictures import draw_all
 from run_reports import REFERENCE, point, report
+from served import read_served, serve
 from simple_cnn import DATA, mnist, simple_cnn
 from study_page import write_pages
 
@@ -107,6 +108,27 @@ def test_contenders_are_found_in_what_was_run(results):
     assert (found["ring"].mean.mean, found["ring"].worst.mean, found["alone"].worst.mean) == (0.9, 0.8, 0.2)
     assert found["ring"].until(0.9, "bytes").mean == pytest.approx(0.8 * 200)
     assert found[SERVER].until(0.8, "time").mean == 2 * (2.0 + 2 * 0.5)
+
+
+def test_a_server_that_compresses_stands_beside_the_other(results):
+    """Once it was run; it is found by the split and the seed."""
+    place = results.folder / SERVED / "runs"
+    place.mkdir(parents=True)
+    last = {"accuracy": 0.8, "rounds": 2, "bytes_sent": 100}
+    content = {"cost": {"cpu_s": 3.0}, "fedavg": {**last, "history": [{**last, "accuracy": 0.4, "rounds": 1}, last]}}
+    (place / "references-iid-0.json").write_text(json.dumps(content))
+    found = {one.name: one for one in contenders(Results(results.folder), DIGITS, "iid")}
+    assert list(found)[2:4] == [SERVER, SQUEEZED]
+    assert found[SQUEEZED].mean.mean == 0.8
+    assert found[SQUEEZED].until(0.6, "rounds").mean == pytest.approx(1.5)
+    assert already_spent_s(results.folder) == 3.0
+
+
+def test_a_server_that_compresses_is_run_once(tmp_path):
+    plan = make_plan(next(part for part in PARTS if part.name == "references").sweep(SMALLEST))
+    assert serve("references", plan, tmp_path) > 0
+    assert serve("references", plan, tmp_path) == 0
+    assert read_served(tmp_path, "references", {"partition": "iid"}, 0).rounds == 2
 
 
 def test_tables_and_pictures_are_made_of_what_was_run_and_of_nothing_else(results, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from rounds_kit import learners as made_learners
 from torch import nn
 
+from p2pfl.compress import make_compressor
 from p2pfl.learn.interface import RoundStart
 from sim.learning.batched import BatchedLearners, make_learners
 from sim.learning.references import EVALUATIONS, centralized, fedavg
@@ -35,6 +36,27 @@ def test_federated_averaging_weighs_nodes_by_their_samples(federation):
     report = fedavg(made, learners)
     assert report.accuracy == score.accuracy
     assert report.loss == pytest.approx(score.loss, rel=1e-6)
+
+
+def test_a_server_that_compresses_to_float32_is_the_one_that_does_not(federation):
+    """Up to how changes round; with bytes counted both ways."""
+    made = federation(5, partition="dirichlet:1", local_steps=3, rounds=6)
+    learners = make_learners(made)
+    plain, told = fedavg(made, learners), fedavg(made, learners, compressor=make_compressor("none"))
+    np.testing.assert_allclose(losses(told), losses(plain), rtol=1e-5)
+    assert told.bytes_sent == plain.bytes_sent
+
+
+@pytest.mark.parametrize("spec", ["q4", "rotate+sign", "top-k:0.1+q8"])
+def test_a_server_that_compresses_makes_up_for_what_it_left_out(federation, spec):
+    """The quadratic task has a known optimum; compressing the changes themselves never gets there."""
+    made = federation(5, task="quadratic", local_steps=2, learning_rate=0.1, rounds=200)
+    learners, compressor = make_learners(made), make_compressor(spec)
+    optimum = learners.learners[0].optimum()
+    best = learners.learners[0].evaluate(optimum, "test").loss
+    found = fedavg(made, learners, compressor=compressor)
+    assert found.loss == pytest.approx(best, rel=1e-3)
+    assert found.bytes_sent == 200 * 5 * 2 * compressor.size_bytes(learners.size)
 
 
 @pytest.mark.long

@@ -44,7 +44,7 @@ SMALLEST = {
     "stutter": "--round 0.1 --runs 0.04 --period 0.5 --window 1 --pairs 1",
     "wiped_digits": "--rounds 5 --seeds 1",
     "robust/averaging": "--rounds 2 --liars 1",
-    "study/study": "--size smallest --only references slow real --jobs 1 --out here",
+    "study/study": "--size smallest --only references slow served real --jobs 1 --out here",
 }
 PARTS = {
     "goodput_layers",
@@ -54,12 +54,14 @@ PARTS = {
     "recorded",
     "robust/graphs",
     "robust/momentum",
+    "robust/shared_images",
     "robust/tables",
     "study/budget",
     "study/cells",
     "study/contenders",
     "study/parts",
     "study/pictures",
+    "study/served",
     "study/simple_cnn",
     "study/study_page",
     "study/twice",

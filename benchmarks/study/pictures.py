@@ -100,7 +100,8 @@ def over_everything(results: Results, setting: Setting) -> Any:
             pooled = found[0].mean
             if pooled is not None:
                 panel.axhline(pooled.mean, color="#555555", linestyle=":", linewidth=1, label=found[0].name)
-            panel.set_xscale("linear" if over == "rounds" else "log")
+            if over != "rounds":
+                _logarithmic(panel)
             panel.grid(visible=True, color="#dddddd", linewidth=0.5)
         axes[0].set_ylabel(f"{PARTITIONS[split]}\naccuracy", fontsize=9)
     for panel, over in zip(rows[-1], AXES, strict=True):
@@ -187,6 +188,16 @@ def _line(panel: Any, one: Contender, over: str) -> None:
     if one.curve is not None:
         scaled = [one.curve(run, over) for run in one.runs]
         _band(panel, [_scaled(curve, SCALE[over]) for curve in scaled], COLORS[one.name], one.name)
+
+
+def _logarithmic(panel: Any) -> None:
+    """With plain numbers, few enough that none stands on another."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415 - only to draw
+
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    panel.xaxis.set_minor_locator(NullLocator())
 
 
 def _scaled(curve: Curve, by: float) -> Curve:

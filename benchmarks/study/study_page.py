@@ -188,7 +188,7 @@ def pair(mean: Over | None, least: Over | None) -> str:
     if mean is None:
         return UNKNOWN
     words = three(mean.mean)
-    if least is not None and three(least.mean) != words:
+    if least is not None and least.mean < mean.mean and three(least.mean) != words:
         words += f" / {three(least.mean)}"
     return words if three(mean.low) == three(mean.high) else f"{words} ({three(mean.low)} to {three(mean.high)})"
 

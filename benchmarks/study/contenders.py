@@ -89,9 +89,10 @@ def contenders(results: Results, setting: Setting, partition: str) -> list[Conte
         Contender(POOLED, references, _pooled("one_node"), _pooled("one_node"), None),
         Contender(SERVER, references, _server, _server, lambda run, over: run.server(over)),
     ]
-    if served := [run for run in references if run.served]:
-        squeezed = Contender(SQUEEZED, served, _served, _served, lambda run, over: run.server(over, compressed=True))
-        found.append(squeezed)
+    if references and all(run.served for run in references):
+        found.append(
+            Contender(SQUEEZED, references, _served, _served, lambda run, over: run.server(over, compressed=True))
+        )
     where: dict[str, Any] = {"partition": partition, **_world(setting)}
     for topology, name in GRAPHS.items():
         runs = results.where(setting.graphs, topology=topology, **where)

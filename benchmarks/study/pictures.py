@@ -80,7 +80,7 @@ def who_wins(results: Results, setting: Setting) -> Any:
         axes.set_xticks(range(len(splits)), [PARTITIONS[split] for split in splits], fontsize=8)
         axes.set_yticks(range(len(names)), names, fontsize=8)
     figure.suptitle(
-        f"{setting.title}, tenfold speeds: bold is best in its column, – never, or no such figure", fontsize=10
+        f"{setting.title}, speeds up to tenfold apart: bold is best in its column, – never, or no such figure", fontsize=10
     )
     return figure
 
@@ -107,7 +107,7 @@ def over_everything(results: Results, setting: Setting) -> Any:
     for panel, over in zip(rows[-1], AXES, strict=True):
         panel.set_xlabel(AXES[over], fontsize=9)
     rows[0][0].legend(fontsize=6.5, loc="lower right")
-    figure.suptitle(f"{setting.title}, tenfold speeds: mean of the nodes; band: seeds", fontsize=10)
+    figure.suptitle(f"{setting.title}, speeds up to tenfold apart: mean of the nodes; band: seeds", fontsize=10)
     return figure
 
 
@@ -129,7 +129,7 @@ def methods(results: Results) -> Any:
         panel.grid(visible=True, axis="x", color="#dddddd", linewidth=0.5)
         panel.set_yticks(range(len(names)), [one.removesuffix(".0") for one in names], fontsize=8)
         panel.set_ylim(len(names) - 0.5, -0.5)
-    figure.suptitle("16 nodes, 4-regular, tenfold speeds", fontsize=10)
+    figure.suptitle("16 nodes, 4-regular, speeds up to tenfold apart", fontsize=10)
     return figure
 
 

@@ -12,49 +12,76 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from budget import Budget
 
 from p2pfl.compress import make_compressor
+from p2pfl.errors import UserError
 from p2pfl.reporting.history import Reference
 from sim.learning.batched import make_learners
 from sim.learning.references import fedavg
 from sim.sweeps.model import Job, Plan
+from sim.sweeps.run import replace
 from sim.sweeps.work import build
 
 COMPRESSOR = "q4"
 
 
 class Served(msgspec.Struct):
-    """`cost` as in a report, so that the study's budget counts it."""
+    """`cost` as in a report, so that the study's budget counts it; `identity` is what the result depends on."""
 
     cost: dict[str, float]
     fedavg: Reference
+    compressor: str = COMPRESSOR
+    identity: dict[str, Any] = {}
 
 
-def serve(part: str, plan: Plan, folder: Path) -> float:
-    """What is not there yet, a file below `folder` for each run of the plan; CPU-seconds spent."""
+def serve(part: str, plan: Plan, folder: Path, budget: Budget) -> int:
+    """What is not there yet, or was made from something else, a file below `folder` for each run of the plan.
+
+    How many runs the budget left out.
+    """
     import torch  # noqa: PLC0415 - reading what there is takes no torch
 
     torch.set_num_threads(1)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
-    spent_s = 0.0
+    left_out = 0
     for combination in plan.combinations:
         for job in combination.possible:
             path = _file(folder, part, combination.values, job.seed)
-            if not path.exists():
-                found = _served(job)
-                spent_s += found.cost["cpu_s"]
-                path.write_bytes(msgspec.json.encode(found))
-    return spent_s
+            if _is_of(path, job):
+                continue
+            if not budget.left:
+                left_out += 1
+                continue
+            found = _served(job)
+            budget.spent_s += found.cost["cpu_s"]
+            replace(path, msgspec.json.encode(found))
+    return left_out
 
 
 def read_served(folder: Path, part: str, values: Mapping[str, Any], seed: int) -> Reference | None:
-    """None where it was not run."""
-    path = _file(folder, part, values, seed)
-    return msgspec.json.decode(path.read_bytes(), type=Served).fedavg if path.exists() else None
+    """None where it was not run, or with another compressor."""
+    found = _read(_file(folder, part, values, seed))
+    return found.fedavg if found and found.compressor == COMPRESSOR else None
+
+
+def _read(path: Path) -> Served | None:
+    return msgspec.json.decode(path.read_bytes(), type=Served) if path.exists() else None
+
+
+def _is_of(path: Path, job: Job) -> bool:
+    found = _read(path)
+    return found is not None and (found.identity, found.compressor) == (_identity(job), COMPRESSOR)
+
+
+def _identity(job: Job) -> dict[str, Any]:
+    """As JSON has it."""
+    identity: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(dict(job.identity)))
+    return identity
 
 
 def _file(folder: Path, part: str, values: Mapping[str, Any], seed: int) -> Path:
-    """By what the run is, as with real processes: there is no sweep that would know its key."""
+    """By what the run is, so that a picture is made of it whatever has become of the code."""
     split = str(values.get("partition", "")).replace(":", "-")
     return folder / "runs" / f"{part}-{split}-{seed}.json"
 
@@ -64,5 +91,5 @@ def _served(job: Job) -> Served:
     federation, _ = build(job)
     found = fedavg(federation, make_learners(federation), compressor=make_compressor(COMPRESSOR))
     if found is None:
-        raise ValueError(f"no server has the models of {job.options}")
-    return Served({"cpu_s": time.process_time() - began_s}, found)
+        raise UserError("no server has the models of this task", key="task", value=job.options.get("base"))
+    return Served({"cpu_s": time.process_time() - began_s}, found, COMPRESSOR, _identity(job))

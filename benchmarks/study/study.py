@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from budget import Budget, already_spent_s
-from cells import SERVED, Results, note_places
+from cells import PLACES, SERVED, Results, note_places
 from contenders import SETTINGS
 from parts import FULL, PARTS, QUICK, SIZES, SMALLEST, Part
 from served import serve
@@ -33,6 +33,7 @@ from sim.sweeps.work import build, run
 
 REAL = "real"
 REAL_RUNS = {FULL: {"seeds": 3, "rounds": 30}, QUICK: {"seeds": 1, "rounds": 30}, SMALLEST: {"seeds": 0, "rounds": 2}}
+REFERENCES = {setting.references for setting in SETTINGS.values()}
 NAMES = (*(part.name for part in PARTS), SERVED, REAL)
 HOURS = 10.0
 MNIST_FILE = "train-images-idx3-ubyte"
@@ -53,8 +54,6 @@ def main() -> int:
     except P2PFLError as error:
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return STOPPED
     from pictures import draw_all  # noqa: PLC0415 - as above
     from study_page import write_pages  # noqa: PLC0415 - matplotlib, only where there is something to draw
 
@@ -71,7 +70,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, default=FULL)
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES, metavar="PART", help=", ".join(NAMES))
     parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time")
-    parser.add_argument("--hours", type=float, default=HOURS, help="CPU-hours, those of earlier starts included")
+    parser.add_argument(
+        "--hours", type=float, default=HOURS, help="CPU-hours, those of earlier starts included, but for real processes"
+    )
     parser.add_argument("--page", type=Path, help="a page whose marked tables are replaced, as docs/study.md")
     parser.add_argument("--pictures", type=Path, help="where pictures go; by default with the results")
     return parser.parse_args()
@@ -86,13 +87,12 @@ def _run_all(given: argparse.Namespace, folder: Path, budget: Budget) -> int:
             if code == STOPPED:
                 return code
             worst = max(worst, code)
-    if SERVED in given.only and budget.left:
-        budget.spent_s += _serve_all(given.size, folder / SERVED)
-    if REAL in given.only and budget.left:
-        from twice import compare  # noqa: PLC0415 - it is part of the tests, which an installation lacks
-
-        print("real processes beside simulated ones", flush=True)
-        budget.spent_s += compare(folder / REAL, **REAL_RUNS[given.size])
+    beside = {SERVED: _serve_all, REAL: _run_real}
+    try:
+        for name in (name for name in beside if name in given.only):
+            worst = max(worst, beside[name](given.size, folder, budget))
+    except KeyboardInterrupt:
+        return STOPPED
     return worst
 
 
@@ -119,16 +119,28 @@ def _run(part: Part, given: argparse.Namespace, folder: Path, budget: Budget) ->
     return int(sweep.standing.left > 0 or sweep.standing.failed > 0)
 
 
-def _serve_all(size: str, folder: Path) -> float:
-    """Beside all references that this size and the data allow; CPU-seconds."""
-    spent_s = 0.0
-    for setting in SETTINGS.values():
-        part = next(part for part in PARTS if part.name == setting.references)
+def _serve_all(size: str, folder: Path, budget: Budget) -> int:
+    """Beside all references that were run; 1 where the budget left any out."""
+    left_out = 0
+    for part in PARTS:
         file = part.sweep(size)
-        if file is not None and (has_mnist() or not part.mnist):
+        if part.name in REFERENCES and file is not None and (folder / part.name / PLACES).exists():
             print(f"{SERVED}: a server that compresses, beside {part.name}", flush=True)
-            spent_s += serve(part.name, make_plan(file), folder)
-    return spent_s
+            left_out += serve(part.name, make_plan(file), folder / SERVED, budget)
+    if left_out:
+        print(f"  {left_out} runs are left out: the CPU-hours are spent", file=sys.stderr)
+    return int(left_out > 0)
+
+
+def _run_real(size: str, folder: Path, budget: Budget) -> int:
+    from twice import compare  # noqa: PLC0415 - it is part of the tests, which an installation lacks
+
+    if not budget.left:
+        print(f"{REAL}: left out, the CPU-hours are spent", file=sys.stderr)
+        return 1
+    print("real processes beside simulated ones", flush=True)
+    budget.spent_s += compare(folder / REAL, **REAL_RUNS[size])
+    return 0
 
 
 def has_mnist() -> bool:

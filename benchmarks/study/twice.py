@@ -17,6 +17,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "conformance"))
 from both import LIMITS, Setting, TooBusyError, apart, make, means, really, stalled_s, virtually
 
+from sim.sweeps.run import replace as replace_file
+
 CELLS = (
     Setting(nodes=8, topology="ring", seed=0, partition="shards:2"),
     Setting(nodes=8, topology="exponential", seed=0, partition="dirichlet:0.5"),
@@ -37,8 +39,7 @@ def compare(folder: Path, *, seeds: int, rounds: int) -> float:
         for seed in range(seeds):
             one = replace(cell, seed=seed, rounds=rounds)
             if not cell_file(folder, one).exists():
-                found = json.dumps(_compared(one), indent=1)
-                cell_file(folder, one).write_text(found, encoding="utf-8")
+                replace_file(cell_file(folder, one), json.dumps(_compared(one), indent=1).encode())
     return _cpu_s() - began
 
 

@@ -83,7 +83,7 @@ def fedavg(
     compressor: Compressor | None = None,
 ) -> Reference | None:
     """Accuracy, loss, rounds, history and `bytes_sent`: what goes to and from each node in each round, a model in
-    float32 or what `compressor` makes of a difference. What is scored is the model that the nodes have.
+    float32 or what `compressor` makes of a difference at most. What is scored is the model that the nodes have.
 
     None where nodes keep a part of the model to themselves: there is no one model whose accuracy it would be. The
     history's `loss` is that of the test set, or the mean of the nodes' training losses where there is none.

@@ -80,7 +80,7 @@ def who_wins(results: Results, setting: Setting) -> Any:
         axes.set_xticks(range(len(splits)), [PARTITIONS[split] for split in splits], fontsize=8)
         axes.set_yticks(range(len(names)), names, fontsize=8)
     figure.suptitle(
-        f"{setting.title}, speeds up to tenfold apart: bold is best in its column, – never, or no such figure", fontsize=10
+        f"{setting.title}, speeds up to tenfold apart: bold is best of its column, – never or none", fontsize=10
     )
     return figure
 

@@ -212,7 +212,7 @@ def _about_nodes(federation: FederationConfig, of_all: list[Bearing], expected: 
         yield (
             f"beside {count(b, 'liar')} {names(federation, poor)} {verb} fewer than {HONEST_EACH * b} honest "
             f"neighbors. It works, but more were measured to learn better under attack: with {HONEST_BETTER} for each "
-            "liar no lie took more than 0.01 from hampel, with 4 or 3 up to 0.04, and more from other rules."
+            "liar the worst of eight lies took 0.01 to 0.04 from hampel, with 4 or 3 it took 0.13 to 0.33."
         )
 
 

@@ -42,7 +42,7 @@ class Setting:
 
 DIGITS = Setting("graphs", REFERENCES, 0.9, "tenfold", "digits, 16 nodes")
 MNIST = Setting("mnist", "mnist-references", 0.9, None, "MNIST, 5 clients")
-MNIST_GRAPHS = Setting("mnist-graphs", "mnist-graphs-references", 0.9, None, "MNIST, 16 nodes")
+MNIST_GRAPHS = Setting("mnist-graphs", "mnist-graphs-references", 0.8, None, "MNIST, 16 nodes")
 SETTINGS = {"digits": DIGITS, "mnist": MNIST, "mnist-graphs": MNIST_GRAPHS}
 
 

@@ -2,10 +2,15 @@
 
 import gc
 import os
+import signal
 
 # Threads of the linear algebra on top of busy processes make small matrices many times slower. Before numpy is there.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts the suite in the background has it ignore Ctrl-C, which some tests press.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from hypothesis import HealthCheck, settings
 

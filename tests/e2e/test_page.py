@@ -41,6 +41,7 @@ def federation_at(folder, name):
         return json.load(answer)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_any_node_tells_of_all_and_a_folder_is_enough_to_ask(tmp_path):
     folder = tmp_path / "ward"

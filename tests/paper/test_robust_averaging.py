@@ -52,6 +52,7 @@ def test_clipped_sums_agree_while_the_liars_are_few_for_the_graph(averaging, att
     assert fallen(averaging.average(worlds, "cs+:b=1", attack, rounds=60)) < 0.1
 
 
+@pytest.mark.long
 def test_no_rule_agrees_once_the_liars_are_more_than_the_bridges(averaging):
     """Gaucher et al., the upper bound: each world cannot tell the liars, who hold with it, from the other world."""
     worlds = averaging.two_worlds(5, clique=6, bridges=4)

@@ -102,6 +102,7 @@ def test_a_method_of_the_program_itself_is_found(untouched):
     assert small(method=Half).run().config["training"]["method"].endswith(":Half")
 
 
+@pytest.mark.long
 def test_progress_is_told_from_the_first_rounds_on(untouched):
     points = []
     report = small(rounds=30).run(on_progress=points.append)

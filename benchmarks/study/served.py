@@ -31,8 +31,8 @@ class Served(msgspec.Struct):
 
     cost: dict[str, float]
     fedavg: Reference
-    compressor: str = COMPRESSOR
-    identity: dict[str, Any] = {}
+    compressor: str
+    identity: dict[str, Any]
 
 
 def serve(part: str, plan: Plan, folder: Path, budget: Budget) -> int:

@@ -44,9 +44,10 @@ def main() -> int:
     given = _options()
     folder = given.out / given.size
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for place in (folder, given.pictures or folder):
+            place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        print(f"--out: {folder} cannot be made: {error.strerror}", file=sys.stderr)
+        print(f"{error.filename} cannot be made: {error.strerror}", file=sys.stderr)
         return 2
     budget = Budget(given.hours * 3600, already_spent_s(folder))
     try:

@@ -24,7 +24,7 @@ from idx_files import write_set
 from parts import FULL, HERE, PARTS, QUICK, SIZES, SMALLEST
 from pictures import draw_all
 from run_reports import REFERENCE, point, report
-from served import read_served, serve
+from served import COMPRESSOR, read_served, serve
 from simple_cnn import DATA, mnist, simple_cnn
 from study_page import write_pages
 
@@ -115,7 +115,8 @@ def test_a_server_that_compresses_stands_beside_the_other(results):
     place = results.folder / SERVED / "runs"
     place.mkdir(parents=True)
     last = {"accuracy": 0.8, "rounds": 2, "bytes_sent": 100}
-    content = {"cost": {"cpu_s": 3.0}, "fedavg": {**last, "history": [{**last, "accuracy": 0.4, "rounds": 1}, last]}}
+    fedavg = {**last, "history": [{**last, "accuracy": 0.4, "rounds": 1}, last]}
+    content = {"cost": {"cpu_s": 3.0}, "fedavg": fedavg, "compressor": COMPRESSOR, "identity": {}}
     (place / "references-iid-0.json").write_text(json.dumps(content))
     found = {one.name: one for one in contenders(Results(results.folder), DIGITS, "iid")}
     assert list(found)[2:4] == [SERVER, SQUEEZED]

@@ -198,6 +198,7 @@ def _logarithmic(panel: Any) -> None:
     panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     panel.xaxis.set_minor_locator(NullLocator())
+    panel.tick_params(axis="x", labelsize=7.5)
 
 
 def _scaled(curve: Curve, by: float) -> Curve:

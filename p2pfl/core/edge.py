@@ -289,6 +289,11 @@ class Edge:
     def is_open(self) -> bool:
         return self.line.greeting.is_open
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether what is known of the neighbor's model is of now, or is its last one."""
+        return self.progress.done or (self.is_open and not self.service.is_mute)
+
     def tick(self, now: float) -> list[Effect]:
         """Exchange the new version (a responder asks for it) in the edge's turn; always tell of closing rounds."""
         service = self.service
@@ -311,7 +316,7 @@ class Edge:
         ready = Ready(
             version=facts.version,
             closing=facts.closing,
-            level=facts.level,
+            level=facts.settled if facts.level is None else facts.level,
             trained=facts.trained,
             bound=ending.bound,
             known=ending.digest,

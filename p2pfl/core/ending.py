@@ -55,6 +55,7 @@ class Reason(enum.StrEnum):
     """Why training has ended."""
 
     ALL = "everybody who had begun was through"
+    COMPANY = "everybody who took part was through"
     HALF = "half of those who had begun were through, and had waited for the others"
     SILENCE = "nobody else made progress any longer"
     LONG = "it had gone on for fifty times as long as it had trained"
@@ -107,6 +108,11 @@ class Ending:
     def is_through(self) -> bool:
         """Whether this node has trained all that it had to."""
         return bool(self.through & self.own)
+
+    @property
+    def is_half_through(self) -> bool:
+        """Whether half of those who have begun are through, by what this node has heard."""
+        return self._half_at is not None
 
     @property
     def bound(self) -> int:
@@ -244,15 +250,20 @@ class Ending:
 
     # -- the rule -----------------------------------------------------------------------------------------------------
 
-    def over(self, now: float, *, trained_s: float, training: int, out: int, stopped: bool) -> Reason | None:
+    def unfinished(self, training: int, out: int) -> int:
+        """The members, as a set of bits, that have yet to be through.
+
+        `training` are the neighbors that are there and have not stopped: who has yet to begin is waited for as well.
+        `out` are those in quarantine, for which nobody waits.
+        """
+        return (self.begun | training) & self._counted & ~self.through & ~out
+
+    def over(self, now: float, *, trained_s: float, unfinished: int, stopped: bool) -> Reason | None:
         """Why a node that has trained for so long stops now, at the end of a round; None: it goes on.
 
-        `training` are the neighbors, as a set of bits, that are there and have not stopped: who has yet to begin is
-        waited for as well. `out` are those in quarantine, for which nobody waits. `stopped`: there are neighbors, and
-        none of them still trains.
+        `stopped`: there are neighbors, and none of them still trains.
         """
-        counted = self._counted
-        if self.through & counted and not (self.begun | training) & counted & ~self.through & ~out:
+        if self.through & self._counted and not unfinished:
             return Reason.ALL
         if stopped:
             return Reason.NEIGHBORS

@@ -27,7 +27,8 @@ class Facts:
     `samples` is n, `degree` the largest number of edges that one round uses (on a static graph: all of them),
     `pace_s` the mixed estimate of seconds per local step.
     `trained` is what is told of it to others: `rounds`, or whole seconds where time bounds training. `alone` counts the
-    rounds that were trained without a neighbor.
+    rounds that were trained without a neighbor. `settled` says near the end how many hops around everybody is through
+    who takes part (`company`), None before.
     `closing` counts mixing rounds since training ended, None before; `out_of_step` says that those which are left wait
     for nobody. `level` says before the first round how many hops around everybody is there, None from then on.
     `started_at` is when this process began, by its own clock.
@@ -44,6 +45,7 @@ class Facts:
     closing: int | None = None
     out_of_step: bool = False
     level: int | None = 0
+    settled: int | None = None
     joining: bool = False
     started_at: float = 0.0
     done: bool = False

@@ -37,6 +37,8 @@ class Progress:
     """The version with which the neighbor asks for an exchange; None: it asks for none."""
     level: float = 0.0
     """How many hops around the neighbor everybody is there; infinite once it has begun."""
+    settled: int | None = None
+    """How many hops around the neighbor everybody who takes part is through; None: it has told of none."""
     closing: int | None = None
     """How many mixing rounds the neighbor has begun since it stopped training; None before."""
     closing_heard_at: float = float("-inf")
@@ -50,7 +52,7 @@ class Progress:
         self.ending.met(self.peer, now)
         self.first_heard = hello.version if self.first_heard is None else self.first_heard
         self.done, self.closing = hello.done, hello.closing
-        self.level = _level(hello.level)
+        self.level, self.settled = _level(hello.level), None
         self.trained = max(self.trained, hello.trained)
         known = digest_of(hello.begun, hello.through)
         self.ending.hear(self.peer, known, hello.begun, hello.through, now, bound=hello.bound)
@@ -59,6 +61,7 @@ class Progress:
         self.saw(ready.version, now)
         self.trained = max(self.trained, ready.trained)
         self.ending.hear(self.peer, ready.known, ready.begun, ready.through, now, bound=ready.bound)
+        self.settled = ready.level if self.level == NEVER else None
         self.level = max(self.level, _level(ready.level))
         if ready.closing is not None:
             awaited = self.is_awaited
@@ -157,6 +160,11 @@ class Service:
             return True
         # As `has_turn`, which would be a call more for every late edge after every event.
         return turns is not ALWAYS and not turns.active(place(facts.version, facts.closing))
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether there is a session, and nothing comes of it."""
+        return self.unanswered >= UNANSWERED_ROUNDS
 
     def complete(self, version: int, now: float, *, live: bool) -> None:
         """An exchange in which the own `version` took part is through; `live`: in a session that is still there."""

@@ -108,7 +108,8 @@ def disagreement(mine: Hello, theirs: Hello, *, initiates: bool) -> str:
     if consistent(mine, theirs) if initiates else consistent(theirs, mine):
         return ""
     if mine.has_replicas and theirs.has_replicas:
-        return "greetings disagree"
+        behind = (mine.incarnation, mine.seq + 1) < (theirs.incarnation, theirs.seq)
+        return "greetings disagree" + ": it remembers more than this end, whose state may be an old copy" * behind
     return f"{'it' if mine.has_replicas else 'this end'} was started without replicas"
 
 

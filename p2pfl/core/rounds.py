@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from p2pfl.core.amending import Amending
+from p2pfl.core.company import Company
 from p2pfl.core.edge import Edge, announce, is_accompanied, say_done
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
 from p2pfl.core.ending import Ending, Reason
@@ -66,6 +67,7 @@ class Rounds:
         self.training = Training(facts, settings, Pace(edges, facts, settings), elapsed_before_s)
         self.tick = Tick(edges, usual, settings)
         self.mixing = Mixing(edges, facts, settings)
+        self.company = Company(edges, facts, settings, ending)
         self.phase = Phase.WAITING
         self.phase_from = 0.0
         self.working = True
@@ -218,11 +220,17 @@ class Rounds:
             return late_at if now < late_at else self.phase_from + LONGEST_JOIN_S
         if self.phase in (Phase.CLOSING, Phase.LINGERING):
             return min(self.phase_from + self.settings.linger_s, self.repeats.next_at)
-        if self.ending.is_through and not self.training.goes_on:
+        if self._mixes_only:
             return now + IDLE_S
         return max(self.tick.began_at, self.refused_until)
 
     # -- phases -----------------------------------------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The other members that were not through when training ended; none before."""
+        bits = 0 if self.ending.ended_by is None else self.company.unfinished & ~self.ending.own
+        return [member for member in range(bits.bit_length()) if bits >> member & 1]
 
     def _enter(self, phase: Phase, now: float) -> None:
         self.phase = phase
@@ -267,14 +275,20 @@ class Rounds:
         if training.begin(now):
             ending.begin(now)
         effects = self._look_whether_enough(now)
-        reason = self._reason_to_end(now)
+        reason, news = self._reason_to_end(now)
+        effects += news
         if reason is not None:
             return effects + self._start_closing(reason, now)
-        if (ending.is_through and not training.goes_on) or now < self.refused_until:
+        if self._mixes_only or now < self.refused_until:
             return effects
         self.working = True
         training.begin_round(now, accompanied=is_accompanied(self.edges))
         return [*effects, StartRound(index=self.facts.rounds, accompanied=training.accompanied)]
+
+    @property
+    def _mixes_only(self) -> bool:
+        """Whether this node is through and trains no more; what its neighbors ask it answers."""
+        return self.ending.is_through and (self.company.rests or not self.training.goes_on)
 
     def _look_whether_enough(self, now: float) -> list[Effect]:
         """Where `stop` has decided that, the user hears of it once."""
@@ -288,7 +302,8 @@ class Rounds:
         text = f"this node has trained enough after round {self.facts.rounds}: {enough}"
         return [Alarm(kind="trained-enough", peer=None, text=text, notice=True)]
 
-    def _reason_to_end(self, now: float) -> Reason | None:
+    def _reason_to_end(self, now: float) -> tuple[Reason | None, list[Effect]]:
+        """Why training ends now, or None; and what this look at the others leads to."""
         edges, settings = self.edges.values(), self.settings
         there = sum(edge.is_open for edge in edges)
         around = [edge for edge in edges if edge.line.was_there(now, settings.linger_s)]
@@ -296,8 +311,12 @@ class Rounds:
         training = sum(1 << edge.peer for edge in around if edge.peer in left or not edge.progress.has_stopped)
         out = sum(1 << edge.peer for edge in edges if edge.line.standing.is_out)
         stopped = not training and there >= settings.profile.words_needed
-        trained_s = self.training.elapsed_s(now)
-        return self.ending.over(now, trained_s=trained_s, training=training, out=out, stopped=stopped)
+        trained_s, unfinished = self.training.elapsed_s(now), self.ending.unfinished(training, out)
+        reason = self.ending.over(now, trained_s=trained_s, unfinished=unfinished, stopped=stopped)
+        news = self.company.look(unfinished, now)
+        if reason is None and self.company.is_over(self.ending.wait_s(trained_s), now):
+            reason = Reason.COMPANY
+        return reason, news
 
     def _start_closing(self, reason: Reason, now: float) -> list[Effect]:
         self._enter(Phase.CLOSING, now)
@@ -322,7 +341,8 @@ class Rounds:
             self.facts.done = True
             self.repeats.said(now)
             return say_done(self.edges) + self._linger(now)
-        behind = any(edge.is_open and not edge.progress.has_closed(closed) for edge in self.edges.values())
+        there = [edge for edge in self.edges.values() if edge.is_open and not self._is_mute(edge, now)]
+        behind = any(not edge.progress.has_closed(closed) for edge in there)
         self.facts.out_of_step = now >= self.phase_from + self.settings.linger_s
         if behind and not self.facts.out_of_step:
             return announce(self.edges) if self.repeats.due(now) else []
@@ -330,9 +350,14 @@ class Rounds:
 
     def _linger(self, now: float) -> list[Effect]:
         waited = now >= self.phase_from + self.settings.linger_s
-        if waited or all(edge.progress.done or edge.line.is_shut for edge in self.edges.values()):
+        late = [edge for edge in self.edges.values() if not (edge.progress.done or edge.line.is_shut)]
+        if waited or all(self._is_mute(edge, now) for edge in late):
             return self._finish(now)
         return say_done(self.edges) if self.repeats.due(now) else []
+
+    def _is_mute(self, edge: Edge, now: float) -> bool:
+        """Whether this neighbor has taken no part for so long that the end of training has not waited for it."""
+        return self.company.is_mute(edge, self.ending.wait_s(self.training.elapsed_s(now)), now)
 
     def _finish(self, now: float, *, resigned: bool = False, retired: bool = False) -> list[Effect]:
         if self.phase is Phase.FINISHED:

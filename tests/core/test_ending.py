@@ -23,7 +23,8 @@ def ending(index=0, peers=(1, 2), **changes):
 
 
 def over(one, now, *, trained_s=1.0, training=0, stopped=False):
-    return one.over(now, trained_s=trained_s, training=training, out=0, stopped=stopped)
+    unfinished = one.unfinished(training, 0)
+    return one.over(now, trained_s=trained_s, unfinished=unfinished, stopped=stopped)
 
 
 def test_nobody_is_told_by_others_that_it_is_through():

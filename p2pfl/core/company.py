@@ -1,0 +1,106 @@
+"""Near the end: which neighbors take no part any more, and how far around this node all others are through.
+
+A member that is gone, or keeps a session and exchanges nothing, is no reason to train on. Only its neighbors see that.
+So a node that is through tells a *level*, as before its first round: at level h everybody within h hops is through or
+takes no part. A neighbor that does see an unfinished member at work tells none, and holds the level of all around it.
+Where the level reaches the farthest member, this node *rests*: it answers and trains no more, until somebody takes part
+again or the federation ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from p2pfl.core.edge import Edge, announce
+from p2pfl.core.effects import Alarm, Effect
+from p2pfl.core.ending import ROUNDS_OF_SILENCE, Ending
+from p2pfl.core.facts import NEVER, Facts
+from p2pfl.core.settings import Settings
+
+AWAY_S = 3.0
+"""A neighbor that has taken no part for so long is not trained for. It is waited for longer: see `Ending.wait_s`."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Company:
+    """`unfinished` are the members, as bits, that kept the federation from its end when it was last looked at."""
+
+    edges: Mapping[int, Edge]
+    facts: Facts
+    settings: Settings
+    ending: Ending
+    unfinished: int = field(default=0, init=False)
+    rests: bool = field(default=False, init=False)
+    """Whether everybody who takes part is through, as far as this node can know."""
+    _named: int = field(default=0, init=False)
+    """The neighbors, as bits, of which the user has been told that they take no part."""
+
+    def look(self, unfinished: int, now: float) -> list[Effect]:
+        """At the end of a round, or at rest, these members have yet to be through: what to say about it."""
+        self.unfinished = unfinished
+        told, level = self.facts.settled, self._level(now)
+        self.facts.settled = level
+        self.rests = level is not None and level >= self.settings.hops
+        effects = announce(self.edges) if level != told else []
+        return effects + self._name(now) if self.rests else effects
+
+    def is_over(self, wait_s: float, now: float) -> bool:
+        """Whether those who take no part are waited for no longer, by what this node sees or its neighbors do."""
+        if not self.rests:
+            return False
+        stopped = sum(edge.is_open and edge.progress.has_stopped for edge in self.edges.values())
+        return not self.unfinished & ~self.away(wait_s, now) or stopped >= self.settings.profile.words_needed
+
+    def away(self, limit_s: float, now: float) -> int:
+        """The unfinished neighbors, as bits, that have taken no part for so long."""
+        return _bits(peer for peer, edge in self.edges.items() if self._is_away(edge, limit_s, now))
+
+    def is_mute(self, edge: Edge, limit_s: float, now: float) -> bool:
+        """Whether this neighbor has a session and has taken no part for so long."""
+        return edge.is_open and self._is_away(edge, limit_s, now)
+
+    def _is_away(self, edge: Edge, limit_s: float, now: float) -> bool:
+        """Long rounds and slow lines have more time."""
+        usual_s = max(self.ending.claims[edge.peer].round_s, edge.service.patience.exchange_s or 0.0)
+        return now - self._idle_from(edge) >= max(limit_s, ROUNDS_OF_SILENCE * usual_s)
+
+    def _idle_from(self, edge: Edge) -> float:
+        """When an unfinished neighbor last showed a new version, or exchanged one if that was before.
+
+        Never where it was not met since this node started: it is not judged.
+        """
+        service, since = edge.service, self.ending.claims[edge.peer].progress_at
+        if since is None or not self.unfinished >> edge.peer & 1:
+            return NEVER
+        return min(since, service.unanswered_from) if service.is_mute else since
+
+    def _level(self, now: float) -> int | None:
+        """None: there is nothing to tell, or somebody has yet to do its rounds."""
+        if not (self.unfinished and self.ending.is_half_through and self.ending.is_through):
+            return None
+        away, near = self.away(AWAY_S, now), [edge for edge in self.edges.values() if not edge.line.is_shut]
+        met = _bits(edge.peer for edge in near if self.ending.claims[edge.peer].progress_at is not None)
+        if self.unfinished & met & ~away:
+            return None
+        there = [edge.progress for edge in near if edge.is_open and not away >> edge.peer & 1]
+        if not away and all(progress.settled is None for progress in there):
+            return None  # nobody near misses anybody: whoever is unfinished is at work elsewhere
+        levels = (-1 if one.settled is None else one.settled for one in there if not one.has_stopped)
+        return min(self.settings.hops, 1 + min(levels, default=self.settings.hops))
+
+    def _name(self, now: float) -> list[Effect]:
+        """Tell the user, once, who takes no part."""
+        away = self.away(AWAY_S, now) & ~self._named
+        self._named |= away
+        named = [edge for peer, edge in self.edges.items() if away >> peer & 1]
+        return [_alarm(edge.peer, now - self._idle_from(edge)) for edge in named]
+
+
+def _alarm(peer: int, idle_s: float) -> Alarm:
+    text = f"all others are through; it has taken no part for {idle_s:.0f} s, and nobody trains for it any more"
+    return Alarm(kind="takes-no-part", peer=peer, text=text)
+
+
+def _bits(members: Iterable[int]) -> int:
+    return sum(1 << member for member in members)

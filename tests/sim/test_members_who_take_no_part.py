@@ -1,0 +1,88 @@
+"""One of five dies, or exchanges nothing: what that costs the others in rounds and in time, in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from p2pfl.config.model import TaskConfig
+from p2pfl.core.ending import Reason
+from p2pfl.core.limits import WAIT_BURST_S
+from p2pfl.core.messages import Ready, Reply, Request
+from sim import simulate
+from sim.federations import describe
+from sim.network import Network
+from sim.worlds.model import ComputeSpec, CrashSpec, SlowNodes, WorldSpec
+
+ROUNDS, ROUND_S, LINGER_S = 150, 0.04, 4.0
+LATE = 3 / ROUND_S
+"""Rounds until a neighbor is seen to take no part."""
+
+
+def run(*, topology="ring", rule="mean", **world):
+    federation = describe(nodes=5, topology=topology, rounds=ROUNDS, rule=rule, compressor="none", seed=1)
+    federation = replace(
+        federation,
+        task=TaskConfig(name="quadratic", options={"size": 4}),
+        gossip=replace(federation.gossip, linger_s=LINGER_S, start_wait_s=1.0),
+    )
+    spec = WorldSpec(compute=ComputeSpec(round_s=ROUND_S, jitter=0.1), **world)
+    return simulate(federation, world=spec, references=False)
+
+
+def dies(share, **changes):
+    return CrashSpec(nodes=(3,), at_s=share * ROUNDS * ROUND_S, **changes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return run()
+
+
+@pytest.mark.parametrize(("topology", "rule"), [("ring", "mean"), ("complete", "hampel:b=1")])
+@pytest.mark.parametrize("share", [0.3, 0.95])
+def test_a_dead_member_costs_the_others_no_rounds_but_those_until_they_know(topology, rule, share, undisturbed):
+    """Before, both cost more than half as much again: training went on for linger_s."""
+    report = run(topology=topology, rule=rule, crashes=(dies(share),))
+    alive = [row for row in report.nodes if row.finished]
+    assert len(alive) == 4
+    allowed = max(row.rounds for row in undisturbed.nodes) + (0.1 * ROUNDS if share < 0.5 else LATE)
+    assert max(row.rounds for row in alive) <= allowed
+    assert min(row.rounds for row in alive) >= ROUNDS
+
+
+@pytest.mark.parametrize("topology", ["ring", "complete"])
+def test_a_member_that_keeps_its_sessions_and_exchanges_nothing_costs_no_more_than_the_waits_for_it(
+    monkeypatch, topology, undisturbed
+):
+    """Each neighbor may cost WAIT_BURST_S, in which those that are none of its own neighbors train on."""
+    send = Network.send
+
+    def mute(self, source, target, session, message):
+        if source != 3 or not isinstance(message, Request | Reply | Ready):
+            send(self, source, target, session, message)
+
+    monkeypatch.setattr(Network, "send", mute)
+    report = run(topology=topology)
+    others = [*report.nodes[:3], report.nodes[4]]
+    assert all(row.finished for row in others)
+    waited = WAIT_BURST_S / ROUND_S if topology == "ring" else LATE / 10
+    assert max(row.rounds for row in others) <= max(row.rounds for row in undisturbed.nodes) + waited
+    assert Reason.HALF not in {row.ended_by for row in others}
+    assert report.virtual_time_s < undisturbed.virtual_time_s + 0.7 * LINGER_S
+
+
+def test_a_member_that_comes_back_while_the_others_wait_does_its_rounds_with_them():
+    report = run(crashes=(dies(0.7, down_s=3.0),))
+    assert all(row.finished and row.rounds >= ROUNDS for row in report.nodes)
+    assert max(row.rounds_without_neighbor for row in report.nodes) <= 1
+
+
+def test_a_slow_member_is_waited_for_as_if_nobody_could_be_missing():
+    """It takes three times as long; the others have linger_s left for it, and train on."""
+    report = run(slow=(SlowNodes(nodes=(3,), speed=1 / 3),))
+    assert all(row.finished for row in report.nodes)
+    waited = LINGER_S / ROUND_S
+    assert report.nodes[1].rounds >= ROUNDS + 0.7 * waited
+    assert report.nodes[3].rounds >= (ROUNDS + 0.7 * waited) / 3

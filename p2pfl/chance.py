@@ -29,6 +29,11 @@ def torch_seed(seed: int, purpose: str, *path: int) -> int:
     return int(_material(seed, purpose, *path).generate_state(1, np.uint64)[0]) >> 1
 
 
+def key(seed: int, purpose: str, *path: int) -> bytes:
+    """32 bytes for a keyed hash."""
+    return _material(seed, purpose, *path).generate_state(4, np.uint64).astype("<u8").tobytes()
+
+
 def _material(seed: int, purpose: str, *path: int) -> np.random.SeedSequence:
     return np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *path])
 

@@ -16,6 +16,7 @@ from p2pfl.cli.output import write_rows
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
     from p2pfl.errors import UserError
+    from p2pfl.learn.interface import Learner
     from p2pfl.learn.table.differences import SiteFacts
     from p2pfl.learn.table.task import TableTask
 
@@ -30,6 +31,21 @@ class TablesFound:
     wrong: set[int] = field(default_factory=set)
     has_schema: bool = True
     """Without one there is no model yet."""
+    task: TableTask | None = None
+
+
+def warn_of_tests(found: TablesFound, learners: Mapping[str, Learner]) -> list[str]:
+    """Sentences about the nodes here that keep no row of a class for their test."""
+    from p2pfl.learn.samples import TensorSamples  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table.task import untested  # noqa: PLC0415 - as above
+
+    said = []
+    for name, learner in learners.items():
+        trained, tested = getattr(learner, "train_set", None), getattr(learner, "test_set", None)
+        if isinstance(trained, TensorSamples) and found.task is not None:
+            kept: Any = tested.targets if isinstance(tested, TensorSamples) else []
+            said += [f"{name}: {text}" for text in untested(found.task, trained.targets, kept)]
+    return said
 
 
 def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound | None:
@@ -99,7 +115,7 @@ def _survey(here: Mapping[int, NodeConfig], given: TableTask) -> TablesFound:
     found.wrong |= {members[name] for name in tests if name not in tested.tables}
     facts, odd = survey(trained.tables, given.schema)
     found.warnings = [*trained.warnings, *odd]
-    found.rows = [_row(one) for one in facts]
+    found.rows, found.task = [_row(one) for one in facts], given
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import grp
+import hashlib
 import os
 import pwd
 import stat
@@ -59,6 +60,11 @@ class Identity:
             # The cause is dropped on purpose: it may quote a damaged seed.
             found = f"{len(text)} characters of something else"
             raise UserError("not a key file", file=path, value=found, allowed=ALLOWED_CONTENT) from None
+
+    def secret_for(self, purpose: str) -> bytes:
+        """32 bytes for one purpose, which only who has this key can compute."""
+        seed = bytes(self._key)
+        return hashlib.blake2b(purpose.encode(), key=seed, digest_size=32, person=b"p2pfl-own-secret").digest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a new key file, durably; one that exists is never overwritten.

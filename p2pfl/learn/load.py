@@ -66,10 +66,11 @@ def make_learner(
     compute: Compute | None = None,
     reload_s: float | None = None,
     protection: Protection | None = None,
+    secret: Callable[[str], bytes] | None = None,
 ) -> Learner:
     """One node's learner, on the processor unless `compute` says otherwise. `local` is its `[data]` table, with paths
     relative to `local_dir`; `reload_s`: it must be able to read its data again so often. With a `protection` its
-    rounds are private.
+    rounds are private. `secret` is `NodeContext.secret`.
 
     Raises UserError: the task, its options or the node's data are wrong, or `share` does not fit the model.
     """
@@ -82,6 +83,7 @@ def make_learner(
         base_dir=base_dir,
         options=config.options,
         local={key: resolved(key, value, local_dir) for key, value in local.items()},
+        secret=secret,
     )
     try:
         learner = learner_for(task, context, training, share, compute, protection=protection)

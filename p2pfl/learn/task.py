@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from p2pfl import chance
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
@@ -48,6 +49,16 @@ class NodeContext:
     """The keys of `[task]` except `name`."""
     local: Mapping[str, Any] = field(default_factory=dict)
     """This node's `[data]` table; `path` and every `..._path` are absolute `Path`s."""
+    secret: Callable[[str], bytes] | None = field(default=None, compare=False, repr=False)
+    """Gives 32 bytes for a purpose that nobody but this node can compute; None in a simulation."""
+
+    def key_for(self, purpose: str) -> bytes:
+        """32 bytes for draws of this node, always the same ones: of its own secret, or else of the federation's seed.
+
+        Raises UserError: the node's key file cannot be read.
+        """
+        named = f"{purpose} {self.seed}"
+        return self.secret(named) if self.secret else chance.key(self.seed, purpose, self.node)
 
     def has(self, key: str) -> bool:
         """Whether `path(key)` would find a path."""

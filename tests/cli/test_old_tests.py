@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -71,6 +72,10 @@ def test_the_live_view_has_star_and_footnote(tmp_path):
 def test_a_line_for_a_reader_says_after_which_round_it_was_tested():
     assert "accuracy 0.835*  tested after round 35" in _in_words(LINE)
     assert "tested" not in _in_words(FRESH)
+
+
+def test_a_line_for_a_reader_begins_with_the_time_and_the_node():
+    assert re.match(r"\d\d:\d\d:\d\d  node1  round ", _in_words(LINE))
 
 
 @pytest.mark.parametrize(("tested_version", "stale"), [(35, True), (58, False)])

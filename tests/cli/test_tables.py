@@ -97,6 +97,18 @@ def test_check_tells_rows_gaps_classes_and_differences_of_every_site(p2pfl, hosp
     assert p2pfl("check", "h").out.count("targets apart") == 2, "of each node and of all, and nowhere else"
 
 
+def test_check_names_a_class_of_which_no_row_is_held_out_for_the_test(p2pfl, hospitals, tmp_path):
+    file = tmp_path / "south.csv"
+    head, *rows = file.read_text(encoding="utf-8").splitlines()
+    sick = [row for row in rows if not row.endswith(";0")]
+    well = [row for row in rows if row.endswith(";0")]
+    file.write_text("\n".join([head, *well, sick[0]]) + "\n", encoding="utf-8")
+    said = [text for text in json.loads(p2pfl("check", "h", "--format", "json").out)["warnings"] if "held out" in text]
+    assert said in ([], ["south: no row of the class 'positive' is held out for the test, of 1"])
+    learner = load_learner(load_config("h"), load_node(node_file(load_config("h"), "south"), load_config("h")))
+    assert bool(said) == (not learner.test_set.targets.any())
+
+
 def test_check_lists_the_mistakes_of_all_tables_at_once(p2pfl, hospitals, tmp_path):
     for site, old, new in (("north", "north3,", "north3,old"), ("south", "1,0;", "9,0;"), ("west", "west5", "west5,x")):
         file = tmp_path / f"{site}.csv"

@@ -5,12 +5,14 @@ A column that was read is an array (n,) of float64: a number, or the place of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.chance import generator
 from p2pfl.learn.table.schema import Schema
 
 Columns = Mapping[str, NDArray[np.float64]]
@@ -45,18 +47,31 @@ def encode_targets(columns: Columns, schema: Schema) -> NDArray[np.float32] | ND
     return ((values - mean) / std).astype(np.float32).reshape(-1, 1)
 
 
-def held_out(targets: NDArray[np.generic], share: float, *, seed: int, node: int) -> NDArray[np.bool_]:
-    """Which rows (n,) of `targets` (n,) or (n, 1) are kept for testing: of each class one row in 1/share, at random.
+def held_out(columns: Columns, share: float, *, key: bytes, ids: Sequence[str] | None = None) -> NDArray[np.bool_]:
+    """Which rows (n,) are kept for testing, each with the probability `share` by a hash under the 32-byte `key`.
 
-    Which ones depends on the order of the rows and on the node alone, and rows that are appended do not change it.
+    A row's side depends on the row alone: on its id where `ids` (n,) are given, else on all that was read of it and on
+    how many equal rows stand before it. So one row more or less moves no other row, but among equal ones,
+    which nobody can tell apart.
     """
-    labels = np.zeros(len(targets), dtype=np.int64) if targets.ndim > 1 else targets
-    kept = np.zeros(len(targets), dtype=np.bool_)
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        rng = generator(seed, "holdout", node, int(label))
-        blocks = int(np.ceil(len(rows) * share))
-        starts = np.floor(np.arange(blocks + 1) / share).astype(np.int64)
-        chosen = starts[:-1] + np.floor(rng.random(blocks) * np.diff(starts)).astype(np.int64)
-        kept[rows[chosen[chosen < len(rows)]]] = True
-    return kept
+    limit = math.ceil(share * (1 << 64))
+    return np.fromiter((_draw(key, name) < limit for name in _names(columns, ids)), np.bool_)
+
+
+def _draw(key: bytes, name: bytes) -> int:
+    """64 bits that are uniform to whoever does not know the key."""
+    return int.from_bytes(hashlib.blake2b(name, key=key, digest_size=8, person=b"p2pfl-holdout").digest(), "little")
+
+
+def _names(columns: Columns, ids: Sequence[str] | None) -> Iterator[bytes]:
+    """Something different for each row."""
+    if ids is not None:
+        yield from (text.encode() for text in ids)
+        return
+    table = np.column_stack([columns[name] for name in sorted(columns)]) + 0.0  # so that -0.0 is 0.0
+    table[np.isnan(table)] = np.nan
+    seen = Counter[bytes]()
+    for row in table.astype("<f8"):
+        content = row.tobytes()
+        yield content + seen[content].to_bytes(8, "little")
+        seen[content] += 1

@@ -6,6 +6,7 @@ import csv
 import re
 from pathlib import Path
 
+from p2pfl.config.tables import refuse_special
 from p2pfl.errors import UserError
 from p2pfl.learn.table.layout import Layout
 
@@ -18,6 +19,7 @@ COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 
 def guess_layout(path: Path) -> Layout:
     """By the beginning of the file. Raises UserError: it cannot be read."""
+    refuse_special(path)
     try:
         with path.open("rb") as file:
             raw = file.read(SAMPLE_BYTES)

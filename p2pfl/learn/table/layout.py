@@ -35,6 +35,8 @@ class Layout:
     missing: Mapping[str, frozenset[str]] = field(default_factory=dict)
     leave_out: tuple[str, ...] = ()
     """Columns of which nothing is told when nodes agree on a schema."""
+    id: str = ""
+    """The column of this file that names each row, no two alike; it is no input. Empty: there is none."""
     limit_mb: float = LIMIT_MB
     """No larger file is read, in megabytes."""
 
@@ -56,6 +58,7 @@ TYPES: Mapping[str, Any] = {
     "absent": list[str],
     "leave_out": list[str],
     "missing": list[Code] | dict[str, list[Code] | Code] | Code,
+    "id": str,
     "limit_mb": float,
 }
 """The keys of a layout, and their types."""
@@ -70,6 +73,7 @@ IN_WORDS = {
     "absent": "a list of columns",
     "leave_out": "a list of columns",
     "missing": "a list of codes, or { column = [codes] }",
+    "id": "the name of a column in the file",
     "limit_mb": "a number above 0",
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from p2pfl.config.tables import refuse_special
 from p2pfl.errors import UserError
 from p2pfl.learn.table.profile import Column, Kind, Profile
 
@@ -138,6 +139,7 @@ def _check(name: str, column: ColumnTold, rows: int) -> None:
 
 def read_proposal(path: Path) -> Proposal:
     """Raises UserError: the file cannot be read, or is no proposal."""
+    refuse_special(path)
     try:
         with path.open("rb") as file:
             return unpack(file.read(MOST_FILE_BYTES + 1), MOST_FILE_BYTES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -45,6 +45,8 @@ class Table:
 
     path: Path
     columns: dict[str, NDArray[np.float64]]
+    ids: tuple[str, ...] | None
+    """What names each row (n,), no two alike, if the layout says which column does."""
     absent: tuple[str, ...]
     without_target: int
     """Rows that were left out because their target is missing."""
@@ -65,8 +67,12 @@ def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = Fa
     present = _present(path, header, schema, layout, scoring=scoring)
     parsers = {name: _parser(column, name, schema, layout, scoring=scoring) for column, name in present.items()}
     numbers = {name: layout.codes(column) for column, name in present.items() if column in schema.numeric}
+    names = None if scoring or not layout.id else _RowNames(path, layout.id, header, present)
+    if names is not None:
+        parsers[layout.id] = names.parse
     found = fast.read_columns(path, layout, header, parsers, numbers)
     by_name = _read_plainly(path, layout, parsers) if found is None else found
+    ids = None if names is None else names.of(by_name.pop(layout.id))
     columns, unseen = {column: by_name[name] for column, name in present.items()}, 0
     for values in columns.values():
         is_unseen = np.isposinf(values)
@@ -80,9 +86,44 @@ def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = Fa
         known = ~np.isnan(columns[schema.target])
         dropped = int(count - known.sum())
         columns = {column: values[known] for column, values in columns.items()}
+        ids = None if ids is None else [ids[row] for row in np.flatnonzero(known)]
     if count == dropped:
         raise UserError("no row of the table has a target" if count else "the table has no rows", file=path)
-    return Table(path=path, columns=columns, absent=absent, without_target=dropped, unseen=unseen)
+    named = None if ids is None else tuple(ids)
+    return Table(path=path, columns=columns, ids=named, absent=absent, without_target=dropped, unseen=unseen)
+
+
+class _RowNames:
+    """The texts of the id column, each of which stands in the table once.
+
+    Raises UserError: the file has no such column, or it is a column of the schema.
+    """
+
+    def __init__(self, path: Path, column: str, header: Sequence[str], present: Mapping[str, str]) -> None:
+        self.path, self.column = path, column
+        self.places: dict[str, int] = {}
+        if header.count(column) != 1:
+            raise UserError(
+                "the table has no such column", file=path, key="data.id", value=column, allowed=_listed(header)
+            )
+        if column in present.values():
+            text = "the column that names rows is an input or the target too, and a model would learn rows by name"
+            raise UserError(text, file=path, key="data.id", value=column, allowed="a column that the schema leaves out")
+
+    def parse(self, text: str) -> float | Cell:
+        if not text:
+            return Cell(self.column, "the row has no id", text, "a different text in each row")
+        return float(self.places.setdefault(text, len(self.places)))
+
+    def of(self, places: NDArray[np.float64]) -> list[str]:
+        """The texts (n,) of the places that were read. Raises UserError: two are alike."""
+        texts, found = list(self.places), places.astype(np.int64)
+        counts = np.bincount(found, minlength=1)
+        if counts.max() > 1:
+            twice = texts[int(counts.argmax())]
+            allowed = "a different text in each row; or no id: then all cells of a row decide"
+            raise UserError("two rows have the same id", file=self.path, key=self.column, value=twice, allowed=allowed)
+        return [texts[place] for place in found]
 
 
 def _present(path: Path, header: list[str], schema: Schema, layout: Layout, *, scoring: bool) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from p2pfl.config.tables import refuse_special
 from p2pfl.errors import UserError
 from p2pfl.learn.table.layout import Layout
 from p2pfl.learn.table.mistakes import TableMistakes
@@ -28,6 +29,7 @@ class Batch:
 
 def check_size(path: Path, layout: Layout) -> None:
     """Refuse a file that is too large. Raises UserError: also where it cannot be opened."""
+    refuse_special(path)
     try:
         size_mb = path.stat().st_size / MEGABYTE
     except OSError as error:

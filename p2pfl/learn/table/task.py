@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Metric, named
@@ -174,14 +175,17 @@ def _data(given: TableTask, partition: str | None) -> Callable[[NodeContext], tu
             log.warning("%s", text)
         inputs, targets = _pair(table, given.schema)
         rows = node.own_rows(targets.reshape(len(targets)), partition)
-        train, test = split((inputs[rows], targets[rows]), given, seed=node.seed, node=node.node)
+        kept = _kept(table, given, node)[rows]
+        train, test = _rows((inputs, targets), rows[~kept]), _rows((inputs, targets), rows[kept])
         _look_at_classes(given.schema, train[1], table.path, node.name)
+        for text in untested(given, train[1], test[1]):
+            log.warning("%s: node %s: %s", table.path, node.name, text)
         if node.has("test_path"):
-            if test is not None:
+            if given.holdout:
                 text = "stands beside data.test_path"
                 raise UserError(text, key="task.holdout", value=given.holdout, allowed="one of the two")
-            test = _pair(read_own(given, node.path("test_path"), node.local), given.schema)
-        return train, test
+            return train, _pair(read_own(given, node.path("test_path"), node.local), given.schema)
+        return train, test if len(test[1]) else None
 
     return data
 
@@ -201,15 +205,28 @@ def read_own(given: TableTask, path: Path, local: Mapping[str, Any]) -> Table:
     return read_table(path, given.schema, given.layout(local))
 
 
-def split(pair: Pair, given: TableTask, *, seed: int, node: int) -> tuple[Pair, Pair | None]:
-    """Rows to learn from, and those that the node keeps for its own test."""
-    inputs, targets = pair
+def _kept(table: Table, given: TableTask, node: NodeContext) -> NDArray[np.bool_]:
+    """Which rows (n,) the node keeps for its own test."""
     if not given.holdout:
-        return pair, None
-    kept = held_out(targets, given.holdout, seed=seed, node=node)
-    if not kept.any():
-        return pair, None
-    return (inputs[~kept], targets[~kept]), (inputs[kept], targets[kept])
+        return np.zeros(len(table), np.bool_)
+    return held_out(table.columns, given.holdout, key=node.key_for("holdout"), ids=table.ids)
+
+
+def _rows(pair: Pair, rows: NDArray[np.int64]) -> Pair:
+    inputs, targets = pair
+    return inputs[rows], targets[rows]
+
+
+def untested(given: TableTask, trained: Any, tested: Any) -> list[str]:
+    """A sentence about each class of the targets (n,) that a node trains on, of which it keeps no row for its test."""
+    if given.schema.classes is None or not given.holdout:
+        return []
+    have, kept = (np.bincount(np.asarray(some), minlength=given.schema.outputs) for some in (trained, tested))
+    return [
+        f"no row of the class {name!r} is held out for the test, of {count}"
+        for name, count, left in zip(given.schema.classes, have.tolist(), kept.tolist(), strict=True)
+        if count and not left
+    ]
 
 
 def _pair(table: Table, found: Schema) -> Pair:

@@ -19,7 +19,7 @@ def table(seed=0, rows=100, ill=0.5, **columns):
     found = {
         name: np.broadcast_to(np.asarray(values, float), rows).copy() for name, values in (usual | columns).items()
     }
-    return Table(path=Path(f"{seed}.csv"), columns=found, absent=(), without_target=0, unseen=0)
+    return Table(path=Path(f"{seed}.csv"), columns=found, ids=None, absent=(), without_target=0, unseen=0)
 
 
 def test_of_each_site_rows_gaps_classes_and_distances_are_told():

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from p2pfl.learn.table.encoding import encode_inputs, encode_targets, held_out
+from p2pfl.learn.table.encoding import encode_inputs, encode_targets
 from p2pfl.learn.table.schema import make_schema
 
 NAN = float("nan")
@@ -19,14 +18,3 @@ def test_an_input_for_each_number_each_gap_and_each_value():
     assert encode_targets(columns, schema).tolist() == [[5], [6]]
     without = make_schema(schema.contents() | {"indicators": False})
     assert encode_inputs(columns, without).tolist() == [[1, 0, 1], [0, 0, 0]]
-
-
-@pytest.mark.parametrize("share", [0.1, 0.2, 0.3, 0.5, 0.75])
-def test_of_each_class_the_share_is_held_out_and_rows_that_are_appended_move_none(share):
-    labels = np.random.default_rng(0).integers(0, 3, 400)
-    kept = held_out(labels, share, seed=1, node=2)
-    for label in range(3):
-        of_class = kept[labels == label]
-        assert abs(of_class.sum() - share * len(of_class)) <= 1
-    np.testing.assert_array_equal(held_out(labels[:250], share, seed=1, node=2), kept[:250])
-    assert not np.array_equal(held_out(labels, share, seed=1, node=3), kept)

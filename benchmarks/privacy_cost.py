@@ -3,7 +3,7 @@
 Plain and private rounds alternate in one process with one thread, so that a machine whose speed drifts is fair to both;
 a ratio is the median of those of all repeats. Chance is secret, as in a real node. A way is how gradients of single
 rows are found (`p2pfl.learn.privacy.gradients`): the model decides which, here each is tried that can. `noise` is the
-share of a private round in which Gaussians are drawn.
+share of a private round in which discrete Gaussians are drawn.
 Prints a table, and JSON with --json FILE.
 Usage: python benchmarks/privacy_cost.py [--batch 16,128] [--steps 20] [--repeats 15] [--models 2410,100k,cnn]
 """
@@ -84,7 +84,7 @@ def measured(name: str, *, batch: int, steps: int, repeats: int) -> list[Row]:
 
     def noise() -> None:
         for _ in range(steps):
-            Secret().normal(size)
+            Secret().noise(size)
 
     for repeat in range(repeats + 1):
         for way, learner in made.items():

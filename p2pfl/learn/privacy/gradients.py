@@ -9,6 +9,7 @@ the product of their lengths (Goodfellow, arXiv 1510.01799; Li et al., arXiv 211
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -25,10 +26,10 @@ log = logging.getLogger("p2pfl")
 Loss = Callable[[Any, Any], Tensor]
 """From outputs and targets of a batch to a scalar: the mean over the batch."""
 
-MARGIN = 1.0 - 2.0**-16
-"""Gradients are cut to this much of the clip: their lengths are computed in float32, and may be a little longer."""
 CHUNK_FLOATS = 1 << 21
 """How many numbers the gradients of single rows that are kept at once may have."""
+CACHED_FLOATS = 1 << 17
+"""How many of these are summed at once."""
 ROWWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Dropout, nn.Identity)
 """Layers without parameters that look at each number alone."""
 
@@ -38,9 +39,12 @@ class RowGradients(Protocol):
 
     how: str
 
-    def clipped_sum(self, inputs: Any, targets: Any, clip: float) -> tuple[list[Tensor], Tensor]:
-        """Of b rows, at least one: the sum of their gradients in the parameters' shapes, each first scaled down to
-        length `clip` over all parameters together; and their losses (b,). A gradient that is not finite counts as zero.
+    def clipped_sum(
+        self, inputs: Any, targets: Any, clip: float, among: Tensor | None = None
+    ) -> tuple[list[Tensor], Tensor]:
+        """Of b rows, at least one: the sum, in float64, of the gradients of those `among` them (b,) (all, if not given)
+        in the parameters' shapes, each first scaled down to length `clip` over all parameters together; and the losses
+        of these. A gradient that is not finite counts as zero.
         """
         ...
 
@@ -62,7 +66,9 @@ class Chain:
         self._losses = losses_of_rows(loss)
         self._device = device
 
-    def clipped_sum(self, inputs: Any, targets: Any, clip: float) -> tuple[list[Tensor], Tensor]:
+    def clipped_sum(
+        self, inputs: Any, targets: Any, clip: float, among: Tensor | None = None
+    ) -> tuple[list[Tensor], Tensor]:
         entered, left, x = [], [], inputs
         with self._device.precision():
             for layer in self._layers:
@@ -73,9 +79,9 @@ class Chain:
                 else:
                     x = layer(x)
             losses = self._losses(x, targets)
-        found = torch.autograd.grad(losses.sum(), left)
-        returned = [one.to(came.dtype) for one, came in zip(found, entered, strict=True)]
-        return self._summed(entered, returned, clip), losses.detach()
+        chosen = slice(None) if among is None else among.to(losses.device)
+        returned = [wide(one[chosen]) for one in torch.autograd.grad(losses.sum(), left)]
+        return self._summed([wide(one[chosen]) for one in entered], returned, clip), losses[chosen].detach()
 
     def _summed(self, entered: list[Tensor], returned: list[Tensor], clip: float) -> list[Tensor]:
         """From what came into each linear layer (b, in) and what came back to it (b, out)."""
@@ -85,7 +91,7 @@ class Chain:
             reach = 0.0 if weight is None else _squares(came)
             squares = squares + _squares(went) * (reach if bias is None else reach + 1.0)
         factors, fine = factors_of(squares.sqrt(), clip)
-        sums = [torch.zeros_like(one) for one in self._parameters]
+        sums = [wide(torch.zeros_like(one)) for one in self._parameters]
         for (weight, bias), came, went in layers:
             scaled = _without(went, fine) * factors[:, None]
             if weight is not None:
@@ -109,19 +115,28 @@ class Vectorized:
         self._each = vmap(grad_and_value(self._loss_of_one), in_dims=(None, 0, 0), randomness="different")
         self._rows = max(1, CHUNK_FLOATS // sum(parameter.numel() for parameter in parameters))
 
-    def clipped_sum(self, inputs: Any, targets: Any, clip: float) -> tuple[list[Tensor], Tensor]:
+    def clipped_sum(
+        self, inputs: Any, targets: Any, clip: float, among: Tensor | None = None
+    ) -> tuple[list[Tensor], Tensor]:
         trained = {name: one.detach() for name, one in zip(self._names, self._parameters, strict=True)}
-        sums, losses, count = [torch.zeros_like(one) for one in trained.values()], [], _count(targets)
-        for first in range(0, count, self._rows):
-            x, y = (_rows(each, slice(first, first + self._rows)) for each in (inputs, targets))
+        sums, losses = [wide(torch.zeros_like(one)).flatten() for one in trained.values()], []
+        for first in range(0, _count(targets), self._rows):
+            part = slice(first, first + self._rows)
+            x, y = (_rows(each, part) for each in (inputs, targets))
             found, values = self._each(trained, x, y)
-            gradients = [found[name].reshape(len(found[name]), -1) for name in self._names]
-            lengths = torch.stack([vector_norm(one, dim=1) for one in gradients])
-            factors, fine = factors_of(vector_norm(lengths, dim=0), clip)
-            for total, one in zip(sums, gradients, strict=True):
-                total.add_((factors @ _without(one, fine)).view(total.shape))
-            losses.append(values)
-        return sums, torch.cat(losses).detach()
+            chosen = slice(None) if among is None else among[part].to(values.device)
+            self._add([_table(found[name][chosen]) for name in self._names], clip, sums)
+            losses.append(values[chosen].detach())
+        return [total.view(one.shape) for total, one in zip(sums, self._parameters, strict=True)], torch.cat(losses)
+
+    def _add(self, gradients: list[Tensor], clip: float, sums: list[Tensor]) -> None:
+        """The gradients (b, d) of b rows, cut, to the sums (d,): a few at a time, which stay in the cache."""
+        few = max(1, CACHED_FLOATS // sum(total.numel() for total in sums))
+        for parts in zip(*(torch.split(one, few) for one in gradients), strict=True):
+            found = [wide(one) for one in parts]
+            factors, fine = factors_of(torch.stack([vector_norm(one, dim=1) for one in found]).norm(dim=0), clip)
+            for total, one in zip(sums, found, strict=True):
+                total.addmv_(_without(one, fine).t(), factors)
 
     def _loss_of_one(self, trained: dict[str, Tensor], inputs: Any, targets: Any) -> Tensor:
         from torch.func import functional_call  # noqa: PLC0415 - as above
@@ -142,13 +157,15 @@ class OneByOne:
         self._parameters = parameters
         self._loss_of_batch = device.loss(module, loss)
 
-    def clipped_sum(self, inputs: Any, targets: Any, clip: float) -> tuple[list[Tensor], Tensor]:
-        sums, losses = [torch.zeros_like(one) for one in self._parameters], []
-        for row in range(_count(targets)):
+    def clipped_sum(
+        self, inputs: Any, targets: Any, clip: float, among: Tensor | None = None
+    ) -> tuple[list[Tensor], Tensor]:
+        sums, losses = [wide(torch.zeros_like(one)) for one in self._parameters], []
+        for row in range(_count(targets)) if among is None else among.nonzero().flatten().tolist():
             x, y = (_rows(each, slice(row, row + 1)) for each in (inputs, targets))
             loss = self._loss_of_batch(x, y).reshape(())
             found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-            pairs = [(total, one) for total, one in zip(sums, found, strict=True) if one is not None]
+            pairs = [(total, wide(one)) for total, one in zip(sums, found, strict=True) if one is not None]
             length = vector_norm(torch.stack([vector_norm(one) for _, one in pairs]))
             factors, fine = factors_of(length[None], clip)
             for total, one in pairs if fine is None else ():
@@ -198,15 +215,25 @@ def losses_of_rows(loss: Loss) -> Loss:
 
 def factors_of(lengths: Tensor, clip: float) -> tuple[Tensor, Tensor | None]:
     """What gradients of these lengths (b,) are multiplied by; and which of them are finite, None: all."""
-    factors, fine = (clip * MARGIN / lengths).clamp(max=1.0), lengths.isfinite()
+    factors, fine = (clip / lengths).clamp(max=1.0), lengths.isfinite()
     if bool(fine.all()):
         return factors, None
     return torch.where(fine, factors, 0.0), fine
 
 
+def wide(one: Tensor) -> Tensor:
+    """In float64, in which lengths and sums are computed; on the host where the device has none."""
+    return (one.detach().cpu() if one.device.type == "mps" else one.detach()).double()
+
+
 def _without(rows: Tensor, fine: Tensor | None) -> Tensor:
     """The rows (b, d), zero where they are not `fine`."""
     return rows if fine is None else torch.where(fine[:, None], rows, 0.0)
+
+
+def _table(rows: Tensor) -> Tensor:
+    """(b, ...) as (b, d)."""
+    return rows.reshape(len(rows), math.prod(rows.shape[1:]))
 
 
 def _squares(rows: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from p2pfl.config.privacy import MEMBER
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.privacy.chance import Draws
+from p2pfl.learn.privacy.grid import Grid
 from p2pfl.learn.privacy.plan import Plan
 from p2pfl.learn.privacy.protection import Protected, Protection
 
@@ -24,14 +25,14 @@ def hide_round(start: Vector, ended: Vector, plan: Plan, draws: Draws) -> Vector
     """The model (d,) to go on with where a round went from `start` to `ended` (d,): its change no longer than the clip,
     and noise. A change that is not finite counts as none.
     """
+    grid = Grid.of(noise=plan.noise, clip=plan.clip, size=start.size, rows=1, in_sequence=1)
     change = ended.astype(np.float64) - start
     length = float(np.linalg.norm(change))
     if not np.isfinite(length):
         change = np.zeros(change.shape)
-    elif length > plan.clip:
-        change *= plan.clip / length
-    change += plan.noise * plan.clip * draws.normal(change.size)
-    return (start + change).astype(ended.dtype)
+    elif length > grid.length:
+        change *= grid.length / length
+    return (start + grid.hidden(change, draws)).astype(ended.dtype)
 
 
 def hidden_rounds(learner: Learner, protection: Protection, node: int) -> HiddenRounds:

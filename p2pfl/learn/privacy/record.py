@@ -8,7 +8,8 @@ those that stay with the node too: the next step's gradients depend on them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,41 +17,69 @@ from torch import Tensor, nn
 
 from p2pfl.learn.privacy.chance import Draws
 from p2pfl.learn.privacy.gradients import RowGradients
+from p2pfl.learn.privacy.grid import Grid
 from p2pfl.learn.privacy.plan import Plan
 
 Read = Callable[[Tensor], tuple[Any, Any]]
+MOST_ROWS = 256
+"""How many rows torch sees at once, at most."""
 
 
 class PrivateSteps:
     """The steps of one round at a node with `samples` rows. `batches` are the rows (b,) of each, of some steps none."""
 
     def __init__(self, plan: Plan, samples: int, draws: Draws, gradients: RowGradients) -> None:
-        spend = plan.spend(samples)
-        self.batches = [torch.from_numpy(draws.rows(samples, spend.rate)) for _ in range(spend.steps)]
+        self._spend = plan.spend(samples)
+        self.batches = [torch.from_numpy(draws.rows(samples, self._spend.rate)) for _ in range(self._spend.steps)]
         self._draws, self._gradients = draws, gradients
-        self._expected = spend.rate * samples
-        self._clip = plan.clip
-        self._std = spend.noise * plan.clip
+        self._clip, self._samples = plan.clip, samples
+        self._shape = shape_of(plan.training.batch_size)
 
     def backward(self, parameters: Sequence[nn.Parameter], read: Read) -> Callable[[Tensor], Tensor | None]:
         """What takes the place of a backward pass: leaves a private gradient at each of the parameters. It returns the
         mean loss of the rows; None: there were none.
         """
+        sizes = [parameter.numel() for parameter in parameters]
+        grid = self._grid(sum(sizes))
+        expected = self._spend.rate * self._samples
 
         def differentiate(rows: Tensor) -> Tensor | None:
-            losses = None
-            if len(rows):
-                sums, losses = self._gradients.clipped_sum(*read(rows), self._clip)
-            else:
-                sums = [torch.zeros_like(parameter) for parameter in parameters]
-            for parameter, total, noise in zip(parameters, sums, self._noise(parameters), strict=True):
-                parameter.grad = (total + noise) / self._expected
-            return None if losses is None else losses.mean()
+            total, losses = torch.zeros(sum(sizes), dtype=torch.float64), []
+            for piece, among in pieces(rows, self._shape, self._draws):
+                sums, found = self._gradients.clipped_sum(*read(piece), grid.length, among)
+                total += torch.cat([one.flatten() for one in sums]).cpu()
+                losses.append(found)
+            hidden = torch.from_numpy(grid.hidden(total.numpy(), self._draws) / expected)
+            for parameter, part in zip(parameters, torch.split(hidden, sizes), strict=True):
+                parameter.grad = part.view(parameter.shape).to(parameter)
+            return torch.cat(losses).mean() if losses else None
 
         return differentiate
 
-    def _noise(self, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-        sizes = [parameter.numel() for parameter in parameters]
-        noise = torch.from_numpy(self._draws.normal(sum(sizes)) * self._std)
-        parts = zip(parameters, torch.split(noise, sizes), strict=True)
-        return [part.view(parameter.shape).to(parameter) for parameter, part in parts]
+    def _grid(self, size: int) -> Grid:
+        in_sequence = 2 * self._shape + self._samples // self._shape + 1
+        return Grid.of(noise=self._spend.noise, clip=self._clip, size=size, rows=self._samples, in_sequence=in_sequence)
+
+
+def shape_of(batch_size: int) -> int:
+    """How many places a piece of a batch has: so many that one piece is enough but for one batch in thirty, mostly."""
+    return min(MOST_ROWS, 8 * math.ceil((batch_size + 2 * math.sqrt(batch_size)) / 8))
+
+
+def pieces(rows: Tensor, shape: int, draws: Draws) -> Iterator[tuple[Tensor, Tensor]]:
+    """The rows (b,), each in a place of a piece (shape,) that is drawn, and which places have one (shape,). In the
+    others is a row that does not count.
+
+    Torch rounds the gradient of a row by its place and the shape of its batch, not by what else is there. So one row
+    more, which takes an empty place, changes no other gradient in its last bits; in a batch of more than one piece it
+    may put another row in another place. The grid's margin is for that row.
+    """
+    if not len(rows):
+        return
+    if len(rows) > shape:
+        rows = rows[draws.order(len(rows))]
+    for part in torch.split(rows, shape):
+        places = draws.order(shape)[: len(part)]
+        piece, among = part[:1].repeat(shape), torch.zeros(shape, dtype=torch.bool)
+        piece[places], among[places] = part, True
+        yield piece, among

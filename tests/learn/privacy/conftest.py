@@ -14,6 +14,8 @@ from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.task import Task
 
 torch.set_num_threads(1)
+QUIET = 1e-12
+"""Noise so little that it is not seen."""
 
 
 def plan(training, *, unit=RECORD, clip=1.0, noise=1.0, delta=1e-5):

@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 
 from p2pfl.learn.privacy import chance
-from p2pfl.learn.privacy.chance import BLOCK, Secret, Seeded
+from p2pfl.learn.privacy.chance import Secret, Seeded
+from p2pfl.learn.privacy.gaussian import BLOCK, UNIT
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def sources():
 @pytest.mark.usefixtures("replayed")
 @pytest.mark.parametrize("source", sources())
 def test_noise_is_standard_gaussian(source):
-    found = source().normal(200_000)
+    found = source().noise(200_000) / UNIT
     assert stats.kstest(found, "norm").pvalue > 1e-3
     low, high = stats.chi2(len(found)).ppf([1e-4, 1 - 1e-4])
     assert low < (found**2).sum() < high
@@ -37,14 +38,14 @@ def test_noise_is_standard_gaussian(source):
 @pytest.mark.usefixtures("replayed")
 def test_noise_reaches_as_far_as_a_gaussian_does():
     """Of 4 million the farthest are beyond 4.5 standard deviations, about as many as there should be."""
-    found = sum(int((np.abs(Secret().normal(500_000)) > 4.5).sum()) for _ in range(8))
+    found = sum(int((np.abs(Secret().noise(500_000)) > 4.5 * UNIT).sum()) for _ in range(8))
     least, most = stats.poisson(4e6 * 2 * stats.norm.sf(4.5)).ppf([1e-4, 1 - 1e-4])
     assert least <= found <= most
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK + 1])
 def test_there_are_as_many_numbers_as_asked_for(size):
-    assert Secret().normal(size).shape == (size,)
+    assert Secret().noise(size).shape == (size,)
 
 
 @pytest.mark.usefixtures("replayed")
@@ -72,7 +73,7 @@ def test_secret_draws_never_repeat_and_no_seed_decides_them():
     def drawn(seed):
         np.random.seed(seed)  # noqa: NPY002 - it is what must not matter
         draws = Secret().of_round(0, 0)
-        return (*draws.normal(4).tolist(), tuple(draws.rows(200, 0.5)), draws.seed())
+        return (*draws.noise(4).tolist(), tuple(draws.rows(200, 0.5)), draws.seed())
 
     found = [drawn(0) for _ in range(20)]
     for place in range(len(found[0])):
@@ -83,16 +84,16 @@ def test_a_forked_process_draws_other_numbers():
     read, write = os.pipe()
     child = os.fork()
     if not child:
-        os.write(write, Secret().normal(2).tobytes())
+        os.write(write, Secret().noise(2).tobytes())
         os._exit(0)
     os.waitpid(child, 0)
-    assert os.read(read, 16) != Secret().normal(2).tobytes()
+    assert os.read(read, 16) != Secret().noise(2).tobytes()
 
 
 def test_seeded_draws_are_those_of_seed_node_and_round():
     def drawn(seed, node, round_index):
         draws = Seeded(seed).of_round(node, round_index)
-        return tuple(draws.rows(100, 0.5)), *draws.normal(2).tolist(), draws.seed()
+        return tuple(draws.rows(100, 0.5)), *draws.noise(2).tolist(), draws.seed()
 
     first = drawn(1, 2, 3)
     assert drawn(1, 2, 3) == first

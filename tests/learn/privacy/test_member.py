@@ -14,15 +14,16 @@ from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.privacy.chance import Secret, Seeded
+from p2pfl.learn.privacy.gaussian import UNIT
 from p2pfl.learn.privacy.member import hide_round
 from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.quadratic import QuadraticTask
-from tests.learn.privacy.conftest import plan
+from tests.learn.privacy.conftest import QUIET, plan
 
 TRAINING = TrainingConfig(local_steps=5, learning_rate=0.1)
 
 
-def hidden(change, *, clip=1.0, noise=0.0, round_index=0, chance=None):
+def hidden(change, *, clip=1.0, noise=QUIET, round_index=0, chance=None):
     start = np.zeros(len(change), np.float32)
     draws = (chance or Seeded(0)).of_round(0, round_index)
     return hide_round(start, start + change, plan(TRAINING, unit=MEMBER, clip=clip, noise=noise), draws)
@@ -32,8 +33,9 @@ def hidden(change, *, clip=1.0, noise=0.0, round_index=0, chance=None):
 def test_a_change_is_no_longer_than_the_clip_and_keeps_its_direction(length):
     change = np.full(16, length / 4, np.float32)
     found = hidden(change)
-    assert np.linalg.norm(found) == pytest.approx(min(length, 1.0), rel=1e-6)
-    assert np.ptp(found) == 0
+    assert np.linalg.norm(found) == pytest.approx(min(length, 1.0), rel=2e-3, abs=1e-10)
+    assert np.linalg.norm(found) < 1 + 1e-10
+    assert np.ptp(found) < 1e-7
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
@@ -56,7 +58,7 @@ def test_noise_of_each_node_is_n_times_as_much_in_the_mean_as_noise_of_a_center(
     def variances(nodes):
         chance = Seeded(7)
         own = [hidden(np.zeros(size, np.float32), noise=1.0, round_index=node, chance=chance) for node in range(nodes)]
-        central = chance.of_round(nodes, 10**6).normal(size) / nodes
+        central = chance.of_round(nodes, 10**6).noise(size) / UNIT / nodes
         return np.mean(own, axis=0).var(), central.var()
 
     few, many = variances(4), variances(64)
@@ -75,11 +77,11 @@ def quadratic(context, *, unit=MEMBER, chance=None, noise=0.5):
 
 def test_a_task_without_torch_is_hidden_too(context):
     plain = learner_for(QuadraticTask(), context(node=1, nodes=4), TRAINING)
-    quiet, noisy = quadratic(context, noise=0.0), quadratic(context)
+    quiet, noisy = quadratic(context, noise=QUIET), quadratic(context)
     begun = RoundStart(plain.initial())
     expected, found = plain.train(begun, 0), quiet.train(begun, 0)
     assert np.linalg.norm(expected.vector) > 0.25
-    np.testing.assert_allclose(found.vector, expected.vector * 0.25 / np.linalg.norm(expected.vector), rtol=1e-5)
+    np.testing.assert_allclose(found.vector, expected.vector * 0.25 / np.linalg.norm(expected.vector), rtol=2e-3)
     assert found.loss == expected.loss
     assert not np.array_equal(noisy.train(begun, 0).vector, found.vector)
     assert (noisy.size, noisy.samples, noisy.measures) == (plain.size, plain.samples, plain.measures)
@@ -102,11 +104,11 @@ def test_a_torch_round_is_cut_as_a_whole(protected, learner):
     rng = np.random.default_rng(0)
     data = ((rng.standard_normal((20, 4)).astype(np.float32), rng.integers(0, 3, 20)), None)
     training = replace(TRAINING, batch_size=4)
-    mine = protected(data=data, training=training, how={"unit": MEMBER, "noise": 0.0, "clip": 0.01})
+    mine = protected(data=data, training=training, how={"unit": MEMBER, "noise": QUIET, "clip": 0.01})
     begun = RoundStart(mine.initial())
     change = mine.train(begun, 0).vector - begun.model
     plain = learner(data=data, training=training).train(begun, 0).vector - begun.model
-    assert np.linalg.norm(change) == pytest.approx(0.01, rel=1e-4)
+    assert np.linalg.norm(change) == pytest.approx(0.01, rel=2e-3)
     assert np.dot(change, plain) == pytest.approx(np.linalg.norm(change) * np.linalg.norm(plain), rel=1e-4)
     assert mine.steps_with(20) == mine.train(begun, 0).steps == 5
 
@@ -117,7 +119,7 @@ def test_a_kept_optimizer_that_ends_in_no_number_is_hidden_as_well(protected):
     inputs = rng.standard_normal((20, 4)).astype(np.float32)
     inputs[7] = 1e25
     training = replace(TRAINING, optimizer="adam", keep_optimizer=True, batch_size=20)
-    how = {"unit": MEMBER, "noise": 0.0, "clip": 0.01}
+    how = {"unit": MEMBER, "noise": QUIET, "clip": 0.01}
     mine = protected(data=((inputs, rng.integers(0, 3, 20)), None), training=training, how=how)
     begun, kept = RoundStart(mine.initial()), mine.local_state()
     assert np.array_equal(mine.train(begun, 0).vector, begun.model)

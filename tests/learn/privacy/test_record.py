@@ -19,11 +19,12 @@ from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.methods import make_method
 from p2pfl.learn.privacy.chance import Secret
 from p2pfl.learn.samples import DatasetSamples
+from tests.learn.privacy.conftest import QUIET
 
 ROWS, WIDTH, CLASSES = 24, 4, 3
 FULL = TrainingConfig(local_steps=3, batch_size=ROWS, learning_rate=0.1)
 """Each step sees all rows."""
-BARE = {"noise": 0.0, "clip": 1e9}
+BARE = {"noise": QUIET, "clip": 1e3}
 """Neither noise nor a clip that cuts anything."""
 
 
@@ -86,7 +87,7 @@ def test_one_more_row_moves_a_step_by_no_more_than_the_clip(protected):
     clip, training = 0.01, replace(FULL, local_steps=1, batch_size=ROWS + 1)
 
     def sums(data):
-        return moved(protected(data=(data, None), training=training, how={"noise": 0.0, "clip": clip})) / -0.1
+        return moved(protected(data=(data, None), training=training, how={"noise": QUIET, "clip": clip})) / -0.1
 
     x, y = table(ROWS)
     without = sums((x, y)) * ROWS
@@ -128,7 +129,7 @@ def test_where_chance_is_secret_no_round_is_another_and_torchs_generator_is_put_
     torch.manual_seed(3)
     before = torch.get_rng_state()
     for how in ({"training": FULL, "model": dropout}, {"training": replace(FULL, batch_size=5)}, {}):
-        noise = {} if not how else {"how": {"noise": 0.0}}
+        noise = {} if not how else {"how": {"noise": QUIET}}
         made = [protected(data=(table(), None), chance=Secret(), **how, **noise) for _ in range(2)]
         assert moved(made[0]).tobytes() != moved(made[1]).tobytes()
         assert moved(made[0]).tobytes() != moved(made[0]).tobytes()
@@ -173,7 +174,7 @@ def test_parts_that_stay_with_the_node_are_clipped_and_hidden_with_the_rest(prot
     mine = protected(
         data=(table(), None),
         training=replace(FULL, local_steps=1),
-        how={"noise": 0.0, "clip": 0.01},
+        how={"noise": QUIET, "clip": 0.01},
         model=lambda: nn.Sequential(nn.Linear(WIDTH, 4), nn.ReLU(), nn.Linear(4, CLASSES)),
         share=("0.*",),
     )
